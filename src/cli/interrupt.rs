@@ -67,12 +67,12 @@ impl Interrupt {
             Milestone::Made(folder) => self.start(folder, launcher::process() == 0),
             Milestone::Trains => *self.stage() = Stage::Training,
             // Held up while an interrupt ends the process: its files are there, and the run gets no further.
-            Milestone::Opened(_) => self.settle(),
+            Milestone::Opened(_) => self.wait_while_ending(),
         }
     }
 
     /// Waits while an interrupt ends the process: what fails meanwhile, since its folder is gone, is not reported.
-    pub fn settle(&self) {
+    pub fn wait_while_ending(&self) {
         drop(self.stage());
     }
 

@@ -98,10 +98,10 @@ impl Arguments {
             };
             let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut heard);
             let done = pollster::block_on(run).map(drop);
-            interrupt.settle();
+            interrupt.wait_while_ending();
             done
         });
-        interrupt.settle();
+        interrupt.wait_while_ending();
         done
     }
 }

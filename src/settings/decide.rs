@@ -30,7 +30,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     let gathers_again = &mut settings.recompute.parallel_optimizer_comm_recompute;
     let sharding = distribution.sharding(*gathers_again, source);
     *gathers_again |= sharding.gathers_again;
-    settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
+    settings.parallel = distribution.sections(settings.runner.gradient_accumulation_steps, &sharding);
     let tokens_per_step = tokens_per_step(&settings, layout.data, source);
     decide_outputs(&mut settings);
     decide_monitor(&mut settings, source);

@@ -66,7 +66,7 @@ pub struct Settings {
 
 impl Settings {
     /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that were
-    /// `started`, whose section is still to be settled.
+    /// `started`, whose section is still to be decided.
     pub(super) fn read(source: &Source, started: Option<Started>) -> (Self, Distribution) {
         let run = run::read(source);
         let mut model = model::read(source);

@@ -37,7 +37,7 @@ pub(super) struct RankStatus {
 /// What all ranks have reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunStatus {
-    /// The last step whose results have arrived everywhere.
+    /// The last step whose results have arrived on all ranks.
     pub arrived: u64,
     /// Whether any rank was interrupted.
     pub is_interrupted: bool,

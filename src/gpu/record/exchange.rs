@@ -7,7 +7,7 @@
 //! forecast, and no transport is needed to write them. A group of one rank leaves none, so one rank replays what it
 //! would without any of this.
 //!
-//! `Exchange::settle` finds where a result is needed: at the first later dispatch that uses the buffers it is
+//! `Exchange::resolve` finds where a result is needed: at the first later dispatch that uses the buffers it is
 //! written to. So an op that is recorded between an exchange and the reader of its result is overlapped with it.
 //! Sums of gradients start directly after the last dispatch that adds to them, which is found in the recording too
 //! (`Recorder::exchange_once_complete`).
@@ -269,7 +269,7 @@ impl Exchange {
     }
 
     /// Sets when its result is needed, and after which exchange it starts; `earlier` are those that are recorded before it.
-    pub(super) fn settle(&mut self, dispatches: &[Dispatch], earlier: &[Self]) {
+    pub(super) fn resolve(&mut self, dispatches: &[Dispatch], earlier: &[Self]) {
         let results = self.collective.results();
         let touches = |dispatch: &Dispatch| {
             dispatch.spans().any(|span| results.iter().any(|result| result.overlaps(&span)))

@@ -195,7 +195,7 @@ impl Recorder {
         if let Some(misfit) = self.misfit.take() {
             return Err(Error::Plan(misfit));
         }
-        let exchanges = self.settled_exchanges();
+        let exchanges = self.resolved_exchanges();
         let uses = lifetimes(self.labels.len(), &self.dispatches, &exchanges);
         let transients = self.labels.into_iter().zip(uses).enumerate();
         let transients = transients.map(|(id, ((label, bytes), (first, last)))| {

@@ -178,7 +178,7 @@ mod tests {
             assert!(!history.take(line.as_bytes()), "{line}");
         }
         assert_eq!(history, History::default());
-        // What a later version adds to an event is no obstacle.
+        // What a later version adds to an event is skipped.
         assert!(history.take(br#"{"time":"2026-11-22T18:30:29Z","kind":"complete","host":"a kettle"}"#));
     }
 }

@@ -7,9 +7,9 @@
 //! because its name was misspelt is reported as misspelt only. The first 20 lines are printed, with the number of
 //! the others.
 //!
-//! Two kinds of faults depend on what the file is read for. An *obstacle* only keeps data from being loaded, such
+//! Two kinds of faults depend on what the file is read for. A *data fault* only keeps data from being loaded, such
 //! as a loader of MindFormers that is not built: a fault of `RunConfig::load`, a remark beside the plan of
-//! `RunConfig::outline`, which needs no data. Something *unbuilt* can be planned for and not be trained yet, such
+//! `RunConfig::outline`, which needs no data. Something *unsupported* can be planned for and not be trained yet, such
 //! as a pipeline: a fault of a run, a remark beside an outline.
 
 use super::document::Document;

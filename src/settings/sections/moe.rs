@@ -45,7 +45,7 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
 }
 
 /// Says how routed tokens are exchanged where they are: between `ranks` that share the experts.
-pub(crate) fn settle_dispatcher(moe: &mut Moe, ranks: usize, source: &Source) {
+pub(crate) fn decide_dispatcher(moe: &mut Moe, ranks: usize, source: &Source) {
     let Some(dispatcher) = moe.moe_token_dispatcher_type.take() else { return };
     let path = format!("{PATH}.moe_token_dispatcher_type");
     if ranks == 1 {

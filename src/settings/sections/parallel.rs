@@ -69,7 +69,7 @@ impl Started {
 pub(crate) struct Distribution {
     /// The sections as they were written.
     pub asked: Parallelism,
-    /// Whether MindFormers would heed `parallel_config`.
+    /// Whether MindFormers would apply `parallel_config`.
     pub counts: bool,
     /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
     pub layout: Layout,
@@ -122,11 +122,11 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
 }
 
 impl Distribution {
-    /// Checks that the experts of `moe` can be spread as asked, and settles how tokens get to them; a dense model has none.
+    /// Checks that the experts of `moe` can be spread as asked, and decides how tokens get to them; a dense model has none.
     pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source) {
         degrees::fit_experts(&mut self.layout, moe.as_deref(), source);
         if let Some(moe) = moe {
-            moe::settle_dispatcher(moe, self.layout.expert, source);
+            moe::decide_dispatcher(moe, self.layout.expert, source);
         }
     }
 
@@ -136,7 +136,7 @@ impl Distribution {
     }
 
     /// The sections with what counts in them, for a run of several ranks that accumulates `steps` micro-batches on each.
-    pub fn settled(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
+    pub fn sections(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
         let Layout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);
         let (asked, has_stages) = (&self.asked, pipeline > 1);

@@ -13,7 +13,7 @@ fn config(decay: Decay, warmup: Warmup) -> ScheduleConfig {
 }
 
 #[track_caller]
-fn course(decay: Decay, expected: &[(u64, f64)]) {
+fn assert_rates(decay: Decay, expected: &[(u64, f64)]) {
     follows(&schedule(decay), expected);
 }
 
@@ -31,37 +31,43 @@ const WARMUP: [(u64, f64); 3] = [(0, 0.0), (5, 5e-4), (10, 1e-3)];
 fn cosine() {
     // Half way down at (10 + 100) / 2; a third of the way the cosine is 1/2: 1e-4 + 9e-4 · 3/4.
     let half = |decay_steps| Decay::Cosine { num_cycles: 0.5, decay_steps };
-    course(half(None), &WARMUP);
-    course(half(None), &[(40, 7.75e-4), (55, 5.5e-4), (70, 3.25e-4), (100, 1e-4), (101, 1e-4)]);
-    course(half(Some(55)), &[(54, 5.5e-4 + 4.5e-4 * (PI / 90.0).sin()), (55, 1e-4)]);
+    assert_rates(half(None), &WARMUP);
+    assert_rates(half(None), &[(40, 7.75e-4), (55, 5.5e-4), (70, 3.25e-4), (100, 1e-4), (101, 1e-4)]);
+    assert_rates(half(Some(55)), &[(54, 5.5e-4 + 4.5e-4 * (PI / 90.0).sin()), (55, 1e-4)]);
     // A whole cycle goes down and up again.
-    course(Decay::Cosine { num_cycles: 1.0, decay_steps: None }, &[(40, 3.25e-4), (55, 1e-4), (70, 3.25e-4)]);
+    assert_rates(
+        Decay::Cosine { num_cycles: 1.0, decay_steps: None },
+        &[(40, 3.25e-4), (55, 1e-4), (70, 3.25e-4)],
+    );
 }
 
 #[test]
 fn cosine_with_restarts() {
     // Two ways down, of 45 steps each: at 10 + 15 and 55 + 15 the cosine is 1/2.
     let decay = |decay_steps| Decay::CosineWithRestarts { num_cycles: 2.0, decay_steps };
-    course(decay(None), &WARMUP);
-    course(
+    assert_rates(decay(None), &WARMUP);
+    assert_rates(
         decay(None),
         &[(25, 7.75e-4), (40, 3.25e-4), (55, 1e-3), (70, 7.75e-4), (85, 3.25e-4), (100, 1e-4)],
     );
-    course(decay(Some(200)), &[(100, 1e-4), (150, 1e-4)]);
+    assert_rates(decay(Some(200)), &[(100, 1e-4), (150, 1e-4)]);
     // One cycle is `CosineWithWarmUpLR` with half a cycle.
-    course(Decay::CosineWithRestarts { num_cycles: 1.0, decay_steps: None }, &[(40, 7.75e-4), (55, 5.5e-4)]);
+    assert_rates(
+        Decay::CosineWithRestarts { num_cycles: 1.0, decay_steps: None },
+        &[(40, 7.75e-4), (55, 5.5e-4)],
+    );
 }
 
 #[test]
 fn straight_lines_and_powers() {
-    course(Decay::Linear, &WARMUP);
-    course(Decay::Linear, &[(55, 5e-4), (91, 1e-4), (100, 0.0), (200, 0.0)]);
-    course(Decay::Constant, &[(5, 5e-4), (10, 1e-3), (1000, 1e-3)]);
+    assert_rates(Decay::Linear, &WARMUP);
+    assert_rates(Decay::Linear, &[(55, 5e-4), (91, 1e-4), (100, 0.0), (200, 0.0)]);
+    assert_rates(Decay::Constant, &[(5, 5e-4), (10, 1e-3), (1000, 1e-3)]);
     let polynomial = |power, decay_steps| Decay::Polynomial { power, decay_steps };
-    course(polynomial(1.0, None), &[(5, 5e-4), (10, 1e-3), (55, 5.5e-4), (100, 1e-4), (101, 1e-4)]);
+    assert_rates(polynomial(1.0, None), &[(5, 5e-4), (10, 1e-3), (55, 5.5e-4), (100, 1e-4), (101, 1e-4)]);
     // (1 - 1/2)² and (1 - 2/3)².
-    course(polynomial(2.0, None), &[(55, 3.25e-4), (70, 2e-4)]);
-    course(polynomial(1.0, Some(45)), &[(10, 1e-3), (40, 4e-4), (55, 1e-4), (90, 1e-4)]);
+    assert_rates(polynomial(2.0, None), &[(55, 3.25e-4), (70, 2e-4)]);
+    assert_rates(polynomial(1.0, Some(45)), &[(10, 1e-3), (40, 4e-4), (55, 1e-4), (90, 1e-4)]);
 }
 
 #[test]
@@ -79,20 +85,20 @@ fn constant_with_cool_down() {
         (69, 1e-4),
         (70, 5e-5),
     ];
-    course(decay(CoolDown::Steps(30)), &WARMUP);
-    course(decay(CoolDown::Steps(30)), &thirty);
-    course(decay(CoolDown::Ratio(0.3)), &thirty);
+    assert_rates(decay(CoolDown::Steps(30)), &WARMUP);
+    assert_rates(decay(CoolDown::Steps(30)), &thirty);
+    assert_rates(decay(CoolDown::Ratio(0.3)), &thirty);
     // What is left: 100 - 10 - 20 - 10 = 60 steps.
-    course(decay(CoolDown::Rest), &[(30, 1e-3), (50, 7.75e-4), (60, 5.5e-4), (90, 1e-4), (100, 5e-5)]);
-    course(decay(CoolDown::Steps(0)), &[(29, 1e-3), (30, 1e-4), (40, 5e-5)]);
+    assert_rates(decay(CoolDown::Rest), &[(30, 1e-3), (50, 7.75e-4), (60, 5.5e-4), (90, 1e-4), (100, 5e-5)]);
+    assert_rates(decay(CoolDown::Steps(0)), &[(29, 1e-3), (30, 1e-4), (40, 5e-5)]);
 }
 
 #[test]
 fn warm_up_stable_decay() {
     let at_80 = [(79, 1e-3), (80, 1e-3), (85, 7.75e-4), (90, 5.5e-4), (100, 1e-4), (500, 1e-4)];
-    course(Decay::StableDecay(DecayStart::Step(80)), &WARMUP);
-    course(Decay::StableDecay(DecayStart::Step(80)), &at_80);
-    course(Decay::StableDecay(DecayStart::Ratio(0.8)), &at_80);
+    assert_rates(Decay::StableDecay(DecayStart::Step(80)), &WARMUP);
+    assert_rates(Decay::StableDecay(DecayStart::Step(80)), &at_80);
+    assert_rates(Decay::StableDecay(DecayStart::Ratio(0.8)), &at_80);
 }
 
 #[test]

@@ -31,12 +31,12 @@ impl Recorder {
     }
 
     /// The exchanges in the order of their places, with the dispatches and exchanges that they wait for.
-    pub(super) fn settled_exchanges(&mut self) -> Vec<Exchange> {
+    pub(super) fn resolved_exchanges(&mut self) -> Vec<Exchange> {
         let mut exchanges = std::mem::take(&mut self.exchanges);
         exchanges.sort_by_key(|exchange| exchange.at);
         for index in 0..exchanges.len() {
             let (earlier, rest) = exchanges.split_at_mut(index);
-            rest[0].settle(&self.dispatches, earlier);
+            rest[0].resolve(&self.dispatches, earlier);
         }
         exchanges
     }

@@ -5,7 +5,7 @@
 /// What a schedule's section says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleConfig {
-    /// The course after warm-up.
+    /// How it changes after warm-up.
     pub decay: Decay,
     /// The highest rate.
     pub learning_rate: f64,
@@ -21,7 +21,7 @@ pub struct ScheduleConfig {
     pub scale: f64,
 }
 
-/// The course of the rate after warm-up.
+/// How the rate changes after warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decay {
     /// `CosineWithWarmUpLR`: down to `lr_end`.

@@ -5,7 +5,7 @@ use crate::settings::engine::*;
 rows! {
     /// `lr_schedule`: the learning rate of every step.
     pub struct Schedule in "lr_schedule" {
-        /// The course of the rate after warm-up.
+        /// How the rate changes after warm-up.
         kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)).example("linear"),
         /// The highest rate; by default that of the optimizer.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
