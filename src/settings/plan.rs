@@ -7,6 +7,7 @@ use super::monitor_checks;
 use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
+use super::sections::recompute::Operators;
 use super::sections::run::Resume;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
@@ -107,6 +108,19 @@ impl RunPlan {
             groups: groups.iter().map(|group| group.keys.params.clone()).collect(),
             matrices: self.optimizer.matrix_rule(),
         }
+    }
+
+    /// The same run with its step divided into `accumulation` micro-batches of `batch_size` windows, with the layers `recomputed` as
+    /// a whole, and without a cap on its memory.
+    pub(crate) fn divided(&self, batch_size: usize, accumulation: usize, recomputed: &[usize]) -> Self {
+        let mut plan = self.clone();
+        let Settings { runner, recompute, context, .. } = &mut plan.settings;
+        (runner.batch_size, runner.gradient_accumulation_steps) = (batch_size, accumulation);
+        (recompute.layers, recompute.operators) = (recomputed.to_vec(), Operators::default());
+        context.max_device_memory = None;
+        plan.model.recomputed_layers = recomputed.to_vec();
+        plan.model.recomputed_operators = Vec::new();
+        plan
     }
 
     /// The weight decay of a parameter group's matrices.

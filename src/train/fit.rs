@@ -25,7 +25,7 @@ use super::shortage::{SMALLER_MODEL, remedies};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
-use crate::settings::{Operators, RunPlan};
+use crate::settings::RunPlan;
 use recomputation::recomputations;
 use search::Search;
 
@@ -47,11 +47,11 @@ impl Fit {
     pub fn find(plan: &RunPlan, capabilities: Capabilities, steps: u64, budget: u64) -> Result<Self> {
         let runner = &plan.settings.runner;
         let windows = runner.batch_size * runner.gradient_accumulation_steps;
-        let smallest = divided(plan, 1, windows, &[]);
+        let smallest = plan.divided(1, windows, &[]);
         let smallest = Recordings::new(&smallest, capabilities, steps)?;
         let choices = recomputations(&smallest);
         let mut measure = |batch_size, recomputed: &[usize]| {
-            let plan = divided(plan, batch_size, windows / batch_size, recomputed);
+            let plan = plan.divided(batch_size, windows / batch_size, recomputed);
             // What fails here has a tensor that fits no binding.
             let recordings = Recordings::new(&plan, capabilities, steps).ok()?;
             Some(Forecast::new(&recordings).peak_bytes())
@@ -66,7 +66,7 @@ impl Fit {
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
         let least = self.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
         let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth);
-        let smallest = divided(plan, 1, 1, &(0..layers).collect::<Vec<_>>()).model;
+        let smallest = plan.divided(1, 1, &(0..layers).collect::<Vec<_>>()).model;
         let mut left = remedies(&smallest, 1);
         if plan.optimizer.moments(UpdateRule::Elementwise) > 1 {
             left.push("choose an `optimizer.type` that keeps fewer moments, as SGD does".to_string());
@@ -84,19 +84,8 @@ impl Fit {
 }
 
 impl Candidate {
-    /// `plan` with this micro-batch and recomputation.
+    /// `plan` with this micro-batch and recomputation, and without a cap on the memory.
     pub fn applied_to(&self, plan: &RunPlan) -> RunPlan {
-        divided(plan, self.batch_size, self.gradient_accumulation_steps, &self.recomputation.layers)
+        plan.divided(self.batch_size, self.gradient_accumulation_steps, &self.recomputation.layers)
     }
-}
-
-fn divided(plan: &RunPlan, batch_size: usize, accumulation: usize, recomputed: &[usize]) -> RunPlan {
-    let mut plan = plan.clone();
-    plan.settings.runner.batch_size = batch_size;
-    plan.settings.runner.gradient_accumulation_steps = accumulation;
-    plan.settings.recompute.layers = recomputed.to_vec();
-    plan.settings.recompute.operators = Operators::default();
-    plan.model.recomputed_layers = recomputed.to_vec();
-    plan.model.recomputed_operators = Vec::new();
-    plan
 }

@@ -78,11 +78,11 @@ impl<'a> Report<'a> {
                 continue; // one of the whole model
             }
             if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
-                let mut plan = with_few_ranks(plan);
-                plan.model.recomputed_layers = recomputed;
-                plan.model.recomputed_operators = Vec::new();
+                let runner = &plan.settings.runner;
+                let (batch_size, accumulation) = (runner.batch_size, runner.gradient_accumulation_steps);
+                let plan = with_few_ranks(plan).divided(batch_size, accumulation, &recomputed);
                 let pool_bytes = Forecast::new(&Recordings::new(&plan, adapter, steps)?).pool_bytes;
-                otherwise.push(Otherwise { recomputed: plan.model.recomputed_layers, pool_bytes });
+                otherwise.push(Otherwise { recomputed, pool_bytes });
             }
         }
         Ok(Self { plan, length, adapter, forecast, ranks, otherwise, misfit: None })
