@@ -1,9 +1,9 @@
 //! Causal flash attention with grouped queries on random data: upload, record, read back.
 //! `cargo run --release --example flash_attention`
 
-use gristmill::device::{Gpu, GpuOptions};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::prelude::*;
 use gristmill::random::Philox;
 
 fn main() -> gristmill::error::Result<()> {

@@ -1,10 +1,9 @@
 //! Kernels on an application's own device: its buffers hold the tensors, its command encoder takes the dispatches, and it
 //! submits and polls. `cargo run --release --example own_device`
 
-use gristmill::device::{Gpu, GpuOptions, Guard, Polling};
-use gristmill::element::Element::F32;
+use gristmill::device::Polling;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::record::{Persistents, Recorder};
+use gristmill::prelude::*;
 use gristmill::wgpu::{self, BufferUsages};
 use pollster::block_on;
 
@@ -32,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = GpuOptions { polling: Polling::Application, ..GpuOptions::default() };
     let gpu = Gpu::from_device(&device, &queue, &options)?;
     let mut persistents = Persistents::new();
-    let [x, w, y] = ["x", "w", "y"].map(|label| persistents.tensor(label, N, N, F32));
+    let [x, w, y] = ["x", "w", "y"].map(|label| persistents.tensor(label, N, N, Element::F32));
     let mut rec = Recorder::new("product", gpu.capabilities());
     matmul(&mut rec, Layout::Nt, x, w, y, Epilogue::default());
     let places =

@@ -1,11 +1,8 @@
 //! A kernel of one's own: the file `own_kernel.wgsl` enters recordings and the tape, and its gradient is compared with
 //! finite differences. `cargo run --release --example own_kernel`
 
-use gristmill::device::{Gpu, GpuOptions, Job};
-use gristmill::kernels::{Kernel, Sources};
+use gristmill::prelude::*;
 use gristmill::random::Philox;
-use gristmill::record::{Recorder, Tensor, fold_grid};
-use gristmill::tape::{Tape, Var};
 
 const ROWS: u32 = 5;
 const COLS: u32 = 7;

@@ -50,8 +50,8 @@
 //! A matrix product on whatever adapter there is:
 //!
 //! ```
-//! use gristmill::device::{Gpu, GpuOptions};
 //! use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+//! use gristmill::prelude::*;
 //!
 //! # fn main() -> gristmill::error::Result<()> {
 //! # pollster::block_on(async {
@@ -92,6 +92,18 @@ pub mod store;
 pub mod train;
 
 pub use gpu::{device, element, kernels, ops, random, record, tape};
+
+/// What most programs need: to open an adapter and run kernels, to write one, to build a model on the tape, or to train a
+/// configuration. The ops are by name, as `gristmill::ops::matmul`.
+pub mod prelude {
+    pub use crate::device::{Gpu, GpuOptions, Guard, Job};
+    pub use crate::element::Element;
+    pub use crate::kernels::{Kernel, Sources};
+    pub use crate::record::{Persistents, Recorder, Tensor, fold_grid};
+    pub use crate::settings::{Override, RunConfig};
+    pub use crate::tape::{Parameter, Tape, Var};
+    pub use crate::train::run;
+}
 
 /// wgpu in the version of this crate, for [`device::Gpu::from_device`].
 pub use wgpu;
