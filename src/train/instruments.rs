@@ -1,5 +1,7 @@
 //! Which instruments a run's model and configuration ask for.
 
+use super::length::RunLength;
+use super::peak::Peak;
 use crate::error::Result;
 use crate::model::config::{MixtureConfig, ModelConfig, TokenDispatch};
 use crate::model::count;
@@ -8,7 +10,7 @@ use crate::report::instrument::Instruments;
 use crate::report::loss_monitor::LossParts;
 use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::{MonitorFormats, MonitorLines};
-use crate::report::progress::Progress;
+use crate::report::progress::{Progress, ProgressPlan};
 use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
@@ -121,6 +123,24 @@ pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
         has_balance_loss: mixture.losses.expert > 0.0 || mixture.losses.sequence > 0.0,
         has_z_loss: mixture.losses.z > 0.0,
     })
+}
+
+/// What progress is computed from. Like MindFormers', its lines count samples and operations of one rank.
+pub(super) fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
+    let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
+    ProgressPlan {
+        total_steps: length.total_steps,
+        start_step,
+        epochs: runner.epochs,
+        steps_per_epoch: length.steps_per_epoch,
+        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
+        tokens_per_step: plan.tokens_per_step as u64,
+        flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
+        peak_flops: peak.flops(),
+        log_every: lines.map_or(1, |lines| lines.per_print_times),
+        asks_for_lines: lines.is_some(),
+        loss_parts: loss_parts(plan),
+    }
 }
 
 #[cfg(test)]

@@ -2,14 +2,10 @@
 
 mod alike;
 mod data_watch;
-mod milestone;
-mod progress;
 mod run_loop;
 
 use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
-pub use self::milestone::Milestone;
-use self::progress::progress_plan;
 use self::run_loop::{Results, RunLoop};
 pub use super::announce::Summary;
 use super::announce::{
@@ -17,7 +13,7 @@ use super::announce::{
 };
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, prepare_folders};
+use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -48,6 +44,19 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
+
+/// How far a run has got on a rank.
+#[derive(Clone, Copy, Debug)]
+pub enum Milestone<'a> {
+    /// The first rank is about to make the run folder.
+    Makes(&'a Path),
+    /// The first rank has made it; on the others.
+    Made(&'a Path),
+    /// The log goes on in the run folder; only on the first rank.
+    Opened(&'a Path),
+    /// The first step begins.
+    Trains,
+}
 
 /// Trains as configured in the file at `config`, with `overrides` (`--a.b.c=value`) applied. Once `interrupt` is set,
 /// finishes the step, saves a checkpoint and ends.

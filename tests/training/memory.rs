@@ -93,7 +93,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
         let cap = format!("--context.max_device_memory={cap}");
         forecast(&Setup::new("capped", "").with(&[&cap]).plan())
     };
-    let line = capped("1MB").err().expect("1 MB is too little").to_string();
+    let line = capped("1MB").expect_err("1 MB is too little").to_string();
     println!("{line}");
     assert_eq!(line.lines().count(), 1);
     assert!(line.contains("over context.max_device_memory of 1.0 MiB"), "{line}");

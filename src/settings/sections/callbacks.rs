@@ -1,14 +1,12 @@
 //! `callbacks`: what is logged, saved and shown while a run goes on.
 
 mod checkpoint;
-mod experts;
 
 pub use checkpoint::CheckpointMonitor;
-pub(crate) use experts::COLLECT_FREQ;
-pub use experts::{ColdHotMonitor, SummaryMonitor};
 
 use super::moe::Moe;
 use crate::settings::engine::*;
+use std::path::PathBuf;
 
 rows! {
     /// `MFLossMonitor`: MindFormers' two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
@@ -19,6 +17,29 @@ rows! {
     }
     sections "type"
 }
+
+rows! {
+    /// `ColdHotExpertMonitor`: when hot experts are chosen anew, beside `moe_config.update_step`.
+    pub struct ColdHotMonitor in "callbacks.ColdHotExpertMonitor" {
+        /// Step after which hot experts are selected again; by default that of the `CheckpointMonitor`. -1: none.
+        save_checkpoint_steps: i64 = Numbers.default(-1).example("7"),
+    }
+    sections "type"
+}
+
+rows! {
+    /// `SummaryMonitor`: where and when `moe_config.save_token_distribution` writes.
+    pub struct SummaryMonitor in "callbacks.SummaryMonitor" {
+        /// Folder of the files; by default `summary` in the run's folder.
+        summary_dir: PathBuf = Host.optional().example("./shown"),
+        /// Steps between files.
+        collect_freq: u64 = Host.default(COLLECT_FREQ).within(COUNT),
+    }
+    sections "type export_options"
+}
+
+/// MindFormers' `collect_freq`.
+const COLLECT_FREQ: u64 = 10;
 
 /// What the callbacks ask for.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,6 @@
 //! `moe_config`: the mixture of experts. The same keys may be written under `model.model_config`.
 
 mod balance;
-mod deepseek;
 mod fill;
 mod routing;
 mod rows;
@@ -39,7 +38,6 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     if moe.use_moe.take() == Some(false) {
         reader.fault("use_moe", format!("contradicts `expert_num`, {}; remove it", moe.expert_num));
     }
-    deepseek::fill(&mut moe, &reader, model.kind);
     fill::fill(&mut moe, &reader, model);
     Some(moe)
 }
