@@ -56,8 +56,7 @@ pub use sections::moe::Moe;
 pub use sections::monitor::{Formats, MoeShowMode, Monitor, StableRank};
 pub use sections::optimizer::*;
 pub use sections::parallel::{
-    OptimizerLevel, OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig,
-    Sharded, Sharding,
+    OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded, Sharding,
 };
 pub use sections::recompute::{Amount, Count, Offset, Operators, Recompute, Row, SELECTIONS, Selection};
 pub use sections::run::{Resume, Run};

@@ -27,9 +27,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     }
     micro_batches::decide(&mut settings, distribution, source);
     let layout = distribution.layout;
-    let gathers_again = &mut settings.recompute.parallel_optimizer_comm_recompute;
-    let sharding = distribution.sharding(*gathers_again, source);
-    *gathers_again |= sharding.gathers_again;
+    let sharding = distribution.sharding(settings.recompute.parallel_optimizer_comm_recompute, source);
     settings.parallel = distribution.sections(settings.runner.gradient_accumulation_steps, &sharding);
     let tokens_per_step = tokens_per_step(&settings, layout.data, source);
     decide_outputs(&mut settings);

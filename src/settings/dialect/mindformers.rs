@@ -6,6 +6,7 @@ mod dataset;
 mod model;
 mod names;
 mod optimizer;
+mod parallel;
 mod places;
 mod rope;
 mod unused;
@@ -23,6 +24,7 @@ pub(crate) fn translate(source: &mut Source) {
     let model = model::translate(source, kind);
     dataset::translate(source, &model);
     optimizer::translate(source);
+    parallel::translate(source);
     unused::check(source);
 }
 
@@ -32,6 +34,7 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
         model::ModelForms::documented(),
         dataset::DatasetForms::documented(),
         optimizer::OptimizerForms::documented(),
+        parallel::ShardForms::documented(),
     ];
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }

@@ -17,7 +17,7 @@ mod sharding;
 
 pub(in crate::settings) use degrees::culprit;
 pub use mode::ParallelMode;
-pub use rows::{OptimizerLevel, OptimizerShards, Parallel, ParallelContext, PipelineConfig};
+pub use rows::{OptimizerShards, Parallel, ParallelContext, PipelineConfig};
 pub use sharding::{Sharded, Sharding};
 
 use super::moe::{self, Moe};

@@ -57,9 +57,6 @@ rows! {
         /// `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect, as in MindFormers. Also read in
         /// `parallel`.
         optimizer_weight_shard_size: i64 = Host.default(-1).within(FROM_MINUS_ONE),
-        /// MindSpore's word for all of it: `level2` is `gradient_accumulation_shard: True`, `level3` is
-        /// `recompute_config.parallel_optimizer_comm_recompute: True`, `level1` neither.
-        optimizer_level: Option<OptimizerLevel> = Host.optional(),
     }
 }
 
@@ -68,19 +65,6 @@ rows! {
     pub struct PipelineConfig in PIPELINE {
         /// Whether `pp_interleave_num` counts.
         pipeline_interleave: bool = Host.default(false),
-    }
-}
-
-words! {
-    /// `parallel.parallel_optimizer_config.optimizer_level`.
-    pub enum OptimizerLevel {
-        /// The optimizer is shared out.
-        #[default]
-        Optimizer = "level1",
-        /// The gradients too.
-        Gradients = "level2",
-        /// Weights are gathered twice.
-        Twice = "level3",
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the ranks that share a batch hold a part of each.
 
-use super::rows::{OptimizerLevel, OptimizerShards};
+use super::rows::OptimizerShards;
 use super::{CONTEXT, OPTIMIZER, Parallelism};
 use crate::ranks::Layout;
 use crate::settings::engine::*;
@@ -13,7 +13,6 @@ impl Sharding {
             gradient_accumulation_shard: self.what == Sharded::Gradients,
             // At most the number of ranks, which fits.
             optimizer_weight_shard_size: if self.ranks > 1 { self.ranks as i64 } else { -1 },
-            optimizer_level: None,
         };
         (self.what != Sharded::None, optimizer)
     }
@@ -34,17 +33,11 @@ pub(super) fn sharding(
         note_idle(asked, layout.data, source);
         return Sharding::NONE;
     }
-    let OptimizerShards { gradient_accumulation_shard, optimizer_level, .. } = asked.optimizer;
-    if gradient_accumulation_shard && optimizer_level.is_some_and(|level| level != OptimizerLevel::Gradients)
-    {
-        let message = "`True` beside another `optimizer_level` than level2; keep one of them";
-        source.fault(&format!("{OPTIMIZER}.{GRADIENTS_KEY}"), message);
-    }
-    let shares_gradients = gradient_accumulation_shard || optimizer_level == Some(OptimizerLevel::Gradients);
+    let shares_gradients = asked.optimizer.gradient_accumulation_shard;
     Sharding {
         what: if shares_gradients { Sharded::Gradients } else { Sharded::Optimizer },
         ranks: ranks(asked.optimizer.optimizer_weight_shard_size, layout, source),
-        gathers_again: comm_recompute || optimizer_level == Some(OptimizerLevel::Twice),
+        gathers_again: comm_recompute,
     }
 }
 
@@ -80,7 +73,6 @@ fn note_idle(asked: &Parallelism, data: usize, source: &Source) {
     let is_written = [
         (CONTEXT, "enable_parallel_optimizer", asked.context.enable_parallel_optimizer),
         (OPTIMIZER, GRADIENTS_KEY, shards.gradient_accumulation_shard),
-        (OPTIMIZER, "optimizer_level", shards.optimizer_level.is_some()),
         (OPTIMIZER, SIZE_KEY, shards.optimizer_weight_shard_size > 0),
     ];
     for (section, key, _) in is_written.into_iter().filter(|(.., is_written)| *is_written) {
