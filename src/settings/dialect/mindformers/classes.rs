@@ -71,8 +71,10 @@ pub(super) fn translate(source: &mut Source) -> Option<ModelType> {
             }
         },
     };
-    let origin = if source.node(&config).is_some() { &config } else { ARCH };
-    source.document.put(&config, class.word.into(), origin);
+    let origin = [config.as_str(), ARCH].into_iter().find(|path| source.node(path).is_some());
+    if let Some(origin) = origin {
+        source.document.put(&config, class.word.into(), origin);
+    }
     ModelType::named(class.word)
 }
 
