@@ -71,7 +71,7 @@ fn runs_on_threads_repeat() {
 /// A flag for evaluation data that take seconds to count before the first step.
 fn slow_evaluation(place: &Place) -> String {
     let tokens = place.home.path().join("tokens.bin");
-    std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
+    std::fs::File::create(&tokens).and_then(|file| file.set_len(4 << 30)).expect("zeros");
     format!("--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}", tokens.display())
 }
 
