@@ -1,4 +1,5 @@
-//! The log lines before the first step, about adapter, model, memory, and what MFU and losses are compared with; and those of the end.
+//! What a run says of itself: how far it has got; the log lines before the first step, about adapter, model, memory,
+//! and what MFU and losses are compared with; and those of the end.
 
 use super::length::RunLength;
 use super::peak::Peak;
@@ -11,6 +12,19 @@ use crate::report::log::Log;
 use crate::settings::{RunPlan, Sample};
 use crate::store::hugging_face;
 use std::path::{Path, PathBuf};
+
+/// How far a run has got on a rank.
+#[derive(Clone, Copy, Debug)]
+pub enum Milestone<'a> {
+    /// The first rank is about to make the run folder.
+    Makes(&'a Path),
+    /// The first rank has made it; on the others.
+    Made(&'a Path),
+    /// The log goes on in the run folder; only on the first rank.
+    Opened(&'a Path),
+    /// The first step begins.
+    Trains,
+}
 
 /// What a finished run reports.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,7 @@
 //! Where a run starts: at step 0, or at its newest checkpoint.
 
+use super::announce::Milestone;
 use super::length::RunLength;
-use super::run::Milestone;
 use super::trainer::Trainer;
 use crate::data::{Dataset, DocumentRules};
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ mod run_loop;
 use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
 use self::run_loop::{Results, RunLoop};
-pub use super::announce::Summary;
+pub use super::announce::{Milestone, Summary};
 use super::announce::{
     announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
 };
@@ -44,19 +44,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
-
-/// How far a run has got on a rank.
-#[derive(Clone, Copy, Debug)]
-pub enum Milestone<'a> {
-    /// The first rank is about to make the run folder.
-    Makes(&'a Path),
-    /// The first rank has made it; on the others.
-    Made(&'a Path),
-    /// The log goes on in the run folder; only on the first rank.
-    Opened(&'a Path),
-    /// The first step begins.
-    Trains,
-}
 
 /// Trains as configured in the file at `config`, with `overrides` (`--a.b.c=value`) applied. Once `interrupt` is set,
 /// finishes the step, saves a checkpoint and ends.

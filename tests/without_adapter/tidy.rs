@@ -102,6 +102,91 @@ fn modules_import_only_what_they_may() {
     }
 }
 
+/// Files that import each other are read together, so circles are small: a file and one that it belongs with, or a subject and its
+/// parts.
+const LARGEST_CIRCLE: usize = 3;
+
+#[test]
+fn files_import_each_other_only_where_they_belong_together() {
+    let files = files("src");
+    let files = files.iter().filter(|(file, _)| !file.contains("tests"));
+    let modules: Vec<(Vec<&str>, &str)> = files
+        .map(|(file, text)| {
+            let inside = file.trim_start_matches("src/").trim_end_matches(".rs");
+            (inside.split('/').collect(), text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text))
+        })
+        .collect();
+    let imports: Vec<BTreeSet<usize>> = modules.iter().map(|module| imported(module, &modules)).collect();
+    let reached: Vec<BTreeSet<usize>> = (0..modules.len()).map(|start| reachable(start, &imports)).collect();
+    let circles: BTreeSet<Vec<usize>> = (0..modules.len())
+        .map(|one| reached[one].iter().copied().filter(|&other| reached[other].contains(&one)).collect())
+        .collect();
+    for circle in circles.iter().filter(|circle| circle.len() > LARGEST_CIRCLE) {
+        let names: Vec<String> = circle.iter().map(|&index| modules[index].0.join("/")).collect();
+        panic!("these files import each other: {}", names.join(", "));
+    }
+    assert!(circles.iter().any(|circle| circle.len() > 1), "imports are found");
+}
+
+/// The files of `modules` that a file imports, whose path and text `module` is.
+fn imported((path, text): &(Vec<&str>, &str), modules: &[(Vec<&str>, &str)]) -> BTreeSet<usize> {
+    let code: String =
+        text.lines().map(|line| line.split("//").next().unwrap_or(line).to_string() + "\n").collect();
+    let statements = code.split(';').filter_map(|statement| {
+        let line = statement.rsplit("\n\n").next()?.trim();
+        let tree = line.strip_prefix("use ").filter(|tree| !tree.contains('"'))?;
+        Some(tree.replace(['\n', ' '], ""))
+    });
+    let of_gpu = ["device", "element", "kernels", "ops", "random", "record", "tape"];
+    let mut found = BTreeSet::new();
+    for import in statements.flat_map(|tree| expand(&tree)) {
+        let mut steps: Vec<&str> = import.split("::").collect();
+        let mut base: Vec<&str> = path.clone();
+        match steps[0] {
+            "crate" => base.clear(),
+            "super" | "self" => {}
+            _ => continue,
+        }
+        while ["crate", "super", "self"].contains(steps.first().unwrap_or(&"")) {
+            if steps.remove(0) == "super" {
+                base.pop();
+            }
+        }
+        if base.is_empty() && steps.first().is_some_and(|step| of_gpu.contains(step)) {
+            base.push("gpu");
+        }
+        base.extend(steps);
+        // What is imported is the item of a file, or one that the file passes on.
+        let of_file = (1..=base.len())
+            .rev()
+            .find_map(|len| modules.iter().position(|(other, _)| *other == base[..len]));
+        found.extend(of_file.filter(|&index| modules[index].0 != *path));
+    }
+    found
+}
+
+/// The paths that a tree of imports names: `a::{b,c::{d,e}}` is a::b, a::c::d and a::c::e.
+fn expand(tree: &str) -> Vec<String> {
+    let Some((prefix, rest)) = tree.split_once('{') else { return vec![tree.to_string()] };
+    let inner = rest.strip_suffix('}').expect("braces in pairs");
+    let mut depth = 0;
+    let parts = inner.split(|letter| {
+        depth += i32::from(letter == '{') - i32::from(letter == '}');
+        letter == ',' && depth == 0
+    });
+    parts.filter(|part| !part.is_empty()).flat_map(|part| expand(&format!("{prefix}{part}"))).collect()
+}
+
+/// The files that `start` imports, and those that these do.
+fn reachable(start: usize, imports: &[BTreeSet<usize>]) -> BTreeSet<usize> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![start];
+    while let Some(module) = open.pop() {
+        open.extend(imports[module].iter().copied().filter(|&next| reached.insert(next)));
+    }
+    reached
+}
+
 /// Otherwise a mistake could be in a kernel and in what it is compared with.
 #[test]
 fn the_reference_depends_on_nothing() {

@@ -7,7 +7,7 @@
 //!
 //! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most.
 
-mod point;
+pub(super) mod point;
 mod rows;
 
 pub(super) use point::ExchangePoint;

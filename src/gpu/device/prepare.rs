@@ -1,7 +1,7 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::buffers::Buffers;
-use super::exchange::ExchangePoint;
+use super::exchange::point::ExchangePoint;
 use super::fault::one_line;
 use super::gpu::Gpu;
 use super::launch::{Launch, Places};
