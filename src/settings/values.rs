@@ -71,7 +71,7 @@ impl Settings {
         let run = run::read(source);
         let mut model = model::read(source);
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
-        let mut moe = is_known.then(|| moe::read(source, &model)).flatten();
+        let moe = is_known.then(|| moe::read(source, &model)).flatten();
         let runner = Runner::read_at(source, "runner_config");
         let monitor = Monitor::read_at(source, monitor::PATH);
         let path = monitor::STABLE_RANK_PATH;
@@ -89,7 +89,7 @@ impl Settings {
         let tensorboard = source.node("tensorboard").map(|_| TensorBoard::read_at(source, "tensorboard"));
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
-        distribution.fit_experts(moe.as_mut(), source);
+        distribution.fit_experts(moe.as_ref(), source);
         let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
         (model.offset, model.pp_interleave_num) = (None, None);
         let train_dataset = train_dataset.unwrap_or_default();

@@ -3,6 +3,7 @@
 mod callbacks;
 mod classes;
 mod dataset;
+mod mixture;
 mod model;
 mod names;
 mod optimizer;
@@ -22,6 +23,7 @@ pub(crate) fn translate(source: &mut Source) {
     callbacks::translate(source);
     let kind = classes::translate(source);
     let model = model::translate(source, kind);
+    mixture::translate(source, kind);
     dataset::translate(source, &model);
     optimizer::translate(source);
     parallel::translate(source);
@@ -32,6 +34,7 @@ pub(crate) fn translate(source: &mut Source) {
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     let forms = [
         model::ModelForms::documented(),
+        mixture::MixtureForms::documented(),
         dataset::DatasetForms::documented(),
         optimizer::OptimizerForms::documented(),
         parallel::ShardForms::documented(),

@@ -20,7 +20,7 @@ pub use mode::ParallelMode;
 pub use rows::{OptimizerShards, Parallel, ParallelContext, PipelineConfig};
 pub use sharding::{Sharded, Sharding};
 
-use super::moe::{self, Moe};
+use super::moe::Moe;
 use super::run::Run;
 use crate::ranks::Layout;
 use crate::settings::engine::*;
@@ -122,12 +122,9 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
 }
 
 impl Distribution {
-    /// Checks that the experts of `moe` can be spread as asked, and decides how tokens get to them; a dense model has none.
-    pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source) {
-        degrees::fit_experts(&mut self.layout, moe.as_deref(), source);
-        if let Some(moe) = moe {
-            moe::decide_dispatcher(moe, self.layout.expert, source);
-        }
+    /// Checks that the experts of `moe` can be spread as asked; a dense model has none.
+    pub fn fit_experts(&mut self, moe: Option<&Moe>, source: &Source) {
+        degrees::fit_experts(&mut self.layout, moe, source);
     }
 
     /// What each rank holds a part of, where `comm_recompute` says whether weights are gathered twice.

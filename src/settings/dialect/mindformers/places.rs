@@ -1,5 +1,6 @@
 //! Keys that MindFormers reads in several sections: each is moved to the one where it is read here.
 
+use super::mixture::MixtureForms;
 use crate::settings::engine::{Node, Section, Source, join};
 use crate::settings::sections::moe::Moe;
 
@@ -19,7 +20,8 @@ const SHARED: &[&str] =
 /// Moves every such key.
 pub(super) fn gather(source: &mut Source) {
     clip_without_wrapper(source);
-    let of_mixture: Vec<&str> = Moe::table().rows.iter().map(|row| row.key).collect();
+    let mixture = [Moe::table(), MixtureForms::table()];
+    let of_mixture: Vec<&str> = mixture.iter().flat_map(|table| &table.rows).map(|row| row.key).collect();
     for (from, to, keys) in MOVED.into_iter().chain([("model.model_config", "moe_config", &of_mixture[..])]) {
         keys.iter().for_each(|key| move_key(source, &join(from, key), &join(to, key)));
     }

@@ -4,7 +4,7 @@
 //! MindFormers' losses over devices and communication are left out with a notice: what a step computes does not
 //! depend on how many devices there are.
 
-use super::rows::{Balancing, Moe, RoutingPolicy};
+use super::rows::{Balancing, Moe};
 use crate::model::config::BalanceLosses;
 use crate::settings::engine::*;
 
@@ -28,11 +28,6 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
             losses.expert = coeff;
         }
     }
-    add_v1_loss(moe, reader, &mut losses);
-    if losses != BalanceLosses::default() && moe.return_extra_loss == Some(false) {
-        let text = "the losses whose factors are written join the objective all the same";
-        reader.note("return_extra_loss", text);
-    }
     write_back(moe, &losses);
 }
 
@@ -47,28 +42,12 @@ impl Moe {
     }
 }
 
-/// V1 of MindFormers adds one term for each of the k rounds of its choice.
-fn add_v1_loss(moe: &mut Moe, reader: &Reader<'_>, losses: &mut BalanceLosses) {
-    let is_v1 = moe.routing_policy == RoutingPolicy::V1;
-    let factor = moe.aux_loss_factor.take();
-    if let Some(factor) = factor.filter(|factor| is_v1 && !(*factor > 0.0 && *factor < 1.0)) {
-        let message = format!("expected a number between 0 and 1 (`TopkRouterV1`), found `{factor}`");
-        reader.fault("aux_loss_factor", message);
-    }
-    if is_v1 && losses.expert == 0.0 && moe.return_extra_loss == Some(true) {
-        losses.expert = factor.unwrap_or(0.0) * moe.num_experts_chosen as f64;
-    } else {
-        reader.ignore(&["aux_loss_factor"]);
-    }
-}
-
 fn write_back(moe: &mut Moe, losses: &BalanceLosses) {
     let has_expert = losses.expert > 0.0;
     moe.aux_loss_types = if has_expert { vec!["expert".to_string()] } else { Vec::new() };
     moe.aux_loss_factors = if has_expert { vec![losses.expert] } else { Vec::new() };
     moe.moe_aux_loss_coeff = Some(losses.sequence).filter(|factor| *factor > 0.0);
     moe.moe_router_load_balancing_type = moe.moe_aux_loss_coeff.map(|_| Balancing::Sequence);
-    moe.return_extra_loss = None;
 }
 
 /// `aux_loss_types` with `aux_loss_factors`: the factor of the loss over experts.

@@ -1,9 +1,9 @@
 //! The defaults of a mixture that follow from other keys, and what must fit together.
 
-use super::rows::{Moe, RouterType, RoutingPolicy};
+use super::rows::{Moe, RoutingPolicy};
 use super::{balance, routing};
 use crate::settings::engine::*;
-use crate::settings::sections::model::{self, DEEPSEEK_V2, DEEPSEEK_V3, Model, ModelType};
+use crate::settings::sections::model::{self, Model};
 
 /// MindFormers' factor where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
@@ -12,10 +12,6 @@ const UPDATE_STEP: u64 = 10_000;
 
 /// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
-    fill_deepseek(moe, reader, model.kind);
-    if moe.router_dense_type.take() == Some(RouterType::Half) {
-        reader.note("router_dense_type", "the router computes in float32, which is more precise");
-    }
     routing::fill(moe, reader);
     fill_bias(moe, reader);
     balance::fill(moe, reader);
@@ -126,31 +122,5 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     if moe.moe_shared_expert_intermediate_size.is_none() {
         reader.ignore(&["use_shared_expert_gating"]);
         moe.use_shared_expert_gating = false;
-    }
-}
-
-/// The router of DeepSeek-V3: sigmoid scores, and a bias that balances the experts. That of V2 leaves gates as they are. Both
-/// have shared experts.
-fn fill_deepseek(moe: &mut Moe, reader: &Reader<'_>, kind: ModelType) {
-    let (is_v2, is_v3) = (kind.word() == DEEPSEEK_V2, kind.word() == DEEPSEEK_V3);
-    if !is_v2 && !is_v3 {
-        return;
-    }
-    let has_shared =
-        ["shared_expert_num", "moe_shared_expert_intermediate_size"].iter().any(|key| reader.has(key));
-    if !has_shared {
-        moe.shared_expert_num = if is_v2 { 2 } else { 1 };
-    }
-    if is_v2 {
-        moe.norm_topk_prob.get_or_insert(false);
-        return;
-    }
-    moe.use_gating_sigmoid |= !reader.has("use_gating_sigmoid");
-    if !reader.has("routed_scaling_factor") {
-        moe.routed_scaling_factor = 2.5;
-    }
-    moe.balance_via_topk_bias |= !reader.has("balance_via_topk_bias");
-    if moe.balance_via_topk_bias {
-        moe.topk_bias_update_rate.get_or_insert(1e-3);
     }
 }

@@ -9,9 +9,7 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
     let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
     let message = format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");
     reader.require(&["num_experts_chosen", "expert_num"], chosen <= experts, message);
-    let normalises = normalises(moe, reader);
-    moe.norm_topk_prob = Some(normalises && chosen > 1);
-    moe.moe_router_pre_softmax = None;
+    moe.norm_topk_prob = Some(moe.norm_topk_prob.unwrap_or(true) && chosen > 1);
     if !reader.are_sound(&["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"]) {
         return;
     }
@@ -20,21 +18,6 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
     if groups.is_none() {
         moe.topk_method = None;
     }
-}
-
-/// Megatron's softmax over the chosen alone (`moe_router_pre_softmax: False`) is one over all, normalised.
-fn normalises(moe: &Moe, reader: &Reader<'_>) -> bool {
-    if moe.moe_router_pre_softmax == Some(false) && !moe.use_gating_sigmoid {
-        let key = "moe_router_pre_softmax";
-        if moe.num_experts_chosen == 1 {
-            reader.fault(key, "a softmax over one chosen expert is always 1; write `True`");
-        } else if moe.norm_topk_prob == Some(false) {
-            let message =
-                "makes the gates sum to 1, which `norm_topk_prob: False` forbids; change one of them";
-            reader.fault(key, message);
-        }
-    }
-    moe.norm_topk_prob.unwrap_or(true)
 }
 
 /// How many groups there are, and from how many a token may choose.

@@ -13,8 +13,6 @@ rows! {
         expert_num: usize = Shape.default(1).within(EXPERTS).example("16"),
         /// Experts that a token visits (k), up to 16.
         num_experts_chosen: usize = Shape.default(1).within(CHOSEN).example("3"),
-        /// `True` demands an `expert_num` above 1.
-        use_moe: Option<bool> = Host.optional(),
         /// Inner width of an expert; by default that of a dense layer (in MindFormers 1407).
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
         /// The first so many layers are dense; none by default (in MindFormers the first). `True` is 1.
@@ -27,9 +25,6 @@ rows! {
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.
-        moe_router_pre_softmax: Option<bool> = Numbers.optional()
-            .example("False\nnum_experts_chosen: 2"),
         /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default.
         norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
         /// Factor of all gates.
@@ -52,13 +47,10 @@ rows! {
             .example("0.01\nbalance_via_topk_bias: True"),
         /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices and are left out with a
         /// notice, since what a step computes does not depend on how many there are. A loss joins the objective because its factor
-        /// is written, whatever `return_extra_loss` says.
+        /// is written, whatever MindFormers' `return_extra_loss` says.
         aux_loss_types: Vec<String> = Numbers.optional().example("[expert]\naux_loss_factors: [0.1]"),
         /// A factor for each of `aux_loss_types`.
         aux_loss_factors: Vec<f64> = Numbers.optional().within(FACTORS).example("[0.2]\naux_loss_types: [expert]"),
-        /// `TopkRouterV1`: factor of its balance loss, which counts k times, where `return_extra_loss: True`.
-        aux_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
-            .example("0.5\nrouting_policy: TopkRouterV1\nreturn_extra_loss: True"),
         /// Factor of the balance loss that `moe_router_load_balancing_type` names.
         moe_aux_loss_coeff: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1"),
         /// Which loss that is: over each sequence (`seq_aux_loss`, the default), over the micro-batch (`aux_loss`,
@@ -67,8 +59,6 @@ rows! {
             .example("aux_loss\nmoe_aux_loss_coeff: 0.1"),
         /// Factor of the loss on the logits' size (z-loss).
         z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO),
-        /// Whether MindFormers adds these losses; here a written factor does.
-        return_extra_loss: Option<bool> = Host.optional(),
         /// Dropless: experts take every token that chose them, in grouped products; `capacity_factor` is then ignored with a
         /// notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and drops the rest.
         use_gmm: bool = Numbers.default(false),
@@ -99,11 +89,6 @@ rows! {
         callback_moe_droprate: bool = Host.default(false),
         /// Whether `.npy` files with the choices of all of a step's tokens are written, for `gristmill token-distribution`.
         save_token_distribution: bool = Host.default(false),
-        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all. The other words
-        /// differ from it in what crosses between machines and in no result, and are computed so with a notice.
-        moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
-        /// Type of the router's numbers; float32, whatever is written.
-        router_dense_type: Option<RouterType> = Host.optional(),
     }
 }
 
@@ -157,34 +142,6 @@ words! {
         V2 = "TopkRouterV2",
         /// They are renormalised.
         V1 = "TopkRouterV1",
-    }
-}
-
-words! {
-    /// `moe_token_dispatcher_type`.
-    pub enum Dispatcher {
-        /// Each rank sends each other one its tokens.
-        #[default]
-        AllToAll = "alltoall",
-        /// A token goes to each machine once.
-        OnceToMachine = "alltoall_deredundency",
-        /// A token goes to each rank once.
-        OnceToRank = "alltoall_zero_redundancy",
-        /// Megatron: every rank gets all tokens.
-        AllGather = "allgather",
-        /// Megatron: by a library of its own.
-        Flex = "flex",
-    }
-}
-
-words! {
-    /// `router_dense_type`.
-    pub enum RouterType {
-        /// float32.
-        #[default]
-        F32 = "float32" "fp32",
-        /// Less precise, and so not taken.
-        Half = "float16" "bfloat16",
     }
 }
 

@@ -1,0 +1,192 @@
+//! Other forms of a mixture's keys: what a class implies, Megatron's words, and the balance loss of the first router.
+
+use crate::settings::engine::*;
+use crate::settings::sections::model::{DEEPSEEK_V2, DEEPSEEK_V3, ModelType, is_elsewhere};
+use crate::settings::sections::moe::{PATH, RoutingPolicy};
+
+rows! {
+    /// `moe_config`: other forms of its keys.
+    pub struct MixtureForms in "moe_config (other forms)" {
+        /// `True` demands an `expert_num` above 1.
+        use_moe: Option<bool> = Host.optional(),
+        /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.
+        moe_router_pre_softmax: Option<bool> = Numbers.optional()
+            .example("False\nnum_experts_chosen: 2"),
+        /// `TopkRouterV1`: factor of its balance loss, which counts k times, where `return_extra_loss: True`.
+        aux_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
+            .example("0.5\nrouting_policy: TopkRouterV1\nreturn_extra_loss: True"),
+        /// Whether MindFormers adds the losses that balance experts; here a written factor does.
+        return_extra_loss: Option<bool> = Host.optional(),
+        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all. The other words
+        /// differ from it in what crosses between machines and in no result, and are computed so with a notice.
+        moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
+        /// Type of the router's numbers: float32, whatever is written.
+        router_dense_type: Option<RouterType> = Host.optional(),
+    }
+}
+
+words! {
+    /// `moe_token_dispatcher_type`.
+    pub enum Dispatcher {
+        /// Each rank sends each other one its tokens.
+        #[default]
+        AllToAll = "alltoall",
+        /// A token goes to each machine once.
+        OnceToMachine = "alltoall_deredundency",
+        /// A token goes to each rank once.
+        OnceToRank = "alltoall_zero_redundancy",
+        /// Megatron: every rank gets all tokens.
+        AllGather = "allgather",
+        /// Megatron: by a library of its own.
+        Flex = "flex",
+    }
+}
+
+words! {
+    /// `router_dense_type`.
+    pub enum RouterType {
+        /// float32.
+        #[default]
+        F32 = "float32" "fp32",
+        /// Less precise, and so not taken.
+        Half = "float16" "bfloat16",
+    }
+}
+
+/// Writes each form as the key that is read. A dense model has none: there these keys have no meaning, and all but `use_moe` are
+/// ignored.
+pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) {
+    let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else { return };
+    let reader = Reader::unchecked(source, PATH);
+    let use_moe = reader.node("use_moe").and_then(bool::from_node);
+    let experts = match reader.node("expert_num").map_or(Some(1), usize::from_node) {
+        Some(1) => {
+            if use_moe == Some(true) {
+                reader.fault("use_moe", "asks for experts; give `expert_num` a number above 1");
+            }
+            return;
+        }
+        experts => experts.unwrap_or_default(),
+    };
+    let forms = MixtureForms::read(&reader);
+    if forms.use_moe == Some(false) {
+        reader.fault("use_moe", format!("contradicts `expert_num`, {experts}; remove it"));
+    }
+    if forms.router_dense_type == Some(RouterType::Half) {
+        reader.note("router_dense_type", "the router computes in float32, which is more precise");
+    }
+    note_dispatcher(source, &reader, forms.moe_token_dispatcher_type);
+    imply_class(source, kind);
+    normalise(source, &forms);
+    add_loss_of_v1(source, &forms);
+    note_extra_loss(source, &forms);
+}
+
+fn path(key: &str) -> String {
+    join(PATH, key)
+}
+
+/// Gives `key` a value that follows from `origin`, unless it is written.
+fn default_to(source: &mut Source, key: &str, value: impl Into<Node>, origin: &str) {
+    if source.node(&path(key)).is_none() {
+        source.document.put(&path(key), value.into(), origin);
+    }
+}
+
+fn number(source: &Source, key: &str) -> Option<f64> {
+    source.node(&path(key)).and_then(f64::from_node)
+}
+
+fn switch(source: &Source, key: &str) -> Option<bool> {
+    source.node(&path(key)).and_then(bool::from_node)
+}
+
+/// Says how routed tokens are exchanged where they are: between ranks that share the experts.
+fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatcher>) {
+    const KEY: &str = "moe_token_dispatcher_type";
+    let is_on = |key: &str| source.node(key).and_then(bool::from_node) == Some(true);
+    let ranks = source.node("parallel_config.expert_parallel").and_then(usize::from_node).unwrap_or(1);
+    match written {
+        None => {}
+        Some(_) if ranks == 1 || !is_on("use_parallel") || is_on("as_single") => reader.ignore(&[KEY]),
+        Some(Dispatcher::AllToAll) => {}
+        Some(other) => {
+            reader.note(KEY, format!("`{}` is computed as `alltoall`, with the same results", other.word()));
+        }
+    }
+}
+
+/// The router of DeepSeek-V3: sigmoid scores, and a bias that balances the experts. That of V2 leaves gates as they are. Both
+/// have shared experts.
+fn imply_class(source: &mut Source, kind: ModelType) {
+    const TYPE: &str = "model.model_config.type";
+    let shared = match kind.word() {
+        DEEPSEEK_V2 => 2_usize,
+        DEEPSEEK_V3 => 1,
+        _ => return,
+    };
+    if source.node(&path("moe_shared_expert_intermediate_size")).is_none() {
+        default_to(source, "shared_expert_num", shared, TYPE);
+    }
+    if kind.word() == DEEPSEEK_V2 {
+        return default_to(source, "norm_topk_prob", false, TYPE);
+    }
+    default_to(source, "use_gating_sigmoid", true, TYPE);
+    default_to(source, "routed_scaling_factor", 2.5, TYPE);
+    default_to(source, "balance_via_topk_bias", true, TYPE);
+    if switch(source, "balance_via_topk_bias") == Some(true) {
+        default_to(source, "topk_bias_update_rate", 1e-3, TYPE);
+    }
+}
+
+/// A softmax over the chosen alone is one over all, normalised, which gates are unless a file says otherwise.
+fn normalise(source: &Source, forms: &MixtureForms) {
+    let key = path("moe_router_pre_softmax");
+    let is_sigmoid = switch(source, "use_gating_sigmoid") == Some(true)
+        || source.word(&path("use_gating_sigmoid")) == Some("sigmoid");
+    if forms.moe_router_pre_softmax != Some(false) || is_sigmoid {
+        return;
+    }
+    if number(source, "num_experts_chosen").unwrap_or(1.0) == 1.0 {
+        source.fault(&key, "a softmax over one chosen expert is always 1; write `True`");
+    } else if switch(source, "norm_topk_prob") == Some(false) {
+        let message = "makes the gates sum to 1, which `norm_topk_prob: False` forbids; change one of them";
+        source.fault(&key, message);
+    }
+}
+
+/// V1 of MindFormers adds one term for each of the k rounds of its choice, unless another key gives the `expert` loss.
+fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms) {
+    const KEY: &str = "aux_loss_factor";
+    let is_v1 = source.word(&path("routing_policy")) == Some(RoutingPolicy::V1.word());
+    let Some(factor) = forms.aux_loss_factor.filter(|_| is_v1) else {
+        return Reader::unchecked(source, PATH).ignore(&[KEY]);
+    };
+    if !(factor > 0.0 && factor < 1.0) {
+        let message = format!("expected a number between 0 and 1 (`TopkRouterV1`), found `{factor}`");
+        return source.fault(&path(KEY), message);
+    }
+    let balances_batches = number(source, "moe_aux_loss_coeff").is_some_and(|factor| factor > 0.0)
+        && source
+            .word(&path("moe_router_load_balancing_type"))
+            .is_some_and(|word| ["aux_loss", "gbs_aux_loss"].contains(&word));
+    let types = source.node(&path("aux_loss_types")).is_some();
+    if forms.return_extra_loss != Some(true) || balances_batches || types {
+        return Reader::unchecked(source, PATH).ignore(&[KEY]);
+    }
+    let rounds = number(source, "num_experts_chosen").unwrap_or(1.0);
+    let lists = [("aux_loss_types", Node::from("expert")), ("aux_loss_factors", (factor * rounds).into())];
+    for (key, item) in lists {
+        source.document.put(&path(key), Node::List(vec![item]), &path(KEY));
+    }
+}
+
+/// A balance loss joins the objective because its factor is written.
+fn note_extra_loss(source: &Source, forms: &MixtureForms) {
+    let factors = ["z_loss_factor", "moe_aux_loss_coeff", "aux_loss_factors"];
+    let is_written = |key: &&str| source.node(&path(key)).is_some_and(|node| !node.is_off());
+    if forms.return_extra_loss == Some(false) && factors.iter().any(is_written) {
+        let text = "the losses whose factors are written join the objective all the same";
+        Reader::unchecked(source, PATH).note("return_extra_loss", text);
+    }
+}
