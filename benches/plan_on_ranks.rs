@@ -14,7 +14,7 @@ use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::count;
 use gristmill::random::Philox;
-use gristmill::ranks::{Layout, Ranks, Transport, in_process};
+use gristmill::ranks::{RankLayout, Ranks, Transport, in_process};
 use gristmill::settings::{Override, RunConfig, RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
 use gristmill::train::forecast::{Machine, RankForecast, traffic};
@@ -94,7 +94,7 @@ train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
     let config =
         RunConfig::parse(yaml, Path::new("bench.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
     let mut plan = config.plan;
-    plan.layout = Layout { rank, data: size, ..Layout::one() };
+    plan.layout = RankLayout { rank, data: size, ..RankLayout::one() };
     plan.sharding = sharding;
     plan
 }

@@ -3,7 +3,7 @@
 //!
 //! A [`Transport`] connects a rank with the others. It has one function, `exchange`, which sends to some ranks,
 //! receives from some and returns when both are done: [`in_process`] over channels between threads, which every
-//! test can use, and [`mpi`] between processes, with the feature `mpi`. [`collectives`] are built on it. [`Layout`]
+//! test can use, and [`mpi`] between processes, with the feature `mpi`. [`collectives`] are built on it. [`RankLayout`]
 //! says how ranks share the work of a run, and which [`Group`] a rank exchanges what with.
 //!
 //! **Sums are ours**, not MPI's, which may add in any order: a sum is the same on all ranks, in every run and over
@@ -40,6 +40,6 @@ mod transport;
 
 pub use agreement::gather_at_first;
 pub use group::Group;
-pub use layout::{Layout, MAX_RANKS};
+pub use layout::{RankLayout, MAX_RANKS};
 pub use thread::{Pending, Ranks};
 pub use transport::Transport;

@@ -16,8 +16,8 @@ pub const MAX_RANKS: u64 = 1 << 20;
 /// Experts are spread over `expert` consecutive data ranks. So data rank d holds part d mod `expert` of the experts, and data
 /// ranks with the same part hold the same experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Layout {
-    /// This rank, below [`Layout::world`].
+pub struct RankLayout {
+    /// This rank, below [`RankLayout::world`].
     pub rank: usize,
     /// How many replicas of the model share the batch.
     pub data: usize,
@@ -31,7 +31,7 @@ pub struct Layout {
     pub context: usize,
 }
 
-impl Layout {
+impl RankLayout {
     /// The layout of a single rank.
     pub fn one() -> Self {
         Self { rank: 0, data: 1, expert: 1, model: 1, pipeline: 1, context: 1 }
@@ -95,7 +95,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::Layout;
+    use super::RankLayout;
     use crate::ranks::Group;
 
     fn group(ranks: &[usize]) -> Group {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn one_rank_exchanges_with_nobody() {
-        let one = Layout::one();
+        let one = RankLayout::one();
         assert_eq!((one.world(), one.data_rank(), one.expert_part()), (1, 0, 0));
         for group in [one.data_group(), one.expert_group(), one.expert_replicas()] {
             assert!(group.is_single());
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn experts_are_spread_over_consecutive_data_ranks() {
-        let layout = Layout { rank: 5, data: 8, expert: 4, ..Layout::one() };
+        let layout = RankLayout { rank: 5, data: 8, expert: 4, ..RankLayout::one() };
         assert_eq!((layout.data_rank(), layout.expert_part()), (5, 1));
         assert_eq!(layout.data_group(), Group::all(8));
         assert_eq!(layout.expert_group(), group(&[4, 5, 6, 7]));
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn ranks_are_numbered_from_model_to_pipeline() {
         // Rank 19 of 2 stages x 4 replicas x 2 parts of a sequence x 2 parts of matrices: stage 1, replica 0, part 1, part 1.
-        let layout = Layout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2 };
+        let layout = RankLayout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2 };
         assert_eq!((layout.world(), layout.data_rank()), (32, 0));
         assert_eq!(layout.data_group(), group(&[19, 23, 27, 31]));
         assert_eq!(layout.expert_group(), group(&[19, 23]));
@@ -133,12 +133,12 @@ mod tests {
     #[test]
     fn every_rank_is_in_one_group_of_a_kind() {
         let layouts =
-            (0..24).map(|rank| Layout { rank, data: 6, expert: 3, model: 2, pipeline: 2, context: 1 });
+            (0..24).map(|rank| RankLayout { rank, data: 6, expert: 3, model: 2, pipeline: 2, context: 1 });
         for (rank, layout) in layouts.enumerate() {
-            for kind in [Layout::data_group, Layout::expert_group, Layout::expert_replicas] {
+            for kind in [RankLayout::data_group, RankLayout::expert_group, RankLayout::expert_replicas] {
                 let group = kind(&layout);
                 assert!(group.place(rank).is_some());
-                assert!(group.ranks.iter().all(|&rank| kind(&Layout { rank, ..layout }) == group));
+                assert!(group.ranks.iter().all(|&rank| kind(&RankLayout { rank, ..layout }) == group));
             }
             assert_eq!(layout.expert_group().place(rank), Some(layout.expert_part()));
             assert_eq!(layout.expert_group().size() * layout.expert_replicas().size(), layout.data);
@@ -148,6 +148,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "divide into expert groups")]
     fn expert_groups_divide_the_data_ranks() {
-        Layout { data: 4, expert: 3, ..Layout::one() }.data_group();
+        RankLayout { data: 4, expert: 3, ..RankLayout::one() }.data_group();
     }
 }

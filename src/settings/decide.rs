@@ -6,14 +6,14 @@ use super::sections::monitor::{self, Formats, Monitor, STABLE_RANK_PATH, StableR
 use super::sections::parallel::{Distribution, Sharding};
 use super::values::Settings;
 use crate::element::Element;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 
 /// What a run is.
 pub(super) struct Decided {
     /// Every setting that counts, in one form.
     pub settings: Settings,
     /// How the ranks share the work.
-    pub layout: Layout,
+    pub layout: RankLayout,
     /// What each of them holds a part of.
     pub sharding: Sharding,
     /// Tokens that all ranks together learn from in a step.

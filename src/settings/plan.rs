@@ -18,7 +18,7 @@ use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::{Gpt, Spec};
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct RunPlan {
     /// Every setting, filled.
     pub settings: Settings,
     /// How the ranks share the work, and which of them this is.
-    pub layout: Layout,
+    pub layout: RankLayout,
     /// What each of the ranks that share a batch holds a part of.
     pub sharding: Sharding,
     /// The model.

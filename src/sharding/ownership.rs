@@ -17,7 +17,7 @@ use crate::model::parameters::Spec;
 use crate::ops::grad_norm::NormShares;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::record::{Collective, Recorder, Span, Tensor};
 use crate::sharding::shards::{Bucket, Shards};
 use crate::sharding::{Sharded, Sharding};
@@ -27,7 +27,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct Ownership {
     /// The ranks, and which of them this is.
-    pub ranks: Layout,
+    pub ranks: RankLayout,
     /// What each rank holds a part of (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
     /// 2020): with the optimizer's state (stage 1) it updates its own part of the parameters.
     pub sharding: Sharding,
@@ -37,7 +37,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// The ownership of parameters in `layout`.
-    pub(crate) fn new(layout: &ArenaLayout, ranks: Layout, sharding: Sharding) -> Self {
+    pub(crate) fn new(layout: &ArenaLayout, ranks: RankLayout, sharding: Sharding) -> Self {
         // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
         let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
         let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
@@ -69,7 +69,7 @@ impl Ownership {
 
     /// The same for another rank, whose parameters are those of `layout`.
     pub(crate) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
-        Self::new(layout, Layout { rank, ..self.ranks }, self.sharding)
+        Self::new(layout, RankLayout { rank, ..self.ranks }, self.sharding)
     }
 
     /// Whether this rank has all weights, and can compute the model alone.

@@ -7,7 +7,7 @@
 
 use crate::model::arena::{ArenaLayout, Kind, Segment};
 use crate::model::parameters::UpdateRule;
-use crate::ranks::{Group, Layout};
+use crate::ranks::{Group, RankLayout};
 use std::ops::Range;
 
 /// Bytes of f32 gradients that are exchanged at once: enough that latency does not matter, and few enough that the exchange of
@@ -41,7 +41,7 @@ pub struct Bucket {
 pub struct Shards {
     /// Segment by segment, in order.
     pub buckets: Vec<Bucket>,
-    ranks: Layout,
+    ranks: RankLayout,
     block: usize,
 }
 
@@ -56,7 +56,7 @@ impl Bucket {
 impl Shards {
     /// Divides the trained segments of `layout` among `block` neighbours of the data ranks, who own everything together. Large
     /// parameters are divided into several buckets if `divides` says so.
-    pub fn new(layout: &ArenaLayout, ranks: &Layout, block: usize, divides: bool) -> Self {
+    pub fn new(layout: &ArenaLayout, ranks: &RankLayout, block: usize, divides: bool) -> Self {
         let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
         let buckets = segments.flat_map(|(index, segment)| {
             let starts = starts_of_parts(layout, index, segment);
@@ -129,31 +129,31 @@ impl Shards {
 
     /// The place of `rank` among those that hold the same parameters as it, of which a block has as many as a bucket has parts.
     fn place(&self, rank: usize, is_spread: bool) -> usize {
-        let data_rank = Layout { rank, ..self.ranks }.data_rank();
+        let data_rank = RankLayout { rank, ..self.ranks }.data_rank();
         if is_spread { data_rank / self.ranks.expert } else { data_rank }
     }
 }
 
 /// The ranks that hold the same parameters as this one.
-fn replicas(ranks: &Layout, is_spread: bool) -> Group {
+fn replicas(ranks: &RankLayout, is_spread: bool) -> Group {
     if is_spread { ranks.expert_replicas() } else { ranks.data_group() }
 }
 
 /// Those of them that are in this one's block.
-fn owners(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+fn owners(ranks: &RankLayout, is_spread: bool, block: usize) -> Group {
     let size = if is_spread { block / ranks.expert } else { block };
     block_of(ranks, replicas(ranks, is_spread), size)
 }
 
 /// Those of them that have this one's place in their block.
-fn copies(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+fn copies(ranks: &RankLayout, is_spread: bool, block: usize) -> Group {
     let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
     let place = owners.place(ranks.rank).unwrap_or(0);
     Group::new(replicas.ranks.chunks(owners.size()).map(|block| block[place]).collect())
 }
 
 /// The members of `group` in blocks of `size`: the block of this rank.
-fn block_of(ranks: &Layout, group: Group, size: usize) -> Group {
+fn block_of(ranks: &RankLayout, group: Group, size: usize) -> Group {
     let place = group.place(ranks.rank).unwrap_or(0);
     Group::new(group.ranks[place / size * size..][..size].to_vec())
 }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_fullest_rank_owns_the_most() {
-        let ranks = Layout { rank: 5, data: 8, expert: 2, ..Layout::one() };
+        let ranks = RankLayout { rank: 5, data: 8, expert: 2, ..RankLayout::one() };
         let bucket = |segment: usize, lengths: &[u64], is_spread: bool| {
             let starts = starts(lengths);
             let parts: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();

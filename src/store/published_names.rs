@@ -7,12 +7,12 @@ use std::path::Path;
 
 /// A published layout, and the heads of the model that a file of it holds.
 pub(super) struct Published {
-    layout: &'static Layout,
+    layout: &'static Naming,
     heads: Option<Heads>,
 }
 
 /// Where a tensor of a model is.
-pub(super) struct Place {
+pub(super) struct Source {
     /// The name of the tensor that holds it.
     pub name: String,
     /// Which rows of that one it is.
@@ -45,7 +45,7 @@ struct Heads {
     width: usize,
 }
 
-struct Layout {
+struct Naming {
     /// The end of a name that only this layout has.
     mark: &'static str,
     /// Theirs for ours outside layers, without `.weight`.
@@ -59,9 +59,9 @@ struct Layout {
 use Cut::{Grouped, Stacked, Whole};
 use Projection::{Key, Query, Value};
 
-const LAYOUTS: [&Layout; 4] = [
+const NAMINGS: [&Naming; 4] = [
     // ChatGLM2 and 3, GLM-4.
-    &Layout {
+    &Naming {
         mark: "layers.0.self_attention.query_key_value.weight",
         outside: &[
             ("model.embed_tokens", "transformer.embedding.word_embeddings"),
@@ -81,7 +81,7 @@ const LAYOUTS: [&Layout; 4] = [
         ],
     },
     // Qwen 1, whose second matrix is the gate.
-    &Layout {
+    &Naming {
         mark: "h.0.mlp.w2.weight",
         outside: &[("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f")],
         layers: "transformer.h",
@@ -98,7 +98,7 @@ const LAYOUTS: [&Layout; 4] = [
         ],
     },
     // InternLM2.
-    &Layout {
+    &Naming {
         mark: "layers.0.attention.wqkv.weight",
         outside: &[("model.embed_tokens", "model.tok_embeddings"), ("lm_head", "output")],
         layers: "model.layers",
@@ -115,7 +115,7 @@ const LAYOUTS: [&Layout; 4] = [
         ],
     },
     // TeleChat.
-    &Layout {
+    &Naming {
         mark: "h.0.self_attention.key_value.weight",
         outside: &[("model.embed_tokens", "transformer.word_embeddings"), ("model.norm", "transformer.ln_f")],
         layers: "transformer.h",
@@ -138,20 +138,20 @@ impl Published {
     /// `config.json` beside it.
     pub fn recognise<'a>(path: &Path, names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
         let has = |mark: &str| names.clone().any(|name| name.ends_with(mark));
-        let layout = LAYOUTS.into_iter().find(|layout| has(layout.mark))?;
+        let layout = NAMINGS.into_iter().find(|layout| has(layout.mark))?;
         Some(Self { layout, heads: Heads::of(&path.with_file_name("config.json")) })
     }
 
     /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not known.
-    pub fn place(&self, name: &str) -> Option<Place> {
+    pub fn place(&self, name: &str) -> Option<Source> {
         let (base, kind) = name.rsplit_once('.')?;
         let Some((layer, part)) = base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))
         else {
             let (_, theirs) = self.layout.outside.iter().find(|(ours, _)| *ours == base)?;
-            return Some(Place { name: format!("{theirs}.{kind}"), cut: Whole });
+            return Some(Source { name: format!("{theirs}.{kind}"), cut: Whole });
         };
         let (_, theirs, cut) = self.layout.inside.iter().find(|(ours, ..)| *ours == part)?;
-        Some(Place { name: format!("{}.{layer}.{theirs}.{kind}", self.layout.layers), cut: *cut })
+        Some(Source { name: format!("{}.{layer}.{theirs}.{kind}", self.layout.layers), cut: *cut })
     }
 
     /// The rows that `cut` takes of a tensor with `total` rows in the file at `path`.

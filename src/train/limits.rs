@@ -8,7 +8,7 @@ use crate::model::{widest_expert_tensor, widest_spread_tensor};
 use crate::ops::linear_cross_entropy;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use std::fmt::Display;
 
 const SMALLER_BATCH: &str =
@@ -45,7 +45,7 @@ pub(super) fn check_binding(
 pub(super) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
-    layout: &Layout,
+    layout: &RankLayout,
     capabilities: &Capabilities,
 ) -> Result<()> {
     let (tokens, widest) = (batch_size.saturating_mul(model.seq_length), widest_row(model));
@@ -68,7 +68,7 @@ pub(super) fn check_activations(
 fn check_spread(
     model: &ModelConfig,
     tokens: u32,
-    layout: &Layout,
+    layout: &RankLayout,
     capabilities: &Capabilities,
 ) -> Result<()> {
     let ranks = ExpertRanks { group: layout.expert_group(), place: layout.expert_part() };

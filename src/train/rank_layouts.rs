@@ -9,7 +9,7 @@ use super::recordings::{Recordings, held_by};
 use crate::error::Result;
 use crate::kernels::Limits;
 use crate::model::arena::ArenaLayout;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 
 /// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
 pub(super) struct RankLayouts {
@@ -26,7 +26,7 @@ impl RankLayouts {
     /// A parameter that no binding can hold.
     pub fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
         let Recordings { whole, arenas, ownership, .. } = recordings;
-        let on = |rank| Layout { rank, ..ownership.ranks };
+        let on = |rank| RankLayout { rank, ..ownership.ranks };
         let mut layouts: Vec<Option<ArenaLayout>> = vec![None; ownership.ranks.expert];
         for rank in 0..ownership.ranks.world() {
             let layout = &mut layouts[on(rank).expert_part()];

@@ -16,7 +16,7 @@ use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::RunPlan;
 use crate::sharding::ownership::Ownership;
@@ -231,7 +231,7 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
 }
 
 /// What a rank holds of the parameters `whole`.
-pub(super) fn held_by(ranks: &Layout, whole: &[Spec]) -> Vec<Spec> {
+pub(super) fn held_by(ranks: &RankLayout, whole: &[Spec]) -> Vec<Spec> {
     whole.iter().map(|spec| spec.clone().of_expert_rank(ranks.expert_part(), ranks.expert)).collect()
 }
 

@@ -3,7 +3,7 @@
 //! Within 5 %, at the peak and in training, also of ranks with the staging of their exchanges.
 
 use crate::runs::{Setup, new_trainer, on_ranks, save_checkpoint};
-use gristmill::ranks::{Layout, Ranks};
+use gristmill::ranks::{RankLayout, Ranks};
 use gristmill::settings::{RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
 use gristmill::train::forecast::Forecast;
@@ -217,7 +217,7 @@ fn the_forecast_of_ranks_is_the_memory_taken() {
     for (name, setup, size, expert, sharding) in cases {
         on_ranks(size, |ranks| {
             let mut plan = setup.plan();
-            plan.layout = Layout { rank: ranks.rank(), data: size, expert, ..Layout::one() };
+            plan.layout = RankLayout { rank: ranks.rank(), data: size, expert, ..RankLayout::one() };
             plan.sharding = sharding;
             assert_forecast_on(&format!("{name}, rank {} of {size}", ranks.rank()), &setup, &plan, ranks);
         });

@@ -5,7 +5,7 @@ use crate::runs::{Setup, TensorFile, Words, new_trainer, write_tensors};
 
 /// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones of ours
 /// whose rows it holds, group by group.
-struct Layout {
+struct Naming {
     kind: &'static str,
     outside: &'static [(&'static str, &'static str)],
     layers: &'static str,
@@ -14,8 +14,8 @@ struct Layout {
 
 const QKV: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 
-const LAYOUTS: [Layout; 4] = [
-    Layout {
+const NAMINGS: [Naming; 4] = [
+    Naming {
         kind: "ChatGLM2Config",
         outside: &[
             ("model.embed_tokens", "transformer.embedding.word_embeddings"),
@@ -32,7 +32,7 @@ const LAYOUTS: [Layout; 4] = [
             ("mlp.dense_4h_to_h", &["mlp.down_proj"], 1),
         ],
     },
-    Layout {
+    Naming {
         kind: "QwenConfig",
         outside: &[
             ("model.embed_tokens", "transformer.wte"),
@@ -50,7 +50,7 @@ const LAYOUTS: [Layout; 4] = [
             ("mlp.c_proj", &["mlp.down_proj"], 1),
         ],
     },
-    Layout {
+    Naming {
         kind: "InternLM2Config, n_kv_heads: 2",
         outside: &[
             ("model.embed_tokens", "model.tok_embeddings"),
@@ -68,7 +68,7 @@ const LAYOUTS: [Layout; 4] = [
             ("feed_forward.w2", &["mlp.down_proj"], 1),
         ],
     },
-    Layout {
+    Naming {
         kind: "TelechatConfig, n_kv_heads: 2",
         outside: &[
             ("model.embed_tokens", "transformer.word_embeddings"),
@@ -101,7 +101,7 @@ fn fused(parts: &[&Words], groups: usize) -> Words {
     Words { shape: shape.collect(), words: words.collect() }
 }
 
-impl Layout {
+impl Naming {
     /// Our tensors as they were published.
     fn published(&self, ours: &TensorFile) -> TensorFile {
         let mut theirs = TensorFile::new();
@@ -127,7 +127,7 @@ impl Layout {
 
 #[test]
 fn each_layout_is_loaded() {
-    for layout in LAYOUTS {
+    for layout in NAMINGS {
         let model = format!(
             "--model.model_config={{type: {}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, \
              intermediate_size: 64, seq_length: 24, init_method_std: 0.1}}",

@@ -5,7 +5,7 @@ use super::report::{amount, with_prefix};
 use super::warnings::warnings;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::{RunPlan, Sharded};
 use crate::train::forecast::{RankForecast, StepTime, TrafficKind};
 use crate::train::length::RunLength;
@@ -37,7 +37,7 @@ impl RankReport {
 
     /// Who shares what; nothing for one rank.
     pub fn layout(&self, plan: &RunPlan) -> Vec<String> {
-        let Layout { data, expert, model, pipeline, .. } = plan.layout;
+        let RankLayout { data, expert, model, pipeline, .. } = plan.layout;
         let world = plan.layout.world();
         if world == 1 {
             return Vec::new();

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::model::config::Operator;
 use crate::model::count;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::{RunPlan, Sharded, Sharding};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
@@ -220,7 +220,7 @@ impl<'a> Report<'a> {
 fn with_few_ranks(plan: &RunPlan) -> RunPlan {
     let mut few = plan.clone();
     if plan.sharding.what < Sharded::Gradients && !plan.sharding.gathers_again {
-        few.layout = Layout { rank: 0, data: plan.layout.expert, ..plan.layout };
+        few.layout = RankLayout { rank: 0, data: plan.layout.expert, ..plan.layout };
         few.sharding = Sharding::NONE;
     }
     few

@@ -1,6 +1,6 @@
 //! What is foolish about a layout, a line each.
 
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::{Bytes, RunPlan, Sharded};
 use crate::train::forecast::RankForecast;
 use indicatif::HumanBytes;
@@ -33,8 +33,8 @@ fn over_cap(plan: &RunPlan, forecast: &RankForecast) -> Option<String> {
     (bytes > cap).then(|| format!("{taken} are over context.max_device_memory of {cap_text}"))
 }
 
-fn across_machines(layout: &Layout, per_node: usize) -> Option<String> {
-    let Layout { model, expert, context, .. } = *layout;
+fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {
+    let RankLayout { model, expert, context, .. } = *layout;
     if layout.world() <= per_node {
         return None;
     }

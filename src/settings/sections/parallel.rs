@@ -22,7 +22,7 @@ pub use sharding::{Sharded, Sharding};
 
 use super::moe::Moe;
 use super::run::Run;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
 /// The sections of a run on several ranks.
@@ -72,7 +72,7 @@ pub(crate) struct Distribution {
     /// Whether MindFormers would apply `parallel_config`.
     pub counts: bool,
     /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
-    pub layout: Layout,
+    pub layout: RankLayout,
 }
 
 /// The dotted path of the degrees.
@@ -109,7 +109,7 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
     {
         asked.degrees.fill(size);
     }
-    let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
+    let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(RankLayout::one);
     let has_stages = counts && asked.degrees.pipeline_stage > 1;
     if asked.degrees.micro_batch_num > 1 && !has_stages {
         let message = "no effect without pipeline stages, as in MindFormers; `runner_config.gradient_accumulation_steps` accumulates";
@@ -134,7 +134,7 @@ impl Distribution {
 
     /// The sections with what counts in them, for a run of several ranks that accumulates `steps` micro-batches on each.
     pub fn sections(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
-        let Layout { data, expert, model, pipeline, .. } = self.layout;
+        let RankLayout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);
         let (asked, has_stages) = (&self.asked, pipeline > 1);
         let is_interleaved = has_stages && asked.pipeline.pipeline_interleave;

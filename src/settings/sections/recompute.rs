@@ -27,7 +27,7 @@ pub use stages::Offset;
 use super::model::{self, Model};
 use super::moe::Moe;
 use super::parallel::{Distribution, Parallelism};
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 use choice::Choice;
 use operators::Parts;
@@ -183,7 +183,7 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
     let Recompute {
         parallel_optimizer_comm_recompute, mp_comm_recompute, recompute_slice_activation, ..
     } = *recompute;
-    let Layout { data, model, .. } = parallel.layout;
+    let RankLayout { data, model, .. } = parallel.layout;
     let shares_optimizer = data > 1 && parallel.asked.context.enable_parallel_optimizer;
     let (of_optimizer, of_matrices) = ("parallel.enable_parallel_optimizer: True", "model_parallel");
     let switches = [

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::RunPlan;
 use std::ops::Range;
 
@@ -123,7 +123,7 @@ fn stage(plan: &RunPlan, spread: Spread, number: usize) -> Stage {
     };
     let work = if is_last { of_layers } else { without_tables(of_layers) };
     let mut of_stage = plan.clone();
-    of_stage.layout = Layout { rank: 0, model: 1, pipeline: 1, ..plan.layout };
+    of_stage.layout = RankLayout { rank: 0, model: 1, pipeline: 1, ..plan.layout };
     of_stage.settings.sample = None;
     of_stage.model = memory;
     if of_stage.grouping().apply(crate::model::parameters::Gpt::describe(&of_stage.model)).is_err() {

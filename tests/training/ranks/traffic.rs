@@ -1,7 +1,7 @@
 //! What is planned to be sent in a step is what a transport counts.
 
 use crate::runs::{Counting, Setup};
-use gristmill::ranks::{Layout, Ranks, Transport, in_process};
+use gristmill::ranks::{RankLayout, Ranks, Transport, in_process};
 use gristmill::settings::{Sharded, Sharding};
 use gristmill::train::Trainer;
 use gristmill::train::forecast::{Traffic, TrafficKind, traffic};
@@ -17,7 +17,7 @@ const ALLOWED_OF_ROWS: f64 = 0.25;
 fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec<(Vec<Traffic>, [u64; 2])> {
     let of_rank = |rank: usize, ranks: Ranks, sent: &AtomicU64| {
         let mut plan = setup.plan();
-        plan.layout = Layout { rank, data: size, expert, ..Layout::one() };
+        plan.layout = RankLayout { rank, data: size, expert, ..RankLayout::one() };
         plan.sharding = sharding;
         let data = plan.load_data().expect("data");
         let length = RunLength::new(&plan, data.train.steps_per_epoch());

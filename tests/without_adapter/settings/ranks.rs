@@ -5,7 +5,7 @@
 
 use super::{BASE, resolve};
 use gristmill::error::Result;
-use gristmill::ranks::Layout;
+use gristmill::ranks::RankLayout;
 use gristmill::settings::{Override, RunConfig, RunPlan, Sharded, Sharding};
 use std::path::Path;
 
@@ -59,10 +59,10 @@ fn ranks_do_the_steps_of_one_that_accumulates() {
         "--micro_batch_interleave_num=2",
     ];
     let (single, _) = resolve(BASE, &[&[PARALLEL, "--as-single"], &spread[..]].concat()).unwrap();
-    assert_eq!((single.layout, single.settings.parallel.as_ref()), (Layout::one(), None));
+    assert_eq!((single.layout, single.settings.parallel.as_ref()), (RankLayout::one(), None));
     for rank in 0..4 {
         let (plan, notices) = plan_on(&spread, rank, 4);
-        assert_eq!(plan.layout, Layout { rank, data: 4, ..Layout::one() });
+        assert_eq!(plan.layout, RankLayout { rank, data: 4, ..RankLayout::one() });
         assert_eq!(
             (plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()),
             (6, 24)
@@ -214,13 +214,13 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
 fn all_ranks_share_the_batch_in_the_mode_of_data() {
     let mode = "--parallel.parallel_mode=0";
     let (plan, notices) = plan_on(&[mode, "--parallel_config.model_parallel=2"], 1, 3);
-    assert_eq!(plan.layout, Layout { rank: 1, data: 3, ..Layout::one() });
+    assert_eq!(plan.layout, RankLayout { rank: 1, data: 3, ..RankLayout::one() });
     let note =
         "parallel_config asks for model_parallel 2; in this parallel_mode the 3 ranks share the batch alone";
     assert!(notices.contains(&note.to_string()), "{notices:?}");
     let (_, notices) = plan_on(&[mode, "--parallel_config.data_parallel=3"], 1, 3);
     assert!(!notices.iter().any(|notice| notice.contains("parallel")), "{notices:?}");
-    assert_eq!(plan_on(&[mode], 0, 1).0.layout, Layout::one());
+    assert_eq!(plan_on(&[mode], 0, 1).0.layout, RankLayout::one());
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
         answer(&[PARALLEL, &degrees, &experts], 8)
     };
     let (plan, _) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}", &experts], 6, 8);
-    assert_eq!(plan.layout, Layout { rank: 6, data: 8, expert: 4, ..Layout::one() });
+    assert_eq!(plan.layout, RankLayout { rank: 6, data: 8, expert: 4, ..RankLayout::one() });
     assert_eq!((plan.layout.expert_part(), plan.layout.expert_group().ranks), (2, vec![4, 5, 6, 7]));
     assert_eq!(
         spread("data_parallel: 8, expert_parallel: 3"),
@@ -244,7 +244,7 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
     );
     // A dense model has none to spread.
     let (plan, notices) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}"], 6, 8);
-    assert_eq!(plan.layout, Layout { rank: 6, data: 8, ..Layout::one() });
+    assert_eq!(plan.layout, RankLayout { rank: 6, data: 8, ..RankLayout::one() });
     assert!(
         notices
             .contains(&"parallel_config.expert_parallel: no effect, as the model has no experts".to_string())
@@ -364,7 +364,7 @@ fn degrees_that_are_not_built_are_planned() {
     let experts = experts();
     let config = outline(&[degrees, &experts, "--gradient_accumulation_steps=3"]);
     let plan = &config.plan;
-    let layout = Layout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, context: 1 };
+    let layout = RankLayout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, context: 1 };
     assert_eq!((plan.layout, plan.layout.world()), (layout, 16));
     assert_eq!((plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()), (8, 32));
     assert_eq!(plan.tokens_per_step, 32 * 4 * 32);
@@ -406,7 +406,7 @@ fn every_combination_is_a_plan_or_one_line_each() {
     let mut check = |text: &str, rank: usize, size: usize| match started(text, &[], rank, size) {
         Ok(RunConfig { plan, unsupported, .. }) => {
             plans += 1;
-            let Layout { data, expert, .. } = plan.layout;
+            let RankLayout { data, expert, .. } = plan.layout;
             assert_eq!(
                 (plan.layout.world(), plan.layout.rank, data, unsupported.len()),
                 (size, rank, size, 0),
@@ -455,7 +455,7 @@ fn every_combination_is_a_plan_or_one_line_each() {
 #[test]
 fn a_plan_takes_the_degrees_from_the_file() {
     let config = outline(&["--parallel_config.data_parallel=8", "--parallel.enable_parallel_optimizer=True"]);
-    assert_eq!(config.plan.layout, Layout { data: 8, ..Layout::one() });
+    assert_eq!(config.plan.layout, RankLayout { data: 8, ..RankLayout::one() });
     assert_eq!(config.plan.sharding, Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false });
     assert!(config.unsupported.is_empty());
     // Part of the ranks that share one copy is planned for, too.

@@ -2,7 +2,7 @@
 
 use super::rows::Parallel;
 use super::{PATH, ParallelMode, Parallelism, Started};
-use crate::ranks::{Layout, MAX_RANKS};
+use crate::ranks::{RankLayout, MAX_RANKS};
 use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;
@@ -13,7 +13,7 @@ pub(super) fn layout(
     run: &Run,
     asked: &Parallelism,
     started: Option<Started>,
-) -> Option<Layout> {
+) -> Option<RankLayout> {
     let Started { rank, size, is_planned } = started.unwrap_or(Started::ALONE);
     let alone = |path: &str, remedy: &str| alone(source, path, size, remedy, is_planned);
     let degrees = &asked.degrees;
@@ -26,7 +26,7 @@ pub(super) fn layout(
         ParallelMode::SemiAuto | ParallelMode::Auto if uses_parallel => spread(source, degrees, started),
         ParallelMode::Data if uses_parallel => {
             note_data_mode(source, degrees, size);
-            Some(Layout { rank, data: size, ..Layout::one() })
+            Some(RankLayout { rank, data: size, ..RankLayout::one() })
         }
         _ if uses_parallel => {
             note_ones(source, degrees);
@@ -44,7 +44,7 @@ pub(super) fn layout(
 }
 
 /// Spreads the experts of `moe` as `layout` says, if they can be.
-pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Source) {
+pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &Source) {
     let (expert, key) = (layout.expert, format!("{PATH}.expert_parallel"));
     if expert == 1 || !source.is_sound(moe::PATH) {
         return;
@@ -71,18 +71,18 @@ pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>,
 }
 
 /// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
-fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
+fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<RankLayout> {
     if size > 1 {
         let (happened, other) =
             if is_planned { ("are planned for", "plan for") } else { ("were started", "start") };
         source.fault(path, format!("{size} ranks {happened}, and {reason}, or {other} one"));
         return None;
     }
-    Some(Layout::one())
+    Some(RankLayout::one())
 }
 
 /// The layout of `degrees`, which count.
-fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<Layout> {
+fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<RankLayout> {
     let keys = ["data_parallel", "model_parallel", "pipeline_stage", "context_parallel", "expert_parallel"];
     if !keys.iter().all(|key| source.is_sound(&format!("{PATH}.{key}"))) {
         return None;
@@ -118,7 +118,7 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
     // All are at most `MAX_RANKS`, as the product is and `expert` divides one of them.
     let [data, expert, model, pipeline] =
         [data, expert, model, degrees.pipeline_stage].map(|degree| degree as usize);
-    Some(Layout { rank: started.map_or(0, |one| one.rank), data, expert, model, pipeline, context: 1 })
+    Some(RankLayout { rank: started.map_or(0, |one| one.rank), data, expert, model, pipeline, context: 1 })
 }
 
 /// Says what of `degrees` is planned for and cannot be trained; whether there was something.

@@ -2,7 +2,7 @@
 
 use super::rows::OptimizerShards;
 use super::{CONTEXT, OPTIMIZER, Parallelism};
-use crate::ranks::Layout;
+use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 pub use crate::sharding::{Sharded, Sharding};
 
@@ -24,7 +24,7 @@ const GRADIENTS_KEY: &str = "gradient_accumulation_shard";
 /// What a run of `layout` shares out, as `asked`; `comm_recompute` is the key of `recompute_config`.
 pub(super) fn sharding(
     asked: &Parallelism,
-    layout: &Layout,
+    layout: &RankLayout,
     comm_recompute: bool,
     source: &Source,
 ) -> Sharding {
@@ -42,8 +42,8 @@ pub(super) fn sharding(
 }
 
 /// How many of the data ranks of `layout` hold one copy together.
-fn ranks(written: i64, layout: &Layout, source: &Source) -> usize {
-    let Layout { data, expert, .. } = *layout;
+fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
+    let RankLayout { data, expert, .. } = *layout;
     let path = &format!("{OPTIMIZER}.{SIZE_KEY}");
     match usize::try_from(written) {
         Err(_) | Ok(0) => data,
