@@ -54,5 +54,5 @@ pub use sample_collector::SampleCollector;
 pub use samples::Samples;
 pub use source::{Content, Source};
 pub use statistics::fingerprint;
-pub use stream::{MappedTokens, Part, TokenStream};
+pub use stream::{Chunk, MappedTokens, TokenStream};
 pub use token_encoding::TokenEncoding;

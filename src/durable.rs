@@ -15,19 +15,19 @@ pub const UNFINISHED: &str = ".tmp";
 
 /// The setting or flag that chose a place on disk. Errors tell the user to choose another.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(pub &'static str);
+pub struct ChosenBy(pub &'static str);
 
 /// A file being written under a temporary name. Dropping it before [`finish`](Self::finish) removes it.
 #[derive(Debug)]
 pub struct AtomicFile {
-    place: Place,
+    place: ChosenBy,
     path: PathBuf,
     temporary: PathBuf,
     /// `None` once the file is finished.
     file: Option<BufWriter<File>>,
 }
 
-impl Place {
+impl ChosenBy {
     /// An I/O error at `path` as one line with the cause and the remedy; `doing` is what was tried ("write").
     pub fn error(self, path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
         let cause = match error.kind() {

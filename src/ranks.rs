@@ -40,6 +40,6 @@ mod transport;
 
 pub use agreement::gather_at_first;
 pub use group::Group;
-pub use layout::{RankLayout, MAX_RANKS};
+pub use layout::{MAX_RANKS, RankLayout};
 pub use thread::{Pending, Ranks};
 pub use transport::Transport;

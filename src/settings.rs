@@ -58,7 +58,9 @@ pub use sections::optimizer::*;
 pub use sections::parallel::{
     OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded, Sharding,
 };
-pub use sections::recompute::{Amount, Count, Offset, Operators, Recompute, Row, SELECTIONS, Selection};
+pub use sections::recompute::{
+    Amount, Count, CountsOfInterleave, Offset, Operators, Recompute, SELECTIONS, Selection,
+};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;

@@ -3,10 +3,9 @@
 //! Nothing here knows the trainer, the configuration or a device. A checkpoint's tensors are read and written through
 //! functions that the caller passes in.
 
-use crate::durable::Place;
+use crate::durable::ChosenBy;
 use std::path::Path;
 
-pub(crate) mod adapter;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
@@ -16,6 +15,7 @@ mod gathering;
 mod holdings;
 pub(crate) mod hugging_face;
 pub mod json_lines;
+pub(crate) mod lora;
 pub mod merge;
 pub mod npy;
 mod published_names;
@@ -30,7 +30,7 @@ mod weight_files;
 mod weight_index;
 
 /// What chose the folder of a run.
-pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");
+pub(crate) const OUTPUT_DIR: ChosenBy = ChosenBy("--output_dir");
 
 /// Remedy for a damaged file: of a run's checkpoint, or one from elsewhere, which the user may not have twice.
 fn remedy_for(path: &Path) -> &'static str {

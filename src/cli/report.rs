@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::output::say;
-use crate::durable::Place;
+use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
 use crate::report::page::{RunFiles, page, write};
 
 /// What chose the place of the page.
-const OUTPUT: Place = Place("--output");
+const OUTPUT: ChosenBy = ChosenBy("--output");
 
 /// The name of a page unless `--output` names another.
 const REPORT: &str = "report.html";

@@ -8,7 +8,7 @@ use super::documents::{self, Document};
 use super::files::{self, InputFile};
 use super::pending::Pending;
 use super::plural::{plural, skipped};
-use super::stream::{Part, TokenStream};
+use super::stream::{Chunk, TokenStream};
 use crate::error::{Error, Result};
 
 /// Documents as tokens, each followed by the token that ends a document, up to a limit of text.
@@ -92,8 +92,8 @@ impl<'a> Corpus<'a> {
         self.encode_pending()?;
         let mut stream = TokenStream::default();
         stream.push(match &mut self.tokens {
-            Tokens::Bytes { tokens, .. } => Part::Bytes(std::mem::take(tokens)),
-            Tokens::Ids { tokens, .. } => Part::Ids(std::mem::take(tokens)),
+            Tokens::Bytes { tokens, .. } => Chunk::Bytes(std::mem::take(tokens)),
+            Tokens::Ids { tokens, .. } => Chunk::Ids(std::mem::take(tokens)),
         });
         Ok(stream)
     }

@@ -15,7 +15,7 @@ use super::config::MegatronConfig;
 use super::files;
 use super::plural::plural;
 use super::source::Loaded;
-use super::stream::{MappedTokens, Part, TokenStream};
+use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
@@ -130,7 +130,7 @@ impl MegatronDataset {
     fn push_run(&self, stream: &mut TokenStream, start: usize, len: usize) {
         let tokens = MappedTokens::new(self.tokens.clone(), start, len, self.index.encoding());
         // `open` has checked each sequence, and those of a run follow each other.
-        stream.push(Part::Mapped(
+        stream.push(Chunk::Mapped(
             tokens.unwrap_or_else(|| unreachable!("{} ends within a sequence", self.bin.display())),
         ));
     }

@@ -22,7 +22,7 @@ use memmap2::Mmap;
 use self::column::{Column, Encoding, Numbers};
 use self::header::{Header, Page};
 pub(super) use self::loader::{load, open_all};
-pub use self::part::RowPart;
+pub use self::part::TokensOfRows;
 use super::files;
 use crate::error::{Error, Result};
 
@@ -35,7 +35,7 @@ pub struct MindRecordFile {
     path: PathBuf,
     map: Arc<Mmap>,
     header: Header,
-    rows: Vec<Row>,
+    rows: Vec<RowBytes>,
 }
 
 /// A column of one file that holds arrays of whole numbers.
@@ -47,7 +47,7 @@ pub struct NumberColumn {
 
 /// Where a row's arrays are in the file, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct RowBytes {
     start: usize,
     len: usize,
 }
@@ -154,7 +154,7 @@ impl MindRecordFile {
 
     #[track_caller]
     fn bytes(&self, row: usize) -> &[u8] {
-        let Row { start, len } = self.rows[row];
+        let RowBytes { start, len } = self.rows[row];
         &self.map[start..start + len]
     }
 
@@ -168,7 +168,7 @@ impl MindRecordFile {
 }
 
 /// The rows of a file. The error says what is wrong with it.
-fn rows_of(header: &Header, bytes: &[u8]) -> std::result::Result<Vec<Row>, String> {
+fn rows_of(header: &Header, bytes: &[u8]) -> std::result::Result<Vec<RowBytes>, String> {
     let mut rows = Vec::new();
     for page in header.pages.iter().filter(|page| page.is_blob()) {
         let starts_here = page.start_row == rows.len() as u64;
@@ -181,14 +181,14 @@ fn rows_of(header: &Header, bytes: &[u8]) -> std::result::Result<Vec<Row>, Strin
 }
 
 /// Appends the rows of a page; `None` if their lengths do not fit it.
-fn read_page(header: &Header, page: &Page, bytes: &[u8], rows: &mut Vec<Row>) -> Option<()> {
+fn read_page(header: &Header, page: &Page, bytes: &[u8], rows: &mut Vec<RowBytes>) -> Option<()> {
     let start = usize::try_from(header.start(page)).ok()?;
     let end = start.checked_add(usize::try_from(page.used).ok()?)?;
     let mut rest = bytes.get(start..end)?;
     while !rest.is_empty() {
         let start = end - rest.len() + LENGTH_BYTES;
         let len = take(&mut rest, u64::from_le_bytes)?.len();
-        rows.push(Row { start, len });
+        rows.push(RowBytes { start, len });
     }
     Some(())
 }

@@ -45,7 +45,7 @@ pub(super) fn load(config: &RecordsConfig, codec: &Codec, seq_length: usize) -> 
 
 /// Takes samples and counts what becomes of them.
 struct Taker {
-    rows: Rows,
+    rows: Collector,
     seq_length: usize,
     most: u64,
     /// Records read.
@@ -60,7 +60,7 @@ struct Taker {
     tokens: [u64; 2],
 }
 
-enum Rows {
+enum Collector {
     Single(SampleCollector),
     Packed(Packer),
 }
@@ -68,8 +68,8 @@ enum Rows {
 impl Taker {
     fn new(config: &RecordsConfig, seq_length: usize) -> Self {
         let rows = match config.packing {
-            None => Rows::Single(SampleCollector::default()),
-            Some(strategy) => Rows::Packed(Packer::new(strategy, seq_length)),
+            None => Collector::Single(SampleCollector::default()),
+            Some(strategy) => Collector::Packed(Packer::new(strategy, seq_length)),
         };
         let most = config.most.unwrap_or(u64::MAX);
         Self { rows, seq_length, most, records: 0, cut: 0, unlabelled: 0, longest: 0, tokens: [0; 2] }
@@ -82,7 +82,7 @@ impl Taker {
     fn push(&mut self, mut sample: Formed) {
         self.records += 1;
         self.longest = self.longest.max(sample.tokens.len());
-        if let Rows::Single(_) = self.rows {
+        if let Collector::Single(_) = self.rows {
             sample.is_cut |= sample.tokens.len() > self.seq_length;
             sample.tokens.truncate(self.seq_length);
             sample.targets.truncate(self.seq_length);
@@ -96,16 +96,16 @@ impl Taker {
         self.tokens[0] += sample.tokens.len() as u64;
         self.tokens[1] += predicted as u64;
         match &mut self.rows {
-            Rows::Single(rows) => rows.push(&sample.tokens, &sample.targets),
-            Rows::Packed(packer) => packer.push(&sample),
+            Collector::Single(rows) => rows.push(&sample.tokens, &sample.targets),
+            Collector::Packed(packer) => packer.push(&sample),
         }
     }
 
     /// What was dropped, in words.
     fn dropped_words(&self) -> String {
         let too_long = match &self.rows {
-            Rows::Single(_) => 0,
-            Rows::Packed(packer) => packer.dropped,
+            Collector::Single(_) => 0,
+            Collector::Packed(packer) => packer.dropped,
         };
         let words = [
             (self.unlabelled, "dropped with nothing to predict within seq_length"),
@@ -123,8 +123,8 @@ impl Taker {
         }
         let (longest, records) = (self.longest, self.records);
         let (samples, packed) = match self.rows {
-            Rows::Single(rows) => (rows.finish(), String::new()),
-            Rows::Packed(packer) => {
+            Collector::Single(rows) => (rows.finish(), String::new()),
+            Collector::Packed(packer) => {
                 let rows = packer.finish().finish();
                 let packed = format!(" packed into {}", plural(rows.len(), "row"));
                 (rows, packed)

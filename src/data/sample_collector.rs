@@ -1,7 +1,7 @@
 //! Samples formed one after the other, in memory.
 
 use super::samples::Samples;
-use super::stream::{Part, TokenStream};
+use super::stream::{Chunk, TokenStream};
 
 /// Collects samples in memory.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl SampleCollector {
     pub fn finish(self) -> Samples {
         let stream = |ids| {
             let mut stream = TokenStream::default();
-            stream.push(Part::Ids(ids));
+            stream.push(Chunk::Ids(ids));
             stream
         };
         let is_packed = self.packed.len() != self.documents.len();

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::mindrecord::RowPart;
+use super::mindrecord::TokensOfRows;
 use super::token_encoding::TokenEncoding;
 
 /// A sequence of token ids. Its parts (the shards of a data set) read as one.
 #[derive(Debug, Default)]
 pub struct TokenStream {
-    parts: Vec<Part>,
+    parts: Vec<Chunk>,
     /// The end of each part, in tokens from the start of the stream.
     ends: Vec<u64>,
 }
 
 /// One contiguous run of tokens, by how it is stored.
 #[derive(Debug)]
-pub enum Part {
+pub enum Chunk {
     /// One byte per token, in memory.
     Bytes(Vec<u8>),
     /// Token ids in memory.
@@ -26,7 +26,7 @@ pub enum Part {
     /// Token ids in a memory-mapped file.
     Mapped(MappedTokens),
     /// Tokens or targets of the rows of a memory-mapped file.
-    Rows(RowPart),
+    Rows(TokensOfRows),
 }
 
 /// A run of tokens in a memory-mapped file.
@@ -59,12 +59,12 @@ impl TokenStream {
     /// A stream in which every byte is a token.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         let mut stream = Self::default();
-        stream.push(Part::Bytes(bytes));
+        stream.push(Chunk::Bytes(bytes));
         stream
     }
 
     /// Appends a part.
-    pub fn push(&mut self, part: Part) {
+    pub fn push(&mut self, part: Chunk) {
         let end = self.len() + part.len() as u64;
         self.parts.push(part);
         self.ends.push(end);
@@ -82,7 +82,7 @@ impl TokenStream {
 
     /// Whether all of it is in memory, not in a file.
     pub fn is_in_memory(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Bytes(_) | Part::Ids(_)))
+        self.parts.iter().all(|part| matches!(part, Chunk::Bytes(_) | Chunk::Ids(_)))
     }
 
     /// Copies the tokens of `range` into `out`.
@@ -126,7 +126,7 @@ impl TokenStream {
     }
 }
 
-impl Part {
+impl Chunk {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -156,9 +156,9 @@ mod tests {
     #[test]
     fn parts_read_as_one() {
         let mut stream = TokenStream::from_bytes(vec![0, 1, 2]);
-        stream.push(Part::Bytes(Vec::new()));
-        stream.push(Part::Ids(vec![3, 4]));
-        stream.push(Part::Bytes(vec![5]));
+        stream.push(Chunk::Bytes(Vec::new()));
+        stream.push(Chunk::Ids(vec![3, 4]));
+        stream.push(Chunk::Bytes(vec![5]));
         assert_eq!(stream.len(), 6);
         for start in 0..=6 {
             for end in start..=6 {

@@ -7,7 +7,7 @@ use super::files::{self, DATASET_KEYS, TOKEN_FILES};
 use super::llm_c::{HEADER_BYTES, Header};
 use super::plural::plural;
 use super::source::Loaded;
-use super::stream::{MappedTokens, Part, TokenStream};
+use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ fn load_one(paths: &[String], dtype: TokenType) -> Result<(TokenStream, String)>
     Ok((stream, sentence))
 }
 
-fn map(path: &Path, dtype: TokenType) -> Result<Part> {
+fn map(path: &Path, dtype: TokenType) -> Result<Chunk> {
     let map = files::map(path)?;
     if map.is_empty() {
         return Err(Error::file(path, "is empty; expected token ids of 16 or 32 bits"));
@@ -47,7 +47,7 @@ fn map(path: &Path, dtype: TokenType) -> Result<Part> {
     let len = (map.len() - offset) / encoding.bytes();
     let tokens = MappedTokens::new(map, offset, len, encoding);
     // The length follows from the file's, so this cannot happen.
-    tokens.map(Part::Mapped).ok_or_else(|| Error::file(path, "is shorter than its tokens"))
+    tokens.map(Chunk::Mapped).ok_or_else(|| Error::file(path, "is shorter than its tokens"))
 }
 
 /// How each token is stored, and the length of the header in bytes. The error says what is wrong with the file.

@@ -1,6 +1,6 @@
 //! Files that grow by whole records.
 
-use super::Place;
+use super::ChosenBy;
 use crate::error::Result;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ const MOST_KEPT: usize = 16 << 20;
 /// which a warning says how much is missing.
 #[derive(Debug)]
 pub struct AppendFile {
-    place: Place,
+    place: ChosenBy,
     path: PathBuf,
     file: File,
     /// Bytes of the file that are whole records.
@@ -30,7 +30,7 @@ impl AppendFile {
     ///
     /// # Errors
     /// The file cannot be opened for writing.
-    pub fn open(place: Place, path: &Path) -> Result<Self> {
+    pub fn open(place: ChosenBy, path: &Path) -> Result<Self> {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let opened = opened.and_then(|file| file.metadata().map(|about| (file, about.len())));
         let (file, written) = opened.map_err(|error| place.error(path, "open for writing", &error))?;
@@ -74,7 +74,7 @@ mod tests {
     use std::fs;
     use std::sync::Mutex;
 
-    const PLACE: Place = Place("--output_dir");
+    const PLACE: ChosenBy = ChosenBy("--output_dir");
 
     #[test]
     fn what_a_full_disk_refused_is_written_once_there_is_room() {

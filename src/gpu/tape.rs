@@ -14,10 +14,10 @@ mod latent_heads;
 mod low_rank;
 mod ops;
 mod parameter;
-mod parts;
 mod permute;
 mod recompute;
 mod route;
+mod split;
 mod spread;
 #[cfg(test)]
 mod tests;
@@ -28,8 +28,8 @@ pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
-use parts::Parts;
 use recompute::Recomputation;
+use split::Splits;
 
 /// A value on the tape.
 #[derive(Clone, Copy, Debug)]
@@ -66,16 +66,23 @@ pub struct Tape<'r, 'p> {
     gradients: Vec<Option<Tensor>>,
     needs_gradient: Vec<bool>,
     is_recording: bool,
-    parts: Parts,
+    parts: Splits,
     recomputation: Recomputation<'p>,
 }
 
 impl<'r, 'p> Tape<'r, 'p> {
     /// A tape for training.
     pub fn new(rec: &'r mut Recorder) -> Self {
-        let (nodes, gradients, needs_gradient, parts) = Default::default();
         let recomputation = Recomputation::new(rec);
-        Self { rec, nodes, gradients, needs_gradient, is_recording: true, parts, recomputation }
+        Self {
+            rec,
+            nodes: Vec::new(),
+            gradients: Vec::new(),
+            needs_gradient: Vec::new(),
+            is_recording: true,
+            parts: Splits::default(),
+            recomputation,
+        }
     }
 
     /// A tape without a backward, for evaluation and generation. Activations are freed after their last use.

@@ -1,7 +1,7 @@
 //! The memory layout of parameters: flat arenas, cut into segments.
 //!
 //! Weights, gradients, first and second moments and the 16-bit copies of weights are arenas of one layout, so that one norm
-//! launch and one elementwise update per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
+//! launch and one elementwise update per segment cover any number of tensors. A segment holds parameters of one [`SegmentKind`] and fits one binding; an
 //! arena has no buffer for kinds that it does not need, such as gradients of frozen parameters. Parts start at
 //! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
 
@@ -37,12 +37,12 @@ pub struct Segment {
     /// Length in elements.
     pub elements: u64,
     /// The kind of its parameters.
-    pub kind: Kind,
+    pub kind: SegmentKind,
 }
 
 /// How the parameters of a segment are updated. Segments are in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct SegmentKind {
     /// Whether they are frozen: without gradient and moments.
     pub is_frozen: bool,
     /// Parameter group.
@@ -64,7 +64,7 @@ impl Segment {
     }
 }
 
-impl Kind {
+impl SegmentKind {
     fn of(spec: &Spec) -> Self {
         Self {
             is_frozen: !spec.trains,
@@ -94,12 +94,12 @@ impl ArenaLayout {
     pub fn new(parameters: Vec<Spec>, limits: &Limits) -> Result<Self> {
         let segment_elements = limits.binding_bytes.min(limits.buffer_bytes) / 4 / ALIGNMENT * ALIGNMENT;
         let mut segments: Vec<Segment> = Vec::new();
-        let kinds: BTreeSet<Kind> = parameters.iter().map(Kind::of).collect();
+        let kinds: BTreeSet<SegmentKind> = parameters.iter().map(SegmentKind::of).collect();
         let mut parameters: Vec<(Spec, Vec<Part>)> =
             parameters.into_iter().map(|spec| (spec, Vec::new())).collect();
         for kind in kinds {
             let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
-            for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| Kind::of(spec) == kind) {
+            for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| SegmentKind::of(spec) == kind) {
                 for (first_row, rows) in row_ranges(spec, segment_elements)? {
                     let part = Part { segment: 0, offset: 0, first_row, rows };
                     let needed = part.elements(spec).next_multiple_of(ALIGNMENT);
@@ -127,7 +127,7 @@ impl ArenaLayout {
         &self,
         persistents: &mut Persistents,
         name: &str,
-        element: impl Fn(Kind) -> Option<Element>,
+        element: impl Fn(SegmentKind) -> Option<Element>,
     ) -> Arena {
         self.arena_of(persistents, name, |_, segment| Some((element(segment.kind)?, vec![segment.whole()])))
     }

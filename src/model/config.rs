@@ -11,7 +11,7 @@ pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
-pub use operator::{Operator, Part, WITHOUT_OUTPUT};
+pub use operator::{Feature, Operator, WITHOUT_OUTPUT};
 
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::permute::DropOrder;

@@ -14,8 +14,8 @@ pub fn active_parameters(config: &ModelConfig) -> usize {
 }
 
 /// Number of parameters of adapters.
-pub fn adapters(config: &ModelConfig) -> usize {
-    Gpt::describe(config).iter().filter(|spec| spec.role == Role::Adapter).map(Spec::count).sum()
+pub fn lora(config: &ModelConfig) -> usize {
+    Gpt::describe(config).iter().filter(|spec| spec.role == Role::Lora).map(Spec::count).sum()
 }
 
 /// How much a model consists of.
@@ -73,7 +73,7 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let of_model = if config.low_rank.is_some() { 4.0 } else { 6.0 };
     let flops = |spec: &Spec| {
-        let each = if spec.role == Role::Adapter { 6.0 } else { of_model };
+        let each = if spec.role == Role::Lora { 6.0 } else { of_model };
         each * multiplied(config, spec) as f64
     };
     let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
@@ -121,7 +121,7 @@ pub fn attention_flops_per_token(config: &ModelConfig) -> f64 {
 /// Elements of a parameter that one token is multiplied by in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
-        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Adapter => active(config, spec),
+        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Lora => active(config, spec),
         Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
     }
 }

@@ -13,7 +13,7 @@ use super::config::{Activation, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
-    Adapter, Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention,
+    Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights, SelfAttention,
 };
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
@@ -284,8 +284,8 @@ impl Linear<Parameter> {
         residual: Option<Var>,
     ) -> Var {
         let y = tape.linear(x, &self.weight, self.bias.as_ref(), residual);
-        match &self.adapter {
-            Some(adapter) => adapter.add(tape, ctx, x, y),
+        match &self.lora {
+            Some(lora) => lora.add(tape, ctx, x, y),
             None => y,
         }
     }
@@ -309,7 +309,7 @@ impl Linear<Parameter> {
     }
 }
 
-impl Adapter<Parameter> {
+impl Lora<Parameter> {
     /// y + scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
     fn add<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, x: Var, y: Var) -> Var {
         let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;

@@ -31,7 +31,7 @@ impl Latent<Parameter> {
         };
         let LatentAttention { kv_rank, rope_dim, .. } = sizes;
         let widths = [sizes.q_cols(config.num_heads), kv_rank, rope_dim].map(|width| width as u32);
-        let [q, c, k_rope] = tape.parts(down, widths);
+        let [q, c, k_rope] = tape.split(down, widths);
         let q = match &self.queries {
             Some(LatentQueries { norm, w_up }) => {
                 let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.epsilon())); // (N, Q)

@@ -74,7 +74,7 @@ fn modules(config: &ModelConfig) -> Vec<Module> {
     let low_rank =
         Some(LowRank { rank: 1, alpha: 1.0, dropout: 0.0, init: FactorInit::default(), modules: all });
     let adapted = Gpt::describe(&ModelConfig { low_rank, ..config.clone() });
-    let factors = adapted.iter().filter(|spec| spec.role == Role::Adapter).flat_map(|spec| &spec.pieces);
+    let factors = adapted.iter().filter(|spec| spec.role == Role::Lora).flat_map(|spec| &spec.pieces);
     let can_adapt: BTreeSet<&str> = factors.filter_map(|piece| adapted_module(&piece.name)).collect();
     pieces().filter_map(|(spec, i, piece)| module(spec, i, piece, &can_adapt)).collect()
 }

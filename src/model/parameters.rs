@@ -7,23 +7,23 @@
 //!
 //! The order is also that of the arenas and of the random streams of initial weights.
 
-mod adapter;
 mod feed_forward;
 mod latent;
+mod lora;
 mod multi_token;
 mod scope;
 mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use adapter::{Adapter, ColumnRange, PEFT_PREFIX, adapted_module, module_of};
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
+pub use lora::{ColumnRange, Lora, PEFT_PREFIX, adapted_module, module_of};
 pub use multi_token::MultiTokenBlock;
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
-use scope::{Rows, Scope, Streams};
+use scope::{Scope, StackedRows, Streams};
 
 /// A GPT shaped like Llama or GPT-2, a `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,7 @@ pub struct Linear<P> {
     /// (out)
     pub bias: Option<P>,
     /// Adapters of the maps that W stacks, or of some of them.
-    pub adapter: Option<Adapter<P>>,
+    pub lora: Option<Lora<P>>,
 }
 
 /// RMSNorm, or LayerNorm where there is a bias.
@@ -158,14 +158,14 @@ impl<P> SelfAttention<P> {
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
         let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
-        let own_q = layer.has_queries().then(|| Rows::new(qkv_names.next(), &[q_rows]));
+        let own_q = layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]));
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),
-            None => Rows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
+            None => StackedRows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
                 .with_heads(InterleavedHeads::of(config), 2)
                 .fused(FusedHeads::of(config, names.has_fused_heads)),
         };
-        let out = Rows::new([names.wo], &[width]);
+        let out = StackedRows::new([names.wo], &[width]);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
         Self {

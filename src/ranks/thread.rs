@@ -35,7 +35,7 @@ struct CommunicationThread {
 type Job = Box<dyn FnOnce(&mut dyn Transport) + Send>;
 
 /// What the thread reports once it is connected: rank, size and local rank.
-type Place = (usize, usize, usize);
+type Identity = (usize, usize, usize);
 
 impl Ranks {
     /// A single rank, without a thread.
@@ -147,7 +147,7 @@ impl Drop for CommunicationThread {
 /// The thread: connects, reports the rank's place, and does jobs until all clones are gone or one panics.
 fn communicate(
     connect: impl FnOnce() -> Result<Box<dyn Transport>>,
-    report: &Sender<Result<Place>>,
+    report: &Sender<Result<Identity>>,
     inbox: &Receiver<Job>,
 ) {
     let mut transport = match connect() {

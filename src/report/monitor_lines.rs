@@ -2,7 +2,7 @@
 
 use super::instrument::{Instrument, StepReport};
 use super::metrics::{MonitorValue, Numbers};
-use super::progress::{Place, ProgressPlan};
+use super::progress::{Position, ProgressPlan};
 use crate::error::Result;
 use std::collections::BTreeMap;
 
@@ -64,15 +64,15 @@ pub fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
 /// ```
 /// use gristmill::report::metrics::MonitorValue;
 /// use gristmill::report::monitor_lines::monitor_lines;
-/// use gristmill::report::progress::Place;
-/// let place = Place { epoch: 1, epochs: 2, step: 10, steps: 500 };
+/// use gristmill::report::progress::Position;
+/// let place = Position { epoch: 1, epochs: 2, step: 10, steps: 500 };
 /// assert_eq!(
 ///     monitor_lines(&place, &MonitorValue::one("weight_norm", 41.86718)),
 ///     ["Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672"]
 /// );
 /// ```
-pub fn monitor_lines(place: &Place, value: &MonitorValue) -> Vec<String> {
-    let Place { epoch, epochs, step, steps } = place;
+pub fn monitor_lines(place: &Position, value: &MonitorValue) -> Vec<String> {
+    let Position { epoch, epochs, step, steps } = place;
     let tag = &value.tag;
     let line =
         |text: String| format!("Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}] {tag}: {text}");
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn lines_read_as_the_original() {
-        let place = Place { epoch: 12, epochs: 1000, step: 123_456, steps: 7 };
+        let place = Position { epoch: 12, epochs: 1000, step: 123_456, steps: 7 };
         let tag = "local_norm/layers.0.attention.wo";
         let texts = |numbers| {
             let lines = monitor_lines(&place, &MonitorValue { tag: tag.into(), numbers });

@@ -40,7 +40,7 @@ pub struct ProgressPlan {
 
 /// The place of a step in a run, as MindFormers counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The epoch, from 1.
     pub epoch: u64,
     /// Epochs that the run begins in all.
@@ -146,13 +146,13 @@ impl ProgressPlan {
     }
 
     /// Where step number `step` of the run is.
-    pub fn place(&self, step: u64) -> Place {
+    pub fn place(&self, step: u64) -> Position {
         let steps_per_epoch = self.steps_per_epoch.max(1);
         let steps_before = step.saturating_sub(1);
         let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
         // MindFormers counts whole epochs, also where `stop_step` ends the run within one.
         let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
-        Place {
+        Position {
             epoch: epochs_before + 1,
             epochs: self.total_steps.div_ceil(steps_per_epoch).min(self.epochs),
             step,
@@ -161,7 +161,7 @@ impl ProgressPlan {
     }
 
     fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
-        let Place { epoch, epochs, step, steps } = self.place(metrics.step);
+        let Position { epoch, epochs, step, steps } = self.place(metrics.step);
         LossLine {
             epoch,
             epochs,

@@ -11,7 +11,7 @@ use super::instrument::{Instrument, StepReport};
 use super::loss_monitor::LossParts;
 use super::metrics::StepMetrics;
 use super::monitor_lines::MonitorFormats;
-use crate::durable::{AppendFile, Place, read_error};
+use crate::durable::{AppendFile, ChosenBy, read_error};
 use crate::error::Result;
 use prost::Message;
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// What chose the folder.
-const TENSORBOARD_DIR: Place = Place("tensorboard.tensorboard_dir");
+const TENSORBOARD_DIR: ChosenBy = ChosenBy("tensorboard.tensorboard_dir");
 
 /// What the names of all event files begin with; TensorBoard looks for it.
 const PREFIX: &str = "events.out.tfevents.";

@@ -52,7 +52,7 @@ pub(crate) use range::*;
 pub(crate) use reader::Reader;
 pub(crate) use replaced::{Format, Replaced};
 pub(crate) use section::{Entry, Placed, Section, rows};
-pub(crate) use setting::{Kind, Setting, Words, words};
+pub(crate) use setting::{Setting, ValueKind, Words, words};
 pub(crate) use source::{Claim, Source, closest, forms_of, unknown_type};
 #[cfg(test)]
 pub(crate) use table::Decides;

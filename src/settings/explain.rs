@@ -1,7 +1,7 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
 use super::dialect::mindformers::NAMES;
-use super::engine::{Fate, Kind, Node, Other, RowText, Table, closest, to_json, words};
+use super::engine::{Fate, Node, Other, RowText, Table, ValueKind, closest, to_json, words};
 use super::tables::tables;
 use crate::error::{Error, Result};
 use std::fmt::Write;
@@ -43,7 +43,7 @@ pub fn explain(name: Option<&str>) -> Result<String> {
         return Ok(found.join("\n"));
     }
     let accepts = |row: &RowText| {
-        matches!(&row.kind, Kind::Words(words) if words.contains(&name)) || row.types.contains(&name)
+        matches!(&row.kind, ValueKind::Words(words) if words.contains(&name)) || row.types.contains(&name)
     };
     let values: Vec<String> = tables
         .iter()

@@ -71,7 +71,7 @@ impl RunPlan {
             return None;
         }
         if let Some(pet) = &settings.model.pet_config {
-            model.low_rank = Some(adapters(pet, &model, source)?);
+            model.low_rank = Some(low_rank(pet, &model, source)?);
             check_base(&settings, pet, source);
             if !is_of_possible_size(&model, source) {
                 return None;
@@ -253,7 +253,7 @@ impl RunPlan {
 }
 
 /// The adapters that `pet` describes; patterns that do not fit the model are a fault.
-fn adapters(pet: &Pet, model: &ModelConfig, source: &Source) -> Option<LowRank> {
+fn low_rank(pet: &Pet, model: &ModelConfig, source: &Source) -> Option<LowRank> {
     let low_rank = pet.low_rank(model);
     low_rank.map_err(|(path, message)| source.fault(&path, message)).ok()
 }

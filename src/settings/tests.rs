@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::settings::engine::{Decides, Fate, Kind, Node, RowText, to_json};
+use crate::settings::engine::{Decides, Fate, Node, RowText, ValueKind, to_json};
 use crate::settings::tables::tables;
 use std::path::Path;
 
@@ -160,19 +160,21 @@ fn another(path: &str, row: &RowText) -> Option<(String, Vec<String>)> {
     }
     let default = row.default.as_ref().map(to_json);
     let value = match (&row.kind, default) {
-        (Kind::Switch, default) => if default == Some(true.into()) { "False" } else { "True" }.to_string(),
-        (Kind::Whole | Kind::Integer, default) => {
+        (ValueKind::Switch, default) => {
+            if default == Some(true.into()) { "False" } else { "True" }.to_string()
+        }
+        (ValueKind::Whole | ValueKind::Integer, default) => {
             (default.and_then(|number| number.as_i64()).unwrap_or(511) + 1).to_string()
         }
-        (Kind::Number, default) => {
+        (ValueKind::Number, default) => {
             let number = default.and_then(|number| number.as_f64()).unwrap_or(0.5);
             if number == 0.0 { "0.25".to_string() } else { (number / 2.0).to_string() }
         }
-        (Kind::Words(words), default) => {
+        (ValueKind::Words(words), default) => {
             let other = words.iter().rev().find(|word| default.as_ref().is_none_or(|first| first != *word));
             (*other?).to_string()
         }
-        (Kind::Text, _) => "other".to_string(),
+        (ValueKind::Text, _) => "other".to_string(),
         _ => return None,
     };
     Some((value, Vec::new()))
@@ -288,10 +290,10 @@ fn a_wrong_type_a_wrong_word_a_number_out_of_range_and_a_wrong_name_are_one_line
         check(row.key, "[[[1]]]", format!("expected {expected}, found "));
         check(&format!("{}_", row.key), "1", format!("unknown key; did you mean `{}", row.key));
         match &row.kind {
-            Kind::Words(words) if row.key == "type" => {
+            ValueKind::Words(words) if row.key == "type" => {
                 check(row.key, "other", format!("unknown type `other`; known are {}", words.join(", ")));
             }
-            Kind::Words(_) => check(row.key, "other", format!("expected {expected}, found `other`")),
+            ValueKind::Words(_) => check(row.key, "other", format!("expected {expected}, found `other`")),
             _ => (),
         }
         if let Some(range) = row.range {

@@ -11,12 +11,12 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// For each segment, ascending runs of elements whose places follow each other.
-    segments: Vec<Vec<Run>>,
+    segments: Vec<Vec<PlacedRange>>,
 }
 
 /// Elements of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PlacedRange {
     /// Which they are.
     pub range: Range<u64>,
     /// The place of the first one.
@@ -47,11 +47,11 @@ impl Places {
                 let before = rows as u64 * u64::from(stride_of(spec.cols as u32));
                 let place = starts[in_whole.segment] + in_whole.offset + before;
                 let end = part.offset + part.elements(spec).next_multiple_of(ALIGNMENT);
-                segments[part.segment].push(Run { range: part.offset..end, place });
+                segments[part.segment].push(PlacedRange { range: part.offset..end, place });
             }
         }
         for runs in &mut segments {
-            runs.sort_unstable_by_key(|run: &Run| run.range.start);
+            runs.sort_unstable_by_key(|run: &PlacedRange| run.range.start);
             runs.dedup_by(|next, run| {
                 let follows = run.place + (run.range.end - run.range.start) == next.place;
                 if follows {
@@ -64,11 +64,11 @@ impl Places {
     }
 
     /// A range of a segment's elements, cut where places do not follow each other.
-    pub fn runs(&self, segment: usize, range: &Range<u64>) -> Vec<Run> {
+    pub fn runs(&self, segment: usize, range: &Range<u64>) -> Vec<PlacedRange> {
         let shared = self.segments[segment].iter().map(|run| {
             let start = run.range.start.max(range.start);
             let place = run.place + (start - run.range.start).min(run.range.end - run.range.start);
-            Run { range: start..run.range.end.min(range.end), place }
+            PlacedRange { range: start..run.range.end.min(range.end), place }
         });
         shared.filter(|run| !run.range.is_empty()).collect()
     }
@@ -116,7 +116,10 @@ mod tests {
         let places = Places::new(&whole, &whole);
         let mut start = 0;
         for (index, segment) in whole.segments.iter().enumerate() {
-            assert_eq!(places.runs(index, &segment.whole()), [Run { range: segment.whole(), place: start }]);
+            assert_eq!(
+                places.runs(index, &segment.whole()),
+                [PlacedRange { range: segment.whole(), place: start }]
+            );
             start += segment.elements;
         }
     }

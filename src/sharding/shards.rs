@@ -5,7 +5,7 @@
 //! among its *owners*, in multiples of 128 elements or, under Muon, between matrices. Owners may be fewer than all
 //! replicas; then blocks of owners sum their parts among each other, too.
 
-use crate::model::arena::{ArenaLayout, Kind, Segment};
+use crate::model::arena::{ArenaLayout, Segment, SegmentKind};
 use crate::model::parameters::UpdateRule;
 use crate::ranks::{Group, RankLayout};
 use std::ops::Range;
@@ -187,7 +187,7 @@ fn ends_of_buckets(segment: &Segment, starts: &[u64], divides: bool) -> Vec<u64>
 }
 
 /// Divides a bucket among `count` ranks as evenly as [`UNIT`] allows, or, where matrices are updated whole, between them.
-fn parts_of(range: &Range<u64>, count: usize, kind: Kind, starts: &[u64]) -> Vec<Range<u64>> {
+fn parts_of(range: &Range<u64>, count: usize, kind: SegmentKind, starts: &[u64]) -> Vec<Range<u64>> {
     let length = range.end - range.start;
     let even = |number: usize| range.start + (length / UNIT * number as u64 / count as u64) * UNIT;
     let border = |number: usize| match kind.rule {
@@ -208,7 +208,7 @@ mod tests {
     use crate::element::Element;
 
     fn segment(elements: u64, rule: UpdateRule) -> Segment {
-        let kind = Kind {
+        let kind = SegmentKind {
             is_frozen: false,
             group: 0,
             rule,

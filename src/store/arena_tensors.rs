@@ -1,7 +1,7 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
 //!
 //! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as the arena has
-//! them, with their padding. A [`Run`] is some of them that one rank holds.
+//! them, with their padding. A [`HeldCells`] is some of them that one rank holds.
 //!
 //! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how
 //! it differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs
@@ -32,7 +32,7 @@ pub(crate) struct ArenaTensor<'a> {
 
 /// Consecutive cells of a tensor that a rank holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct HeldCells {
     /// Which of the tensor's cells.
     pub cells: Range<usize>,
     /// The segment of the arena.
@@ -56,7 +56,7 @@ impl<'a> ArenaTensor<'a> {
 
     /// Whether it is a factor of an adapter.
     pub fn is_adapter(&self) -> bool {
-        self.spec.role == Role::Adapter
+        self.spec.role == Role::Lora
     }
 
     /// Whether training never changes it.
@@ -89,12 +89,12 @@ impl<'a> ArenaTensor<'a> {
     }
 
     /// The cells that this rank holds, ascending.
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<HeldCells> {
         let of_place = |(first_cell, segment, place): (usize, usize, Range<u64>)| {
             let held = self.arena.held_in(segment, &place).into_iter();
             held.map(move |held| {
                 let start = first_cell + (held.start - place.start) as usize;
-                Run { cells: start..start + (held.end - held.start) as usize, segment, place: held }
+                HeldCells { cells: start..start + (held.end - held.start) as usize, segment, place: held }
             })
         };
         self.places().flat_map(of_place).collect()
@@ -106,7 +106,7 @@ impl<'a> ArenaTensor<'a> {
     }
 
     /// The tensor on the device of some cells that this rank holds: one flat row.
-    pub fn stored(&self, run: &Run) -> Tensor {
+    pub fn stored(&self, run: &HeldCells) -> Tensor {
         self.arena.range(run.segment, run.place.clone())
     }
 
@@ -213,7 +213,7 @@ pub(super) struct Homes<'a> {
 
 impl<'a> Homes<'a> {
     fn of(&self, role: Role) -> Option<&'a WeightFiles> {
-        if role == Role::Adapter { self.adapters } else { self.model }
+        if role == Role::Lora { self.adapters } else { self.model }
     }
 }
 

@@ -20,10 +20,10 @@
 //! content.
 
 use super::OUTPUT_DIR;
-use super::adapter;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::checkpoint_folder::PendingCheckpoint;
 use super::hugging_face::hugging_face_config;
+use super::lora;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
@@ -98,13 +98,12 @@ pub(crate) async fn save(
         done = done.and(set.save(ranks, &read).await);
     }
     if let Some(low_rank) = low_rank {
-        let (folder, adapters) = (&folder.join(adapter::FOLDER), weights(true));
+        let (folder, adapters) = (&folder.join(lora::FOLDER), weights(true));
         ranks.from_first(|| OUTPUT_DIR.create_folder(folder)).await?;
-        let set =
-            TensorSet { folder, stem: adapter::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
+        let set = TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
         done = done.and(set.save(ranks, &read).await);
         if ranks.is_first() {
-            done = done.and_then(|()| adapter::write_config(folder, low_rank, layout));
+            done = done.and_then(|()| lora::write_config(folder, low_rank, layout));
         }
     }
     let moments: Vec<_> = by_rank.iter().map(TrainingTensors::moments).collect();
@@ -187,9 +186,9 @@ pub(crate) fn load_weights(
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     check_order(layout, &path.join(STATE))?;
     let file = WeightFiles::open(path)?;
-    let beside = adapter::beside(path);
+    let beside = lora::beside(path);
     let adapters = match (low_rank, &beside) {
-        (Some(low_rank), Some(beside)) => Some(adapter::open(beside, low_rank)?),
+        (Some(low_rank), Some(beside)) => Some(lora::open(beside, low_rank)?),
         (None, Some(beside)) => {
             let path = beside.display();
             tracing::warn!(
@@ -222,7 +221,7 @@ pub(crate) fn load_whole_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     if weights.low_rank.is_some() {
-        adapter::required(checkpoint)?;
+        lora::required(checkpoint)?;
     }
     load_weights(weights, checkpoint, false, write)
 }
@@ -231,13 +230,13 @@ pub(crate) fn load_whole_weights(
 ///
 /// # Errors
 /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another shape.
-pub(crate) fn load_adapters(
+pub(crate) fn load_lora(
     weights: WeightTensors<'_>,
     path: &Path,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
-    let file = adapter::open(&adapter::required(path)?, low_rank)?;
+    let file = lora::open(&lora::required(path)?, low_rank)?;
     let homes = Homes { model: None, adapters: Some(&file) };
     arena_tensors::load(weights.layout, weights.arena, homes, "", write)?;
     warn_of_unknown(&file, &names(weights, true).collect());
@@ -246,7 +245,7 @@ pub(crate) fn load_adapters(
 
 /// The names of the tensors of the whole model, or of those of its adapters.
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
-    let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Adapter) == of_adapters);
+    let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Lora) == of_adapters);
     specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
-use super::arena_tensors::{ArenaTensor, Run, TakeRow};
+use super::arena_tensors::{ArenaTensor, HeldCells, TakeRow};
 use super::holdings::{Content, Holding, written};
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport};
@@ -85,7 +85,8 @@ impl<'a> Gathering<'a> {
     async fn exchange(&mut self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<Vec<u8>> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
-        let (mut cells, mut incoming): (Vec<u8>, Vec<(usize, Range<usize>)>) = Default::default();
+        let mut cells: Vec<u8> = Vec::new();
+        let mut incoming: Vec<(usize, Range<usize>)> = Vec::new();
         let mut outgoing: Vec<Message> = Vec::new();
         for writer in 0..self.written.len() {
             let Some(&index) = self.written[writer].get(round) else { continue };
@@ -120,7 +121,7 @@ impl<'a> Gathering<'a> {
     async fn read(
         &mut self,
         tensor: &ArenaTensor<'_>,
-        run: &Run,
+        run: &HeldCells,
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
     ) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -3,7 +3,7 @@
 //! A tensor is written by a rank that holds it whole, the one with the fewest bytes so far; one that nobody holds
 //! whole, by any rank.
 
-use super::arena_tensors::{ArenaTensor, Run};
+use super::arena_tensors::{ArenaTensor, HeldCells};
 use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
 use crate::element::Element;
@@ -19,7 +19,7 @@ pub(super) struct Holding<'a> {
     /// The rank that writes it.
     pub writer: usize,
     /// What each rank holds, ascending; ranks with nothing are left out.
-    holders: Vec<(usize, Vec<Run>)>,
+    holders: Vec<(usize, Vec<HeldCells>)>,
 }
 
 /// What a tensor consists of.
@@ -63,7 +63,7 @@ impl<'a> Holding<'a> {
     }
 
     /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank that has it.
-    pub fn sources(&self) -> Vec<(usize, Run)> {
+    pub fn sources(&self) -> Vec<(usize, HeldCells)> {
         let (mut sources, mut missing) = (Vec::new(), Vec::new());
         missing.extend(Some(0..self.cells()).filter(|cells| !cells.is_empty()));
         let of_writer = self.holders.iter().filter(|(rank, _)| *rank == self.writer);
@@ -98,7 +98,8 @@ impl<'a> Holding<'a> {
 
     /// The ranks that hold all of it; `None`: all ranks do.
     fn whole_on(&self) -> Option<Vec<usize>> {
-        let is_whole = |runs: &[Run]| runs.iter().map(|run| run.cells.len()).sum::<usize>() == self.cells();
+        let is_whole =
+            |runs: &[HeldCells]| runs.iter().map(|run| run.cells.len()).sum::<usize>() == self.cells();
         match self.content {
             Content::Router(_) => None,
             Content::Parameter(_) => {
@@ -132,7 +133,7 @@ fn divide(holdings: &mut [Holding<'_>], writers: usize) {
 }
 
 /// The parts of `run` that are `missing`, which they then no longer are.
-fn take(missing: &mut Vec<Range<usize>>, run: &Run) -> Vec<Run> {
+fn take(missing: &mut Vec<Range<usize>>, run: &HeldCells) -> Vec<HeldCells> {
     let (mut taken, mut left) = (Vec::new(), Vec::new());
     for gap in missing.drain(..) {
         let (start, end) = (gap.start.max(run.cells.start), gap.end.min(run.cells.end));
@@ -141,7 +142,7 @@ fn take(missing: &mut Vec<Range<usize>>, run: &Run) -> Vec<Run> {
             continue;
         }
         let at = |cell: usize| run.place.start + (cell - run.cells.start) as u64;
-        taken.push(Run { cells: start..end, segment: run.segment, place: at(start)..at(end) });
+        taken.push(HeldCells { cells: start..end, segment: run.segment, place: at(start)..at(end) });
         left.extend([gap.start..start, end..gap.end].into_iter().filter(|range| !range.is_empty()));
     }
     *missing = left;
@@ -152,9 +153,9 @@ fn take(missing: &mut Vec<Range<usize>>, run: &Run) -> Vec<Run> {
 mod tests {
     use super::*;
 
-    fn run(cells: Range<usize>) -> Run {
+    fn run(cells: Range<usize>) -> HeldCells {
         let place = 100 + cells.start as u64..100 + cells.end as u64;
-        Run { cells, segment: 3, place }
+        HeldCells { cells, segment: 3, place }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
 use super::OUTPUT_DIR;
-use super::adapter::{self, AdapterConfig};
 use super::arena_tensors::dtype_of;
+use super::lora::{self, LoraConfig};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{MODEL, WeightFiles};
 use crate::durable::read_error;
@@ -35,9 +35,9 @@ pub struct Merged {
 ///
 /// # Errors
 /// A file that is missing, damaged or of another kind; an adapter of another model; a disk that fails.
-pub async fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<Merged> {
-    let weights = adapter::required(adapter)?;
-    let config = AdapterConfig::beside(&weights)?.ok_or_else(|| {
+pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
+    let weights = lora::required(lora)?;
+    let config = LoraConfig::beside(&weights)?.ok_or_else(|| {
         Error::file(
             &weights,
             "has no adapter_config.json beside it, which says what the product is multiplied by",
@@ -70,7 +70,7 @@ struct Merging<'a> {
     factors: &'a WeightFiles,
     /// The adapter's file.
     weights: &'a Path,
-    config: &'a AdapterConfig,
+    config: &'a LoraConfig,
 }
 
 impl Merging<'_> {
@@ -96,7 +96,7 @@ impl Merging<'_> {
             }
             _ => {
                 let expected = format!("is {shape:?} in the model, and the factors are {a:?} and {b:?}");
-                Err(adapter::other_model(self.weights, name, &expected))
+                Err(lora::other_model(self.weights, name, &expected))
             }
         }
     }
@@ -141,7 +141,7 @@ fn adapted_tensors(base: &WeightFiles, factors: &WeightFiles, weights: &Path) ->
         let matrix = format!("{module}.weight");
         let stored = base
             .stored_name(&matrix)
-            .ok_or_else(|| adapter::other_model(weights, module, "the model does not have"))?;
+            .ok_or_else(|| lora::other_model(weights, module, "the model does not have"))?;
         adapted.insert(stored.to_string());
     }
     Ok(adapted)

@@ -69,7 +69,7 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say
     }
     if let Some(low_rank) = &model.low_rank {
         let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
-        let parameters = count::adapters(model);
+        let parameters = count::lora(model);
         say(format!(
             "adapters: {modules} linear layers have one of rank {rank}, of {parameters} parameters in all"
         ));

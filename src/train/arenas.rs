@@ -7,7 +7,7 @@
 //! what the run computed with.
 
 use crate::element::Element;
-use crate::model::arena::{Arena, ArenaBuffer, ArenaLayout, Kind, Segment};
+use crate::model::arena::{Arena, ArenaBuffer, ArenaLayout, Segment, SegmentKind};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
 use crate::sharding::ownership::Ownership;
@@ -36,15 +36,15 @@ impl Arenas {
         optimizer: &OptimizerConfig,
         ownership: &Ownership,
     ) -> Self {
-        let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
-        let stored = |kind: Kind| optimizer.stored(kind.is_frozen, kind.compute);
-        let copied = |kind: Kind| Some(kind.compute).filter(|element| *element != stored(kind));
-        let updated = |index: usize, kind: Kind| match kind.is_frozen {
+        let moments = |kind: SegmentKind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
+        let stored = |kind: SegmentKind| optimizer.stored(kind.is_frozen, kind.compute);
+        let copied = |kind: SegmentKind| Some(kind.compute).filter(|element| *element != stored(kind));
+        let updated = |index: usize, kind: SegmentKind| match kind.is_frozen {
             true => vec![layout.segments[index].whole()],
             false => ownership.updated(layout, index),
         };
         // What layers read every rank has whole, unless it gathers it each time.
-        let read = |index: usize, kind: Kind| match ownership.shards_weights() {
+        let read = |index: usize, kind: SegmentKind| match ownership.shards_weights() {
             true => updated(index, kind),
             false => vec![layout.segments[index].whole()],
         };

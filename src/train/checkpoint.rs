@@ -114,10 +114,10 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another shape.
-    pub fn load_adapters(&self, path: &Path) -> Result<()> {
+    pub fn load_lora(&self, path: &Path) -> Result<()> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
-        checkpoint::load_adapters(weights, path, self.portions())
+        checkpoint::load_lora(weights, path, self.portions())
     }
 
     /// The tensors of one arena as f32, by their checkpoint names; NaN stands for elements that other ranks hold. For tests and

@@ -26,5 +26,5 @@ pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> 
     let run = &plan.settings.run;
     run.weights().map_or(Ok(()), |path| trainer.load_weights(path, run.load_partial))?;
     let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
-    adapter.map_or(Ok(()), |path| trainer.load_adapters(path))
+    adapter.map_or(Ok(()), |path| trainer.load_lora(path))
 }

@@ -5,7 +5,7 @@ use super::tensors::RunTensors;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
-use crate::model::arena::{Arena, ArenaLayout, Kind, Part};
+use crate::model::arena::{Arena, ArenaLayout, Part, SegmentKind};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::model::{ExpertState, ModelBuffers};
 use crate::ops::adamw::{self, AdamW};
@@ -19,7 +19,7 @@ use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
 use crate::sharding::ownership::Ownership;
-use crate::sharding::places::{Places, Run};
+use crate::sharding::places::{PlacedRange, Places};
 use std::ops::Range;
 
 /// What the recording of an update depends on.
@@ -89,9 +89,9 @@ impl Update<'_> {
         let ranges = self.ownership.updated(self.layout, segment).into_iter();
         let parts = ranges.flat_map(|range| match is_rounded {
             true => self.places.runs(segment, &range),
-            false => vec![Run { place: self.places.of(segment, range.start), range }],
+            false => vec![PlacedRange { place: self.places.of(segment, range.start), range }],
         });
-        let part = |(number, Run { range, place })| Updated { segment, number, range, place };
+        let part = |(number, PlacedRange { range, place })| Updated { segment, number, range, place };
         parts.enumerate().map(part).collect()
     }
 
@@ -144,12 +144,12 @@ impl Update<'_> {
         Rounding { seed: self.seed, first4: (place / 4) as u32 }
     }
 
-    fn kind_of(&self, part: &Updated) -> Kind {
+    fn kind_of(&self, part: &Updated) -> SegmentKind {
         self.layout.segments[part.segment].kind
     }
 
     /// The weight decay of a segment's parameters.
-    fn decay_of(&self, kind: Kind) -> f32 {
+    fn decay_of(&self, kind: SegmentKind) -> f32 {
         if kind.is_exempt { 0.0 } else { self.decays[kind.group] as f32 }
     }
 

@@ -316,7 +316,7 @@ fn latent_heads_of_parts() {
             HEADS.layout().cols(),
             64,
             |tape, x, w| {
-                let [q, c, k_rope] = tape.parts(x, WIDTHS);
+                let [q, c, k_rope] = tape.split(x, WIDTHS);
                 let c = tape.rms_norm(c, &w[0].parameter, 1e-5);
                 let kv = tape.linear(c, &w[1].parameter, None, None);
                 tape.latent_heads(LatentParts { q, kv, k_rope }, angles, HEADS)

@@ -7,7 +7,6 @@ mod draws;
 mod runs;
 
 mod accumulation;
-mod adapters;
 mod against_reference;
 mod blend;
 mod divergence;
@@ -20,6 +19,7 @@ mod forecast;
 mod generate;
 mod half;
 mod latent;
+mod lora;
 mod loss_scale;
 mod memory;
 mod mindrecord;

@@ -98,7 +98,7 @@ impl<'a> Report<'a> {
             with_prefix(flops)
         )];
         if let Some(low_rank) = &plan.model.low_rank {
-            let count = HumanCount(count::adapters(&plan.model) as u64);
+            let count = HumanCount(count::lora(&plan.model) as u64);
             let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
             lines.push(format!(
                 "adapters {modules} linear layers have one of rank {rank}: {count} of these parameters train"

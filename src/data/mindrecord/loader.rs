@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::part::{Mask, Reading, RowPart};
+use super::part::{Mask, Reading, TokensOfRows};
 use super::{MindRecordFile, NumberColumn};
 use crate::data::config::MindRecordConfig;
 use crate::data::files::{self, DATASET_KEYS};
 use crate::data::plural::plural;
 use crate::data::samples::Samples;
 use crate::data::source::Loaded;
-use crate::data::stream::{Part, TokenStream};
+use crate::data::stream::{Chunk, TokenStream};
 use crate::error::{Error, Result};
 
 /// How the name of a data file ends, but for the number of a shard.
@@ -176,9 +176,9 @@ fn load_one(
     let files = open_all(paths)?;
     let count = files.len() as u64;
     for file in files {
-        let [own, predicted] = RowPart::pair(columns.reading(file, pad, seq_length)?);
-        tokens.push(Part::Rows(own));
-        targets.push(Part::Rows(predicted));
+        let [own, predicted] = TokensOfRows::pair(columns.reading(file, pad, seq_length)?);
+        tokens.push(Chunk::Rows(own));
+        targets.push(Chunk::Rows(predicted));
     }
     let rows = tokens.len() / seq_length as u64;
     let ends = (1..=rows).map(|row| row * seq_length as u64).collect();

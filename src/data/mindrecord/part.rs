@@ -34,12 +34,12 @@ pub(super) struct Mask {
 
 /// The tokens or the targets of all rows of a file, one after the other.
 #[derive(Clone, Debug)]
-pub struct RowPart {
+pub struct TokensOfRows {
     reading: Arc<Reading>,
     is_targets: bool,
 }
 
-impl RowPart {
+impl TokensOfRows {
     /// The tokens and the targets.
     pub(super) fn pair(reading: Reading) -> [Self; 2] {
         let reading = Arc::new(reading);

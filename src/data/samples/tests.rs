@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::data::sample_collector::SampleCollector;
-use crate::data::stream::Part;
+use crate::data::stream::Chunk;
 
 const NO: u32 = NO_LABEL;
 
@@ -20,7 +20,7 @@ fn documents(samples: &Samples, sample: u64, len: usize) -> Vec<Range<usize>> {
 
 fn stream(ids: &[u32]) -> TokenStream {
     let mut stream = TokenStream::default();
-    stream.push(Part::Ids(ids.to_vec()));
+    stream.push(Chunk::Ids(ids.to_vec()));
     stream
 }
 

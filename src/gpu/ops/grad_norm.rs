@@ -85,7 +85,7 @@ pub const fn rate_column(group: usize) -> u32 {
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, rules: &StepRules) {
     let lengths: Vec<u64> = gradients.iter().map(length).collect();
-    let rows = Rows::of(&lengths).total();
+    let rows = PartialRows::of(&lengths).total();
     let partials = rec.tensor("partials", 1, 2 * rows, Element::F32);
     record_sums(rec, gradients, tensors, rules, partials, 0);
     finish_step(rec, partials, rows, tensors, rules);
@@ -132,7 +132,7 @@ fn gathered_sums(
     let mut total = 0;
     let rows = shares.lengths.iter().map(|lengths| {
         let first = total;
-        total += Rows::of(lengths).total();
+        total += PartialRows::of(lengths).total();
         first..total
     });
     let rows: Vec<Range<u32>> = rows.collect();
@@ -157,7 +157,7 @@ fn record_sums(
     first_partial: u32,
 ) {
     let lengths: Vec<u64> = gradients.iter().map(length).collect();
-    let rows = Rows::of(&lengths);
+    let rows = PartialRows::of(&lengths);
     let mut params = Params { blocks: rows.blocks, first_partial, ..params(tensors, rules) };
     for (segment, count) in gradients.iter().zip(rows.counts) {
         params = Params { count4: groups(length(segment)), rows: count, ..params };
@@ -174,14 +174,14 @@ fn record_sums(
 }
 
 /// Rows of the first pass.
-pub(super) struct Rows {
+pub(super) struct PartialRows {
     /// Blocks of a row.
     pub blocks: u32,
     /// Rows of each tensor.
     pub counts: Vec<u32>,
 }
 
-impl Rows {
+impl PartialRows {
     /// The rows of tensors with so many elements.
     pub fn of(lengths: &[u64]) -> Self {
         let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();

@@ -107,7 +107,7 @@ pub fn grouped_matmul_backward_weight(
 
 /// The matrices of all experts.
 struct Stack {
-    parts: Vec<Part>,
+    parts: Vec<ExpertRange>,
     /// Rows of one expert's matrix.
     out: u32,
     /// Columns.
@@ -115,7 +115,7 @@ struct Stack {
 }
 
 /// Some whole experts of a stack.
-struct Part {
+struct ExpertRange {
     tensor: Tensor,
     first_expert: u32,
     experts: u32,
@@ -133,7 +133,7 @@ impl Stack {
             assert!(tensor.cols == cols, "the parts of a stack must have the same number of columns");
             let experts = tensor.rows / out;
             first_expert += experts;
-            Part { tensor, first_expert: first_expert - experts, experts }
+            ExpertRange { tensor, first_expert: first_expert - experts, experts }
         };
         Self { parts: tensors.iter().map(part).collect(), out, cols }
     }
@@ -169,7 +169,12 @@ fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
 }
 
 /// Bindings and params of a plain product, with the part of the stack that is bound.
-fn operands(problem: Problem, [a, b, y]: [Tensor; 3], part: &Part, out: u32) -> (Vec<Binding>, Params) {
+fn operands(
+    problem: Problem,
+    [a, b, y]: [Tensor; 3],
+    part: &ExpertRange,
+    out: u32,
+) -> (Vec<Binding>, Params) {
     let params = Params {
         m: problem.m,
         n: problem.n,

@@ -1,6 +1,6 @@
 //! Sums of squares of tensors of any size and type, for norms that only the host reads.
 
-use super::grad_norm::{BLOCK, Rows, groups, length};
+use super::grad_norm::{BLOCK, PartialRows, groups, length};
 use super::{fold, per_row};
 use crate::element::Element;
 use crate::record::{Recorder, Tensor};
@@ -44,7 +44,7 @@ impl SquareSum {
 pub fn squares(rec: &mut Recorder, parts: &[Tensor], sums: Tensor, index: u32) {
     assert!(sums.cols == 4 && index < sums.rows, "{} sums have no number {index}", sums.rows);
     let lengths: Vec<u64> = parts.iter().map(length).collect();
-    let rows = Rows::of(&lengths);
+    let rows = PartialRows::of(&lengths);
     if rows.total() == 1 {
         return square_rows(rec, parts, &rows, sums, index);
     }
@@ -56,7 +56,7 @@ pub fn squares(rec: &mut Recorder, parts: &[Tensor], sums: Tensor, index: u32) {
     rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
 }
 
-fn square_rows(rec: &mut Recorder, parts: &[Tensor], rows: &Rows, partials: Tensor, first: u32) {
+fn square_rows(rec: &mut Recorder, parts: &[Tensor], rows: &PartialRows, partials: Tensor, first: u32) {
     let mut params = Params { count4: 0, rows: 0, blocks: rows.blocks, first_partial: first, index: 0 };
     for (part, &count) in parts.iter().zip(&rows.counts) {
         params = Params { count4: groups(length(part)), rows: count, ..params };

@@ -31,8 +31,16 @@ pub struct Recorder {
 impl Recorder {
     /// An empty recording for adapters with at least `capabilities`.
     pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
-        let (scopes, dispatches, exchanges, labels, kept) = Default::default();
-        Self { name, capabilities, scopes, dispatches, exchanges, labels, kept, misfit: None }
+        Self {
+            name,
+            capabilities,
+            scopes: Vec::new(),
+            dispatches: Vec::new(),
+            exchanges: Vec::new(),
+            labels: Vec::new(),
+            kept: HashSet::new(),
+            misfit: None,
+        }
     }
 
     /// The capabilities that kernel planning may rely on.

@@ -54,8 +54,14 @@ impl Recomputation<'_> {
     /// Nothing was dropped.
     pub fn new(rec: &Recorder) -> Self {
         let (start, transients) = (rec.position(), rec.transient_count());
-        let (dropped, makers, again) = Default::default();
-        Self { rule: None, start, transients, dropped, makers, again }
+        Self {
+            rule: None,
+            start,
+            transients,
+            dropped: Vec::new(),
+            makers: HashMap::new(),
+            again: HashMap::new(),
+        }
     }
 }
 

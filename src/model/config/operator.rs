@@ -29,7 +29,7 @@ pub enum Operator {
 
 /// What a layer must have for an operator to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Feature {
     /// Every layer has it.
     Any,
     /// Norms of the heads of q and k.
@@ -52,26 +52,26 @@ pub enum Part {
     SharedExpertGate,
 }
 
-struct Row {
+struct Entry {
     operator: Operator,
     path: &'static str,
-    part: Part,
+    needs: Feature,
     /// Between spaces.
     names: &'static str,
 }
 
-const fn row(operator: Operator, part: Part, path: &'static str, names: &'static str) -> Row {
-    Row { operator, path, part, names }
+const fn row(operator: Operator, needs: Feature, path: &'static str, names: &'static str) -> Entry {
+    Entry { operator, path, needs, names }
 }
 
 /// Each operator, in the order of the enum, with its path below the layer and the paths of MindFormers' operators that its
 /// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
 /// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
-const TABLE: [Row; 21] = [
-    row(Operator::AttentionNorm, Part::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
+const TABLE: [Entry; 21] = [
+    row(Operator::AttentionNorm, Feature::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
     row(
         Operator::Qkv,
-        Part::Any,
+        Feature::Any,
         "attention.wqkv",
         "attention.wq.matmul attention.wk.matmul attention.wv.matmul attention.w_qkv.matmul \
          self_attention.linear_qkv.matmul self_attention.linear_q_proj.matmul \
@@ -79,25 +79,25 @@ const TABLE: [Row; 21] = [
     ),
     row(
         Operator::QkNorm,
-        Part::QkNorm,
+        Feature::QkNorm,
         "attention.qk_norm",
         "self_attention.q_layernorm.norm self_attention.k_layernorm.norm",
     ),
     row(
         Operator::LatentQueryNorm,
-        Part::LatentQueries,
+        Feature::LatentQueries,
         "attention.q_norm",
         "self_attention.q_layernorm.norm",
     ),
     row(
         Operator::LatentNorm,
-        Part::Latent,
+        Feature::Latent,
         "attention.kv_norm",
         "self_attention.kv_layernorm.norm self_attention.k_layernorm.norm",
     ),
     row(
         Operator::LatentHeads,
-        Part::Latent,
+        Feature::Latent,
         "attention.heads",
         "self_attention.linear_q_up_proj.matmul self_attention.linear_qb.matmul \
          self_attention.linear_kv_up_proj.matmul self_attention.linear_kvb.matmul \
@@ -105,63 +105,68 @@ const TABLE: [Row; 21] = [
     ),
     row(
         Operator::FlashAttention,
-        Part::Any,
+        Feature::Any,
         "attention.flash_attention",
         "self_attention.core_attention.flash_attention",
     ),
-    row(Operator::Output, Part::Any, "attention.wo", "attention.wo.matmul self_attention.linear_proj.matmul"),
-    row(Operator::FeedForwardNorm, Part::Any, "ffn_norm", "ffn_norm.norm pre_mlp_layernorm.norm"),
+    row(
+        Operator::Output,
+        Feature::Any,
+        "attention.wo",
+        "attention.wo.matmul self_attention.linear_proj.matmul",
+    ),
+    row(Operator::FeedForwardNorm, Feature::Any, "ffn_norm", "ffn_norm.norm pre_mlp_layernorm.norm"),
     row(
         Operator::GateUp,
-        Part::Dense,
+        Feature::Dense,
         "feed_forward.w_gate_up",
         "feed_forward.w1.matmul feed_forward.w3.matmul feed_forward.w_gate_hidden.matmul mlp.linear_fc1.matmul",
     ),
     row(
         Operator::SwiGlu,
-        Part::DenseSwiGlu,
+        Feature::DenseSwiGlu,
         "feed_forward.mul",
         "feed_forward.w1.activation.silu feed_forward.activate.silu mlp.mul mlp.activation_func.mul \
          mlp.activation_func.silu",
     ),
     row(
         Operator::Gelu,
-        Part::DenseGelu,
+        Feature::DenseGelu,
         "feed_forward.gelu",
         "feed_forward.w1.activation.gelu mlp.activation_func.gelu",
     ),
-    row(Operator::Router, Part::Experts, "feed_forward.router", ""),
-    row(Operator::Permute, Part::Experts, "feed_forward.permute", ""),
+    row(Operator::Router, Feature::Experts, "feed_forward.router", ""),
+    row(Operator::Permute, Feature::Experts, "feed_forward.permute", ""),
     row(
         Operator::ExpertGateUp,
-        Part::Experts,
+        Feature::Experts,
         "feed_forward.experts.w_gate_up",
         "feed_forward.routed_experts.ffn.w1.matmul feed_forward.routed_experts.ffn.w3.matmul \
          mlp.experts.linear_fc1.matmul",
     ),
     row(
         Operator::ExpertSwiGlu,
-        Part::Experts,
+        Feature::Experts,
         "feed_forward.experts.mul",
         "feed_forward.mul feed_forward.w1.activation.silu feed_forward.routed_experts.ffn.mul \
          feed_forward.routed_experts.ffn.w1.activation.silu mlp.experts.activation_func.silu",
     ),
     row(
         Operator::ExpertDown,
-        Part::Experts,
+        Feature::Experts,
         "feed_forward.experts.w_down",
         "feed_forward.routed_experts.ffn.w2.matmul mlp.experts.linear_fc2.matmul",
     ),
     row(
         Operator::SharedGateUp,
-        Part::SharedExpert,
+        Feature::SharedExpert,
         "feed_forward.shared.w_gate_up",
         "feed_forward.shared_experts.w1.matmul feed_forward.shared_experts.w3.matmul \
          mlp.shared_experts.linear_fc1.matmul",
     ),
     row(
         Operator::SharedSwiGlu,
-        Part::SharedExpert,
+        Feature::SharedExpert,
         "feed_forward.shared.mul",
         "feed_forward.mul feed_forward.w1.activation.silu feed_forward.shared_experts.mul \
          feed_forward.shared_experts.w1.activation.silu mlp.shared_experts.mul \
@@ -169,11 +174,11 @@ const TABLE: [Row; 21] = [
     ),
     row(
         Operator::SharedDown,
-        Part::SharedExpertGate,
+        Feature::SharedExpertGate,
         "feed_forward.shared.w_down",
         "feed_forward.shared_experts.w2.matmul mlp.shared_experts.linear_fc2.matmul",
     ),
-    row(Operator::SharedGate, Part::SharedExpertGate, "feed_forward.shared.gate", ""),
+    row(Operator::SharedGate, Feature::SharedExpertGate, "feed_forward.shared.gate", ""),
 ];
 
 /// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
@@ -211,8 +216,8 @@ impl Operator {
     }
 
     /// What a layer must have for it to be there.
-    pub fn part(self) -> Part {
-        self.row().part
+    pub fn needs(self) -> Feature {
+        self.row().needs
     }
 
     /// The operator whose path is `path`.
@@ -225,7 +230,7 @@ impl Operator {
         path.strip_prefix(self.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static Entry {
         &TABLE[self as usize]
     }
 }

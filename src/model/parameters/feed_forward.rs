@@ -1,7 +1,7 @@
 //! The parameters of the second half of a block: a dense network, or a mixture of experts.
 
 use super::Linear;
-use super::scope::{Rows, Scope};
+use super::scope::{Scope, StackedRows};
 use super::spec::Role;
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
 use crate::model::names::{self, MixtureNames, Projections};
@@ -68,11 +68,11 @@ impl<P> DenseFeedForward<P> {
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let gate_up = match config.activation {
             Activation::SwiGlu => {
-                Rows::aligned(names.gate_up.iter().copied(), &[inner; 2], GATE_UP_ALIGNMENT)
+                StackedRows::aligned(names.gate_up.iter().copied(), &[inner; 2], GATE_UP_ALIGNMENT)
             }
-            Activation::Gelu(_) => Rows::new(names.gate_up.iter().copied(), &[inner]),
+            Activation::Gelu(_) => StackedRows::new(names.gate_up.iter().copied(), &[inner]),
         };
-        let down = Rows::new([names.w_down], &[width]);
+        let down = StackedRows::new([names.w_down], &[width]);
         Self {
             w_gate_up: layer.linear(
                 ["feed_forward.w_gate_up", "feed_forward.b_gate_up"],
@@ -99,7 +99,7 @@ impl<P> Mixture<P> {
         let names = MixtureNames::of(config);
         let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect();
         let [gate_up, down] = gated(&each, &names.projections, inner, config.hidden_size);
-        let (router, stack) = (Rows::new([names.router], &[experts]), Role::ExpertStack { experts });
+        let (router, stack) = (StackedRows::new([names.router], &[experts]), Role::ExpertStack { experts });
         let width = config.hidden_size;
         Self {
             router: layer.matrix(
@@ -121,7 +121,7 @@ impl<P> Shared<P> {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
         let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], &names::GATED, inner, width);
-        let gate = Rows::new([names::SHARED_GATE], &[1]);
+        let gate = StackedRows::new([names::SHARED_GATE], &[1]);
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
             w_down: layer.matrix(Role::Matrix, "feed_forward.shared.w_down", &down, inner, residual_std),
@@ -134,11 +134,11 @@ impl<P> Shared<P> {
 
 /// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each
 /// network as a tensor of its own.
-fn gated(networks: &[String], names: &Projections, inner: usize, width: usize) -> [Rows; 2] {
+fn gated(networks: &[String], names: &Projections, inner: usize, width: usize) -> [StackedRows; 2] {
     let gate_up = networks.iter().flat_map(|name| names.gate_up.map(|of| format!("{name}.{of}")));
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
     [
-        Rows::aligned(gate_up, &vec![inner; 2 * networks.len()], GATE_UP_ALIGNMENT),
-        Rows::new(down, &vec![width; networks.len()]),
+        StackedRows::aligned(gate_up, &vec![inner; 2 * networks.len()], GATE_UP_ALIGNMENT),
+        StackedRows::new(down, &vec![width; networks.len()]),
     ]
 }

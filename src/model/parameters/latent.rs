@@ -1,6 +1,6 @@
 //! The parameters of multi-head latent attention besides its first product and its last.
 
-use super::scope::{Rows, Scope};
+use super::scope::{Scope, StackedRows};
 use super::spec::Role;
 use crate::model::config::LatentAttention;
 use crate::model::names;
@@ -28,7 +28,7 @@ pub struct LatentQueries<P> {
 impl<P> Latent<P> {
     pub(super) fn declare(layer: &mut Scope<'_, P>, sizes: &LatentAttention) -> Self {
         let (heads, std) = (layer.config.num_heads, layer.config.init_std);
-        let kv = Rows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)]);
+        let kv = StackedRows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)]);
         Self {
             queries: sizes.q_rank.map(|rank| LatentQueries::declare(layer, heads * sizes.head_dim(), rank)),
             kv_norm: layer.norm_weight("attention.kv_norm", names::KV_NORM, sizes.kv_rank),
@@ -39,7 +39,7 @@ impl<P> Latent<P> {
 
 impl<P> LatentQueries<P> {
     fn declare(layer: &mut Scope<'_, P>, rows: usize, rank: usize) -> Self {
-        let (up, std) = (Rows::new([names::Q_UP], &[rows]), layer.config.init_std);
+        let (up, std) = (StackedRows::new([names::Q_UP], &[rows]), layer.config.init_std);
         Self {
             norm: layer.norm_weight("attention.q_norm", names::Q_NORM, rank),
             w_up: layer.matrix(Role::Matrix, "attention.w_uq", &up, rank, std),
@@ -49,7 +49,7 @@ impl<P> LatentQueries<P> {
 
 /// The rows of the first product: the latent vector of the queries or their heads, then that of keys and values and the part
 /// of the keys that rotates.
-pub(super) fn down_rows(sizes: &LatentAttention, heads: usize) -> Rows {
+pub(super) fn down_rows(sizes: &LatentAttention, heads: usize) -> StackedRows {
     let of_q = if sizes.q_rank.is_some() { names::Q_DOWN } else { names::Q };
-    Rows::new([of_q, names::KV_DOWN], &[sizes.q_cols(heads), sizes.kv_rank + sizes.rope_dim])
+    StackedRows::new([of_q, names::KV_DOWN], &[sizes.q_cols(heads), sizes.kv_rank + sizes.rope_dim])
 }

@@ -24,14 +24,14 @@ pub(super) struct Scope<'a, P> {
 #[derive(Default)]
 pub(super) struct Streams {
     of_model: u64,
-    of_adapters: u64,
+    of_lora: u64,
 }
 
 /// The first stream of adapters.
-const ADAPTER_STREAM: u64 = 1 << 32;
+const LORA_STREAM: u64 = 1 << 32;
 
 /// The rows of a matrix, in pieces that files hold under names of their own; padding rows between them are zero.
-pub(super) struct Rows {
+pub(super) struct StackedRows {
     /// Name, first row, rows.
     pieces: Vec<(String, usize, usize)>,
     /// Rows as stored.
@@ -50,8 +50,17 @@ impl<'a, P> Scope<'a, P> {
         streams: &'a mut Streams,
     ) -> Self {
         let names = Names::of(config.family);
-        let (path, name) = Default::default();
-        Self { config, names, make, streams, layer: None, linears: 0, path, name }
+
+        Self {
+            config,
+            names,
+            make,
+            streams,
+            layer: None,
+            linears: 0,
+            path: String::new(),
+            name: String::new(),
+        }
     }
 
     /// Layer number `layer`; numbers from `num_layers` on are blocks of multi-token prediction.
@@ -85,11 +94,17 @@ impl<'a, P> Scope<'a, P> {
 
     /// A table (rows, D) under one name.
     pub fn table(&mut self, role: Role, path: &str, name: &str, rows: usize) -> P {
-        self.matrix(role, path, &Rows::new([name], &[rows]), self.config.hidden_size, self.config.init_std)
+        self.matrix(
+            role,
+            path,
+            &StackedRows::new([name], &[rows]),
+            self.config.hidden_size,
+            self.config.init_std,
+        )
     }
 
     /// A matrix of `cols` columns, initialised with standard deviation `std`.
-    pub fn matrix(&mut self, role: Role, path: &str, rows: &Rows, cols: usize, std: f64) -> P {
+    pub fn matrix(&mut self, role: Role, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let pieces = rows.pieces(&self.name, "weight");
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces)
     }
@@ -99,7 +114,7 @@ impl<'a, P> Scope<'a, P> {
     pub fn linear(
         &mut self,
         [weight, bias]: [&str; 2],
-        rows: &Rows,
+        rows: &StackedRows,
         cols: usize,
         std: f64,
         has_bias: bool,
@@ -111,7 +126,7 @@ impl<'a, P> Scope<'a, P> {
         Linear {
             weight: self.declare(Role::Matrix, weight, [rows.stored, cols], init, pieces.clone()),
             bias: has_bias.then(|| self.bias(bias, rows)),
-            adapter: self.adapter(weight, &pieces, cols),
+            lora: self.lora(weight, &pieces, cols),
         }
     }
 
@@ -121,28 +136,28 @@ impl<'a, P> Scope<'a, P> {
         NormWeights {
             weight: self.norm_weight(weight, name, width),
             bias: (self.config.norm == Norm::LayerNorm)
-                .then(|| self.bias(bias, &Rows::new([name], &[width]))),
+                .then(|| self.bias(bias, &StackedRows::new([name], &[width]))),
         }
     }
 
     /// The weight of a norm over `cols` elements.
     pub fn norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
-        self.norm_of(path, &Rows::new([name], &[cols]))
+        self.norm_of(path, &StackedRows::new([name], &[cols]))
     }
 
     /// The weight of a norm over the dimensions of q's or k's heads.
     pub fn head_norm(&mut self, path: &str, name: &str) -> P {
-        let rows = Rows::new([name], &[self.config.head_dim]);
+        let rows = StackedRows::new([name], &[self.config.head_dim]);
         self.norm_of(path, &rows.with_heads(InterleavedHeads::of(self.config), 1))
     }
 
-    fn norm_of(&mut self, path: &str, rows: &Rows) -> P {
+    fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "weight");
         self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces)
     }
 
     /// A bias: one element for each row of a matrix.
-    fn bias(&mut self, path: &str, rows: &Rows) -> P {
+    fn bias(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "bias");
         self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces)
     }
@@ -162,10 +177,10 @@ impl<'a, P> Scope<'a, P> {
         pieces: Vec<Piece>,
     ) -> P {
         let path = format!("{}{path}", self.path);
-        let is_adapter = role == Role::Adapter;
-        let trains = is_adapter || self.config.low_rank.is_none();
+        let is_lora = role == Role::Lora;
+        let trains = is_lora || self.config.low_rank.is_none();
         let (decays, group, rule) = (role != Role::Vector, 0, UpdateRule::Elementwise);
-        let stream = self.streams.take(is_adapter);
+        let stream = self.streams.take(is_lora);
         // Scores decide which experts are chosen, so their rounding would change more than their last digits.
         let compute = if role == Role::Router { Element::F32 } else { self.config.compute };
         let share = None;
@@ -189,15 +204,14 @@ impl<'a, P> Scope<'a, P> {
 }
 
 impl Streams {
-    fn take(&mut self, is_adapter: bool) -> u64 {
-        let (taken, first) =
-            if is_adapter { (&mut self.of_adapters, ADAPTER_STREAM) } else { (&mut self.of_model, 0) };
+    fn take(&mut self, is_lora: bool) -> u64 {
+        let (taken, first) = if is_lora { (&mut self.of_lora, LORA_STREAM) } else { (&mut self.of_model, 0) };
         *taken += 1;
         first + *taken - 1
     }
 }
 
-impl Rows {
+impl StackedRows {
     /// Pieces of these sizes, one after the other: a name each, or one name for all of them as a single piece.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>, sizes: &[usize]) -> Self {
         Self::aligned(names, sizes, 1)

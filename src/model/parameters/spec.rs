@@ -66,7 +66,7 @@ pub enum Role {
     /// The weight of a norm or a bias: one row.
     Vector,
     /// A factor of low-rank adapters.
-    Adapter,
+    Lora,
 }
 
 /// How a parameter is updated.
@@ -171,7 +171,7 @@ impl Spec {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
-            Role::Matrix | Role::Router | Role::Vector | Role::Adapter => None,
+            Role::Matrix | Role::Router | Role::Vector | Role::Lora => None,
         }
     }
 

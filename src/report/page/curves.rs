@@ -1,6 +1,6 @@
 //! The numbers of all steps of a run, by key: what the page draws.
 
-use super::line::{self, Place, Reading};
+use super::line::{self, Reading, Slot};
 use super::marks::Marks;
 use super::series::Series;
 
@@ -162,22 +162,22 @@ impl Curves {
 }
 
 impl Reading for Curves {
-    fn number(&mut self, key: &str, place: Place<'_>, value: f64) {
+    fn number(&mut self, key: &str, place: Slot<'_>, value: f64) {
         match (place, key) {
             // A cast of NaN is 0, which is no step.
-            (Place::Whole, "step") => self.line.step = Some(value as u64).filter(|step| *step > 0),
-            (Place::Whole, "global_step") => self.line.updates = Some(value as u64),
-            (Place::Whole, _) => {
+            (Slot::Whole, "step") => self.line.step = Some(value as u64).filter(|step| *step > 0),
+            (Slot::Whole, "global_step") => self.line.updates = Some(value as u64),
+            (Slot::Whole, _) => {
                 let family = self.index(key);
                 self.note(family, 0, String::new, str::is_empty, value);
             }
-            (Place::Item(index), _) => {
+            (Slot::Item(index), _) => {
                 let family = self.index(key);
                 self.next = family; // for the next item
                 let name = || index.to_string();
                 self.note(family, index, name, |name| name.parse() == Ok(index), value);
             }
-            (Place::Tag(tag), _) => {
+            (Slot::Tag(tag), _) => {
                 let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
                 let family = self.index(&format!("{key}/{group}"));
                 self.next = family;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::curves::MOST_BINS;
 use super::run_data::RunData;
 use super::run_files::{Known, RunFiles};
-use crate::durable::Place;
+use crate::durable::ChosenBy;
 use crate::error::Result;
 
 const HTML: &str = include_str!("web/page.html");
@@ -67,7 +67,7 @@ pub fn live_data(run: &RunFiles, known: Option<Known>, is_running: bool) -> Stri
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(path: &Path, page: &str, place: Place) -> Result<()> {
+pub fn write(path: &Path, page: &str, place: ChosenBy) -> Result<()> {
     place.write(path, page.as_bytes())
 }
 

@@ -9,14 +9,14 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 /// What a line says of its step. `null` is NaN.
 pub(super) trait Reading {
     /// A number of `key`, at a place in its value.
-    fn number(&mut self, key: &str, place: Place<'_>, value: f64);
+    fn number(&mut self, key: &str, place: Slot<'_>, value: f64);
     /// Something that is so or not.
     fn flag(&mut self, key: &str, is_so: bool);
 }
 
 /// Where a number stands in the value of a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum Slot<'a> {
     /// It is the value.
     Whole,
     /// At this index of a list.
@@ -45,7 +45,7 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 struct Value<'a, R> {
     reading: &'a mut R,
     key: &'a str,
-    place: Place<'a>,
+    place: Slot<'a>,
 }
 
 impl<'de, R: Reading> Visitor<'de> for Line<'_, R> {
@@ -57,7 +57,7 @@ impl<'de, R: Reading> Visitor<'de> for Line<'_, R> {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
         while let Some(Key(key)) = map.next_key()? {
-            map.next_value_seed(Value { reading: &mut *self.0, key: &key, place: Place::Whole })?;
+            map.next_value_seed(Value { reading: &mut *self.0, key: &key, place: Slot::Whole })?;
         }
         Ok(())
     }
@@ -65,12 +65,12 @@ impl<'de, R: Reading> Visitor<'de> for Line<'_, R> {
 
 impl<R> Value<'_, R> {
     /// What is at a place in this value.
-    fn at<'b>(&'b mut self, place: Place<'b>) -> Value<'b, R> {
+    fn at<'b>(&'b mut self, place: Slot<'b>) -> Value<'b, R> {
         Value { reading: self.reading, key: self.key, place }
     }
 
     fn is_nested(&self) -> bool {
-        !matches!(self.place, Place::Whole)
+        !matches!(self.place, Slot::Whole)
     }
 }
 
@@ -123,7 +123,7 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
             return Ok(());
         }
         let mut index = 0;
-        while items.next_element_seed(self.at(Place::Item(index)))?.is_some() {
+        while items.next_element_seed(self.at(Slot::Item(index)))?.is_some() {
             index += 1;
         }
         Ok(())
@@ -133,7 +133,7 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
         while let Some(Key(tag)) = map.next_key()? {
             match self.is_nested() {
                 true => drop(map.next_value::<IgnoredAny>()?),
-                false => map.next_value_seed(self.at(Place::Tag(&tag)))?,
+                false => map.next_value_seed(self.at(Slot::Tag(&tag)))?,
             }
         }
         Ok(())
@@ -149,11 +149,11 @@ mod tests {
     struct Heard(Vec<String>);
 
     impl Reading for Heard {
-        fn number(&mut self, key: &str, place: Place<'_>, value: f64) {
+        fn number(&mut self, key: &str, place: Slot<'_>, value: f64) {
             self.0.push(match place {
-                Place::Whole => format!("{key}={value}"),
-                Place::Item(index) => format!("{key}[{index}]={value}"),
-                Place::Tag(tag) => format!("{key}/{tag}={value}"),
+                Slot::Whole => format!("{key}={value}"),
+                Slot::Item(index) => format!("{key}[{index}]={value}"),
+                Slot::Tag(tag) => format!("{key}/{tag}={value}"),
             });
         }
 

@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::other::{Fate, words};
 use super::path::join;
-use super::setting::{Kind, Setting, Words};
+use super::setting::{Setting, ValueKind, Words};
 use super::source::{Source, unknown_type};
 use super::table::{RowText, Table};
 
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         let built = T::WORDS.iter().map(|(word, _)| *word);
         let found = T::named(word);
         if found.is_none() && words(planned).any(|planned| planned == word) {
-            let expected = Kind::Words(T::firsts().collect()).expected();
+            let expected = ValueKind::Words(T::firsts().collect()).expected();
             self.fault(key, format!("`{word}` is not built yet; write {expected}"));
         } else if found.is_none() && node.word().is_none() {
             self.fault(key, format!("expected {}, found {node}", T::kind().expected()));

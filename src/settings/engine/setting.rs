@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// What kind of value a key takes, for messages and documentation.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// A whole number from 0.
     Whole,
     /// A whole number of either sign.
@@ -20,12 +20,12 @@ pub(crate) enum Kind {
     /// One of these words.
     Words(Vec<&'static str>),
     /// One or several of this kind.
-    List(Box<Kind>),
+    List(Box<ValueKind>),
     /// Several shapes, in words.
     Form(&'static str),
 }
 
-impl Kind {
+impl ValueKind {
     /// What a message says was expected.
     pub fn expected(&self) -> String {
         match self {
@@ -50,7 +50,7 @@ impl Kind {
 /// A type that a key can have.
 pub(crate) trait Setting: Clone {
     /// What kind of value it is.
-    fn kind() -> Kind;
+    fn kind() -> ValueKind;
 
     /// The value, if `node` has the right shape; none for a type that only its row's own reader can read.
     fn from_node(_: &Node) -> Option<Self> {
@@ -109,8 +109,8 @@ macro_rules! words {
 pub(crate) use words;
 
 impl<T: Words> Setting for T {
-    fn kind() -> Kind {
-        Kind::Words(T::WORDS.iter().map(|(word, _)| *word).collect())
+    fn kind() -> ValueKind {
+        ValueKind::Words(T::WORDS.iter().map(|(word, _)| *word).collect())
     }
 
     fn from_node(node: &Node) -> Option<Self> {
@@ -125,7 +125,7 @@ impl<T: Words> Setting for T {
 macro_rules! scalars {
     ($($type:ty: $kind:expr, $read:expr;)*) => {
         $(impl Setting for $type {
-            fn kind() -> Kind {
+            fn kind() -> ValueKind {
                 $kind
             }
 
@@ -141,15 +141,15 @@ macro_rules! scalars {
 }
 
 scalars! {
-    u64: Kind::Whole, whole;
-    usize: Kind::Whole, whole;
-    i64: Kind::Integer, whole;
-    f64: Kind::Number, real;
-    bool: Kind::Switch, switch;
-    String: Kind::Text, text;
-    PathBuf: Kind::Text, |node| text(node).map(Self::from);
+    u64: ValueKind::Whole, whole;
+    usize: ValueKind::Whole, whole;
+    i64: ValueKind::Integer, whole;
+    f64: ValueKind::Number, real;
+    bool: ValueKind::Switch, switch;
+    String: ValueKind::Text, text;
+    PathBuf: ValueKind::Text, |node| text(node).map(Self::from);
     // A value that its section makes sense of.
-    Node: Kind::Form("a number or a section"), |node: &Node| Some(node.clone());
+    Node: ValueKind::Form("a number or a section"), |node: &Node| Some(node.clone());
 }
 
 /// Files of MindFormers write some whole numbers as `8.0`.
@@ -197,7 +197,7 @@ fn text(node: &Node) -> Option<String> {
 }
 
 impl<T: Setting> Setting for Option<T> {
-    fn kind() -> Kind {
+    fn kind() -> ValueKind {
         T::kind()
     }
 
@@ -215,8 +215,8 @@ impl<T: Setting> Setting for Option<T> {
 }
 
 impl<T: Setting> Setting for Vec<T> {
-    fn kind() -> Kind {
-        Kind::List(Box::new(T::kind()))
+    fn kind() -> ValueKind {
+        ValueKind::List(Box::new(T::kind()))
     }
 
     fn from_node(node: &Node) -> Option<Self> {

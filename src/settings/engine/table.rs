@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::other::{Fate, Other, words};
 use super::range::Range;
-use super::setting::Kind;
+use super::setting::ValueKind;
 
 /// The rows of a section as data: for known keys, suggestions and documentation.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct RowText {
     /// Its default, if it has one of its own.
     pub default: Option<Node>,
     /// What kind of value it takes.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// What numbers it takes.
     pub range: Option<Range>,
     /// The types of the section that read it; empty: all.

@@ -68,8 +68,8 @@ impl Bytes {
 }
 
 impl Setting for Bytes {
-    fn kind() -> Kind {
-        Kind::Form("a size such as 8GB or 512MB")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a size such as 8GB or 512MB")
     }
 
     fn from_node(node: &Node) -> Option<Self> {

@@ -196,8 +196,8 @@ fn check_task(source: &Source, task: &str, dataset: &str) {
 }
 
 impl Setting for Tokenizer {
-    fn kind() -> Kind {
-        Kind::Form("a path or a section with `tokenizer_file`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a path or a section with `tokenizer_file`")
     }
 
     fn to_node(&self) -> Option<Node> {

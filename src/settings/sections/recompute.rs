@@ -18,7 +18,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use amount::{Amount, Count, Row};
+pub use amount::{Amount, Count, CountsOfInterleave};
 pub use operators::Operators;
 pub use rows::{Recompute, SELECTIONS};
 pub use selection::Selection;
@@ -30,7 +30,7 @@ use super::parallel::{Distribution, Parallelism};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 use choice::Choice;
-use operators::Parts;
+use operators::LayerFeatures;
 use selection::{Selected, remove_excluded};
 use stages::{Chunks, Stages};
 
@@ -56,7 +56,7 @@ pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: 
     let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
     let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
     if is_sound && ["model.arch", "parallel_config", PATH].iter().all(|path| source.is_sound(path)) {
-        resolve(&mut recompute, &reader, Parts { model, moe }, parallel);
+        resolve(&mut recompute, &reader, LayerFeatures { model, moe }, parallel);
     }
     // `layers` and `operators` say it all now, without the stages that counts need.
     recompute.selections().into_iter().for_each(|selection| *selection = Selection::NONE);
@@ -65,7 +65,12 @@ pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: 
 }
 
 /// Turns counts of layers into `layers` and `operators`, and says which they are.
-fn resolve(recompute: &mut Recompute, reader: &Reader<'_>, parts: Parts<'_>, parallel: &Distribution) {
+fn resolve(
+    recompute: &mut Recompute,
+    reader: &Reader<'_>,
+    parts: LayerFeatures<'_>,
+    parallel: &Distribution,
+) {
     let layers = parts.model.num_layers.saturating_add(parts.model.mtp_depth.unwrap_or(0));
     let counts_stages = recompute.counts_stages();
     if !counts_stages {

@@ -76,8 +76,8 @@ pub enum Resume {
 }
 
 impl Setting for Resume {
-    fn kind() -> Kind {
-        Kind::Form("True, False, auto or the name of a checkpoint")
+    fn kind() -> ValueKind {
+        ValueKind::Form("True, False, auto or the name of a checkpoint")
     }
 
     fn from_node(node: &Node) -> Option<Self> {

@@ -4,9 +4,9 @@
 //! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
-mod adapter;
 mod feed_forward;
 mod latent;
+mod lora;
 mod qkv;
 
 pub(super) use feed_forward::FeedForward;

@@ -50,7 +50,7 @@ impl LowRank {
 
 impl Shape {
     /// (name, number of elements) of both factors of every adapter, given those of the model.
-    pub(super) fn adapter_parameters(&self, model: &[(String, usize)]) -> Vec<(String, usize)> {
+    pub(super) fn lora_parameters(&self, model: &[(String, usize)]) -> Vec<(String, usize)> {
         let Some(low_rank) = &self.low_rank else { return Vec::new() };
         let factors = |(name, count): &(String, usize)| {
             let module = name.strip_suffix(".weight").filter(|module| low_rank.modules.contains(*module))?;

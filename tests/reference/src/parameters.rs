@@ -12,7 +12,7 @@ impl Shape {
             Architecture::Llama => self.llama_parameters(),
             Architecture::Gpt2 { .. } => self.gpt2_parameters(),
         };
-        list.extend(self.adapter_parameters(&list));
+        list.extend(self.lora_parameters(&list));
         list
     }
 

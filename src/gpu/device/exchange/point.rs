@@ -40,10 +40,10 @@ pub(in crate::gpu::device) struct DeviceRange {
 /// What the ranks of a group do with bytes on the host.
 pub(in crate::gpu::device) struct Work {
     group: Group,
-    kind: Kind,
+    kind: Operation,
 }
 
-enum Kind {
+enum Operation {
     /// Adds runs of bytes with elements of one type each.
     AllReduce(Vec<(Range<usize>, Sum)>),
     /// Adds the parts and keeps one's own.
@@ -113,7 +113,7 @@ impl HostBytes {
 impl Work {
     /// What is done in `exchange`, unless it adds elements in 16 bits.
     fn of(exchange: &Exchange) -> Option<Self> {
-        Some(Self { group: exchange.group.clone(), kind: Kind::of(&exchange.collective)? })
+        Some(Self { group: exchange.group.clone(), kind: Operation::of(&exchange.collective)? })
     }
 
     /// Exchanges the bytes with the other ranks of the group; runs on the thread that communicates.
@@ -123,23 +123,23 @@ impl Work {
     pub fn run(&self, transport: &mut dyn Transport, bytes: &mut HostBytes) -> Result<()> {
         let HostBytes { sources, results, received } = bytes;
         match &self.kind {
-            Kind::AllReduce(runs) => {
+            Operation::AllReduce(runs) => {
                 results.copy_from_slice(sources);
                 runs.iter().try_for_each(|(run, sum)| {
                     all_reduce(transport, &self.group, &mut results[run.clone()], *sum, received)
                 })
             }
-            Kind::ReduceScatter(parts, sum) => {
+            Operation::ReduceScatter(parts, sum) => {
                 reduce_scatter(transport, &self.group, sources, parts, received, results, *sum)
             }
-            Kind::AllGather(parts) => {
+            Operation::AllGather(parts) => {
                 let Some(own) = self.group.place(transport.rank()) else { return Ok(()) };
                 results[parts[own].clone()].copy_from_slice(sources);
                 all_gather(transport, &self.group, results, parts)
             }
-            Kind::Send(to) => transport.exchange(&[(*to, sources)], &mut []),
-            Kind::Receive(from) => transport.exchange(&[], &mut [(*from, results)]),
-            Kind::Rows { offsets_bytes, to_experts, .. } => {
+            Operation::Send(to) => transport.exchange(&[(*to, sources)], &mut []),
+            Operation::Receive(from) => transport.exchange(&[], &mut [(*from, results)]),
+            Operation::Rows { offsets_bytes, to_experts, .. } => {
                 let Some(map) = self.row_map(transport.rank(), sources) else { return Ok(()) };
                 let rows = &sources[*offsets_bytes..];
                 match to_experts {
@@ -155,26 +155,26 @@ impl Work {
     /// How many of the bytes that were copied from the device count; `start` are the first of them, at least
     /// [`head`](Self::head).
     pub fn used(&self, rank: usize, start: &[u8]) -> Option<usize> {
-        let Kind::Rows { offsets_bytes, to_experts, .. } = self.kind else { return None };
+        let Operation::Rows { offsets_bytes, to_experts, .. } = self.kind else { return None };
         Some(offsets_bytes + self.row_map(rank, start)?.used(to_experts))
     }
 
     /// Bytes at the start that say how many of the others count; 0 if all do.
     pub fn head(&self) -> usize {
         match self.kind {
-            Kind::Rows { offsets_bytes, .. } => offsets_bytes,
+            Operation::Rows { offsets_bytes, .. } => offsets_bytes,
             _ => 0,
         }
     }
 
     fn row_map(&self, rank: usize, sources: &[u8]) -> Option<RowMap> {
-        let Kind::Rows { offsets_bytes, experts, row_bytes, .. } = self.kind else { return None };
+        let Operation::Rows { offsets_bytes, experts, row_bytes, .. } = self.kind else { return None };
         let place = self.group.place(rank)?;
         Some(RowMap::read(&sources[..offsets_bytes], experts, self.group.size(), place, row_bytes))
     }
 }
 
-impl Kind {
+impl Operation {
     /// What is done for `collective`, unless it adds elements in 16 bits.
     fn of(collective: &Collective) -> Option<Self> {
         let in_host = |parts: &[Range<u64>]| {
@@ -285,7 +285,7 @@ mod tests {
             for exchange in &exchanges {
                 let work = Work::of(exchange).expect("sums of f32");
                 bytes.fit(&exchange.room());
-                if let Kind::ReduceScatter(parts, _) = &work.kind {
+                if let Operation::ReduceScatter(parts, _) = &work.kind {
                     bytes.results.resize(parts[rank].len(), 0);
                 }
                 let offsets = offsets();

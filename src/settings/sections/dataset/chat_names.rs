@@ -37,8 +37,8 @@ impl ChatNames {
 }
 
 impl Setting for ChatNames {
-    fn kind() -> Kind {
-        Kind::Form("a section of names, such as `from_keyword`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a section of names, such as `from_keyword`")
     }
 
     fn to_node(&self) -> Option<Node> {

@@ -25,8 +25,8 @@ impl Default for Split {
 }
 
 impl Setting for Paths {
-    fn kind() -> Kind {
-        Kind::Form("a path, or weights and paths in turns")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a path, or weights and paths in turns")
     }
 
     fn to_node(&self) -> Option<Node> {
@@ -59,8 +59,8 @@ impl Split {
 }
 
 impl Setting for Split {
-    fn kind() -> Kind {
-        Kind::Form("one to three shares, as text or a list")
+    fn kind() -> ValueKind {
+        ValueKind::Form("one to three shares, as text or a list")
     }
 
     fn from_node(node: &Node) -> Option<Self> {

@@ -37,8 +37,8 @@ const UNREAD: &str = "rows are filled to seq_length, and what fills them is neit
 const KINDS: &str = "AlpacaInstructDataHandler PackingHandler take rename_column remove_columns";
 
 impl Setting for Handlers {
-    fn kind() -> Kind {
-        Kind::Form("a list of sections, each with a `type`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a list of sections, each with a `type`")
     }
 
     fn to_node(&self) -> Option<Node> {

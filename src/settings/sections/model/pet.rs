@@ -63,8 +63,8 @@ impl Words for FactorInit {
 }
 
 impl Setting for Pet {
-    fn kind() -> Kind {
-        Kind::Form("a section with a `pet_type`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a section with a `pet_type`")
     }
 
     fn to_node(&self) -> Option<Node> {

@@ -50,8 +50,8 @@ words! {
 
 /// With every parameter in place that the method takes.
 impl Setting for Scaling {
-    fn kind() -> Kind {
-        Kind::Form("a section with `rope_type`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a section with `rope_type`")
     }
 
     fn to_node(&self) -> Option<Node> {

@@ -206,8 +206,8 @@ impl std::fmt::Debug for ModelType {
 }
 
 impl Setting for ModelType {
-    fn kind() -> Kind {
-        Kind::Words(TYPES.iter().map(|entry| entry.word).collect())
+    fn kind() -> ValueKind {
+        ValueKind::Words(TYPES.iter().map(|entry| entry.word).collect())
     }
 
     fn from_node(node: &Node) -> Option<Self> {

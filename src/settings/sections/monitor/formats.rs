@@ -1,6 +1,6 @@
 //! Where a watched number goes.
 
-use crate::settings::engine::{Kind, Node, Setting};
+use crate::settings::engine::{Node, Setting, ValueKind};
 
 /// Where a number goes; nowhere by default, and then it is not computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,8 @@ impl Formats {
 }
 
 impl Setting for Formats {
-    fn kind() -> Kind {
-        Kind::Form("log, tensorboard or a list of both")
+    fn kind() -> ValueKind {
+        ValueKind::Form("log, tensorboard or a list of both")
     }
 
     fn from_node(node: &Node) -> Option<Self> {

@@ -2,7 +2,7 @@
 
 use super::rows::Parallel;
 use super::{PATH, ParallelMode, Parallelism, Started};
-use crate::ranks::{RankLayout, MAX_RANKS};
+use crate::ranks::{MAX_RANKS, RankLayout};
 use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;

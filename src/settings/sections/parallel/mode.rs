@@ -29,8 +29,8 @@ const MODES: [(ParallelMode, &str, &str); 6] = [
 ];
 
 impl Setting for ParallelMode {
-    fn kind() -> Kind {
-        Kind::Form("0, 1, 2, 3 or a word such as SEMI_AUTO_PARALLEL")
+    fn kind() -> ValueKind {
+        ValueKind::Form("0, 1, 2, 3 or a word such as SEMI_AUTO_PARALLEL")
     }
 
     fn from_node(node: &Node) -> Option<Self> {

@@ -11,12 +11,12 @@ pub enum Amount {
     /// Of each stage, dealt to its interleaves in turn; stages at the end without a count have 0.
     Stages(Vec<Count>),
     /// Of each interleave.
-    Chunks(Vec<Row>),
+    Chunks(Vec<CountsOfInterleave>),
 }
 
 /// How many layers of one interleave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Row {
+pub enum CountsOfInterleave {
     /// All layers, or none.
     Every(bool),
     /// Of each stage.
@@ -40,7 +40,7 @@ impl Amount {
     pub(super) fn read(node: &Node) -> Result<Self, String> {
         match node {
             Node::List(items) if items.iter().any(|item| matches!(item, Node::List(_))) => {
-                items.iter().map(Row::read).collect::<Result<_, _>>().map(Self::Chunks)
+                items.iter().map(CountsOfInterleave::read).collect::<Result<_, _>>().map(Self::Chunks)
             }
             Node::List(items) => counts(items).map(Self::Stages),
             _ => bool::from_node(node).map(Self::Every).ok_or_else(|| node.to_string()),
@@ -75,7 +75,7 @@ impl Amount {
     }
 }
 
-impl Row {
+impl CountsOfInterleave {
     fn read(node: &Node) -> Result<Self, String> {
         match node {
             Node::List(items) => counts(items).map(Self::Stages),
@@ -116,8 +116,8 @@ impl Count {
 }
 
 impl Setting for Amount {
-    fn kind() -> Kind {
-        Kind::Form(
+    fn kind() -> ValueKind {
+        ValueKind::Form(
             "True, False, or how many layers of each pipeline stage as in [2, 1], or such a list for each interleave",
         )
     }
@@ -126,12 +126,12 @@ impl Setting for Amount {
         Some(match self {
             Self::Every(all) => (*all).into(),
             Self::Stages(counts) => Node::List(counts.iter().map(Count::node).collect()),
-            Self::Chunks(rows) => Node::List(rows.iter().map(Row::node).collect()),
+            Self::Chunks(rows) => Node::List(rows.iter().map(CountsOfInterleave::node).collect()),
         })
     }
 }
 
-impl Row {
+impl CountsOfInterleave {
     fn node(&self) -> Node {
         match self {
             Self::Every(all) => (*all).into(),

@@ -1,6 +1,6 @@
 //! What patterns select in each layer of a model, and what the log says of it.
 
-use super::operators::{Operators, Parts, paths};
+use super::operators::{LayerFeatures, Operators, paths};
 use super::rows::Recompute;
 use super::selection::{Pattern, Selected};
 use super::stages::{Chunks, Stages};
@@ -44,7 +44,7 @@ impl Choice {
     }
 
     /// Logs the layers of each pattern as MindFormers does, and what a pattern does not do.
-    pub fn note(&self, reader: &Reader<'_>, parts: &Parts<'_>) {
+    pub fn note(&self, reader: &Reader<'_>, parts: &LayerFeatures<'_>) {
         let Self { key, patterns } = self;
         if self.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl Choice {
     }
 
     /// Why a pattern selects nothing, if so.
-    fn idle(&self, chosen: &Chosen, parts: &Parts<'_>) -> Option<String> {
+    fn idle(&self, chosen: &Chosen, parts: &LayerFeatures<'_>) -> Option<String> {
         let Chosen { text, pattern, layers, .. } = chosen;
         if layers.iter().any(|layer| !self.found_by(chosen, *layer, parts).operators.is_empty()) {
             return None;
@@ -86,7 +86,7 @@ impl Choice {
     }
 
     /// What the key selects in `layer`.
-    fn found(&self, layer: usize, parts: &Parts<'_>) -> Found {
+    fn found(&self, layer: usize, parts: &LayerFeatures<'_>) -> Found {
         let mut all = Found::default();
         for chosen in self.patterns.iter().filter(|chosen| chosen.layers.contains(&layer)) {
             let Found { names, operators } = self.found_by(chosen, layer, parts);
@@ -100,7 +100,7 @@ impl Choice {
 
     /// What `chosen` selects in `layer`: an operator whose name it matches, or where the key takes modules also all operators
     /// of a module.
-    fn found_by(&self, chosen: &Chosen, layer: usize, parts: &Parts<'_>) -> Found {
+    fn found_by(&self, chosen: &Chosen, layer: usize, parts: &LayerFeatures<'_>) -> Found {
         let takes_modules = self.key == "select_recompute";
         let mut found = Found::default();
         for operator in parts.operators(layer) {
@@ -122,7 +122,7 @@ pub(super) fn apply(
     choices: &[Choice],
     recompute: &mut Recompute,
     source: &Source,
-    parts: &Parts<'_>,
+    parts: &LayerFeatures<'_>,
     layers: usize,
 ) {
     let (selects, excludes) = choices.split_at(2);

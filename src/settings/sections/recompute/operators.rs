@@ -1,6 +1,6 @@
 //! `operators`: layers by operator, and what the documentation says of operators.
 
-use crate::model::config::{Activation, Operator, Part, WITHOUT_OUTPUT};
+use crate::model::config::{Activation, Feature, Operator, WITHOUT_OUTPUT};
 use crate::settings::engine::*;
 use crate::settings::sections::model::Model;
 use crate::settings::sections::moe::Moe;
@@ -8,28 +8,28 @@ use std::fmt::Write;
 
 /// Which operators the layers of a model have.
 #[derive(Clone, Copy)]
-pub(super) struct Parts<'a> {
+pub(super) struct LayerFeatures<'a> {
     pub model: &'a Model,
     pub moe: Option<&'a Moe>,
 }
 
-impl Parts<'_> {
+impl LayerFeatures<'_> {
     /// Whether `layer` has `operator`.
     pub fn has(&self, operator: Operator, layer: usize) -> bool {
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
-        match operator.part() {
-            Part::Any => true,
-            Part::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
-            Part::Latent => self.model.kv_lora_rank.is_some(),
-            Part::LatentQueries => self.model.q_lora_rank.is_some(),
-            Part::Dense => mixture.is_none(),
-            Part::DenseSwiGlu => mixture.is_none() && has_gate,
-            Part::DenseGelu => mixture.is_none() && !has_gate,
-            Part::Experts => mixture.is_some(),
-            Part::SharedExpert => shared.is_some(),
-            Part::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
+        match operator.needs() {
+            Feature::Any => true,
+            Feature::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
+            Feature::Latent => self.model.kv_lora_rank.is_some(),
+            Feature::LatentQueries => self.model.q_lora_rank.is_some(),
+            Feature::Dense => mixture.is_none(),
+            Feature::DenseSwiGlu => mixture.is_none() && has_gate,
+            Feature::DenseGelu => mixture.is_none() && !has_gate,
+            Feature::Experts => mixture.is_some(),
+            Feature::SharedExpert => shared.is_some(),
+            Feature::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
         }
     }
 
@@ -78,8 +78,8 @@ impl Operators {
 }
 
 impl Setting for Operators {
-    fn kind() -> Kind {
-        Kind::Form("layers by operator as in {feed_forward.mul: [0, 1]}")
+    fn kind() -> ValueKind {
+        ValueKind::Form("layers by operator as in {feed_forward.mul: [0, 1]}")
     }
 
     fn to_node(&self) -> Option<Node> {
@@ -99,7 +99,7 @@ pub(super) fn paths(operators: impl IntoIterator<Item = Operator>) -> Vec<&'stat
 pub(super) fn check(
     operators: &mut Operators,
     reader: &Reader<'_>,
-    parts: &Parts<'_>,
+    parts: &LayerFeatures<'_>,
     layers: usize,
     selects: bool,
 ) {

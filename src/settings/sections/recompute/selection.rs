@@ -145,8 +145,8 @@ fn is_pattern(node: &Node) -> bool {
 }
 
 impl Setting for Selection {
-    fn kind() -> Kind {
-        Kind::Form(
+    fn kind() -> ValueKind {
+        ValueKind::Form(
             "True, False, how many layers of each pipeline stage as in [2, 1], such a list for each interleave, a list of \
              patterns, or a section of patterns and layers",
         )

@@ -96,8 +96,8 @@ impl Stages {
 }
 
 impl Setting for Offset {
-    fn kind() -> Kind {
-        Kind::Form(
+    fn kind() -> ValueKind {
+        ValueKind::Form(
             "a whole number, one for each pipeline stage as in [-1, 1], or such a list for each interleave",
         )
     }

@@ -63,8 +63,8 @@ fn is_scale(scale: f64) -> bool {
 
 /// A fixed scale is a number, any other a section.
 impl Setting for LossScale {
-    fn kind() -> Kind {
-        Kind::Form("a number from 2^-64 to 2^64 or a section with a `type`")
+    fn kind() -> ValueKind {
+        ValueKind::Form("a number from 2^-64 to 2^64 or a section with a `type`")
     }
 
     fn to_node(&self) -> Option<Node> {

@@ -10,14 +10,14 @@ use std::collections::{HashMap, HashSet};
 
 /// The values that are parts of others.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct Splits {
     /// The whole of each part, and the first column of the part, by the part's id.
     wholes: HashMap<usize, (Var, u32)>,
     /// The wholes whose gradient is made by their parts: each writes its own range of it.
     filled: HashSet<usize>,
 }
 
-impl Parts {
+impl Splits {
     pub fn contains(&self, var: Var) -> bool {
         self.wholes.contains_key(&var.id)
     }
@@ -30,7 +30,7 @@ impl Tape<'_, '_> {
     /// # Panics
     /// If the widths do not add up to the columns of x. In the backward pass, if some parts have a gradient and others do not.
     #[track_caller]
-    pub fn parts<const K: usize>(&mut self, x: Var, widths: [u32; K]) -> [Var; K] {
+    pub fn split<const K: usize>(&mut self, x: Var, widths: [u32; K]) -> [Var; K] {
         let total: u32 = widths.iter().sum();
         assert!(total == x.tensor.cols, "parts of {total} columns of a value of {}", x.tensor.cols);
         let mut first = 0;

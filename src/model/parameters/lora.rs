@@ -1,6 +1,6 @@
 //! The parameters of low-rank adapters.
 //!
-//! A `Linear` may have an `Adapter`: the factors A and B of the published projections that its matrix stacks, or of
+//! A `Linear` may have an `Lora`: the factors A and B of the published projections that its matrix stacks, or of
 //! some of them. `Scope::linear` declares them, so a projection declared by it can have one without further code.
 //! Beside adapters every other parameter is frozen. The random streams of adapters are numbered separately, so the
 //! model of a seed is the same with and without them.
@@ -16,7 +16,7 @@ use crate::model::config::{FactorInit, LowRank};
 
 /// The adapters of a linear layer of k adapted maps, which are stacked: one product with all A, then one with each B.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Adapter<P> {
+pub struct Lora<P> {
     /// (k · padded r, in): r rows for each map, then zeros.
     pub a: P,
     /// (outs, r): the rows of all maps, one after the other.
@@ -55,7 +55,7 @@ pub fn adapted_module(name: &str) -> Option<&str> {
 impl<P> Scope<'_, P> {
     /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces; `None` if the model adapts
     /// none of them.
-    pub(super) fn adapter(&mut self, path: &str, pieces: &[Piece], cols: usize) -> Option<Adapter<P>> {
+    pub(super) fn lora(&mut self, path: &str, pieces: &[Piece], cols: usize) -> Option<Lora<P>> {
         let (layer, place) = self.next_place()?;
         let low_rank = self.config.low_rank.as_ref()?;
         let is_adapted = |piece: &&Piece| low_rank.modules.contains(module_of(&piece.name));
@@ -75,15 +75,9 @@ impl<P> Scope<'_, P> {
             FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
             FactorInit::Normal => Init::Normal(0.01),
         };
-        Some(Adapter {
-            a: self.declare(Role::Adapter, &format!("{path}.lora_a"), [a_rows, cols], init, a),
-            b: self.declare(
-                Role::Adapter,
-                &format!("{path}.lora_b"),
-                [b_rows, low_rank.rank],
-                Init::Zeros,
-                b,
-            ),
+        Some(Lora {
+            a: self.declare(Role::Lora, &format!("{path}.lora_a"), [a_rows, cols], init, a),
+            b: self.declare(Role::Lora, &format!("{path}.lora_b"), [b_rows, low_rank.rank], Init::Zeros, b),
             outputs,
             layer,
             place,

@@ -92,7 +92,7 @@ fn only_adapters_have_gradients_and_moments() {
         let forecast = Forecast::new(&recordings);
         // Two layers, q and v in each: A (4, 48) and B (48, 4).
         let of_adapters = 2 * 2 * 2 * 4 * 48u64;
-        assert_eq!(count::adapters(&plan.model) as u64, of_adapters);
+        assert_eq!(count::lora(&plan.model) as u64, of_adapters);
         // Segments are whole multiples of 128 elements, as each stack of A and of B is here.
         assert_eq!(forecast.gradient_bytes, 4 * of_adapters);
         assert_eq!(forecast.moment_bytes, 2 * 4 * of_adapters);
@@ -100,7 +100,7 @@ fn only_adapters_have_gradients_and_moments() {
         assert_eq!(forecast.copy_bytes, copies);
         let specs = recordings.layout.parameters.iter().map(|(spec, _)| spec);
         let of_model: u64 = specs
-            .filter(|spec| spec.role != Role::Adapter)
+            .filter(|spec| spec.role != Role::Lora)
             .map(|spec| (spec.rows * spec.cols) as u64 * element.bytes())
             .sum();
         let slack = forecast.weight_bytes - 4 * of_adapters - of_model;
@@ -165,7 +165,7 @@ fn evaluation(setup: &Setup, load: &[&Path]) -> f64 {
     let mut trainer = new_trainer(&gpu, &plan, &length);
     if let [weights, adapters @ ..] = load {
         trainer.load_weights(weights, false).unwrap_or_else(|e| panic!("{e}"));
-        adapters.iter().for_each(|path| trainer.load_adapters(path).unwrap_or_else(|e| panic!("{e}")));
+        adapters.iter().for_each(|path| trainer.load_lora(path).unwrap_or_else(|e| panic!("{e}")));
     }
     block_on(trainer.evaluate(0, &data.train, 8, |_| Ok(()))).expect("an evaluation");
     block_on(trainer.wait()).expect("the device");

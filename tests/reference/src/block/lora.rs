@@ -6,7 +6,7 @@ use crate::low_rank::{LowRank, low_rank, low_rank_backward};
 use crate::vector::add;
 
 /// An adapter: the factor of its product, the names of A and B, and the sizes of the product.
-struct Adapter {
+struct Lora {
     scale: f64,
     a: String,
     b: String,
@@ -16,7 +16,7 @@ struct Adapter {
 impl Block<'_> {
     /// y (N, n), the result of the linear layer `name` on x (N, k), plus what its adapter adds.
     pub(super) fn adapted(&self, name: &str, x: &[f64], y: Vec<f64>) -> Vec<f64> {
-        let Some(Adapter { scale, a, b, sizes }) = self.adapter(name, x, &y) else { return y };
+        let Some(Lora { scale, a, b, sizes }) = self.lora(name, x, &y) else { return y };
         add(&y, &low_rank(x, &self.weights[&a], &self.weights[&b], scale, sizes))
     }
 
@@ -29,7 +29,7 @@ impl Block<'_> {
         dx: Vec<f64>,
         grads: &mut Weights,
     ) -> Vec<f64> {
-        let Some(Adapter { scale, a, b, sizes }) = self.adapter(name, x, dy) else { return dx };
+        let Some(Lora { scale, a, b, sizes }) = self.lora(name, x, dy) else { return dx };
         let (through, da, db) = low_rank_backward(x, &self.weights[&a], &self.weights[&b], dy, scale, sizes);
         accumulate(grads, &a, da);
         accumulate(grads, &b, db);
@@ -37,12 +37,12 @@ impl Block<'_> {
     }
 
     /// The adapter of the linear layer `name` with inputs x and outputs y, if it has one.
-    fn adapter(&self, name: &str, x: &[f64], y: &[f64]) -> Option<Adapter> {
+    fn lora(&self, name: &str, x: &[f64], y: &[f64]) -> Option<Lora> {
         let path = self.path(name);
         let adapters = self.shape.low_rank.as_ref().filter(|adapters| adapters.modules.contains(&path))?;
         let rows = self.positions.len();
         let [a, b] = ["A", "B"].map(|factor| LowRank::factor(&path, factor));
         let sizes = [rows, y.len() / rows, x.len() / rows, adapters.rank];
-        Some(Adapter { scale: adapters.scale, a, b, sizes })
+        Some(Lora { scale: adapters.scale, a, b, sizes })
     }
 }

@@ -29,7 +29,7 @@ const CONFIG: &str = "adapter_config.json";
 /// What of `adapter_config.json` decides what an adapter computes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct AdapterConfig {
+pub(super) struct LoraConfig {
     peft_type: String,
     r: usize,
     lora_alpha: f64,
@@ -73,7 +73,7 @@ pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// It is damaged, or computes with another rank or factor.
 pub(super) fn open(weights: &Path, low_rank: &LowRank) -> Result<WeightFiles> {
-    if let Some(config) = AdapterConfig::beside(weights)? {
+    if let Some(config) = LoraConfig::beside(weights)? {
         config.check(weights, low_rank)?;
     }
     WeightFiles::open(weights)
@@ -102,7 +102,7 @@ pub(super) fn write_config(folder: &Path, low_rank: &LowRank, layout: &ArenaLayo
     OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
 }
 
-impl AdapterConfig {
+impl LoraConfig {
     /// Reads the configuration beside the adapter in the file `weights`; `None` if there is none.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ fn target_modules(low_rank: &LowRank, layout: &ArenaLayout) -> BTreeSet<String> 
     let pieces = layout
         .parameters
         .iter()
-        .filter(|(spec, _)| spec.role != Role::Adapter)
+        .filter(|(spec, _)| spec.role != Role::Lora)
         .flat_map(|(spec, _)| &spec.pieces);
     let others: BTreeSet<&str> = pieces
         .map(|piece| module_of(&piece.name))
