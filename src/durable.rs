@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 /// Suffix of unfinished files and folders. Anything with it may be deleted.
-pub const UNFINISHED: &str = ".tmp";
+pub(crate) const UNFINISHED: &str = ".tmp";
 
 /// The setting or flag that chose a place on disk. Errors tell the user to choose another.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl ChosenBy {
     }
 
     /// Syncs the files of a folder and of those in it, and the folder itself, to disk.
-    pub fn sync_files(self, folder: &Path) -> Result<()> {
+    pub(crate) fn sync_files(self, folder: &Path) -> Result<()> {
         for entry in fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))? {
             let path = entry.map_err(|error| read_error(folder, "read", &error))?.path();
             if path.is_dir() {
@@ -84,14 +84,14 @@ impl ChosenBy {
     }
 
     /// Syncs the content of a file to disk.
-    pub fn sync_file(self, path: &Path) -> Result<()> {
+    pub(crate) fn sync_file(self, path: &Path) -> Result<()> {
         // Windows flushes only handles that are open for writing.
         let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
         synced.map_err(|error| self.error(path, "write", &error))
     }
 
     /// Syncs a folder's list of names to disk, so that a rename inside it survives a power cut.
-    pub fn sync_folder(self, folder: &Path) -> Result<()> {
+    pub(crate) fn sync_folder(self, folder: &Path) -> Result<()> {
         // Elsewhere a folder cannot be opened as a file, and the file system's journal takes care of this.
         let synced =
             if cfg!(unix) { File::open(folder).and_then(|handle| handle.sync_all()) } else { Ok(()) };
@@ -117,7 +117,7 @@ impl AtomicFile {
     }
 
     /// Overwrites the start of the file with `bytes`.
-    pub fn write_start(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_start(&mut self, bytes: &[u8]) -> Result<()> {
         self.fill(|out| {
             out.seek(SeekFrom::Start(0))?;
             out.write_all(bytes)?;
@@ -147,7 +147,7 @@ impl Drop for AtomicFile {
 }
 
 /// An I/O error about a file that is only read, or one whose cause no other place would change.
-pub fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
+pub(crate) fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::file(path, format!("cannot {doing}: no such file or folder")),
         _ => Error::file(path, format!("cannot {doing}: {error}")),
@@ -155,7 +155,7 @@ pub fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Err
 }
 
 /// `path` with `suffix` appended to its name.
-pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)

@@ -38,8 +38,9 @@ mod patience;
 mod thread;
 mod transport;
 
-pub use agreement::gather_at_first;
+pub(crate) use agreement::gather_at_first;
 pub use group::Group;
-pub use layout::{MAX_RANKS, RankLayout};
+pub(crate) use layout::MAX_RANKS;
+pub use layout::RankLayout;
 pub use thread::{Pending, Ranks};
 pub use transport::Transport;

@@ -5,7 +5,7 @@
 //!
 //! `metrics.jsonl` is the one record of a run: a [`metrics::StepMetrics`] is a line of it, and whatever else shows
 //! a step is a view of that line. The trainer builds it on the first rank once the step and its evaluation have
-//! arrived, and hands it to a list of instruments ([`instrument`]), in the order of MindFormers' callbacks: loss
+//! arrived, and hands it to a list of instruments (`instrument`), in the order of MindFormers' callbacks: loss
 //! lines and the bar, norms, lines of `monitor_config`, drop rates, files about experts, event files,
 //! `metrics.jsonl`. The report page and `--watch` read the files of the run folder alone.
 //!
@@ -19,15 +19,15 @@ mod bars;
 pub(crate) mod events;
 pub mod expert_load;
 pub mod experts;
-pub mod instrument;
+pub(crate) mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
-pub mod metrics_writer;
+pub(crate) mod metrics_writer;
 pub mod monitor_lines;
 mod pace;
 pub mod page;
 mod plain_lines;
 pub mod progress;
-pub mod remarks;
+pub(crate) mod remarks;
 pub mod tensorboard;

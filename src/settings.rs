@@ -58,9 +58,8 @@ pub use sections::optimizer::*;
 pub use sections::parallel::{
     OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded, Sharding,
 };
-pub use sections::recompute::{
-    Amount, Count, CountsOfInterleave, Offset, Operators, Recompute, SELECTIONS, Selection,
-};
+pub use sections::recompute::SELECTIONS;
+pub use sections::recompute::{Amount, Count, CountsOfInterleave, Offset, Operators, Recompute, Selection};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;
@@ -69,4 +68,5 @@ pub use sections::schedule::{
 };
 pub use sections::tensorboard::TensorBoard;
 pub use sections::wrapper::{Adaptation, LossScale, LossScaleKind, Wrapper};
-pub use values::{Settings, default_decision};
+pub use values::Settings;
+pub(crate) use values::default_decision;

@@ -4,19 +4,19 @@
 //! |---|---|
 //! | [`Sharding`] | what a run shares out, and among how many ranks: the setting |
 //! | segment | a range of an arena that fits one binding ([`Segment`](crate::model::arena::Segment)) |
-//! | bucket | a range of a segment whose gradients are exchanged at once ([`Bucket`](shards::Bucket)) |
+//! | bucket | a range of a segment whose gradients are exchanged at once (`Bucket`) |
 //! | replicas | the ranks that hold the parameters of a bucket, and whose gradients of them are summed |
 //! | owners | those replicas that divide a bucket among each other; each updates its own part |
 //! | copies | those that own the same part |
-//! | [`Ownership`](ownership::Ownership) | all of it for one rank, with the exchanges that follow, which recordings contain |
+//! | `Ownership` | all of it for one rank, with the exchanges that follow, which recordings contain |
 //! | places | where the elements that a rank holds lie in the whole model ([`Places`](places::Places)) |
 //!
 //! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
 
 pub(crate) mod buckets;
-pub mod ownership;
+pub(crate) mod ownership;
 pub mod places;
-pub mod shards;
+pub(crate) mod shards;
 
 /// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
 /// decides memory and what is exchanged, and no result but by the order of sums.

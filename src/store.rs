@@ -14,7 +14,7 @@ mod foreign;
 mod gathering;
 mod holdings;
 pub(crate) mod hugging_face;
-pub mod json_lines;
+pub(crate) mod json_lines;
 pub(crate) mod lora;
 pub mod merge;
 pub mod npy;

@@ -5,7 +5,7 @@
 
 mod announce;
 pub mod arenas;
-pub mod batch_arrays;
+pub(crate) mod batch_arrays;
 mod checkpoint;
 pub mod dump;
 mod evaluation;
@@ -30,10 +30,10 @@ mod replicas;
 mod reporter;
 mod resume;
 pub mod run;
-pub mod sample;
+pub(crate) mod sample;
 mod save_clock;
 pub mod schedule;
-pub mod schedule_table;
+pub(crate) mod schedule_table;
 mod shortage;
 pub mod starting_weights;
 mod step;
@@ -45,5 +45,6 @@ mod update;
 
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
-pub use run::{Milestone, run, run_on_ranks, run_watched};
+pub use run::run_watched;
+pub use run::{Milestone, run, run_on_ranks};
 pub use trainer::Trainer;

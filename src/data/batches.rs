@@ -97,7 +97,7 @@ impl Batches {
     /// # Panics
     /// If there is no source, a weight is not above 0, or a size in `spec` is 0.
     #[track_caller]
-    pub fn of_sources(
+    pub(crate) fn of_sources(
         sources: Vec<Source>,
         spec: BatchSpec,
         shuffle: Option<u64>,
@@ -136,7 +136,7 @@ impl Batches {
 
     /// The same batches with documents treated by `rules`.
     #[must_use]
-    pub fn with_rules(self, rules: DocumentRules) -> Self {
+    pub(crate) fn with_rules(self, rules: DocumentRules) -> Self {
         Self { rules, ..self }
     }
 
@@ -175,7 +175,7 @@ impl Batches {
 
     /// How many of these each rank takes. It is the same number for all: where the [`first`](Self::first) cannot be shared
     /// evenly, some ranks end with a micro-batch in which no target counts.
-    pub fn micro_steps_of_rank(&self) -> u64 {
+    pub(crate) fn micro_steps_of_rank(&self) -> u64 {
         self.micro_steps_per_epoch().div_ceil(self.spec.world as u64)
     }
 
@@ -190,7 +190,7 @@ impl Batches {
     }
 
     /// Unigram entropy, in nats, of the targets of an epoch.
-    pub fn unigram_entropy(&self) -> f64 {
+    pub(crate) fn unigram_entropy(&self) -> f64 {
         let rows = self.micro_steps_per_epoch() * self.spec.batch_size as u64;
         let wanted = self.blend.as_ref().map_or_else(|| vec![rows], |blend| blend.counts(rows));
         let mut counts = TokenCounts::default();

@@ -81,13 +81,13 @@ impl Dataset {
 
     /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case, but a
     /// bad one may come up days later.
-    pub fn check_in_background(&self) -> BackgroundCheck {
+    pub(crate) fn check_in_background(&self) -> BackgroundCheck {
         let later = self.readings.iter().filter(|reading| !is_read_at_once(reading));
         BackgroundCheck::start(later.cloned().collect())
     }
 
     /// The hashes of the data: `None` until everything was read, which for long data the background check does.
-    pub fn hashes(&self) -> Option<DataHashes> {
+    pub(crate) fn hashes(&self) -> Option<DataHashes> {
         let eval = self.eval_hash.as_ref().map(|parts| parts.hash(&self.readings));
         let eval = eval.map_or(Some(None), |hash| hash.map(Some))?;
         Some(DataHashes { train: self.train_hash.hash(&self.readings)?, eval })

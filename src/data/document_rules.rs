@@ -20,7 +20,7 @@ pub struct DocumentRules {
 
 impl DocumentRules {
     /// Whether any rule depends on where documents end, so that `eod` must be known.
-    pub fn need_eod(&self) -> bool {
+    pub(crate) fn need_eod(&self) -> bool {
         self.resets_positions || self.isolates_documents || self.masks_eod_loss
     }
 

@@ -28,7 +28,7 @@ impl SampleCollector {
     /// # Panics
     /// If tokens and targets differ in length.
     #[track_caller]
-    pub fn push_document(&mut self, tokens: &[u32], targets: &[u32]) {
+    pub(crate) fn push_document(&mut self, tokens: &[u32], targets: &[u32]) {
         assert_eq!(tokens.len(), targets.len(), "every token must have a target");
         self.tokens.extend_from_slice(tokens);
         self.targets.extend_from_slice(targets);
@@ -36,7 +36,7 @@ impl SampleCollector {
     }
 
     /// Ends a sample of the documents that were appended since the last one.
-    pub fn end_sample(&mut self) {
+    pub(crate) fn end_sample(&mut self) {
         self.packed.push(self.documents.len() as u64);
     }
 

@@ -129,7 +129,7 @@ impl Samples {
     /// # Panics
     /// If there are fewer samples.
     #[track_caller]
-    pub fn tokens_of(&self, samples: Range<u64>) -> Range<u64> {
+    pub(crate) fn tokens_of(&self, samples: Range<u64>) -> Range<u64> {
         self.end_before(samples.start)..self.end_before(samples.end)
     }
 

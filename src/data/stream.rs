@@ -81,7 +81,7 @@ impl TokenStream {
     }
 
     /// Whether all of it is in memory, not in a file.
-    pub fn is_in_memory(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Chunk::Bytes(_) | Chunk::Ids(_)))
     }
 
@@ -107,7 +107,7 @@ impl TokenStream {
 
     /// Calls `visit` with each chunk of `range` in order, at most 64 Ki tokens, and the position of its first token in
     /// the stream. Stops at the first error and returns it.
-    pub fn try_for_each_chunk<E>(
+    pub(crate) fn try_for_each_chunk<E>(
         &self,
         range: Range<u64>,
         mut visit: impl FnMut(u64, &[u32]) -> Result<(), E>,

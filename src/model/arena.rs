@@ -133,7 +133,7 @@ impl ArenaLayout {
     }
 
     /// The same with parts of segments: `held` gives a storage type, and which elements of the segment there are, ascending.
-    pub fn arena_of(
+    pub(crate) fn arena_of(
         &self,
         persistents: &mut Persistents,
         name: &str,
@@ -228,7 +228,7 @@ impl Arena {
     }
 
     /// What it holds of a range of a segment's elements: this rank's share, in ascending ranges. None does so across two of them.
-    pub fn held_in(&self, segment: usize, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn held_in(&self, segment: usize, range: &Range<u64>) -> Vec<Range<u64>> {
         let held = self.segments[segment].iter().flat_map(|buffer| &buffer.held);
         let shared = held.map(|held| held.start.max(range.start)..held.end.min(range.end));
         shared.filter(|shared| !shared.is_empty()).collect()

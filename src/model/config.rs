@@ -11,7 +11,8 @@ pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
-pub use operator::{Feature, Operator, WITHOUT_OUTPUT};
+pub(crate) use operator::WITHOUT_OUTPUT;
+pub use operator::{Feature, Operator};
 
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::permute::DropOrder;
@@ -203,7 +204,7 @@ impl ModelConfig {
 
     /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Numbers from
     /// `num_layers` on are blocks of multi-token prediction.
-    pub fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
+    pub(crate) fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
     }
 
@@ -221,7 +222,7 @@ impl ModelConfig {
     }
 
     /// The packed layout of queries, keys and values.
-    pub fn head_layout(&self) -> HeadLayout {
+    pub(crate) fn head_layout(&self) -> HeadLayout {
         let head_dim = self.head_dim as u32;
         HeadLayout {
             heads: self.num_heads as u32,
@@ -272,7 +273,7 @@ impl ModelConfig {
     }
 
     /// Whether training drops anything.
-    pub fn has_dropout(&self) -> bool {
+    pub(crate) fn has_dropout(&self) -> bool {
         let of_adapters = self.low_rank.as_ref().map_or(0.0, |low_rank| low_rank.dropout);
         let shares = [self.attention_dropout, self.hidden_dropout, self.embedding_dropout, of_adapters];
         shares.iter().any(|share| *share > 0.0)
@@ -284,7 +285,7 @@ impl ModelConfig {
     }
 
     /// Whether positions come from a learned table. Its gradient needs the tokens sorted by position.
-    pub fn learns_positions(&self) -> bool {
+    pub(crate) fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned
     }
 }

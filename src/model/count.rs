@@ -9,7 +9,7 @@ pub fn parameters(config: &ModelConfig) -> usize {
 }
 
 /// Number of parameters that one token uses: of the experts only those it visits.
-pub fn active_parameters(config: &ModelConfig) -> usize {
+pub(crate) fn active_parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
 }
 
@@ -29,7 +29,7 @@ pub struct Extent {
 
 /// The extent of the model of `config`, from one layer of each kind: its parameters are not listed, so that this is quick for
 /// a model that is too large to build, and no product of sizes overflows.
-pub fn extent(config: &ModelConfig) -> Extent {
+pub(crate) fn extent(config: &ModelConfig) -> Extent {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let dense = config.mixture.as_ref().map_or(config.num_layers, |mixture| mixture.first_dense_layers);
     let counts = [dense, config.num_layers.saturating_sub(dense), depth];
@@ -86,7 +86,7 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
 /// Floating-point operations of the forward pass of each layer on one token of a full window: what recomputing the layer
 /// adds to [`training_flops_per_token`]. The last are the blocks of multi-token prediction, without the product that makes
 /// their input.
-pub fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
+pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let mut flops = vec![attention_flops_per_token(config); config.num_layers + depth];
     for spec in Gpt::describe(config) {
@@ -110,7 +110,7 @@ fn layer_of(config: &ModelConfig, path: &str) -> Option<usize> {
 }
 
 /// Operations of one layer's attention scores and weighted sums forward, per token.
-pub fn attention_flops_per_token(config: &ModelConfig) -> f64 {
+pub(crate) fn attention_flops_per_token(config: &ModelConfig) -> f64 {
     // Token i of T sees min(i, w) keys.
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);

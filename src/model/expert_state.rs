@@ -78,7 +78,7 @@ impl ExpertState {
     }
 
     /// Bytes from one layer's tally to the next.
-    pub fn tally_bytes(&self) -> u64 {
+    pub(crate) fn tally_bytes(&self) -> u64 {
         row_bytes(tally_columns(self.experts))
     }
 
@@ -98,7 +98,7 @@ impl ExpertState {
     }
 
     /// The initial contents of [`capacities`](Self::capacities).
-    pub fn initial_capacities(&self) -> Vec<u32> {
+    pub(crate) fn initial_capacities(&self) -> Vec<u32> {
         match self.slots {
             None => Vec::new(),
             Some(Slots::Equal(capacity)) => vec![capacity; self.experts as usize],
@@ -108,7 +108,7 @@ impl ExpertState {
 
     /// The capacities of hot and cold experts and the steps after which hot experts are chosen; `None` if all have the
     /// same capacity.
-    pub fn hot_and_cold(&self) -> Option<(HotAndCold, HotSteps)> {
+    pub(crate) fn hot_and_cold(&self) -> Option<(HotAndCold, HotSteps)> {
         match self.slots {
             Some(Slots::HotAndCold(two)) => self.hot_steps.map(|steps| (two, steps)),
             _ => None,

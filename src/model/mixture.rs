@@ -195,13 +195,17 @@ fn router_losses(
 
 /// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens` tokens,
 /// with the capacities of training or, in generation, without (`is_dropless`).
-pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
+pub(crate) fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
     Some(widest(config, mixture, mixture.placement(tokens, is_dropless).rows()))
 }
 
 /// The same of what one of `ranks` works on in training, if all of them send it as many rows as they may.
-pub fn widest_spread_tensor(config: &ModelConfig, tokens: u32, ranks: &ExpertRanks) -> Option<[u64; 2]> {
+pub(crate) fn widest_spread_tensor(
+    config: &ModelConfig,
+    tokens: u32,
+    ranks: &ExpertRanks,
+) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
     Some(widest(config, mixture, ranks.most_rows(&mixture.placement(tokens, false))))
 }

@@ -38,7 +38,7 @@ struct Module {
 /// # Errors
 /// A pattern that is not a regular expression or matches nothing; targets that match experts, routers, or nothing but what is
 /// excluded. With the list to change.
-pub fn select_modules(
+pub(crate) fn select_modules(
     config: &ModelConfig,
     targets: &[String],
     excluded: &[String],

@@ -18,7 +18,8 @@ pub(crate) mod tests;
 
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
-pub use lora::{ColumnRange, Lora, PEFT_PREFIX, adapted_module, module_of};
+pub use lora::{ColumnRange, Lora, module_of};
+pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 

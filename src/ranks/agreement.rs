@@ -3,7 +3,7 @@
 //! All ranks make the same calls in the same order, as with every exchange. A single rank exchanges nothing.
 //!
 //! `Ranks::agree` passes on a result if all succeeded, and otherwise makes the first rank's error that of all.
-//! `Ranks::from_first` lets the first rank alone do something and tells the others what came of it. A run agrees
+//! `Ranks::by_first` lets the first rank alone do something and tells the others what came of it. A run agrees
 //! after each stage of its start, so a fault is one line and one exit code wherever it occurs.
 
 use super::collectives::{broadcast, gather};
@@ -17,7 +17,7 @@ const WORD: usize = size_of::<u64>();
 
 impl Ranks {
     /// Whether this is the first rank, which writes the log and the files of the run.
-    pub fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         self.rank() == 0
     }
 
@@ -43,7 +43,7 @@ impl Ranks {
     ///
     /// # Errors
     /// That of `find`; a rank that has ended.
-    pub async fn from_first<T: Serialize + DeserializeOwned>(
+    pub(crate) async fn by_first<T: Serialize + DeserializeOwned>(
         &self,
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -67,7 +67,7 @@ impl Ranks {
     ///
     /// # Errors
     /// A rank that has ended.
-    pub async fn at_first(&self, own: Vec<u8>) -> Result<Vec<u8>> {
+    pub(crate) async fn at_first(&self, own: Vec<u8>) -> Result<Vec<u8>> {
         match self.size() {
             1 => Ok(own),
             _ => self.run(move |transport| gather_at_first(transport, &own)).await,
@@ -79,7 +79,7 @@ impl Ranks {
 ///
 /// # Errors
 /// Those of [`Transport::exchange`].
-pub fn gather_at_first(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn gather_at_first(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>> {
     let (all, length) = (Group::all(transport.size()), own.len());
     let parts: Vec<_> = (0..all.size()).map(|rank| rank * length..(rank + 1) * length).collect();
     let mut whole = vec![0; if transport.rank() == 0 { all.size() * length } else { 0 }];

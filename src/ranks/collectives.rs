@@ -97,7 +97,7 @@ pub fn all_reduce(
 }
 
 /// Bytes that the member at `place` of `size` sends in an [`all_reduce`] of `length` bytes, and in how many exchanges.
-pub fn all_reduce_sent(length: usize, size: usize, place: usize) -> (u64, u64) {
+pub(crate) fn all_reduce_sent(length: usize, size: usize, place: usize) -> (u64, u64) {
     let others = size as u64 - 1;
     if length <= SMALL {
         return (others * length as u64, others.min(1));
@@ -172,7 +172,7 @@ pub fn gather(
 }
 
 /// `length` bytes in `count` parts of whole elements of 4 bytes, the first ones longer by one element where they do not divide.
-pub fn equal_parts(length: usize, count: usize) -> Vec<Range<usize>> {
+pub(crate) fn equal_parts(length: usize, count: usize) -> Vec<Range<usize>> {
     assert!(length.is_multiple_of(4), "sums are of whole elements of 4 bytes, not of {length} bytes");
     let (each, longer) = (length / 4 / count, length / 4 % count);
     let start = |part: usize| (part * each + part.min(longer)) * 4;

@@ -26,7 +26,7 @@ impl Group {
     }
 
     /// Whether its only member has nobody to exchange with.
-    pub fn is_single(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.ranks.len() == 1
     }
 

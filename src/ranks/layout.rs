@@ -6,7 +6,7 @@
 use super::Group;
 
 /// The most ranks that a run is planned for.
-pub const MAX_RANKS: u64 = 1 << 20;
+pub(crate) const MAX_RANKS: u64 = 1 << 20;
 
 /// How the ranks of a run share its work, and which of them this is.
 ///
@@ -43,13 +43,13 @@ impl RankLayout {
     }
 
     /// Which replica of the model this rank belongs to, below `data`: it computes that part of the batch.
-    pub fn data_rank(&self) -> usize {
+    pub(crate) fn data_rank(&self) -> usize {
         self.check();
         self.rank / self.data_stride() % self.data
     }
 
     /// The ranks that have what this one has of the other replicas: the gradients of all but the experts are summed over them.
-    pub fn data_group(&self) -> Group {
+    pub(crate) fn data_group(&self) -> Group {
         self.replicas(|_| true)
     }
 
@@ -65,7 +65,7 @@ impl RankLayout {
     }
 
     /// The ranks that hold the same experts as this one: the gradients of these are summed over them.
-    pub fn expert_replicas(&self) -> Group {
+    pub(crate) fn expert_replicas(&self) -> Group {
         let own = self.expert_part();
         self.replicas(|data_rank| data_rank % self.expert == own)
     }

@@ -93,7 +93,7 @@ impl Instrument for TokenDistribution {
 }
 
 /// The line of MindFormers' `MoEDropRateCallback`, with the share that was in fact dropped.
-pub fn drop_rate_line(load: &LayerLoad) -> String {
+pub(crate) fn drop_rate_line(load: &LayerLoad) -> String {
     format!("layer: {}, drop_rate: {:.5}", load.layer, load.drop_rate())
 }
 

@@ -62,7 +62,7 @@ impl Log {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn attach(&self, text: &Path, events: &Path) -> Result<()> {
+    pub(crate) fn attach(&self, text: &Path, events: &Path) -> Result<()> {
         self.text.attach(text, &self.console)?;
         self.events.attach(events, &self.console)
     }
@@ -74,7 +74,7 @@ impl Log {
     }
 
     /// Whether stderr is a terminal, which can show a progress bar.
-    pub fn is_interactive(&self) -> bool {
+    pub(crate) fn is_interactive(&self) -> bool {
         !self.console.bars.is_hidden()
     }
 

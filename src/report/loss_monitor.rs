@@ -173,7 +173,7 @@ pub fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> Str
 }
 
 /// A duration as Python prints its `timedelta`: `0:05:03`, `1 day, 2:03:04`.
-pub fn python_duration(duration: Duration) -> String {
+pub(crate) fn python_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let clock = format!("{}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     match seconds / 86_400 {

@@ -51,7 +51,7 @@ impl Instrument for MonitorLines {
 }
 
 /// The single numbers among `values`, by tag; `None` if there are no values.
-pub fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
+pub(crate) fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
     let single = |value: &MonitorValue| match value.numbers {
         Numbers::One(number) => Some((value.tag.clone(), number)),
         Numbers::Lines(_) | Numbers::List(_) => None,

@@ -31,7 +31,8 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use document::{POLL, live_data, live_page, page, write};
+pub use document::{POLL, live_data, live_page};
+pub use document::{page, write};
 pub use run_files::{Known, RunFiles};
 
 use crate::store::run_folder::REPORT;
@@ -39,7 +40,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes `report.html` into the folder of a run that has ended, and returns its path. A failure is a warning: a report is not worth a
 /// run. Nothing is written of a run that has done no step.
-pub fn write_at_end(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn write_at_end(folder: &Path) -> Option<PathBuf> {
     let path = folder.join(REPORT);
     let written = RunFiles::open(folder).and_then(|files| match files.step() {
         Some(_) => write(&path, &page(&[files], Some(false)), crate::store::OUTPUT_DIR).map(|()| true),

@@ -64,7 +64,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// They cannot.
-    pub fn prepare_folder(folder: &Path) -> Result<()> {
+    pub(crate) fn prepare_folder(folder: &Path) -> Result<()> {
         TENSORBOARD_DIR.create_folder(&folder.join(RANK))?;
         TENSORBOARD_DIR.begin(&folder.join(RANK).join("writable")).map(drop) // which removes it again
     }

@@ -148,7 +148,7 @@ impl RunPlan {
     }
 
     /// Whether activations and the weights that layers read are f16.
-    pub fn stores_f16(&self) -> bool {
+    pub(crate) fn stores_f16(&self) -> bool {
         self.model.compute == Element::F16
     }
 
@@ -191,7 +191,7 @@ impl RunPlan {
     }
 
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
-    pub fn has_text(&self) -> bool {
+    pub(crate) fn has_text(&self) -> bool {
         let is_raw = match &self.train_dataset.loader {
             Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) => true,
             Loader::Records(config) => config.form == Form::Columns,

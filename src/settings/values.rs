@@ -173,7 +173,7 @@ impl Settings {
 
 /// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default depends on
 /// others.
-pub fn default_decision(path: &str) -> Option<Value> {
+pub(crate) fn default_decision(path: &str) -> Option<Value> {
     // Groups and the default of `grouped_lr_schedule` have the keys of a schedule.
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let section = if section.starts_with("grouped_lr_schedule") { "lr_schedule" } else { section };

@@ -47,7 +47,7 @@ pub struct Shards {
 
 impl Bucket {
     /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
-    pub fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
+    pub(crate) fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
         let byte = |element: u64| (element - self.range.start) * element_bytes;
         self.parts.iter().map(|part| byte(part.start)..byte(part.end)).collect()
     }
@@ -81,7 +81,7 @@ impl Shards {
     }
 
     /// The rank of the [`block`](Self::block) that owns the most elements; of equal ones the first.
-    pub fn fullest_rank(&self) -> usize {
+    pub(crate) fn fullest_rank(&self) -> usize {
         // Bucket by bucket, since there may be thousands of both ranks and buckets.
         let mut owned = [Vec::new(), Vec::new()];
         for bucket in &self.buckets {
@@ -103,7 +103,7 @@ impl Shards {
     }
 
     /// What this rank owns of a bucket.
-    pub fn own_of(&self, bucket: &Bucket) -> Range<u64> {
+    pub(crate) fn own_of(&self, bucket: &Bucket) -> Range<u64> {
         bucket.parts[self.place(self.ranks.rank, bucket.is_spread) % bucket.parts.len()].clone()
     }
 
@@ -114,7 +114,7 @@ impl Shards {
     }
 
     /// For each rank of the [`block`](Self::block), the lengths of all ranges that it owns, in the order of the segments.
-    pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
+    pub(crate) fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
         let lengths = |&rank: &usize| {
             let places = [false, true].map(|is_spread| self.place(rank, is_spread));
             let owned = self.buckets.iter().map(|bucket| {

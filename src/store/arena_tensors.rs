@@ -146,7 +146,7 @@ impl<'a> ArenaTensor<'a> {
     /// memory once more.
     fn take_in_order(&self, values: Vec<f32>, take: TakeRow<'_>) -> Result<()> {
         let (shape, element) = (self.info().shape, self.element());
-        let values = self.spec.to_file(self.piece, values);
+        let values = self.spec.in_file_order(self.piece, values);
         let mut bytes = Vec::new();
         values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| {
             bytes.clear();
@@ -302,7 +302,7 @@ fn values_of(
     name: &str,
 ) -> Result<(std::vec::IntoIter<f32>, usize)> {
     if spec.role == Role::Vector || !piece.is_in_order() {
-        return Ok((spec.from_file(piece, file.values(name)?).into_iter(), 0));
+        return Ok((spec.in_row_order(piece, file.values(name)?).into_iter(), 0));
     }
     let of_piece = |row: usize| row.saturating_sub(piece.first_row).min(piece.rows);
     let (first, end) = (of_piece(wanted.start), of_piece(wanted.end));

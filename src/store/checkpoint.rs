@@ -89,8 +89,7 @@ pub(crate) async fn save(
     let (models, count) = (weights(false), ranks.size());
     let own = &models[ranks.rank()];
     let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
-    let is_linked =
-        never_changes && ranks.from_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
+    let is_linked = never_changes && ranks.by_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
     // A failure is kept until the others have what they need of this rank.
     let mut done = Ok(());
     if !is_linked {
@@ -99,7 +98,7 @@ pub(crate) async fn save(
     }
     if let Some(low_rank) = low_rank {
         let (folder, adapters) = (&folder.join(lora::FOLDER), weights(true));
-        ranks.from_first(|| OUTPUT_DIR.create_folder(folder)).await?;
+        ranks.by_first(|| OUTPUT_DIR.create_folder(folder)).await?;
         let set = TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
         done = done.and(set.save(ranks, &read).await);
         if ranks.is_first() {

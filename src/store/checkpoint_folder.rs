@@ -56,19 +56,19 @@ impl CheckpointFolder {
     }
 
     /// Names new checkpoints `PREFIX-step_NNNNNNN`; an empty prefix leaves out the hyphen too.
-    pub fn with_prefix(mut self, prefix: &str) -> Self {
+    pub(crate) fn with_prefix(mut self, prefix: &str) -> Self {
         self.start_of_name = if prefix.is_empty() { String::new() } else { format!("{prefix}-") };
         self
     }
 
     /// Writes a `meta.json` that says where in its epoch the newest checkpoint was written.
-    pub fn with_meta(mut self, steps_per_epoch: u64) -> Self {
+    pub(crate) fn with_meta(mut self, steps_per_epoch: u64) -> Self {
         self.steps_per_epoch = Some(steps_per_epoch);
         self
     }
 
     /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A failure is a warning.
-    pub fn note_newest(&self, step: u64, checkpoint: &Path) {
+    pub(crate) fn note_newest(&self, step: u64, checkpoint: &Path) {
         let Some(steps_per_epoch) = self.steps_per_epoch else { return };
         if let Err(error) = meta::write(&self.folder, step, steps_per_epoch, checkpoint) {
             tracing::warn!("{error}; training goes on without it");
@@ -124,7 +124,7 @@ impl CheckpointFolder {
     }
 
     /// The folder of the checkpoint of `step`, whether or not it is there.
-    pub fn path_of(&self, step: u64) -> PathBuf {
+    pub(crate) fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(format!("{}{}", self.start_of_name, name_of(step)))
     }
 

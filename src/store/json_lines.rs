@@ -21,7 +21,7 @@ struct Line {
 ///
 /// # Errors
 /// The file cannot be read or replaced.
-pub fn truncate_after(path: &Path, last_step: u64) -> Result<usize> {
+pub(crate) fn truncate_after(path: &Path, last_step: u64) -> Result<usize> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),

@@ -115,7 +115,7 @@ impl RunFolder {
 
     /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is what it found there,
     /// by step and name.
-    pub fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
+    pub(crate) fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
         let path = output_dir.to_path_buf();
         let resume_point = resume_point.map(|(step, name)| (step, path.join(CHECKPOINTS).join(name)));
         Self { path, config_yaml: String::new(), resume_point, _lock: None }
@@ -149,22 +149,22 @@ impl RunFolder {
     }
 
     /// `config.yaml`: the configuration with every number decided.
-    pub fn config_path(&self) -> PathBuf {
+    pub(crate) fn config_path(&self) -> PathBuf {
         self.path.join(CONFIG)
     }
 
     /// `metrics.jsonl`: one object per step.
-    pub fn metrics_path(&self) -> PathBuf {
+    pub(crate) fn metrics_path(&self) -> PathBuf {
         self.path.join(METRICS)
     }
 
     /// `events.jsonl`: one object per event.
-    pub fn events_path(&self) -> PathBuf {
+    pub(crate) fn events_path(&self) -> PathBuf {
         self.path.join(EVENTS)
     }
 
     /// `log.txt`: what the run logged.
-    pub fn log_path(&self) -> PathBuf {
+    pub(crate) fn log_path(&self) -> PathBuf {
         self.path.join(LOG)
     }
 

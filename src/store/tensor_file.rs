@@ -40,7 +40,7 @@ pub struct TensorInfo {
 
 impl TensorInfo {
     /// Size in bytes; `None` if the product overflows or is not a whole number of bytes.
-    pub fn size_bytes(&self) -> Option<usize> {
+    pub(crate) fn size_bytes(&self) -> Option<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
         let bits = elements.checked_mul(self.dtype.bitsize())?;
         bits.is_multiple_of(8).then_some(bits / 8)

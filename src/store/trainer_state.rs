@@ -113,7 +113,7 @@ impl TrainerState {
     ///
     /// # Errors
     /// The file is missing or says nothing of a format.
-    pub fn format_of(path: &Path) -> Result<u32> {
+    pub(crate) fn format_of(path: &Path) -> Result<u32> {
         #[derive(Deserialize)]
         struct Versioned {
             format_version: u32,
@@ -190,7 +190,7 @@ fn shown(value: Option<&Value>) -> String {
 }
 
 /// A hash as files and messages show it: 16 hexadecimal digits.
-pub fn hex(number: u64) -> String {
+pub(crate) fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 

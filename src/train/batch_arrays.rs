@@ -51,7 +51,7 @@ impl BatchArrays {
 }
 
 /// Bytes from one id array of a micro-batch to the next: each can be bound.
-pub fn batch_stride(tokens: u32) -> u64 {
+pub(crate) fn batch_stride(tokens: u32) -> u64 {
     (4 * tokens as u64).next_multiple_of(256)
 }
 

@@ -51,7 +51,7 @@ impl Trainer<'_> {
         let ranks = self.exchanger.ranks();
         let pending = begin(ranks, state.step, checkpoints).await?;
         ranks.agree(self.save(state, &pending).await).await?;
-        ranks.from_first(|| pending.commit().map(drop)).await
+        ranks.by_first(|| pending.commit().map(drop)).await
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
@@ -78,7 +78,7 @@ impl Trainer<'_> {
             Some(replicas) => replicas.compare(&told, ranks.size(), step, saved),
             None => Ok(()),
         };
-        ranks.from_first(compare).await
+        ranks.by_first(compare).await
     }
 
     /// The fingerprints of what this rank holds.
@@ -235,7 +235,7 @@ impl Trainer<'_> {
 /// Begins the checkpoint of `step` on the first rank, and checks that the others see its folder.
 async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Result<PendingCheckpoint> {
     let mut begun = None;
-    let mark = ranks.from_first(|| {
+    let mark = ranks.by_first(|| {
         let pending = begun.insert(checkpoints.begin(step)?);
         if ranks.size() == 1 { Ok(String::new()) } else { shared_folder::mark(pending.path()) }
     });
@@ -243,7 +243,7 @@ async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Resu
     let pending = begun.unwrap_or_else(|| checkpoints.join(step));
     if ranks.size() > 1 {
         ranks.agree(shared_folder::check_mark(pending.path(), &mark)).await?;
-        ranks.from_first(|| shared_folder::remove_mark(pending.path())).await?;
+        ranks.by_first(|| shared_folder::remove_mark(pending.path())).await?;
     }
     Ok(pending)
 }

@@ -139,7 +139,7 @@ impl Recordings {
     ///
     /// # Errors
     /// A tensor that no binding can hold.
-    pub fn fullest_rank(plan: &RunPlan, capabilities: Capabilities) -> Result<usize> {
+    pub(crate) fn fullest_rank(plan: &RunPlan, capabilities: Capabilities) -> Result<usize> {
         Ok(shared_layout(plan, &capabilities)?.2.shards.fullest_rank())
     }
 
@@ -207,7 +207,7 @@ impl Recordings {
     }
 
     /// The `count` largest buffers, largest first.
-    pub fn largest_consumers(&self, count: usize) -> Vec<Consumer> {
+    pub(crate) fn largest_consumers(&self, count: usize) -> Vec<Consumer> {
         let mut consumers = MemoryPlan::largest(&self.all(), count);
         let persistent = self.persistents.buffers().iter();
         consumers.extend(persistent.map(|(label, bytes)| Consumer { label: label.clone(), bytes: *bytes }));

@@ -62,7 +62,7 @@ pub(super) async fn open_folder(
 ) -> Result<RunFolder> {
     let path = plan.settings.run.folder();
     let mut made = None;
-    let resume_point = ranks.from_first(|| {
+    let resume_point = ranks.by_first(|| {
         if start == Start::New {
             heard(Milestone::Makes(&path));
         }
@@ -99,7 +99,7 @@ pub(super) async fn restore(
         return Err(Error::file(newest, message));
     }
     let state = ranks.agree(load(trainer, newest, &fresh)).await?;
-    ranks.from_first(|| folder.accept_resume().map(drop)).await?;
+    ranks.by_first(|| folder.accept_resume().map(drop)).await?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,
         global_step: state.global_step as u32,

@@ -102,7 +102,7 @@ async fn train(
     }
     loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
     let (plan, length) = (&loaded.config.plan, &loaded.length);
-    ranks.from_first(|| check_weights(plan)).await?;
+    ranks.by_first(|| check_weights(plan)).await?;
     let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     agree_on_widening(&ranks, &mut gpu).await?;
     check_devices(&ranks, plan, &gpu).await?;
@@ -180,11 +180,11 @@ async fn train_on(
 ) -> Result<Summary> {
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
-    let start = ranks.from_first(|| start_of(&settings.run)).await?;
+    let start = ranks.by_first(|| start_of(&settings.run)).await?;
     if start != Start::Resume {
         ranks.agree(load_weights(trainer, plan)).await?;
     }
-    ranks.from_first(|| prepare_folders(&plan.model, settings)).await?;
+    ranks.by_first(|| prepare_folders(&plan.model, settings)).await?;
 
     let folder = open_folder(&ranks, plan, start, heard).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, data)).await?;

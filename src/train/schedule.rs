@@ -95,7 +95,7 @@ impl Schedule {
     }
 
     /// Whether rates depend on [`total_steps`](Self::total_steps) after the warm-up.
-    pub fn depends_on_length(&self) -> bool {
+    pub(crate) fn depends_on_length(&self) -> bool {
         match &self.config.decay {
             Decay::Constant | Decay::Annealing { .. } | Decay::AnnealingWithRestarts { .. } => false,
             Decay::CoolDown { length: CoolDown::Steps(_), .. } => false,

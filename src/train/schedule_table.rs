@@ -7,7 +7,7 @@ use crate::ops::grad_norm::rate_column;
 /// step; without `betas` the moments are not corrected for their start at 0.
 ///
 /// [`StepTensors::schedule`]: crate::ops::grad_norm::StepTensors::schedule
-pub fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {
+pub(crate) fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {
     let stride = stride_of(schedule_columns(rates.len())) as usize;
     let mut table = vec![0.0; steps.max(1) as usize * stride];
     for (step, row) in (0..).zip(table.chunks_exact_mut(stride)) {
@@ -22,7 +22,7 @@ pub fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[
 }
 
 /// Columns of a schedule for `groups` parameter groups.
-pub const fn schedule_columns(groups: usize) -> u32 {
+pub(crate) const fn schedule_columns(groups: usize) -> u32 {
     2 + groups as u32
 }
 

@@ -154,12 +154,12 @@ impl<'gpu> Trainer<'gpu> {
     }
 
     /// Replaces `StepState`: at the start, and when a run resumes.
-    pub fn set_state(&self, state: &StepState) {
+    pub(crate) fn set_state(&self, state: &StepState) {
         self.write(self.recordings.tensors.state, bytemuck::bytes_of(state));
     }
 
     /// Replaces `LossScaleState`, where the loss scale adapts: at the start, and when a run resumes.
-    pub fn set_scaler(&self, state: &LossScaleState) {
+    pub(crate) fn set_scaler(&self, state: &LossScaleState) {
         if let Some(scaler) = &self.recordings.tensors.scaler {
             self.write(scaler.state, bytemuck::bytes_of(state));
         }
@@ -199,7 +199,7 @@ impl<'gpu> Trainer<'gpu> {
     }
 
     /// How long compiling the kernels, or finding them in the driver's cache, and binding their buffers took.
-    pub fn preparation(&self) -> Duration {
+    pub(crate) fn preparation(&self) -> Duration {
         self.preparation
     }
 

@@ -149,7 +149,7 @@ seed: 7
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
                     initial_row(spec, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
-                let values = spec.to_file(piece, rows.collect());
+                let values = spec.in_file_order(piece, rows.collect());
                 weights.extend(reference_tensors(&piece.name, values));
             }
         }

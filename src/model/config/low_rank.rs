@@ -36,7 +36,7 @@ impl LowRank {
 
     /// Columns that the product with A has for each adapter: r rounded up to a whole group of 4, where a range of columns can
     /// start.
-    pub fn padded_rank(&self) -> usize {
+    pub(crate) fn padded_rank(&self) -> usize {
         self.rank.next_multiple_of(4)
     }
 }

@@ -113,7 +113,7 @@ impl MixtureConfig {
 
     /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they
     /// are.
-    pub fn renormalised_sum(&self) -> Option<f32> {
+    pub(crate) fn renormalised_sum(&self) -> Option<f32> {
         match self.dispatch {
             TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
                 Some(self.route.scaling)
@@ -126,7 +126,7 @@ impl MixtureConfig {
 impl ModelConfig {
     /// Whether Mixtral computes this model: softmax scores, normalised gates, the same experts in every layer and nothing
     /// beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
-    pub fn is_mixtral(&self) -> bool {
+    pub(crate) fn is_mixtral(&self) -> bool {
         let Some(mixture) = &self.mixture else { return false };
         let RouterConfig { chosen, score, groups, norm_top_k, scaling, .. } = mixture.route;
         let is_plain_router =

@@ -182,7 +182,7 @@ const TABLE: [Entry; 21] = [
 ];
 
 /// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
-pub const WITHOUT_OUTPUT: [(&str, &str); 3] = [
+pub(crate) const WITHOUT_OUTPUT: [(&str, &str); 3] = [
     (
         "writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is recomputed",
         "attention.rope attention.apply_rotary_emb self_attention.apply_rotary_pos_emb",

@@ -39,7 +39,7 @@ pub struct ColumnRange {
 }
 
 /// What PEFT puts before the name of a module.
-pub const PEFT_PREFIX: &str = "base_model.model.";
+pub(crate) const PEFT_PREFIX: &str = "base_model.model.";
 
 /// The name of a matrix's module, if `name` is that of its weight.
 pub fn module_of(name: &str) -> &str {
@@ -47,7 +47,7 @@ pub fn module_of(name: &str) -> &str {
 }
 
 /// The module whose factor is called `name`.
-pub fn adapted_module(name: &str) -> Option<&str> {
+pub(crate) fn adapted_module(name: &str) -> Option<&str> {
     let (module, _) = name.strip_prefix(PEFT_PREFIX)?.rsplit_once(".lora_")?;
     Some(module)
 }

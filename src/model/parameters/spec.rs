@@ -136,7 +136,7 @@ impl Spec {
     /// What rank `place` of `count` holds of it: of a stack of experts the rows of some, of every other parameter all.
     #[must_use]
     #[track_caller]
-    pub fn of_expert_rank(self, place: usize, count: usize) -> Self {
+    pub(crate) fn of_expert_rank(self, place: usize, count: usize) -> Self {
         let Role::ExpertStack { experts } = self.role else { return self };
         assert!(
             experts.is_multiple_of(count),
@@ -159,7 +159,7 @@ impl Spec {
     }
 
     /// Rows of the whole parameter, on all ranks.
-    pub fn whole_rows(&self) -> usize {
+    pub(crate) fn whole_rows(&self) -> usize {
         self.share.map_or(self.rows, |share| share.whole_rows)
     }
 
@@ -167,7 +167,7 @@ impl Spec {
     ///
     /// Tables split at multiples of 4 rows, which aligns the logits of each part; expert stacks between experts, so
     /// that one binding holds all of an expert.
-    pub fn split_rows(&self) -> Option<usize> {
+    pub(crate) fn split_rows(&self) -> Option<usize> {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
@@ -196,7 +196,7 @@ impl Spec {
     }
 
     /// The values of a piece from row order to the order of the file.
-    pub fn to_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+    pub fn in_file_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.cols),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
@@ -208,7 +208,7 @@ impl Spec {
     }
 
     /// The values of a piece from the order of the file to row order.
-    pub fn from_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+    pub(crate) fn in_row_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
             Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
@@ -227,7 +227,7 @@ impl Spec {
 
 impl Piece {
     /// Whether files hold its rows as they are stored.
-    pub fn is_in_order(&self) -> bool {
+    pub(crate) fn is_in_order(&self) -> bool {
         !self.is_transposed && self.heads.is_none() && self.fused.is_none()
     }
 }

@@ -39,7 +39,7 @@ fn the_first_rank_finds_for_all() {
     let found = |result: fn() -> Result<usize>| {
         on_ranks(3, |ranks| {
             let is_first = ranks.is_first();
-            line(block_on(ranks.from_first(|| {
+            line(block_on(ranks.by_first(|| {
                 assert!(is_first, "only the first rank looks");
                 result()
             })))
@@ -53,7 +53,7 @@ fn the_first_rank_finds_for_all() {
 fn a_single_rank_agrees_with_itself() {
     let alone = Ranks::alone();
     assert_eq!(line(block_on(alone.agree(Ok(3)))), "3");
-    assert_eq!(line(block_on(alone.from_first(|| Ok(4)))), "4");
+    assert_eq!(line(block_on(alone.by_first(|| Ok(4)))), "4");
     assert_eq!(block_on(alone.at_first(vec![1, 2])).expect("its own"), [1, 2]);
 }
 

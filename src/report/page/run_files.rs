@@ -60,7 +60,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn refresh(&mut self) -> Result<()> {
+    pub(crate) fn refresh(&mut self) -> Result<()> {
         if self.metrics.restart() {
             self.past_generations = self.generation() + 1;
             self.curves = Curves::default();

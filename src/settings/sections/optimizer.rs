@@ -148,7 +148,7 @@ pub struct SgdConfig {
 
 impl OptimizerConfig {
     /// How the matrices of the layers are updated; all other parameters are updated elementwise.
-    pub fn matrix_rule(&self) -> UpdateRule {
+    pub(crate) fn matrix_rule(&self) -> UpdateRule {
         match self.kind {
             OptimizerKind::Muon(_) => UpdateRule::Matrix,
             OptimizerKind::AdamW(_) | OptimizerKind::Sgd(_) => UpdateRule::Elementwise,

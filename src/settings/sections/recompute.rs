@@ -20,7 +20,8 @@ mod tests;
 
 pub use amount::{Amount, Count, CountsOfInterleave};
 pub use operators::Operators;
-pub use rows::{Recompute, SELECTIONS};
+pub use rows::Recompute;
+pub use rows::SELECTIONS;
 pub use selection::Selection;
 pub use stages::Offset;
 

@@ -136,7 +136,7 @@ impl Run {
     }
 
     /// Epochs between evaluations, if there are any by epochs.
-    pub fn eval_epochs(&self) -> Option<u64> {
+    pub(crate) fn eval_epochs(&self) -> Option<u64> {
         u64::try_from(self.eval_epoch_interval).ok().filter(|epochs| self.do_eval && *epochs > 0)
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
         hash: data.hashes().map(|hashes| hashes.combined()),
     };
     check(ranks, own, Own::difference).await?;
-    Ok(ranks.from_first(|| Ok(place.clone())).await? == place)
+    Ok(ranks.by_first(|| Ok(place.clone())).await? == place)
 }
 
 /// Has all ranks widen f16 in integers if one must, so that all run the same kernels.
@@ -46,7 +46,7 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
 /// A rank that has ended.
 pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
     let all = ranks.at_first(vec![u8::from(gpu.capabilities().widens_in_integers)]).await?;
-    if ranks.from_first(|| Ok(all.contains(&1))).await? {
+    if ranks.by_first(|| Ok(all.contains(&1))).await? {
         gpu.widen_in_integers();
     }
     Ok(())
@@ -138,7 +138,7 @@ async fn check<T: serde::Serialize + serde::de::DeserializeOwned + Clone>(
     own: T,
     difference: impl FnOnce(&T, &T) -> Option<String>,
 ) -> Result<()> {
-    let first = ranks.from_first(|| Ok(own.clone())).await?;
+    let first = ranks.by_first(|| Ok(own.clone())).await?;
     let is_first = ranks.is_first();
     let difference = if is_first { None } else { difference(&own, &first) };
     ranks.agree(difference.map_or(Ok(()), |difference| Err(Error::Ranks(difference)))).await

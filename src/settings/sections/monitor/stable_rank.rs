@@ -44,7 +44,7 @@ impl MoeShowMode {
     }
 
     /// Whether statistics over experts are reported.
-    pub fn shows_statistics(self) -> bool {
+    pub(crate) fn shows_statistics(self) -> bool {
         self != Self::Full
     }
 }
