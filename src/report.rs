@@ -29,5 +29,4 @@ mod pace;
 pub mod page;
 mod plain_lines;
 pub mod progress;
-pub(crate) mod remarks;
 pub mod tensorboard;

@@ -1,23 +1,22 @@
 //! Text files encoded into files of token ids, so that training does not have to encode them again.
 
-mod inputs;
 mod mindrecord;
-mod summary;
 mod train_tokenizer;
 mod writer;
 
+pub use self::mindrecord::{MindRecordRows, copy_mindrecord};
+pub use self::train_tokenizer::train_tokenizer;
+
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use self::mindrecord::{MindRecordRows, copy_mindrecord};
-pub use self::summary::Summary;
-pub use self::train_tokenizer::train_tokenizer;
 use self::writer::TokenWriter;
 use super::codec::{Codec, TokenizerConfig};
 use super::config::DocumentFormat;
 use super::documents::{self, Document};
-use super::files::InputFile;
+use super::files::{self, InputFile};
 use super::pending::Pending;
-use super::plural::plural;
+use super::plural::{plural, skipped};
 use crate::error::{Error, Result};
 
 /// Which text to encode, how, and where to write the token ids.
@@ -56,8 +55,8 @@ pub enum TokenFormat {
 /// output exists and not `force`, or the disk is full. An incomplete output is removed.
 pub fn tokenize(config: &TokenizeConfig, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
     let codec = Codec::load(config.tokenizer.as_ref(), 0, usize::MAX)?;
-    let inputs = inputs::expand(&config.inputs, &config.documents)?;
-    inputs::check_output(&inputs, &config.output)?;
+    let inputs = expand(&config.inputs, &config.documents)?;
+    check_output(&inputs, &config.output)?;
     let size = |file: &InputFile| file.path.metadata().map_or(0, |metadata| metadata.len());
     let total: u64 = inputs.iter().map(size).sum();
     let writer = TokenWriter::create(&config.output, config.format, codec.vocab_size(), config.force)?;
@@ -120,4 +119,67 @@ impl DocumentWriter<'_> {
         }
         Ok(Summary { outputs: self.writer.finish()?, ..self.summary })
     }
+}
+
+/// The result of one call of [`tokenize`] or [`copy_mindrecord`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Number of documents written.
+    pub documents: u64,
+    /// Number of tokens written, including the token that ends each document.
+    pub tokens: u64,
+    /// Bytes of text read, or of MindRecord files.
+    pub bytes: u64,
+    /// Number of files read.
+    pub files: u64,
+    /// Number of documents without text, which are skipped.
+    pub empty: u64,
+    /// Number of binary files in folders, which are skipped.
+    pub binary: u64,
+    /// The files written.
+    pub outputs: Vec<PathBuf>,
+}
+
+/// `6 tokens in 2 documents from 1 file (9 bytes) written to x.bin`, and what was skipped.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outputs: Vec<String> = self.outputs.iter().map(|path| path.display().to_string()).collect();
+        write!(
+            f,
+            "{} in {} from {} ({} bytes) written to {}",
+            plural(self.tokens, "token"),
+            plural(self.documents, "document"),
+            plural(self.files, "file"),
+            self.bytes,
+            outputs.join(" and ")
+        )?;
+        let skipped = skipped(self.binary, self.empty);
+        if skipped.is_empty() { Ok(()) } else { write!(f, "; {skipped}") }
+    }
+}
+
+/// The files that `paths` name; of folders and patterns only those that `documents` are read from.
+///
+/// # Errors
+/// If a path does not exist, or there are no files.
+pub(super) fn expand(paths: &[String], documents: &DocumentFormat) -> Result<Vec<InputFile>> {
+    let extension = documents.extension();
+    let wanted = |path: &Path| extension.is_none_or(|one| files::has_extension(path, &[one]));
+    let files = files::expand(paths, wanted, "name files, folders or patterns that exist")?;
+    if files.is_empty() {
+        let what = extension.map_or("files".to_string(), |extension| format!("*.{extension} files"));
+        return Err(Error::file(paths.join(", "), format!("no {what} found; name files with text")));
+    }
+    Ok(files)
+}
+
+/// Refuses to overwrite an input.
+///
+/// # Errors
+/// If `output` is one of `inputs`.
+pub(super) fn check_output(inputs: &[InputFile], output: &Path) -> Result<()> {
+    let Ok(output) = output.canonicalize() else { return Ok(()) }; // it does not exist yet
+    let is_output = |file: &&InputFile| file.path.canonicalize().is_ok_and(|path| path == output);
+    let message = "is an input and would be overwritten; choose another --output";
+    inputs.iter().find(is_output).map_or(Ok(()), |file| Err(Error::file(&file.path, message)))
 }

@@ -8,17 +8,15 @@
 //! [`Tape::result`] runs the closure if the result has a gradient by then. [`Tape::always`] runs it in any case,
 //! which a router needs: it may add balance losses to the objective although nothing uses its gates.
 
-mod grouped;
+mod experts;
 mod head;
 mod latent_heads;
 mod low_rank;
 mod ops;
 mod parameter;
-mod permute;
 mod recompute;
 mod route;
 mod split;
-mod spread;
 #[cfg(test)]
 mod tests;
 

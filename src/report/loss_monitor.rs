@@ -3,7 +3,9 @@
 //! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for
 //! MindFormers still matches.
 
+use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
+use crate::error::Result;
 use std::time::Duration;
 
 /// Width of the bar in [`bar_line`], in characters.
@@ -231,6 +233,27 @@ fn numpy_float(number: f32) -> String {
 /// Six decimals and at least five characters, as Python's `%5.6f`.
 fn fixed(number: f32) -> String {
     format!("{number:5.6}").to_lowercase()
+}
+
+/// The norm of each parameter's gradients, and whether a step was skipped for its norm, each where it was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Remarks {
+    /// Path and number of elements of each parameter.
+    pub parameters: Vec<(String, usize)>,
+    /// Steps with this gradient norm or more are skipped, if there is such a bound.
+    pub spike_norm: Option<f64>,
+}
+
+impl Instrument for Remarks {
+    fn step(&mut self, StepReport { metrics, .. }: &StepReport<'_>) -> Result<()> {
+        if let Some(norms) = &metrics.local_norm {
+            tracing::info!("{}", local_norm_lines(&self.parameters, norms));
+        }
+        if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
+            tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
 use crate::report::loss_monitor::LossParts;
+use crate::report::loss_monitor::Remarks;
 use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::{MonitorFormats, MonitorLines};
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 

@@ -1,9 +1,9 @@
 //! Reports the steps of a run in order, each when its results have arrived, including those of its evaluation.
 
+use super::clocks::TimedStep;
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::monitors::Board;
-use super::step_clock::TimedStep;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;

@@ -11,6 +11,7 @@ pub use super::announce::{Milestone, Summary};
 use super::announce::{
     announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
 };
+use super::clocks::SaveClock;
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan};
@@ -21,7 +22,6 @@ use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
-use super::save_clock::SaveClock;
 use super::starting_weights::{check_weights, load_weights};
 use super::trainer::Trainer;
 use crate::data::Dataset;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::writer::TokenWriter;
-use super::{Summary, TokenFormat, inputs};
+use super::{Summary, TokenFormat, check_output};
 use crate::data::files::InputFile;
 use crate::data::mindrecord::{MindRecordFile, NumberColumn, open_all};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct MindRecordRows {
 pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
     let files = open_all(&config.inputs)?;
     let paths = files.iter().map(|file| InputFile { path: file.path().to_path_buf(), is_found: false });
-    inputs::check_output(&paths.collect::<Vec<_>>(), &config.output)?;
+    check_output(&paths.collect::<Vec<_>>(), &config.output)?;
     let columns =
         files.iter().map(|file| Ok((file, file.column(&config.column)?))).collect::<Result<Vec<_>>>()?;
     let size = |file: &MindRecordFile| file.path().metadata().map_or(0, |metadata| metadata.len());

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::inputs;
+use super::{check_output, expand};
 use crate::data::config::DocumentFormat;
 use crate::data::documents::Lines;
 use crate::data::files::{self, InputFile};
@@ -26,8 +26,8 @@ pub fn train_tokenizer(
     force: bool,
 ) -> Result<Tokenizer> {
     output::check_free(output, force)?;
-    let files = inputs::expand(inputs, &DocumentFormat::File)?;
-    inputs::check_output(&files, output)?;
+    let files = expand(inputs, &DocumentFormat::File)?;
+    check_output(&files, output)?;
     let mut has_text = false;
     let text = files.into_iter().flat_map(|file| blocks(&file)).inspect(|block| {
         has_text |= block.as_ref().is_ok_and(|block| !block.trim().is_empty());

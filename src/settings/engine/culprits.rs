@@ -5,7 +5,7 @@
 //! time, and the flag without which the error is gone is named, provided that no new error appears or the flag is
 //! in the section that the error is about.
 
-use super::overrides::Override;
+use super::document::Override;
 use crate::error::Error;
 use std::path::Path;
 

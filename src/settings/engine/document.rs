@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::layers::Layers;
 use super::names::Names;
 use super::node::Node;
-use super::overrides::Override;
 use super::path::{is_below, join, parent_and_key};
 use super::replaced::Replaced;
 use super::setting::Setting;
@@ -189,4 +188,22 @@ fn set(root: &mut Node, path: &str, value: Node) -> std::result::Result<(), Stri
     }
     *node = value;
     Ok(())
+}
+
+/// One key that the command line sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The flag as typed, for messages.
+    pub flag: String,
+    /// The dotted path of the key; items of lists are numbered from 0.
+    pub path: String,
+    /// The value, in YAML.
+    pub value: String,
+}
+
+impl Override {
+    /// Whether it sets the value at the dotted path `section`, or one in it.
+    pub(super) fn lies_within(&self, section: &str) -> bool {
+        is_below(&self.path, section)
+    }
 }

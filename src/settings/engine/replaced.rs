@@ -1,8 +1,8 @@
 //! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer counts: the files
 //! of a run are those that its flag names, not also those of its file.
 
+use super::document::Override;
 use super::node::Node;
-use super::overrides::Override;
 use super::yaml::parse;
 
 /// The keys, and where they are.

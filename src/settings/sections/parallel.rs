@@ -11,13 +11,12 @@
 //! `optimizer_shard` has no effect, as there since version 0.7.
 
 mod degrees;
-mod mode;
 mod rows;
 mod sharding;
 
 pub(in crate::settings) use degrees::culprit;
-pub use mode::ParallelMode;
-pub use rows::{OptimizerShards, Parallel, ParallelContext, PipelineConfig};
+
+pub use rows::{OptimizerShards, Parallel, ParallelContext, ParallelMode, PipelineConfig};
 pub use sharding::{Sharded, Sharding};
 
 use super::moe::Moe;

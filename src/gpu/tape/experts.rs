@@ -1,8 +1,11 @@
-//! Permute and combine on the tape.
+//! The ops of experts on the tape: permutation, grouped product, combination, and the exchange of rows between ranks.
 
-use super::{Saved, Tape, Var};
+use super::{Parameter, Saved, Tape, Var};
 use crate::element::Element;
+use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::permute::{self, Placement};
+use crate::ops::spread::{Direction, SpreadRows};
+use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
 
 /// A placement, its tensors saved for a backward.
@@ -77,5 +80,47 @@ impl Tape<'_, '_> {
     fn saved_placement(&mut self, saved: &SavedPlacement) -> Placement {
         let (places, sources) = (self.saved(saved.places), self.saved(saved.sources));
         Placement { places, sources, ..saved.placement }
+    }
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// x (R, in), rows sorted by expert, each times Wᵀ of its expert: (R, out). `weight` (E · out, in) is the stack of
+    /// all experts' matrices. Rows of no expert are undefined, and so are their gradients.
+    #[track_caller]
+    pub fn grouped_linear(&mut self, x: Var, weight: &'p Parameter, work: &WorkList) -> Var {
+        let work = *work;
+        let stack_rows: u32 = weight.weight.iter().map(|part| part.rows).sum();
+        let y = self.rec.tensor("y", x.tensor.rows, stack_rows / work.experts, x.tensor.element);
+        grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y);
+        let saved_x = self.save(x);
+        self.result(y, &[x], weight.trains(), move |tape, dy| {
+            if let Some(target) = tape.target(x) {
+                let (dx, accumulate) = (target.tensor, target.accumulate);
+                grouped_matmul_backward(tape.rec, dy, &weight.weight, &work, dx, accumulate);
+            }
+            if let Some(d_stack) = &weight.gradient {
+                let x = tape.saved(saved_x);
+                grouped_matmul_backward_weight(tape.rec, dy, x, &work, d_stack);
+            }
+        })
+    }
+}
+
+impl Tape<'_, '_> {
+    /// The rows that arrive here when every rank sends its own (R, D) in `direction`. The gradient returns the other way.
+    pub fn exchange_rows(&mut self, rows: Var, spread: &SpreadRows, direction: Direction) -> Var {
+        let Tensor { cols, element, .. } = rows.tensor;
+        let (sent, received) = match direction {
+            Direction::ToExperts => (spread.sent, spread.received),
+            Direction::FromExperts => (spread.received, spread.sent),
+        };
+        let moved = self.rec.tensor("moved", received, cols, element);
+        spread.exchange(self.rec, rows.tensor, moved, direction);
+        let spread = spread.clone();
+        self.result(moved, &[rows], false, move |tape, d_moved| {
+            let d_rows = tape.rec.tensor("gradient", sent, cols, element);
+            spread.exchange(tape.rec, d_moved, d_rows, direction.reversed());
+            tape.give(rows, d_rows);
+        })
     }
 }
