@@ -83,6 +83,7 @@ pub mod durable;
 pub mod error;
 pub mod generate;
 pub mod gpu;
+mod hugging_face;
 pub mod model;
 pub mod ranks;
 pub mod report;

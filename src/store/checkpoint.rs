@@ -22,7 +22,6 @@
 use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::checkpoint_folder::PendingCheckpoint;
-use super::hugging_face::hugging_face_config;
 use super::lora;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
@@ -32,6 +31,7 @@ use super::weight_files::{STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::hugging_face::export::hugging_face_config;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::{LowRank, ModelConfig};

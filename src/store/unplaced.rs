@@ -1,9 +1,9 @@
 //! Tensors of a file that a model has no place for.
 
-use super::config_json;
 use super::foreign::remedy_of_unplaced;
 use super::weight_files::WeightFiles;
 use crate::error::{Error, Result};
+use crate::hugging_face::config_json;
 use std::collections::HashSet;
 use std::path::Path;
 

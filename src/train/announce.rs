@@ -5,12 +5,12 @@ use super::length::RunLength;
 use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::Batches;
+use crate::hugging_face::export;
 use crate::model::count;
 use crate::model::parameters::Gpt;
 use crate::report::events::Event;
 use crate::report::log::Log;
 use crate::settings::{RunPlan, Sample};
-use crate::store::hugging_face;
 use std::path::{Path, PathBuf};
 
 /// How far a run has got on a rank.
@@ -60,7 +60,7 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say
         let active = count::active_parameters(model);
         say(format!("experts: {active} of these parameters are active per token"));
     }
-    if let Some(note) = hugging_face::note(model) {
+    if let Some(note) = export::note(model) {
         tracing::warn!("other programs will not compute the same from checkpoints: {note}");
     }
     let frozen = frozen_parameters(trainer);

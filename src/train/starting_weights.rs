@@ -3,8 +3,8 @@
 use super::resume::start_of;
 use super::trainer::Trainer;
 use crate::error::Result;
+use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
-use crate::store::config_json;
 use crate::store::run_folder::Start;
 
 /// Checks that the weights that `plan` starts from, unless it resumes, are of its model as far as the `config.json` beside them says.

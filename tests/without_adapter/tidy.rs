@@ -61,7 +61,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sharding", &["element", "kernels", "model", "ops", "ranks", "record"]),
     ("data", &["durable", "error", "random"]),
     ("device", &["element", "error", "kernels", "ranks", "record"]),
-    ("settings", &["data", "element", "error", "kernels", "model", "ranks", "sharding"]),
+    ("settings", &["data", "element", "error", "hugging_face", "kernels", "model", "ranks", "sharding"]),
     // The binaries may import everything.
     ("main", &["cli"]),
     (
@@ -72,14 +72,30 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
-    ("store", &["durable", "element", "error", "model", "ops", "ranks", "record"]),
+    ("hugging_face", &["durable", "error", "model", "ops"]),
+    ("store", &["durable", "element", "error", "hugging_face", "model", "ops", "ranks", "record"]),
     // The page shows settings beside their defaults.
     ("report", &["durable", "error", "settings", "store"]),
     (
         "train",
         &[
-            "data", "device", "durable", "element", "error", "generate", "kernels", "model", "ops", "ranks",
-            "sharding", "record", "report", "settings", "store", "tape",
+            "data",
+            "device",
+            "durable",
+            "element",
+            "error",
+            "generate",
+            "hugging_face",
+            "kernels",
+            "model",
+            "ops",
+            "ranks",
+            "sharding",
+            "record",
+            "report",
+            "settings",
+            "store",
+            "tape",
         ],
     ),
 ];

@@ -1,7 +1,7 @@
 use super::*;
+use crate::hugging_face::export::hugging_face_config;
 use crate::model::config::{BalanceLosses, LatentAttention, MultiToken, SharedExpert, Sizes, TokenDispatch};
 use crate::ops::route::{ExpertGroups, RouterConfig};
-use crate::store::hugging_face::hugging_face_config;
 
 fn model(mixture: MixtureConfig) -> ModelConfig {
     let sizes = Sizes {
@@ -16,7 +16,7 @@ fn model(mixture: MixtureConfig) -> ModelConfig {
 }
 
 /// A mixture as Qwen3 has it.
-pub(in crate::store) fn qwen3() -> MixtureConfig {
+pub(in crate::hugging_face) fn qwen3() -> MixtureConfig {
     MixtureConfig {
         route: RouterConfig {
             experts: 6,

@@ -4,6 +4,7 @@ use super::class::{Fact, Facts, Reading, Windows};
 use super::ours::type_of;
 use super::rotary;
 use crate::model::config::{Family, ModelConfig};
+use crate::ops::rope::Rope;
 use serde_json::{Value, json};
 
 /// What files call an activation, and what our keys do.
@@ -36,6 +37,9 @@ const OF_EXPERTS: [&str; 12] = [
     "balance_via_topk_bias",
 ];
 
+/// More layers than any model has, which a file may name all the same.
+const MOST_LAYERS: f64 = 65_536.0;
+
 /// Whether the class reads `key`.
 pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
     let is_of_windows = key.contains("window") || key == "layer_types";
@@ -48,8 +52,9 @@ pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
         || (is_rotary(reading) && rotary::reads(key))
 }
 
-/// The facts of the model that is read, in a run of `model`: of what masks or stretches only longer texts, nothing is told.
-pub(super) fn facts(reading: &Reading<'_>, model: &ModelConfig) -> Facts {
+/// The facts of the model that is read, for texts of at most `longest` tokens: of what masks or stretches only longer ones, nothing
+/// is told. A file may name any number of layers: of those after the first `most_layers` it is not told which have windows.
+pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -> Facts {
     let mut facts = Facts::new();
     for (fact, keys) in reading.class.facts.iter().flat_map(|facts| facts.iter()) {
         let fixed = keys.strip_prefix('=').map(|value| serde_json::from_str(value).unwrap_or_default());
@@ -65,8 +70,28 @@ pub(super) fn facts(reading: &Reading<'_>, model: &ModelConfig) -> Facts {
     }
     fill_experts(reading, &mut facts);
     (reading.class.finish)(reading, &mut facts);
-    fill_attention(reading, model, &mut facts);
+    fill_attention(reading, longest, most_layers, &mut facts);
     facts
+}
+
+/// Takes out of `facts` what `model` computes the same, though it says it by other numbers, and what only follows from a difference
+/// that is among them.
+pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
+    let width = rotating_width(facts).unwrap_or(0.0);
+    let is_same = |ours: Rope| rotary::is_same_rotation(reading, model, &ours, width);
+    if is_rotary(reading) && model.rope().is_none_or(is_same) {
+        ["theta", "rotary_percent", "rope_scaling"].iter().for_each(|fact| drop(facts.remove(fact)));
+    }
+    let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);
+    if !is_as_wide && reading.number("attention_multiplier").is_none() {
+        facts.remove("attention_multiplier");
+    }
+}
+
+/// The width that the rotating share is of.
+fn rotating_width(facts: &Facts) -> Option<f64> {
+    let of = if number(facts, "kv_lora_rank").is_some() { "qk_rope_head_dim" } else { "head_dim" };
+    number(facts, of)
 }
 
 fn is_rotary(reading: &Reading<'_>) -> bool {
@@ -98,7 +123,7 @@ fn fill_sizes(facts: &mut Facts) {
 
 /// What follows for the mixture from which layers have experts.
 fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
-    let layers = number(facts, "num_layers").unwrap_or(0.0) as usize;
+    let layers = number(facts, "num_layers").unwrap_or(0.0).min(MOST_LAYERS) as usize;
     if facts.get("expert_num").is_none_or(|experts| experts.value.is_null()) {
         return;
     }
@@ -158,24 +183,19 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
 }
 
 /// Windows, rotation, and the factor of the scores.
-fn fill_attention(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
+fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, facts: &mut Facts) {
     let head_dim = number(facts, "head_dim").unwrap_or(0.0);
     let is_latent = number(facts, "kv_lora_rank").is_some();
     if is_rotary(reading) {
-        let width = if is_latent { number(facts, "qk_rope_head_dim") } else { Some(head_dim) };
-        rotary::add(reading, model, width.unwrap_or(0.0), facts);
+        rotary::add(reading, longest, facts);
     }
     let scale = facts.get("attention_multiplier").and_then(|scale| scale.value.as_f64());
-    let temperature = if is_latent { rotary::temperature(reading, model) } else { 1.0 };
-    // Otherwise the heads differ, which is said already.
-    if scale.is_some() || head_dim == model.head_dim as f64 {
-        let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
-        facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
-    }
+    let temperature = if is_latent { rotary::temperature(reading, longest) } else { 1.0 };
+    let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
+    facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
     if reading.class.family != Family::Baichuan {
-        // Of more layers than the model has, which is said already, a file may name any number.
-        let layers = number(facts, "num_layers").unwrap_or(0.0).min(model.num_layers as f64) as usize;
-        let value = window(reading, layers, model.max_positions);
+        let layers = number(facts, "num_layers").unwrap_or(0.0).min(most_layers as f64) as usize;
+        let value = window(reading, layers, longest);
         facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
     }
 }

@@ -8,7 +8,7 @@
 //! Files of our own that carry a note are of models that no class computes. These are compared with our export.
 //!
 //! A key that is neither a fact nor known to decide nothing is refused. Where no class computes what our export
-//! holds, its `config.json` and the log say what the nearest one lacks (`hugging_face/architecture.rs`).
+//! holds, its `config.json` and the log say what the nearest one lacks (`export/architecture.rs`).
 
 mod class;
 mod classes;
@@ -16,7 +16,7 @@ mod ours;
 mod rotary;
 mod theirs;
 
-use super::hugging_face::hugging_face_config;
+use super::export::hugging_face_config;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
@@ -81,7 +81,7 @@ pub(crate) fn check(weights: &Path, model: &ModelConfig, accepted: &[String]) ->
 }
 
 /// The number from which on the layers beside `weights` are of multi-token prediction, which their class leaves out.
-pub(super) fn further_layers(weights: &Path) -> Option<usize> {
+pub(crate) fn further_layers(weights: &Path) -> Option<usize> {
     let config = read(&beside(weights)).ok()??;
     let reading = Reading::of(&config).filter(|reading| reading.class.has_further_layers)?;
     reading.number("num_hidden_layers").map(|layers| layers as usize)
@@ -118,7 +118,9 @@ fn accepting(key: &str) -> String {
 }
 
 fn differences(reading: &Reading<'_>, model: &ModelConfig) -> Vec<Difference> {
-    let (theirs, ours) = (theirs::facts(reading, model), ours::facts(model));
+    let mut theirs = theirs::facts(reading, model.max_positions, model.num_layers);
+    theirs::take_out_equal(reading, model, &mut theirs);
+    let ours = ours::facts(model);
     let facts = theirs.into_iter().filter_map(|(fact, found)| {
         let ours = ours.get(fact).cloned().unwrap_or_default();
         let differs = !is_same(&found.value, &ours);

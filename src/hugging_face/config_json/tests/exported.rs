@@ -1,12 +1,12 @@
 //! Files of our own, which load again.
 
 use super::{equal, faults, llama};
+use crate::hugging_face::export::hugging_face_config;
+pub(super) use crate::hugging_face::export::mixture::tests::qwen3 as mixture;
 use crate::model::config::{
     Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
     Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
-use crate::store::hugging_face::hugging_face_config;
-pub(super) use crate::store::hugging_face::mixture::tests::qwen3 as mixture;
 
 /// A model for each architecture of our exports, with and without what it lacks.
 fn exported() -> Vec<ModelConfig> {

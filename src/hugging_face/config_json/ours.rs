@@ -1,7 +1,7 @@
 //! What a run computes, in the words of [`Facts`](super::class::Facts).
 
+use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{Activation, Family, Gelu, GroupScore, MixtureConfig, ModelConfig, Score};
-use crate::store::hugging_face::hugging_face_scaling;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

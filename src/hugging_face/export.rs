@@ -12,7 +12,7 @@ use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use serde_json::json;
 
 /// The content of `config.json` for `model`.
-pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+pub(crate) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let architecture = Architecture::nearest(model);
     let mut config = match model.family {
         Family::Llama | Family::Glm | Family::Baichuan => llama_config(model, architecture),

@@ -3,9 +3,9 @@
 //! Two rotations are the same if their frequencies and the factor of cos and sin are, however they are written.
 
 use super::class::{Fact, Facts, Reading};
+use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{Llama3, ModelConfig, RopeScaling, Yarn};
 use crate::ops::rope::Rope;
-use crate::store::hugging_face::hugging_face_scaling;
 use serde_json::{Map, Value};
 
 /// Where the parameters are, in the order in which `transformers` looks.
@@ -49,12 +49,9 @@ pub(super) fn reads(key: &str) -> bool {
     [PLACES, BASES, SHARES, LENGTHS].iter().any(|keys| keys.split('|').any(|known| known == key))
 }
 
-/// Adds what a file says of the rotation of `width` dimensions of a head, unless it is that of `model`.
-pub(super) fn add(reading: &Reading<'_>, model: &ModelConfig, width: f64, facts: &mut Facts) {
-    let rotation = Rotation::of(reading, model);
-    if model.rope().is_none_or(|ours| rotation.is_that_of(model, &ours, width)) {
-        return;
-    }
+/// Adds what a file says of the rotation, of texts of at most `longest` tokens.
+pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
+    let rotation = Rotation::of(reading, longest);
     let written = || Value::Object(rotation.parameters.clone());
     let scaling = rotation.scaling.as_ref().map_or_else(written, hugging_face_scaling);
     let found = [("theta", BASES, rotation.theta.into()), ("rotary_percent", SHARES, rotation.share.into())];
@@ -63,9 +60,14 @@ pub(super) fn add(reading: &Reading<'_>, model: &ModelConfig, width: f64, facts:
     }
 }
 
+/// Whether a file's rotation of `width` dimensions of a head is `ours`, that of `model`.
+pub(super) fn is_same_rotation(reading: &Reading<'_>, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
+    Rotation::of(reading, model.max_positions).is_that_of(model, ours, width)
+}
+
 /// The factor of the scores of attention that latent attention has beside the root of the width.
-pub(super) fn temperature(reading: &Reading<'_>, model: &ModelConfig) -> f64 {
-    let rotation = Rotation::of(reading, model);
+pub(super) fn temperature(reading: &Reading<'_>, longest: usize) -> f64 {
+    let rotation = Rotation::of(reading, longest);
     let (scale, factor) = (rotation.number("mscale_all_dim"), rotation.number("factor"));
     match (scale, factor) {
         (Some(scale), Some(factor)) if rotation.kind != "default" && factor > 1.0 => {
@@ -76,7 +78,7 @@ pub(super) fn temperature(reading: &Reading<'_>, model: &ModelConfig) -> f64 {
 }
 
 impl Rotation {
-    fn of(reading: &Reading<'_>, model: &ModelConfig) -> Self {
+    fn of(reading: &Reading<'_>, longest: usize) -> Self {
         let parameters = match reading.decided(PLACES).1 {
             Value::Object(parameters) => parameters,
             _ => Map::new(),
@@ -90,7 +92,7 @@ impl Rotation {
         let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
         let mut rotation = Self { theta, share, kind, parameters, scaling: None };
         // Most classes pass over a share, and fail where another factor is with it.
-        rotation.scaling = rotation.built(reading, model.max_positions as f64).filter(|_| is_read);
+        rotation.scaling = rotation.built(reading, longest as f64).filter(|_| is_read);
         rotation
     }
 

@@ -71,4 +71,4 @@ pub(super) fn mixture_config(
 }
 
 #[cfg(test)]
-pub(in crate::store) mod tests;
+pub(in crate::hugging_face) mod tests;
