@@ -1,4 +1,5 @@
-//! `config.json`, which describes a model in a folder of Hugging Face's: what its class computes, and what ours is called there.
+//! Folders of Hugging Face: what the class of a `config.json` computes, what ours is called there, and the tokenizer beside it.
 
 pub(crate) mod config_json;
 pub(crate) mod export;
+pub(crate) mod tokenizer;

@@ -14,7 +14,11 @@ mod class;
 mod classes;
 mod ours;
 mod rotary;
+mod shape;
 mod theirs;
+
+pub(crate) use class::Fact;
+pub(crate) use shape::Shape;
 
 use super::export::hugging_face_config;
 use crate::durable::read_error;
@@ -221,4 +225,4 @@ fn shown(value: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 //! A configuration file, read and decided.
 
-use super::dialect::mindformers::{NAMES, translate};
+use super::dialect;
+use super::dialect::mindformers::NAMES;
 use super::engine::{Document, Fault, Override, Setting, Source, name_flags};
 use super::plan::RunPlan;
 use super::sections;
@@ -131,7 +132,7 @@ fn read(
     let document =
         Document::parse(text, file, overrides, NAMES, bases, sources).map_err(|error| vec![error])?;
     let mut source = Source::new(document, NAMES, tables());
-    translate(&mut source);
+    dialect::translate(&mut source);
     if bases.is_none() && source.node(BASES).is_some() {
         source
             .fault(BASES, "the file of a run folder has every key itself and builds on no other; remove it");

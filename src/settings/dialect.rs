@@ -3,4 +3,21 @@
 //! A translator moves values to where they are read, and turns keys that say the same in another way into our own. Each value keeps its
 //! origin: messages name the file, the line and the key, or the flag, under which it was written.
 
+pub(super) mod hugging_face;
 pub(super) mod mindformers;
+
+use super::engine::{Source, Table};
+
+/// Translates all of `source`.
+pub(super) fn translate(source: &mut Source) {
+    mindformers::unify(source);
+    hugging_face::translate(source);
+    mindformers::translate(source);
+}
+
+/// The sections that only other programs have, by dotted path.
+pub(super) fn tables() -> Vec<(&'static str, Table)> {
+    let mut tables = mindformers::tables();
+    tables.push(hugging_face::table());
+    tables
+}

@@ -198,5 +198,9 @@ fn shown(path: &str) -> &str {
 }
 
 fn heading(path: &str) -> String {
-    if path.is_empty() { "Top level".to_string() } else { format!("`{path}`") }
+    match path.strip_prefix(' ') {
+        Some(rest) => format!("Top level {rest}"),
+        None if path.is_empty() => "Top level".to_string(),
+        None => format!("`{path}`"),
+    }
 }

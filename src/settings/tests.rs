@@ -104,8 +104,9 @@ const CALLBACKS: [&str; 8] = [
 ];
 
 /// Keys that may only repeat what others say, have one value, or name a file that must be there.
-const REPEATS: [&str; 8] = [
+const REPEATS: [&str; 9] = [
     "base_config",
+    "pretrained_model_dir",
     "model.model_config.kv_channels",
     "model.model_config.pet_config.pet_type",
     "model.model_config.multi_latent_attention",

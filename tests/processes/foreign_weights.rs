@@ -1,7 +1,8 @@
 //! Weights that a run starts from: what the `config.json` beside them says, before a device opens.
 
-use crate::launch::{gristmill, run, without_adapter};
+use crate::launch::{assert_refused, gristmill, run, train_gpt, without_adapter};
 use crate::place::Place;
+use crate::runs::metrics;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,36 @@ fn what_config_json_says_is_compared_before_a_device_opens() {
     run(&mut place.command(&[&load, "--run_name=new", accepted, "--stop_step=1"])).succeeded();
     // A run that resumes starts from none of it.
     run(&mut place.command(&[&load, "--resume_training=True", "--stop_step=3"])).succeeded();
+}
+
+/// A configuration without a model takes that of the weights, trains the same, and resumes where they are gone.
+#[test]
+fn a_folder_is_the_description_of_its_model() {
+    let place = Place::with_run();
+    let folder = weights_with(&place, |_| {});
+    run(&mut place.command(&[&load(&folder), "--run_name=described", "--stop_step=2"])).succeeded();
+    let described = fs::read_to_string(place.path("described/config.yaml")).expect("a file");
+    let start = described.find("model:\n").expect("a section");
+    let (_, rest) = described[start..].split_once("recompute_config:").expect("the next section");
+    let config = place.path("folder.yaml");
+    fs::write(&config, format!("{}recompute_config:{rest}", &described[..start])).expect("a file");
+    let config = config.display().to_string();
+    let ended = run(&mut train_gpt([config.as_str(), "--run_name=folder"])).succeeded();
+    let note = "load_checkpoint: the shape of the model is that of ";
+    assert!(
+        ended.stderr.contains(note) && ended.stderr.contains("config.json, LlamaForCausalLM"),
+        "{}",
+        ended.stderr
+    );
+    let losses = |name: &str| metrics(&place.path(name)).iter().map(|line| line.loss).collect::<Vec<_>>();
+    assert_eq!(losses("folder"), losses("described"));
+
+    fs::remove_dir_all(&folder).expect("a folder");
+    let resolved = place.path("folder/config.yaml").display().to_string();
+    run(&mut train_gpt([resolved.as_str(), "--resume_training=True", "--stop_step=3"])).succeeded();
+    assert_eq!(losses("folder").len(), 3);
+    let ended = run(without_adapter(&mut train_gpt([config.as_str(), "--run_name=new"])));
+    assert_refused("no folder", &ended, &["model.model_config: describes no model"]);
 }
 
 #[test]

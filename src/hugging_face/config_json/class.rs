@@ -10,7 +10,7 @@ pub(super) type Facts = BTreeMap<&'static str, Fact>;
 
 /// One thing that a decoder computes.
 #[derive(Debug, PartialEq)]
-pub(super) struct Fact {
+pub(crate) struct Fact {
     /// The key of the class that says it.
     pub key: String,
     /// Null: none.

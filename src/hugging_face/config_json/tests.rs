@@ -1,4 +1,4 @@
-mod exported;
+pub(crate) mod exported;
 mod published;
 
 use super::*;
@@ -28,6 +28,40 @@ fn config(kind: &str, keys: Value) -> Value {
     });
     keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
     config
+}
+
+/// A small file of each class, with every size that the class reads.
+pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
+    let sizes = json!({
+        "vocab_size": 32, "padded_vocab_size": 32, "hidden_size": 16, "n_embd": 16, "n_embed": 16, "num_hidden_layers": 3,
+        "num_layers": 3, "n_layer": 3, "num_attention_heads": 4, "n_head": 4, "num_key_value_heads": 2,
+        "multi_query_group_num": 2, "head_dim": 4, "kv_channels": 4, "intermediate_size": 24, "ffn_hidden_size": 24,
+        "n_inner": 24, "max_position_embeddings": 16, "n_positions": 16, "seq_length": 16, "num_experts": 4,
+        "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+        "v_head_dim": 4,
+    });
+    classes::all().map(move |class| {
+        let mut config = json!({ "model_type": class.name });
+        let written = config.as_object().expect("an object").clone();
+        let reading = Reading::of(&written).expect("a class");
+        let read = sizes.as_object().into_iter().flatten().filter(|(key, _)| theirs::reads(&reading, key));
+        read.for_each(|(key, value)| config[key] = value.clone());
+        if config.get("kv_lora_rank").is_some() {
+            config["num_key_value_heads"] = 4.into();
+            config.as_object_mut().expect("an object").remove("head_dim");
+        }
+        // Values of what no key of ours changes that are computed here, unlike the defaults.
+        match class.name {
+            "granite" => config["attention_multiplier"] = 0.5.into(),
+            "hyperclovax" => config["use_post_norm"] = false.into(),
+            "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
+            "cwm" => config["max_position_embeddings"] = 16_384.into(),
+            _ => {}
+        }
+        (class.name, config)
+    })
 }
 
 /// What is wrong with weights beside `config` for `model`, a line each without the path.

@@ -38,7 +38,7 @@ const OF_EXPERTS: [&str; 12] = [
 ];
 
 /// More layers than any model has, which a file may name all the same.
-const MOST_LAYERS: f64 = 65_536.0;
+pub(super) const MOST_LAYERS: usize = 65_536;
 
 /// Whether the class reads `key`.
 pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
@@ -123,7 +123,7 @@ fn fill_sizes(facts: &mut Facts) {
 
 /// What follows for the mixture from which layers have experts.
 fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
-    let layers = number(facts, "num_layers").unwrap_or(0.0).min(MOST_LAYERS) as usize;
+    let layers = number(facts, "num_layers").unwrap_or(0.0).min(MOST_LAYERS as f64) as usize;
     if facts.get("expert_num").is_none_or(|experts| experts.value.is_null()) {
         return;
     }

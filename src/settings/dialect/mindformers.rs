@@ -16,10 +16,14 @@ pub(crate) use names::NAMES;
 
 use crate::settings::engine::{Other, Section, Source, Table};
 
-/// Puts what `source` says in MindFormers' words where this program's keys are.
-pub(crate) fn translate(source: &mut Source) {
+/// Writes each key under the one name and in the one section where it is read.
+pub(super) fn unify(source: &mut Source) {
     names::unify(source);
     places::gather(source);
+}
+
+/// Puts what `source` says in MindFormers' words where this program's keys are.
+pub(super) fn translate(source: &mut Source) {
     callbacks::translate(source);
     let kind = classes::translate(source);
     let model = model::translate(source, kind);

@@ -76,9 +76,10 @@ pub(crate) fn read(source: &Source) -> Model {
     model
 }
 
-/// Whether the shape is in another folder, which the top level reports.
+/// Whether the shape is in a folder that could not be read, which is reported already.
 pub(crate) fn is_elsewhere(source: &Source) -> bool {
-    source.node("pretrained_model_dir").is_some_and(|node| !node.is_off())
+    let is_named = source.node("pretrained_model_dir").is_some_and(|node| !node.is_off());
+    is_named || !source.is_sound("load_checkpoint")
 }
 
 /// Whether any required key is written. Templates leave out all of them, which is one fault and not five.

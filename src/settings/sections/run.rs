@@ -14,6 +14,8 @@ rows! {
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
         /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either; floats of 16 or 32 bits.
+        /// Where sizes of the model are not written, the `config.json` there says them and all else that is not written, and data sets
+        /// that name no tokenizer are read by the `tokenizer.json` there.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
         /// Keys of the `config.json` beside `load_checkpoint` that need not say what the run computes; `model_type`: none of them.
         ignore_config_keys: Vec<String> = Host.optional().example("[rope_theta]"),

@@ -172,7 +172,8 @@ fn what_is_not_built_is_one_line_each() {
             "{lines:?}"
         );
     }
-    let elsewhere = "pretrained_model_dir: not built yet (found `path/to/model`); write the shape under model.model_config";
+    let elsewhere =
+        "pretrained_model_dir: path/to/model: has no config.json; name a folder of Hugging Face's";
     assert_eq!(answers("template_mcore.yaml", &["--as-single"], false), [elsewhere]);
     let none = "model.model_config: describes no model; write at least `vocab_size`, `hidden_size`, `num_layers`, `num_heads`, \
                 `seq_length`";

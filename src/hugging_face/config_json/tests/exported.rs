@@ -9,7 +9,7 @@ use crate::model::config::{
 };
 
 /// A model for each architecture of our exports, with and without what it lacks.
-fn exported() -> Vec<ModelConfig> {
+pub(crate) fn exported() -> Vec<ModelConfig> {
     let window = |model| ModelConfig { sliding_window: Some(4), ..model };
     let partial = |model| ModelConfig { rotary_dim: 2, ..model };
     let attention =

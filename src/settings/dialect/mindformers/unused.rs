@@ -70,7 +70,6 @@ const RUN: &[Other] = &[
     keys("only_save_strategy").refused(Passes::Off, "write `only_save_strategy: False`"),
     keys("layer_scale lr_scale").refused(Passes::Off, "write `False` and set lr_schedule.learning_rate"),
     keys("ignore_data_skip data_skip_steps").refused(Passes::Off, "remove it: resuming continues exactly"),
-    keys("pretrained_model_dir").refused(Passes::Off, "write the shape under model.model_config"),
     keys("use_checkpoint_health_monitor").refused(Passes::Off, "remove it"),
 ];
 

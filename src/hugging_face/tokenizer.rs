@@ -1,0 +1,42 @@
+//! The tokenizer in a folder.
+
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The tokenizer in a folder of Hugging Face's.
+pub(crate) struct TokenizerFiles {
+    /// `tokenizer.json`.
+    pub file: PathBuf,
+    /// The token that ends a text, as `tokenizer_config.json` says.
+    pub eos_token: Option<String>,
+}
+
+impl TokenizerFiles {
+    /// That in `folder`; `None` if it has no `tokenizer.json`.
+    ///
+    /// # Errors
+    /// A `tokenizer_config.json` that cannot be read.
+    pub fn of(folder: &Path) -> Result<Option<Self>> {
+        let file = folder.join("tokenizer.json");
+        if !file.is_file() {
+            return Ok(None);
+        }
+        let beside = folder.join("tokenizer_config.json");
+        let config = match beside.is_file() {
+            true => json(&beside)?,
+            false => Value::Null,
+        };
+        // A token is its text, or a section that has it.
+        let token = &config["eos_token"];
+        let eos_token = token.as_str().or_else(|| token["content"].as_str()).map(str::to_string);
+        Ok(Some(Self { file, eos_token }))
+    }
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::file(path, format!("is no JSON ({error}); fetch it again")))
+}

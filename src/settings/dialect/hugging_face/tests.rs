@@ -1,0 +1,158 @@
+use crate::error::Result;
+use crate::hugging_face::config_json::check;
+use crate::hugging_face::config_json::tests::{exported::exported, small_files};
+use crate::hugging_face::export::hugging_face_config;
+use crate::settings::{Override, RunConfig};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const YAML: &str = "load_checkpoint: FOLDER
+train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
+runner_config: { batch_size: 1 }
+lr_schedule: { learning_rate: 1.0e-3 }
+";
+
+/// A run that starts from the folder of `config`.
+fn started_from(folder: &Path, config: &Value) -> Result<RunConfig> {
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("a file");
+    let yaml = YAML.replace("FOLDER", &folder.display().to_string());
+    RunConfig::parse(&yaml, Path::new("x.yaml"), &[] as &[Override])
+}
+
+/// What is taken from a file computes what its class does, by the rule that weights are held against a run.
+#[test]
+fn a_folder_says_the_shape_of_every_class() {
+    let mut refused = Vec::new();
+    for (class, config) in small_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        match started_from(folder.path(), &config) {
+            Ok(run) => {
+                check(folder.path(), &run.plan.model, &[]).unwrap_or_else(|error| panic!("{class}: {error}"))
+            }
+            Err(error) => refused.push(format!("{class}: {error}")),
+        }
+    }
+    let [line] = &refused[..] else { panic!("{refused:#?}") };
+    let windows = "config.json: `sliding_window` is 8192 in 2 of 3 layers in `cwm`, which no key here says; accept it by \
+                   `ignore_config_keys: [sliding_window]`";
+    assert!(line.starts_with("cwm: x.yaml:1: load_checkpoint: ") && line.ends_with(windows), "{line}");
+}
+
+/// Our own files say the shape as well, but for those of models that no class computes.
+#[test]
+fn a_folder_of_our_own_says_its_shape() {
+    let mut refused = 0;
+    for model in exported() {
+        let (config, folder) = (hugging_face_config(&model), tempfile::tempdir().expect("a folder"));
+        match started_from(folder.path(), &config) {
+            Ok(run) => {
+                check(folder.path(), &run.plan.model, &[]).unwrap_or_else(|error| panic!("{config}: {error}"))
+            }
+            Err(error) => {
+                assert!(config.get("gristmill_note").is_some(), "{config}: {error}");
+                assert!(
+                    error.to_string().contains("give model_config the keys of its config.yaml"),
+                    "{error}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!((1..exported().len() / 2).contains(&refused), "{refused} refused");
+}
+
+fn llama(keys: Value) -> Value {
+    let mut config = small_files().find(|(class, _)| *class == "llama").expect("a class").1;
+    keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+    config
+}
+
+/// What is written counts, and the folder says the rest.
+#[test]
+fn written_keys_count_over_those_of_a_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config =
+        llama(json!({"rope_theta": 5e5, "max_position_embeddings": 8192, "architectures": ["Named"]}));
+    let run = started_from(folder.path(), &config).expect("a run");
+    assert_eq!((run.plan.model.rope_theta, run.plan.model.seq_length), (5e5, 2048));
+    assert_eq!(run.plan.model.max_positions, 8192);
+    let file = folder.path().join("config.json");
+    let note = format!("load_checkpoint: the shape of the model is that of {}, Named", file.display());
+    assert!(run.notices.contains(&note), "{:?}", run.notices);
+    assert!(run.plan.train_dataset.tokenizer.is_none());
+
+    std::fs::write(folder.path().join("tokenizer.json"), "{}").expect("a file");
+    std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"eos_token": {"content": "</s>"}}"#)
+        .expect("a file");
+    let own = "model: {model_config: {rope_theta: 1000, seq_length: 12, hidden_dropout: 0.5, num_hidden_layers: 3}}\n";
+    let yaml = format!("{own}{}", YAML.replace("FOLDER", &folder.path().display().to_string()));
+    let parse = |yaml: &str| RunConfig::parse(yaml, Path::new("x.yaml"), &[] as &[Override]);
+    let run = parse(&yaml).expect("a run");
+    let model = &run.plan.model;
+    assert_eq!(
+        (model.rope_theta, model.seq_length, model.hidden_dropout, model.hidden_size),
+        (1000.0, 12, 0.5, 16)
+    );
+    let tokenizer = run.plan.train_dataset.tokenizer.as_ref().expect("a tokenizer");
+    assert_eq!(
+        (&tokenizer.file, tokenizer.eos_token.as_str()),
+        (&folder.path().join("tokenizer.json"), "</s>")
+    );
+
+    // What is resolved reads no folder.
+    std::fs::remove_dir_all(folder.path()).expect("a folder");
+    let resolved = parse(&run.plan.settings.to_yaml()).expect("a run");
+    assert_eq!(resolved.plan, run.plan);
+}
+
+/// The shape alone, without weights.
+#[test]
+fn a_folder_may_say_the_shape_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("config.json"), llama(json!({})).to_string()).expect("a file");
+    let yaml = YAML
+        .replace("load_checkpoint", "pretrained_model_dir")
+        .replace("FOLDER", &folder.path().display().to_string());
+    let parse = |yaml: &str| RunConfig::parse(yaml, Path::new("x.yaml"), &[] as &[Override]);
+    let run = parse(&yaml).expect("a run");
+    assert_eq!((run.plan.model.hidden_size, run.plan.settings.run.weights()), (16, None));
+    assert!(!run.plan.settings.to_yaml().contains("pretrained_model_dir"));
+    let line = |yaml: &str| parse(yaml).expect_err("a line").to_string();
+    let none = line(&yaml.replace(folder.path().to_str().expect("a path"), "/nowhere"));
+    assert_eq!(
+        none,
+        "x.yaml:1: pretrained_model_dir: /nowhere: has no config.json; name a folder of Hugging Face's"
+    );
+}
+
+/// Each is one line, which names the file or what is not built.
+#[test]
+fn what_no_run_can_take_is_one_line() {
+    for (config, end) in [
+        (json!({"model_type": "mamba"}), "accept it by `ignore_config_keys: [model_type]`"),
+        (json!({}), "accept it by `ignore_config_keys: [model_type]`"),
+        (
+            llama(
+                json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}}),
+            ),
+            "`rope_scaling` is longrope in `llama`, which no key here says; accept it by \
+             `ignore_config_keys: [rope_scaling]`",
+        ),
+        (llama(json!({"hidden_act": "relu"})), "not built yet (found `relu`); write `hidden_act: silu`"),
+        (
+            llama(json!({"vocab_size": "many"})),
+            "load_checkpoint.vocab_size: expected a whole number from 0, found `many`",
+        ),
+        (
+            llama(json!({"num_hidden_layers": 1e18})),
+            "load_checkpoint.num_hidden_layers: expected a whole number from 0, found `1e18`",
+        ),
+        (json!([1]), "fetch it again, or remove it"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let line =
+            started_from(folder.path(), &config).map(|run| run.plan.model).expect_err("a line").to_string();
+        assert!(line.starts_with("x.yaml:1: load_checkpoint") && line.ends_with(end), "{config}: {line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+}
