@@ -42,7 +42,7 @@ const INERT: &str = "_name_or_path _attn_implementation _attn_implementation_aut
     begin_suppress_tokens suppress_tokens bad_words_ids max_length min_length max_new_tokens do_sample early_stopping num_beams \
     num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size \
     encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty \
-    remove_invalid_values use_cache cache_implementation is_decoder is_encoder_decoder add_cross_attention \
+    remove_invalid_values use_cache cache_implementation is_decoder \
     cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward output_attentions output_hidden_states return_dict \
     torchscript use_bfloat16 torch_dtype dtype prefix problem_type pruned_heads finetuning_task id2label label2id num_labels \
     classifier_dropout tf_legacy_loss summary_type summary_use_proj summary_activation summary_proj_to_labels \
@@ -56,7 +56,7 @@ const INERT: &str = "_name_or_path _attn_implementation _attn_implementation_aut
     offset_alibi skip_bias_add skip_bias_add_qkv inference_runner max_batch_size max_sequence_length pad_key_length \
     pre_allocate_kv_cache validate_runner_input";
 /// Switches that decide something only where they are on.
-const SWITCHES: &str = "use_mrope rope_interleaved use_sliding_window";
+const SWITCHES: &str = "use_mrope rope_interleaved use_sliding_window is_encoder_decoder add_cross_attention";
 
 /// Something that a file and a run do not agree on.
 struct Difference {

@@ -1,17 +1,18 @@
 """Loads a small random model of every family of causal language models in transformers, and compares losses.
 
     cargo build --release --bin gristmill
-    python tests/transformers/shapes.py [--list] [SHAPE ...]
+    python tests/transformers/shapes.py [--list] [--keys] [SHAPE ...]
 
-Each shape is saved by `save_pretrained` and named in `load_checkpoint` of a configuration that says what it can of the shape. It is
+Each shape is saved by `save_pretrained`, and its folder is all that a configuration says of the model (`load_checkpoint`). It is
 
     equal       the loss of the first step is that of transformers on the same tokens, at most 1e-5 of it apart
     refused     gristmill ends with an error that names the culprit
     DIFFERENT   it trains another model, or loads this one with a warning: the script then ends with exit code 1
 
-Besides, keys are taken out of configurations that are equal, one at a time, as if they had been forgotten: each has to be refused.
-Those of SHAPES are expected to be equal or refused as they say; of the other families nothing is expected but that they do not
-differ. Needs torch, transformers and safetensors, and runs from the root of the repository. All shapes take ten minutes.
+With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
+what transformers computes with the same file. Those of SHAPES are expected to be equal or refused as they say; of the other families
+nothing is expected but that they do not differ. Needs torch, transformers and safetensors, and runs from the root of the repository.
+All shapes take ten minutes, and their keys an hour.
 """
 
 import argparse
@@ -26,7 +27,6 @@ import tempfile
 
 import torch
 import transformers
-from safetensors import safe_open
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -124,34 +124,6 @@ SHAPES = {
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }
 
-# Shape: keys that its configuration lacks, each by itself.
-FORGOTTEN = {
-    "llama": ["rms_norm_eps", "theta", "num_heads", "head_dim"],
-    "llama, linear": ["rope_scaling"],
-    "llama, yarn": ["rope_scaling"],
-    "llama, llama3": ["rope_scaling"],
-    "llama with all biases": ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"],
-    "llama with a tied head": ["tie_word_embeddings"],
-    "mistral": ["sliding_window", "n_kv_heads"],
-    "qwen2": ["qkv_has_bias"],
-    "qwen3": ["use_qk_norm"],
-    "qwen3_moe": ["num_experts_chosen", "norm_topk_prob", "moe_intermediate_size"],
-    "mixtral": ["num_experts_chosen"],
-    "qwen2_moe": ["use_shared_expert_gating"],
-    "glm": ["rotary_percent"],
-    "glm4_moe": ["use_gating_sigmoid", "routed_scaling_factor", "topk_method", "balance_via_topk_bias", "first_k_dense_replace"],
-    "deepseek_v3": ["routed_scaling_factor", "n_group", "qk_rope_head_dim"],
-    "gpt2": ["rms_norm_eps", "hidden_act"],
-}
-# What stands in place of a key whose absence says the same.
-INSTEAD = {
-    "num_heads": {"num_heads": 8, "head_dim": 12, "n_kv_heads": 4},  # the same tensors
-    "norm_topk_prob": {"norm_topk_prob": False},
-    "hidden_act": {"hidden_act": "fast_gelu"},
-    "rotary_percent": {"rotary_percent": 1.0},
-    "n_group": {"n_group": 2, "topk_group": 1},
-}
-
 
 def keys_of(kind):
     """The keys that the class of `kind` declares, by any of their names."""
@@ -161,11 +133,12 @@ def keys_of(kind):
 
 
 def make(kind, keys, folder):
-    """Saves a random model in `folder`; the model, and the names of its tensors. None where it cannot be made."""
+    """Saves a random model in `folder`."""
     known = keys_of(kind)
     if "qk_rope_head_dim" in known:
         known -= {"head_dim"}  # which is another name of it in some classes
     config = CONFIG_MAPPING[kind](**{key: value for key, value in KEYS.items() if key in known} | copy.deepcopy(keys))
+    transformers.AutoModelForCausalLM._model_mapping[type(config)]  # imported before that computes on no device
     with torch.device("meta"):
         size = sum(tensor.numel() for tensor in transformers.AutoModelForCausalLM.from_config(config).parameters())
     if size > LARGEST:
@@ -179,88 +152,16 @@ def make(kind, keys, folder):
                 noise = torch.randn_like(tensor)
                 tensor.copy_(1 + 0.3 * noise if is_scale else 0.15 * noise)
     model.save_pretrained(folder)
-    names = set()
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            names |= set(file.keys())
-    return model, names
+    return model
 
 
-def model_config(config, names):
-    """What a configuration can say of the shape: sizes and options by our names, where the class has them."""
-
-    def get(*keys):
-        return next((value for key in keys if (value := getattr(config, key, None)) is not None), None)
-
-    def has(end):
-        return any(name.endswith(end) for name in names)
-
-    rope = dict(get("rope_parameters") or {})
-    rope = next((value for value in rope.values() if isinstance(value, dict)), rope)
-    heads, layers = get("num_attention_heads", "n_head"), get("num_hidden_layers", "n_layer")
-    kinds = get("layer_types") or []
-    windowed = any(kind == SLIDING for kind in kinds) if kinds else True
-    keys = {
-        "vocab_size": VOCABULARY, "seq_length": WINDOW, "hidden_size": get("hidden_size", "n_embd"), "num_layers": layers, "num_heads": heads,
-        "intermediate_size": get("intermediate_size", "n_inner"), "max_position_embedding": max(64, WINDOW),
-        "rms_norm_eps": get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"),
-        "tie_word_embeddings": bool(get("tie_word_embeddings")),
-    }
-    if config.model_type in GPT:
-        words = {"gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "gelu": "gelu_exact"}
-        return keys | {"type": GPT[config.model_type], "hidden_act": words.get(get("activation_function"), "gelu_new")}
-    window = get("sliding_window") if windowed else None
-    keys |= {
-        "n_kv_heads": get("num_key_value_heads"), "head_dim": get("head_dim"), "theta": rope.get("rope_theta"), "sliding_window": window,
-        "rotary_percent": rope.get("partial_rotary_factor"),
-        "qkv_has_bias": has("q_proj.bias"), "attn_proj_has_bias": has("o_proj.bias"),
-        "add_mlp_fc1_bias_linear": has("mlp.up_proj.bias"), "add_mlp_fc2_bias_linear": has("mlp.down_proj.bias"),
-        "use_qk_norm": has("self_attn.q_norm.weight"),
-    }
-    if rope.get("rope_type", "default") != "default":
-        known = ["rope_type", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]
-        keys["rope_scaling"] = {key: rope[key] for key in [*known, "original_max_position_embeddings"] if key in rope}
-        if rope["rope_type"] not in ["linear", "yarn", "llama3"]:
-            del keys["rope_scaling"]
-    if config.model_type == "glm":
-        keys |= {"type": "ChatGLM2Config"}
-    experts = get("n_routed_experts", "num_experts", "num_local_experts")
-    if experts and has("up_proj.weight") or has("w1.weight"):
-        is_sigmoid, shared = has("e_score_correction_bias"), get("n_shared_experts")
-        width = get("moe_intermediate_size", "intermediate_size")
-        keys |= {
-            "expert_num": experts, "num_experts_chosen": get("num_experts_per_tok"), "moe_intermediate_size": width, "use_gmm": True,
-            "norm_topk_prob": getattr(config, "norm_topk_prob", True), "routed_scaling_factor": get("routed_scaling_factor") or 1.0,
-            "use_gating_sigmoid": is_sigmoid, "balance_via_topk_bias": is_sigmoid,
-            "first_k_dense_replace": sum(not any(f"layers.{n}." in name and "experts.0" in name for name in names) for n in range(layers)),
-        }
-        if shared and has("shared_experts.up_proj.weight"):
-            keys |= {"moe_shared_expert_intermediate_size": shared * width}
-        if has("shared_expert.up_proj.weight"):
-            keys |= {"moe_shared_expert_intermediate_size": get("shared_expert_intermediate_size"), "use_shared_expert_gating": True}
-        method = "noaux_tc" if is_sigmoid else get("topk_method")
-        if (get("n_group") or 1) > 1 and method not in [None, "greedy"]:
-            keys |= {"topk_method": method, "n_group": get("n_group"), "topk_group": get("topk_group")}
-    if has("kv_a_proj_with_mqa.weight"):
-        is_v2 = config.model_type == "deepseek_v2"
-        parts = ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
-        keys |= {"type": "DeepseekV2Config" if is_v2 else "DeepseekV3Config"} | {part: get(part) for part in parts}
-        keys |= {"norm_topk_prob": False} if is_v2 else {}
-        for key in ["head_dim", "n_kv_heads", "use_qk_norm", "rotary_percent", "qkv_has_bias", "sliding_window"]:
-            keys.pop(key, None)
-    return {key: value for key, value in keys.items() if value is not None}
-
-
-GPT = {"gpt2": "GPT2Config", "gpt_bigcode": "WizardCoderConfig", "bloom": "BloomConfig"}
-
-
-def gristmill(folder, keys):
+def gristmill(folder):
     """The loss of the first step, or None; and what standard error says."""
     text, file = folder / "text", folder / "shape.yaml"
     text.write_bytes(TEXT)
     lines = {
         "output_dir": str(folder), "run_name": "run", "load_checkpoint": str(folder / "model"),
-        "model": {"model_config": keys},
+        "model": {"model_config": {"seq_length": WINDOW}},
         "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [str(text)]}},
         "runner_config": {"epochs": 1, "batch_size": BATCH},
         "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-6},
@@ -285,43 +186,96 @@ def loss_of(model):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).double(), tokens[1:]).item()
 
 
-def verdict(folder, model, keys):
-    """The word, and a line of why."""
-    ours, log = gristmill(folder, keys)
+def verdict(folder, model):
+    """The word, and a line of why. Without a model, which transformers refuses, only an error will do."""
+    ours, log = gristmill(folder)
     if ours is None:
         errors = [line for line in log.splitlines() if "rror" in line or line.startswith("/")] or log.splitlines()[-1:]
         return "refused", "; ".join(line.replace(str(folder), "") for line in errors[:3])
+    if model is None:
+        return "DIFFERENT", "transformers refuses it"
     theirs = loss_of(model)
     apart, warned = abs(ours - theirs) / theirs, "not in this model" in log
     word = "equal" if apart <= ALLOWED and not warned else "DIFFERENT"
     return word, f"loss {ours:.7f} and {theirs:.7f}, {apart:.1e} apart" + (", with a warning" if warned else "")
 
 
-def shape(name, kind, keys, expected):
-    """Lines about a shape and its forgotten keys, and whether all are as they have to be."""
+def changed(value):
+    """Another value of the same type, or None."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value * 2 if value > 1 else value + 1
+    if isinstance(value, float):
+        return value * 2 + 1e-3
+    if isinstance(value, dict):
+        return {key: inner if isinstance(inner, str) else changed(inner) for key, inner in value.items()}
+    if isinstance(value, list) and value:
+        return value[1:] + value[:1]
+    return {"silu": "gelu", "gelu": "silu", "gelu_new": "gelu"}.get(value) if isinstance(value, str) else None
+
+
+# Names, types, versions and a token, which say nothing of what is computed.
+NAMES = ["architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "_name_or_path", "pad_token_id"]
+
+
+def without_and_changed(folder):
+    """Each key of the config.json in the folder, and the file without and with another value of it."""
+    config = json.loads((folder / "model" / "config.json").read_text())
+    for key, value in config.items():
+        if key in NAMES or value is None:
+            continue
+        yield f"without {key}", {other: value for other, value in config.items() if other != key}
+        if (other := changed(value)) is not None:
+            yield f"{key}: {other}", config | {key: other}
+
+
+def keys(folder, model):
+    """Tries every such file; how many were equal, refused and DIFFERENT."""
+    weights, words = model.state_dict(), {}
+    file = folder / "model" / "config.json"
+    written = file.read_text()
+    for what, config in without_and_changed(folder):
+        file.write_text(json.dumps(config))
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        try:
+            loaded = transformers.AutoConfig.from_pretrained(folder / "model")
+            other = transformers.AutoModelForCausalLM.from_config(loaded, attn_implementation="eager").float().eval()
+            other.load_state_dict(weights)
+            loss_of(other)
+        except Exception:  # whatever a class says of its keys, or of the weights
+            other = None
+        word, why = verdict(folder, other)
+        words[word] = words.get(word, 0) + 1
+        if word == "DIFFERENT":
+            print(f"    {what}: DIFFERENT: {why}", flush=True)
+    file.write_text(written)
+    return words
+
+
+def shape(name, kind, config, expected, tries_keys):
+    """Prints lines about a shape; its word, and whether all is as it has to be."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         try:
-            model, names = make(kind, keys, folder / "model")
-            ours = model_config(model.config, names)
-            word, why = verdict(folder, model, ours)
+            model = make(kind, config, folder / "model")
+            word, why = verdict(folder, model)
         except Exception as error:  # whatever a class says of its keys, or of what it is to compute
             print(f"{name}: not made: {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)
             return "not made", expected is None
         fine = word != "DIFFERENT" and expected in [None, word]
         print(f"{name}: {word}: {why}" + ("" if fine or word == "DIFFERENT" else f" (expected: {expected})"), flush=True)
-        for key in FORGOTTEN.get(name, []):
-            left = {other: value for other, value in ours.items() if other != key} | INSTEAD.get(key, {})
-            shutil.rmtree(folder / "run", ignore_errors=True)
-            word_of_key, why = verdict(folder, model, left)
-            fine &= word_of_key == "refused"
-            print(f"    without {key}: {'' if word_of_key == 'refused' else 'NOT '}refused: {why}", flush=True)
+        if tries_keys and word == "equal":
+            words = keys(folder, model)
+            fine &= "DIFFERENT" not in words
+            print("    keys: " + ", ".join(f"{count} {word}" for word, count in sorted(words.items())), flush=True)
         return word, fine
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name the shapes")
+    parser.add_argument("--keys", action="store_true", help="try each key of those that are equal")
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help="all of them if left out")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -333,7 +287,7 @@ def main():
         return print("\n".join(shapes))
     words, wrong = {}, []
     for name in arguments.shapes or shapes:
-        word, fine = shape(name, *shapes[name])
+        word, fine = shape(name, *shapes[name], arguments.keys)
         words[word] = words.get(word, 0) + 1
         wrong += [] if fine else [name]
     print(", ".join(f"{count} {word}" for word, count in sorted(words.items())))

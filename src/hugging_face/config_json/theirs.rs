@@ -108,6 +108,9 @@ fn fill_sizes(facts: &mut Facts) {
     let width = size("hidden_size").unwrap_or(0.0);
     let heads = size("num_heads").unwrap_or(0.0);
     let latent = size("qk_nope_head_dim").zip(size("qk_rope_head_dim")).map(|(nope, rope)| nope + rope);
+    // In latent attention it is another name of the width that rotates.
+    let unlike =
+        size("head_dim").filter(|written| latent.is_some() && size("qk_rope_head_dim") != Some(*written));
     let head_dim = latent.or(size("head_dim")).or((heads > 0.0).then(|| (width / heads).floor()));
     let filled = [
         ("n_kv_heads", size("n_kv_heads").unwrap_or(heads)),
@@ -118,6 +121,9 @@ fn fill_sizes(facts: &mut Facts) {
         if let Some(fact) = facts.get_mut(fact) {
             fact.value = json!(value as u64);
         }
+    }
+    if let (Some(written), Some(fact)) = (unlike, facts.get_mut("qk_rope_head_dim")) {
+        fact.value = format!("{} beside a `head_dim` of {written}", fact.value).into();
     }
 }
 
@@ -149,7 +155,7 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     }
     let groups = (number(facts, "n_group").unwrap_or(1.0), number(facts, "topk_group").unwrap_or(1.0));
     let is_greedy = facts.get("topk_method").is_some_and(|method| method.value == "greedy");
-    if is_greedy || groups.1 >= groups.0 {
+    if is_greedy || groups.1 == groups.0 {
         for fact in ["topk_method", "n_group", "topk_group"] {
             facts.entry(fact).and_modify(|fact| fact.value = Value::Null);
         }
