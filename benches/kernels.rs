@@ -408,6 +408,7 @@ fn losses(c: &mut Criterion) {
                 step,
                 loss,
                 correct: None,
+                losses: None,
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,

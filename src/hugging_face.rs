@@ -2,4 +2,5 @@
 
 pub(crate) mod config_json;
 pub(crate) mod export;
+pub mod generation;
 pub(crate) mod tokenizer;

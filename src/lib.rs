@@ -83,7 +83,7 @@ pub mod durable;
 pub mod error;
 pub mod generate;
 pub mod gpu;
-mod hugging_face;
+pub mod hugging_face;
 pub mod model;
 pub mod ranks;
 pub mod report;
@@ -91,6 +91,7 @@ pub mod settings;
 pub mod sharding;
 pub mod store;
 pub mod train;
+pub mod trained;
 
 pub use gpu::{device, element, kernels, ops, random, record, tape};
 

@@ -18,7 +18,7 @@ mod initial;
 
 mod instruments;
 pub mod length;
-mod limits;
+pub(crate) mod limits;
 pub mod monitors;
 mod passes;
 pub mod peak;
@@ -39,7 +39,6 @@ mod shortage;
 pub mod starting_weights;
 mod step;
 mod tensors;
-pub mod trained;
 pub mod trainer;
 mod update;
 

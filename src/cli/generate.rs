@@ -6,21 +6,23 @@ use crate::data::{Codec, DecodeStream};
 use crate::device::GpuOptions;
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
+use crate::hugging_face::generation::{self, GenerationConfig};
 use crate::kernels::Tier;
 use crate::train::run::open_device_with;
-use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
+use crate::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Most texts that are generated at once: each has a cache of keys and values of its own.
 const MAX_SEQUENCES: usize = 4096;
 
-/// The flags of `generate`.
+/// The flags of `generate`. The defaults of those that choose tokens are those of the model's generation_config.json, where it says
+/// something.
 #[derive(clap::Args)]
 // `--temperature -1` is a number out of range, not a flag `-1`.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// The folder of a run (output/tiny: its newest checkpoint), or a checkpoint in one
+    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
     run: PathBuf,
     /// The text to continue; if given several times, all are continued at once
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -28,21 +30,21 @@ pub struct Arguments {
     /// Number of continuations of each prompt
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: usize,
-    /// Maximum number of tokens of a continuation
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    tokens: usize,
-    /// The logits are divided by this; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
-    temperature: f64,
-    /// Sample from the K most likely tokens only; 0: from all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: usize,
-    /// Sample from the most likely tokens whose probabilities add up to this
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    top_p: f64,
-    /// Above 1, tokens that have occurred become less likely; 1 changes nothing
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    repetition_penalty: f64,
+    /// Maximum number of tokens of a continuation [default: 200]
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// The logits are divided by this; 0 always takes the most likely token [default: 0.8]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Sample from the K most likely tokens only; 0: from all [default: 0]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Sample from the most likely tokens whose probabilities add up to this [default: 1]
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Above 1, tokens that have occurred become less likely; 1 changes nothing [default: 1]
+    #[arg(long, value_name = "X")]
+    repetition_penalty: Option<f64>,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -68,21 +70,30 @@ type Prompt<'a> = (&'a str, Vec<u32>);
 /// # Errors
 /// If there is no such run, a setting is out of range, or the adapter fails.
 pub async fn generate(arguments: &Arguments) -> Result<()> {
-    let sampling = sampling(arguments)?;
+    if let Some((name, expected)) = sampling(arguments, &GenerationConfig::default()).fault() {
+        return Err(Error::config(format!("--{}", name.replace('_', "-")), format!("expected {expected}")));
+    }
     let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
     let tokenizer = arguments.tokenizer.iter();
     let overrides: Vec<String> =
         tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
     let run = TrainedRun::open(&arguments.run, &overrides)?;
+    let sampling = sampling(arguments, &run.generation);
+    if let Some((name, expected)) = sampling.fault() {
+        return Err(Error::file(
+            run.weights.join(generation::FILE),
+            format!("`{name}`: expected {expected}"),
+        ));
+    }
     let prompts = prompts(arguments, &run)?;
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
     let gpu = open_device_with(&options, &run.plan).await.map_err(naming_the_flag)?;
     let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
     let settings = Settings {
-        tokens: arguments.tokens,
+        tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
         seed: arguments.seed,
-        stop: if arguments.ignore_eod { None } else { run.codec.eod().ok() },
+        stops: if arguments.ignore_eod { Vec::new() } else { run.stops() },
     };
     match &prompts[..] {
         [prompt] => print_as_generated(&model, &run.codec, prompt, &settings).await,
@@ -147,14 +158,18 @@ async fn print_when_complete(
     Ok(())
 }
 
-fn sampling(arguments: &Arguments) -> Result<Sampling> {
+/// How tokens are chosen: by the flags, or else as the model's publishers do, or else by our defaults.
+fn sampling(arguments: &Arguments, published: &GenerationConfig) -> Sampling {
     let Arguments { temperature, top_k, top_p, repetition_penalty, .. } = *arguments;
-    let sampling = Sampling { temperature, top_k, top_p, repetition_penalty };
-    match sampling.fault() {
-        None => Ok(sampling),
-        Some((name, expected)) => {
-            Err(Error::config(format!("--{}", name.replace('_', "-")), format!("expected {expected}")))
-        }
+    let of_publishers = match published.do_sample {
+        Some(false) => Some(0.0),
+        _ => published.temperature,
+    };
+    Sampling {
+        temperature: temperature.or(of_publishers).unwrap_or(0.8),
+        top_k: top_k.or(published.top_k).unwrap_or(0),
+        top_p: top_p.or(published.top_p).unwrap_or(1.0),
+        repetition_penalty: repetition_penalty.or(published.repetition_penalty).unwrap_or(1.0),
     }
 }
 

@@ -193,6 +193,7 @@ fn loss(harness: &mut Harness<'_>) {
         step,
         loss,
         correct: None,
+        losses: None,
         accumulation: 1,
         factor: 1.0,
         is_per_token: false,

@@ -98,6 +98,22 @@ impl Codec {
         }
     }
 
+    /// The tokens that the tokenizer adds before a text, such as Llama's `<s>`; most add none.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn before_text(&self) -> Result<Vec<u32>> {
+        Ok(self.encode_special("")?.before)
+    }
+
+    /// A token that a text may start after: the one that ends a document, for bytes a line feed.
+    pub fn separator(&self) -> u32 {
+        match self {
+            Self::Bytes { .. } => u32::from(b'\n'),
+            Self::Tokenizer { .. } => self.eod().unwrap_or(0),
+        }
+    }
+
     /// The token ids of a text, each with the bytes of the text that it stands for.
     ///
     /// # Errors

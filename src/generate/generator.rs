@@ -21,8 +21,8 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Seed of the draws; sequence i uses seed + i.
     pub seed: u64,
-    /// End-of-sequence token, if any.
-    pub stop: Option<u32>,
+    /// The tokens that end a sequence.
+    pub stops: Vec<u32>,
 }
 
 /// A model on a device, ready to generate.
@@ -107,7 +107,7 @@ impl Generator<'_> {
                 sequence.tokens.push(token);
                 sequence.seen.insert(token);
                 sequence.written += 1;
-                sequence.is_done = sequence.written == settings.tokens || Some(token) == settings.stop;
+                sequence.is_done = sequence.written == settings.tokens || settings.stops.contains(&token);
                 if on_token(number, token).is_break() {
                     return Ok(sequences.into_iter().map(Sequence::continuation).collect());
                 }

@@ -30,6 +30,8 @@ pub enum Mode<'c> {
     Training(Training),
     /// Neither; experts have the capacities of training.
     Evaluation,
+    /// Like an evaluation, but no expert drops a token: the loss of a text does not depend on the others in its batch.
+    Scoring,
     /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert
     /// drops a token, since a text must not depend on the others in its batch.
     Prefill(&'c [Tensor]),
@@ -134,11 +136,12 @@ impl ForwardContext<'_> {
     pub(super) fn training(&self) -> Option<Training> {
         match self.mode {
             Mode::Training(training) => Some(training),
-            Mode::Evaluation | Mode::Prefill(_) | Mode::Decode(_) => None,
+            Mode::Evaluation | Mode::Scoring | Mode::Prefill(_) | Mode::Decode(_) => None,
         }
     }
 
-    pub(super) fn is_generation(&self) -> bool {
-        matches!(self.mode, Mode::Prefill(_) | Mode::Decode(_))
+    /// Whether no expert drops a token.
+    pub(super) fn is_dropless(&self) -> bool {
+        matches!(self.mode, Mode::Scoring | Mode::Prefill(_) | Mode::Decode(_))
     }
 }

@@ -34,6 +34,8 @@ pub struct LossTensors {
     pub next_token: Tensor,
     /// (1, 1): receives how many of the next tokens have the largest logit, if it is asked for.
     pub correct: Option<Tensor>,
+    /// (1, N): receives the loss of each of the next tokens, if they are asked for.
+    pub losses: Option<Tensor>,
     /// `LossState` of multi-token prediction; `None` outside training and for models without it.
     pub multi_token: Option<Tensor>,
 }
@@ -49,6 +51,7 @@ impl Gpt<Parameter> {
             step: losses.step,
             loss: losses.next_token,
             correct: losses.correct,
+            losses: losses.losses,
             accumulation: losses.accumulation,
             factor: 1.0,
             is_per_token: losses.is_per_token,
@@ -58,7 +61,8 @@ impl Gpt<Parameter> {
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
-                let further = CrossEntropy { targets, loss, correct: None, factor, ..next_token };
+                let further =
+                    CrossEntropy { targets, loss, correct: None, losses: None, factor, ..next_token };
                 tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, self.head(), &further));
             }
         }
@@ -234,7 +238,7 @@ fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: 
             return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], &sizes));
         }
         Mode::Prefill(caches) => tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes)),
-        Mode::Training(_) | Mode::Evaluation => {}
+        Mode::Training(_) | Mode::Evaluation | Mode::Scoring => {}
     }
     let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));

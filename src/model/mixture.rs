@@ -77,7 +77,7 @@ impl Mixture<Parameter> {
         meanwhile: impl FnOnce(&mut Tape<'_, 'p>),
     ) -> Var {
         let losses = ctx.training().map(|training| router_losses(ctx.config, config, state, layer, training));
-        let is_dropless = ctx.is_generation();
+        let is_dropless = ctx.is_dropless();
         let rows = config.placement(h.tensor.rows, is_dropless);
         let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
 

@@ -70,6 +70,16 @@ impl RunConfig {
         resolve(text, file, overrides, Purpose::RunFolder)
     }
 
+    /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: what it says of training is arbitrary.
+    ///
+    /// # Errors
+    /// A folder whose model cannot be computed.
+    pub(crate) fn of_model_folder(folder: &Path, overrides: &[Override]) -> Result<Self> {
+        let folder = folder.display().to_string();
+        let text = format!("load_checkpoint: {}\n{UNTRAINED}", serde_json::Value::from(folder.as_str()));
+        resolve(&text, Path::new(&folder), overrides, Purpose::Plan(None))
+    }
+
     /// Like [`RunConfig::load`] for text that was read from `file`.
     ///
     /// # Errors
@@ -92,6 +102,9 @@ impl RunConfig {
         resolve(text, file, overrides, Purpose::Run(Started::on(rank, size)))
     }
 }
+
+/// What a configuration needs besides a model.
+const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: {data_loader: {type: TextDataLoader, data_path: text}}\n";
 
 /// What a configuration is read for.
 #[derive(Clone, Copy)]

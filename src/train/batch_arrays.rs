@@ -56,7 +56,7 @@ pub(crate) fn batch_stride(tokens: u32) -> u64 {
 }
 
 /// The id arrays of a micro-batch in one buffer, so that one copy uploads all of them.
-pub(super) fn batch_tensors(
+pub(crate) fn batch_tensors(
     persistents: &mut Persistents,
     label: &str,
     tokens: u32,

@@ -23,7 +23,7 @@ pub(super) fn misfit(error: &Error) -> Error {
 }
 
 /// Refuses what takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` says what to do.
-pub(super) fn check_binding(
+pub(crate) fn check_binding(
     bytes: u64,
     capabilities: &Capabilities,
     what: impl Display,
@@ -42,7 +42,7 @@ pub(super) fn check_binding(
 
 /// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size` windows.
 /// Recording would find them too, but could not name the key to change, and sizes that pass here fit the 32 bits of ops.
-pub(super) fn check_activations(
+pub(crate) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
     layout: &RankLayout,

@@ -30,7 +30,7 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
         tokens: config.tokens,
         sampling: Sampling { temperature: config.temperature, ..Sampling::default() },
         seed: config.seed.unwrap_or(seed),
-        stop: None,
+        stops: Vec::new(),
     };
     let vocab_size = recordings.vocab_size as usize;
     let mut text = prompt(codec, &config.prompt, vocab_size)?;
@@ -56,12 +56,11 @@ pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab
     prompt(codec, &config.prompt, vocab_size).map(drop)
 }
 
-/// The tokens of a prompt. An empty prompt becomes one token that a text may start after: a line feed for bytes, the
-/// end of a document for a tokenizer.
+/// The tokens of a prompt. An empty prompt becomes a token that a text may start after.
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
-pub(super) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
+pub(crate) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
     let mut tokens = codec.encode(text)?;
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
         return Err(Error::Plan(format!(
@@ -70,10 +69,7 @@ pub(super) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec
         )));
     }
     if tokens.is_empty() {
-        tokens.push(match codec {
-            Codec::Bytes { .. } => u32::from(b'\n').min(vocab_size as u32 - 1),
-            Codec::Tokenizer { .. } => codec.eod().unwrap_or(0),
-        });
+        tokens.push(codec.separator().min(vocab_size as u32 - 1));
     }
     Ok(tokens)
 }

@@ -108,6 +108,7 @@ impl RunTensors {
             is_per_token: self.is_per_token,
             next_token: self.loss,
             correct: None,
+            losses: None,
             multi_token: self.ahead_loss,
         }
     }

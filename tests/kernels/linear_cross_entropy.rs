@@ -52,6 +52,20 @@ fn linear_cross_entropy_matches_the_reference() {
                 case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
             );
             let [loss, eval_loss] = [0; 2].map(|_| case.state(LossState::default()));
+            let logits = reference::matmul::linear(
+                &h.values,
+                &values(&head),
+                None,
+                tokens as usize,
+                vocab as usize,
+                width as usize,
+            );
+            let loss_of = |(row, target): (&[f64], &u32)| {
+                reference::linear_cross_entropy::cross_entropy(row, &[*target], vocab as usize, ignore).0
+            };
+            let want_losses: Vec<f64> =
+                logits.chunks_exact(vocab as usize).zip(&targets).map(loss_of).collect();
+            let losses = case.input_of(&vec![f64::NAN; tokens as usize], 1, tokens, F32).tensor;
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let op = LinearCrossEntropy {
                 h: h.tensor,
@@ -61,6 +75,7 @@ fn linear_cross_entropy_matches_the_reference() {
                 step,
                 loss,
                 correct: None,
+                losses: None,
                 accumulation: 4,
                 factor: 1.0,
                 is_per_token: false,
@@ -71,11 +86,13 @@ fn linear_cross_entropy_matches_the_reference() {
                 dh,
                 Some(HeadGradient { parts: &tensors(&dhead), accumulate: true }),
             );
-            linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });
+            let evaluation = LinearCrossEntropy { loss: eval_loss, losses: Some(losses), ..op };
+            linear_cross_entropy_forward(&mut case.rec, &evaluation);
 
             // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and there, and
             // where f32's errors tip the balance to different sides.
             let bound = 2.0 * allowed(F32, vocab.max(width));
+            case.expect("losses", losses, want_losses, bound);
             case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)));
             let mut rest = &want.dw[..];
             for part in &dhead {
@@ -151,6 +168,7 @@ fn correct_predictions_are_the_references() {
                 step: case.state(StepState { loss_scale: 1.0, ..StepState::default() }),
                 loss: case.state(LossState::default()),
                 correct: Some(correct),
+                losses: None,
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,
@@ -198,6 +216,7 @@ fn a_head_of_unit_rows_matches_the_reference() {
                 factor: 1.0,
                 is_per_token: false,
                 correct: None,
+                losses: None,
                 head_epsilon: Some(epsilon),
             };
             let table = Parameter { weight: tensors(&head), gradient: Some(tensors(&before)) };

@@ -5,6 +5,8 @@ use crate::runs::{GREEDY, Setup, open_gpu_of, trained_model, trained_model_with_
 use gristmill::data::Codec;
 use gristmill::generate::Settings;
 use gristmill::kernels::Tier;
+use serde_json::json;
+use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
@@ -102,6 +104,40 @@ fn a_prompt_that_is_longer_than_the_window_is_noticed() {
     let expected =
         "notice: the prompt has 25 tokens, and the model reads 24: it continues the last 24 alone\n";
     assert_eq!(of(25), expected);
+}
+
+/// A folder of Hugging Face's alone continues as the run that wrote it does, by the choices of its generation_config.json, over
+/// which flags go.
+#[test]
+fn a_folder_of_hugging_face_is_a_trained_model() {
+    let home = tempfile::tempdir().expect("a folder");
+    let trained = trained_model_with_tokenizer(home.path());
+    let checkpoint = trained.folder().join("checkpoint/step_0000030");
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(checkpoint.join(name), home.path().join(name)).expect("a file");
+    }
+    let prompt = ["--prompt=The mill", "--tokens=12"];
+    let of = |more: &[&str]| run(&mut generate(home.path(), &[&prompt, more].concat())).succeeded().stdout;
+    let want =
+        trained.generate(&trained.setup.gpu(), &["The mill"], &Settings { tokens: 12, ..GREEDY }).remove(0);
+    let text = |tokens: &[u32]| format!("The mill{}\n", trained.open().codec.decode(tokens));
+    assert_eq!(of(&["--temperature=0", "--ignore-eod"]), text(&want));
+
+    let generation = home.path().join("generation_config.json");
+    let write = |config: serde_json::Value| fs::write(&generation, config.to_string()).expect("a file");
+    write(json!({"do_sample": false, "temperature": 5.0, "eos_token_id": [299, want[5]]}));
+    let first = want.iter().position(|token| *token == want[5]).expect("a token");
+    assert_eq!(of(&[]), text(&want[..=first]));
+    assert_ne!(of(&["--temperature=2", "--ignore-eod"]), text(&want));
+
+    write(json!({"top_p": 2.0}));
+    let refused = run(&mut generate(home.path(), &prompt));
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused.stderr.contains("generation_config.json: `top_p`: expected a number above 0"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]

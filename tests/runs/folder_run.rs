@@ -2,7 +2,7 @@
 
 use super::{Setup, metrics, newest_checkpoint};
 use gristmill::report::metrics::StepMetrics;
-use gristmill::train::trained::TrainedRun;
+use gristmill::trained::TrainedRun;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,13 +4,13 @@ use super::{FolderRun, Setup};
 use gristmill::data::tokenize::train_tokenizer;
 use gristmill::device::Gpu;
 use gristmill::generate::{Sampling, Settings};
-use gristmill::train::trained::TrainedModel;
+use gristmill::trained::TrainedModel;
 use pollster::block_on;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 /// 60 tokens are more than two windows of 24, so the caches are refilled on the way.
-pub const GREEDY: Settings = Settings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stop: None };
+pub const GREEDY: Settings = Settings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stops: Vec::new() };
 
 /// A model after 30 steps at a high rate, which separates its likeliest tokens.
 pub fn trained_model(setup: Setup) -> FolderRun {

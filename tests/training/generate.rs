@@ -113,7 +113,7 @@ fn a_text_ends_where_it_is_told_to() {
     let whole = trained.generate(&gpu, &["the mill"], &GREEDY).remove(0);
     let stop = whole[5];
     let first = whole.iter().position(|token| *token == stop).expect("the sixth token");
-    let ended = trained.generate(&gpu, &["the mill"], &Settings { stop: Some(stop), ..GREEDY }).remove(0);
+    let ended = trained.generate(&gpu, &["the mill"], &Settings { stops: vec![stop], ..GREEDY }).remove(0);
     assert_eq!(ended, whole[..=first]);
     assert!(trained.generate(&gpu, &["the mill"], &Settings { tokens: 0, ..GREEDY }).remove(0).is_empty());
 }

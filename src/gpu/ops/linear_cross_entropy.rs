@@ -41,6 +41,8 @@ pub struct LinearCrossEntropy<'a> {
     /// (1, 1) f32, to which the number of targets with the largest logit of their row is added, if it is asked for. Of equal
     /// logits the first is the largest, as in `torch.argmax`; a target that does not count is none.
     pub correct: Option<Tensor>,
+    /// (1, N) f32, which receives the loss of each token, if they are asked for; 0 for a target that does not count.
+    pub losses: Option<Tensor>,
     /// Micro-batches in a step: the mean loss of each counts 1 / accumulation.
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
@@ -130,7 +132,8 @@ fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Outcome {
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
     let mut rows = |label| rec.tensor(label, 1, op.h.rows, Element::F32);
-    Outcome { losses: rows("losses"), correct: op.correct.map(|_| rows("correct")) }
+    let losses = op.losses.unwrap_or_else(|| rows("losses"));
+    Outcome { losses, correct: op.correct.map(|_| rows("correct")) }
 }
 
 fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, outcome: Outcome) {

@@ -21,6 +21,8 @@ pub struct CrossEntropy {
     pub loss: Tensor,
     /// Receives how many targets have the largest logit, if it is asked for; see [`LinearCrossEntropy::correct`].
     pub correct: Option<Tensor>,
+    /// Receives the loss of each token, if they are asked for; see [`LinearCrossEntropy::losses`].
+    pub losses: Option<Tensor>,
     /// Micro-batches in a step.
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
@@ -47,6 +49,7 @@ impl<'p> Tape<'_, 'p> {
             step: loss.step,
             loss: loss.loss,
             correct: loss.correct,
+            losses: loss.losses,
             accumulation: loss.accumulation,
             factor: loss.factor,
             is_per_token: loss.is_per_token,

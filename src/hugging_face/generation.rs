@@ -1,0 +1,72 @@
+//! `generation_config.json`: how the publishers of a model generate text.
+
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::Path;
+
+/// The name of the file.
+pub(crate) const FILE: &str = "generation_config.json";
+
+/// What a file says of generation; nothing of what it leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GenerationConfig {
+    /// The tokens that end a text.
+    #[serde(rename = "eos_token_id", deserialize_with = "one_or_several")]
+    pub stops: Vec<u32>,
+    /// Whether tokens are drawn; otherwise the most likely one is taken.
+    pub do_sample: Option<bool>,
+    /// Divisor of the logits.
+    pub temperature: Option<f64>,
+    /// Number of most likely tokens that are drawn from; 0: all.
+    pub top_k: Option<usize>,
+    /// Total probability of the most likely tokens that are drawn from.
+    pub top_p: Option<f64>,
+    /// By what the logits of tokens that have occurred are divided.
+    pub repetition_penalty: Option<f64>,
+    /// Tokens of a continuation.
+    pub max_new_tokens: Option<usize>,
+}
+
+impl GenerationConfig {
+    /// That in `folder`, or what its `config.json` says of the end of a text, as older folders have it.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(crate) fn of(folder: &Path) -> Result<Self> {
+        let mut config = Self::read(&folder.join(FILE))?.unwrap_or_default();
+        if config.stops.is_empty() {
+            config.stops = Self::read(&folder.join("config.json"))?.unwrap_or_default().stops;
+        }
+        Ok(config)
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>> {
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+        let foreign = |error| {
+            Error::file(
+                path,
+                format!(
+                    "says nothing of generation that can be read ({error}); fetch it again, or remove it"
+                ),
+            )
+        };
+        serde_json::from_slice(&text).map(Some).map_err(foreign)
+    }
+}
+
+/// A token, several of them, or none.
+fn one_or_several<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Vec<u32>, D::Error> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Array(ids) => ids.iter().filter_map(id).collect(),
+        one => id(&one).into_iter().collect(),
+    })
+}

@@ -1,0 +1,54 @@
+//! A trained model that continues prompts.
+
+use super::loading::{Loading, OnDevice};
+use super::opened::TrainedRun;
+use crate::device::Gpu;
+use crate::error::{Error, Result};
+use crate::generate::{GenerateRecordings, Generator, Settings};
+use crate::train::limits::check_binding;
+use std::ops::ControlFlow;
+
+const FEWER_PROMPTS: &str = "continue fewer prompts at once";
+
+/// A model on a device, ready to continue a fixed number of prompts at once.
+pub struct TrainedModel<'gpu> {
+    on_device: OnDevice<'gpu>,
+    recordings: GenerateRecordings,
+}
+
+impl<'gpu> TrainedModel<'gpu> {
+    /// Loads the weights of `run` onto `gpu`, with caches for `sequences` texts of one window each.
+    ///
+    /// # Errors
+    /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
+    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, sequences: u32) -> Result<Self> {
+        let (config, capabilities) = (&run.plan.model, gpu.capabilities());
+        let bytes = GenerateRecordings::largest_tensor(config, sequences);
+        let what = format!("a tensor of {sequences} sequences takes");
+        check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
+        let mut loading = Loading::new(gpu, config, sequences * config.seq_length as u32)?;
+        let (gpt, buffers) = (loading.model(config), loading.model_buffers);
+        let persistents = &mut loading.persistents;
+        let recordings = GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, capabilities)
+            .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
+        let programs = [&recordings.prefill, &recordings.step];
+        let on_device = loading.finish(gpu, run, config, &programs, recordings.logits).await?;
+        Ok(Self { on_device, recordings })
+    }
+
+    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`].
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn generate(
+        &self,
+        prompts: &[Vec<u32>],
+        settings: &Settings,
+        on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<u32>>> {
+        let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
+        let recordings = &self.recordings;
+        let generator = Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader };
+        generator.generate(prompts, settings, on_token).await
+    }
+}

@@ -1,0 +1,94 @@
+//! The weights of a trained model on a device, without anything of an optimizer.
+
+use super::opened::TrainedRun;
+use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
+use crate::error::Result;
+use crate::model::ModelBuffers;
+use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::config::ModelConfig;
+use crate::model::parameters::{Gpt, Spec};
+use crate::record::{BufferId, Persistents, Recording, Tensor};
+use crate::store::checkpoint::{WeightTensors, load_whole_weights};
+use crate::tape::Parameter;
+
+/// Where the weights of a model will be on a device, while its recordings are written.
+pub(super) struct Loading {
+    /// Buffers that outlive a recording.
+    pub persistents: Persistents,
+    /// The rotary table, and what the routers of a mixture hold.
+    pub model_buffers: ModelBuffers,
+    whole: Vec<Spec>,
+    layout: ArenaLayout,
+    weights: Arena,
+}
+
+/// A model on a device, and the programs that were recorded of it.
+pub(super) struct OnDevice<'gpu> {
+    pub gpu: &'gpu Gpu,
+    pub buffers: Buffers,
+    pub prepared: Prepared,
+    pub reader: Reader,
+}
+
+impl Loading {
+    /// Places the parameters of `config`, for batches of `tokens` tokens.
+    ///
+    /// # Errors
+    /// A parameter that no binding of `gpu` can hold.
+    pub fn new(gpu: &Gpu, config: &ModelConfig, tokens: u32) -> Result<Self> {
+        let mut persistents = Persistents::new();
+        let whole = Gpt::describe(config);
+        let layout = ArenaLayout::new(whole.clone(), &gpu.capabilities().limits)?;
+        let weights = layout.arena(&mut persistents, "weights", |kind| Some(kind.compute));
+        let model_buffers = ModelBuffers::new(config, tokens, &mut persistents);
+        Ok(Self { persistents, model_buffers, whole, layout, weights })
+    }
+
+    /// The model of `config` on them.
+    pub fn model(&self, config: &ModelConfig) -> Gpt<Parameter> {
+        self.layout.bind(config, &self.weights, None)
+    }
+
+    /// Prepares `recordings` and loads the weights of `run`. `read` is the largest tensor that is read back at once.
+    ///
+    /// # Errors
+    /// A checkpoint that does not fit the model or cannot be read; a device that fails.
+    pub async fn finish<'gpu>(
+        self,
+        gpu: &'gpu Gpu,
+        run: &TrainedRun,
+        config: &ModelConfig,
+        recordings: &[&Recording],
+        read: Tensor,
+    ) -> Result<OnDevice<'gpu>> {
+        let Self { persistents, model_buffers, whole, layout, weights } = self;
+        let buffers = gpu.make_persistent(&persistents).await?;
+        let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await?;
+        let write = |tensor: Tensor, bytes: &[u8]| {
+            if let BufferId::Persistent(id) = tensor.buffer {
+                gpu.write(&buffers, id, tensor.offset, bytes);
+            }
+        };
+        if let Some((table, values)) = model_buffers.rotary_table(config) {
+            write(table, bytemuck::cast_slice(&values));
+        }
+        let experts = model_buffers.experts.as_ref();
+        let low_rank = config.low_rank.as_ref();
+        let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
+        load_whole_weights(tensors, &run.weights, write)?;
+        let reader = Reader::new(gpu, read.bytes()).await?;
+        Ok(OnDevice { gpu, buffers, prepared, reader })
+    }
+}
+
+impl OnDevice<'_> {
+    /// Replays the program with this index and waits for nothing.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn replay(&self, program: usize) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        encoder.replay(&self.prepared.programs[program]).await?;
+        encoder.submit().await
+    }
+}

@@ -1,0 +1,111 @@
+//! A trained model found on disk: the folder of a run, a checkpoint in one, or a folder of Hugging Face's.
+
+use crate::data::Codec;
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use crate::hugging_face::generation::GenerationConfig;
+use crate::settings::{Override, RunConfig, RunPlan};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
+use crate::train::sample::prompt;
+use crate::train::starting_weights::check_weights;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A trained model: its plan, its codec, and where its weights are.
+pub struct TrainedRun {
+    /// Its configuration, resolved.
+    pub plan: RunPlan,
+    /// Turns text into tokens and back.
+    pub codec: Codec,
+    /// The folder of its weights: a checkpoint, or one of Hugging Face's.
+    pub weights: PathBuf,
+    /// How its publishers generate text.
+    pub generation: GenerationConfig,
+    /// Whether a text starts with the tokens that the tokenizer adds, such as Llama's `<s>`: those of other trainers do, and ours
+    /// do not.
+    adds_special: bool,
+}
+
+impl TrainedRun {
+    /// Opens what is at `path`: a run folder, of which the newest checkpoint is used, a checkpoint inside one, or a folder of Hugging
+    /// Face's.
+    ///
+    /// # Errors
+    /// One line: there is none of these, it has no checkpoint, or its tokenizer is missing.
+    pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+        // The path of a checkpoint may be relative to its own folder, and the run folder is found through its parents.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let is_run = path.join(CONFIG).is_file();
+        let run = if is_run { Some(path.as_path()) } else { path.parent().and_then(Path::parent) };
+        let config = run.map(|run| run.join(CONFIG)).filter(|config| config.is_file());
+        let overrides = Override::parse_all(overrides)?;
+        match config {
+            Some(config) => Self::of_run(&path, is_run, &config, &overrides),
+            None if path.join("config.json").is_file() => Self::of_folder(&path, &overrides),
+            None => Err(Error::file(
+                &path,
+                "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
+                 folder of Hugging Face's with a config.json",
+            )),
+        }
+    }
+
+    fn of_run(path: &Path, is_run: bool, config: &Path, overrides: &[Override]) -> Result<Self> {
+        let text = open_file(config).and_then(io::read_to_string);
+        let text = text.map_err(|error| read_error(config, "read", &error))?;
+        // As for a plan, the ranks of the run need not be there: its model is generated from on one.
+        let plan = sound(RunConfig::of_run_folder(&text, config, overrides)?)?;
+        let checkpoint = match is_run {
+            false => Some(path.to_path_buf()),
+            true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),
+        };
+        let none = || Error::file(path, "the run has no checkpoint yet, so there are no weights");
+        let weights = checkpoint.ok_or_else(none)?;
+        if !plan.has_text() {
+            return Err(Error::file(
+                path,
+                "was trained on token files alone, and no tokenizer says what its tokens mean; name it with --tokenizer",
+            ));
+        }
+        let (codec, generation) = (plan.codec()?, GenerationConfig::of(&weights)?);
+        Ok(Self { plan, codec, weights, generation, adds_special: false })
+    }
+
+    fn of_folder(folder: &Path, overrides: &[Override]) -> Result<Self> {
+        let plan = sound(RunConfig::of_model_folder(folder, overrides)?)?;
+        check_weights(&plan)?;
+        if plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 {
+            return Err(Error::file(
+                folder,
+                "has no tokenizer.json, and nothing says what its tokens mean; name it with --tokenizer",
+            ));
+        }
+        let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
+        Ok(Self { plan, codec, weights: folder.to_path_buf(), generation, adds_special: true })
+    }
+
+    /// The tokens that end a text of the model.
+    pub fn stops(&self) -> Vec<u32> {
+        match &self.generation.stops[..] {
+            [] => self.codec.eod().into_iter().collect(),
+            stops => stops.to_vec(),
+        }
+    }
+}
+
+fn sound(config: RunConfig) -> Result<RunPlan> {
+    if config.data_faults.is_empty() { Ok(config.plan) } else { Err(Error::all(config.data_faults)) }
+}
+
+/// The tokens of a prompt; for an empty one, the token that a text starts after.
+///
+/// # Errors
+/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
+pub fn prompt_tokens(run: &TrainedRun, text: &str) -> Result<Vec<u32>> {
+    let before = if run.adds_special { run.codec.before_text()? } else { Vec::new() };
+    if text.is_empty() && !before.is_empty() {
+        return Ok(before);
+    }
+    Ok([before, prompt(&run.codec, text, run.plan.model.vocab_size)?].concat())
+}

@@ -1,0 +1,123 @@
+//! The loss of each token of texts under a trained model.
+
+use super::loading::{Loading, OnDevice};
+use super::opened::TrainedRun;
+use crate::data::{BatchSpec, PackedSequences, Sequence};
+use crate::device::Gpu;
+use crate::element::Element;
+use crate::error::Result;
+use crate::model::config::ModelConfig;
+use crate::model::gpt::LossTensors;
+use crate::model::{BatchTensors, ForwardContext, Mode};
+use crate::ops::step_state::{LossState, StepState};
+use crate::ranks::RankLayout;
+use crate::record::{BufferId, Recorder, State, Tensor};
+use crate::settings::RunPlan;
+use crate::tape::Tape;
+use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
+use crate::train::limits::check_activations;
+
+/// Tokens of the longest window by default: what a longer context would gain is another measurement.
+const LONGEST_WINDOW: usize = 2048;
+/// Tokens that a launch works on, where a window is not longer.
+const TOKENS_AT_ONCE: usize = 4096;
+
+/// A model on a device, ready to judge texts.
+pub struct Scorer<'gpu> {
+    on_device: OnDevice<'gpu>,
+    spec: BatchSpec,
+    arrays: BatchArrays,
+    batch: BatchTensors,
+    losses: Tensor,
+}
+
+impl<'gpu> Scorer<'gpu> {
+    /// Tokens of the longest sequence that is judged at once by a model of `plan`.
+    pub fn window(plan: &RunPlan) -> usize {
+        plan.model.seq_length.min(LONGEST_WINDOW)
+    }
+
+    /// Loads the weights of `run` onto `gpu`.
+    ///
+    /// # Errors
+    /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
+    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun) -> Result<Self> {
+        let model = ModelConfig {
+            seq_length: Self::window(&run.plan),
+            recomputed_layers: Vec::new(),
+            ..run.plan.model.clone()
+        };
+        let rows = (TOKENS_AT_ONCE / model.seq_length).max(1);
+        let tokens = (rows * model.seq_length) as u32;
+        let capabilities = gpu.capabilities();
+        check_activations(&model, rows, &RankLayout::one(), &capabilities)?;
+        let mut loading = Loading::new(gpu, &model, tokens)?;
+        let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
+        let persistents = &mut loading.persistents;
+        let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, true) };
+        let batch = batch_tensors(persistents, "batch", tokens, arrays);
+        let losses = persistents.tensor("losses", 1, tokens, Element::F32);
+        let into = LossTensors {
+            step: StepState::tensor(persistents, "step state"),
+            accumulation: 1,
+            is_per_token: false,
+            next_token: LossState::tensor(persistents, "loss state"),
+            correct: None,
+            losses: Some(losses),
+            multi_token: None,
+        };
+        let mut rec = Recorder::new("score", capabilities);
+        let context =
+            ForwardContext { config: &model, buffers, batch, expert_ranks: None, mode: Mode::Scoring };
+        gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
+        let recording = rec.try_finish()?;
+        let on_device = loading.finish(gpu, run, &model, &[&recording], losses).await?;
+        let spec = BatchSpec {
+            seq_length: model.seq_length,
+            batch_size: rows,
+            micro_batches: 1,
+            vocab_size: model.vocab_size,
+            ignore_id: model.ignore_id,
+            sorts_positions: arrays.sorts_positions,
+            ahead: 0,
+            rank: 0,
+            world: 1,
+        };
+        Ok(Self { on_device, spec, arrays, batch, losses })
+    }
+
+    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. None is longer than the
+    /// [`window`](Self::window). `on_batch` is told how many batches of how many are done.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary; a device that fails.
+    pub async fn losses(
+        &self,
+        sequences: &[Sequence],
+        mut on_batch: impl FnMut(u64, u64),
+    ) -> Result<Vec<Vec<f32>>> {
+        let packed = PackedSequences::new(sequences, &self.spec)?;
+        let mut losses = Vec::with_capacity(packed.batches() as usize * self.losses.cols as usize);
+        for number in 0..packed.batches() {
+            losses.extend(self.batch_losses(&packed, number).await?);
+            on_batch(number + 1, packed.batches());
+        }
+        Ok(packed.split(&losses))
+    }
+
+    async fn batch_losses(&self, packed: &PackedSequences, number: u64) -> Result<Vec<f32>> {
+        let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
+        let batch = packed.batch(number)?;
+        let BufferId::Persistent(id) = self.batch.tokens.buffer else {
+            unreachable!("the batch outlives its recording")
+        };
+        let stride = batch_stride(self.batch.tokens.cols);
+        for (number, array) in (0..).zip(self.arrays.list(&batch)) {
+            gpu.write(buffers, id, number * stride, bytemuck::cast_slice(array));
+        }
+        self.on_device.replay(0).await?;
+        let bytes = reader.tensor(gpu, buffers, prepared, 0, &self.losses).await?;
+        let losses = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
+        Ok(losses[..self.losses.cols as usize].to_vec())
+    }
+}
