@@ -6,6 +6,7 @@
 //! Needs the feature `cli`, which is on by default.
 
 mod doctor;
+mod eval;
 mod explain;
 mod generate;
 mod interrupt;
@@ -58,6 +59,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Continue a text with a trained model
     Generate(generate::Arguments),
+    /// Say how well a model predicts a text, or chooses answers
+    Eval(eval::Arguments),
     /// Add an adapter to the weights that it adapts, and write the result as a model of its own
     Merge(merge::Arguments),
     /// Encode text files into a file of token ids
@@ -102,6 +105,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
+        Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => pollster::block_on(merge::merge(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {

@@ -1,10 +1,12 @@
 //! A trained model from its folder, to write text with or to judge: only its weights are on the device, and what either needs.
 
 mod generation;
+mod judgement;
 mod loading;
 mod opened;
 mod scoring;
 
 pub use generation::TrainedModel;
+pub use judgement::{Judgement, Share};
 pub use opened::{TrainedRun, prompt_tokens};
 pub use scoring::Scorer;

@@ -173,7 +173,11 @@ fn sampling(arguments: &Arguments, published: &GenerationConfig) -> Sampling {
     }
 }
 
-fn tier_named(name: &str) -> Result<Tier> {
+/// The tier that a flag names.
+///
+/// # Errors
+/// There is none of this name.
+pub(super) fn tier_named(name: &str) -> Result<Tier> {
     let names = Tier::ALL.map(Tier::name).join(", ");
     Tier::named(name)
         .ok_or_else(|| Error::config("--tier", format!("expected one of {names}, found `{name}`")))

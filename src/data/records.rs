@@ -16,7 +16,7 @@ use super::files::{self, InputFile};
 use crate::error::{Error, Result};
 
 /// The endings, without the dot, of the files that are read from folders.
-const EXTENSIONS: [&str; 3] = ["json", "jsonl", "parquet"];
+pub(super) const EXTENSIONS: [&str; 3] = ["json", "jsonl", "parquet"];
 
 /// The files of records that `paths` name. `remedy` tells the user what to do about a path that does not exist.
 ///

@@ -18,6 +18,13 @@ pub struct Sequence {
     pub targets: Vec<u32>,
 }
 
+impl Sequence {
+    /// Whether anything is predicted.
+    pub fn has_target(&self) -> bool {
+        self.targets.iter().any(|target| *target != NO_LABEL)
+    }
+}
+
 /// Sequences in the rows of batches, each a document of its own that attends to no other.
 pub struct PackedSequences {
     batches: Batches,

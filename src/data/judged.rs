@@ -1,0 +1,197 @@
+//! Data that a trained model is judged by: texts, answers, or questions with answers to choose from.
+
+use super::choices::Question;
+use super::codec::Codec;
+use super::files;
+use super::forms::{Formed, Former};
+use super::record_kind::RecordKind;
+use super::records::{self, Record};
+use super::sequences::Sequence;
+use crate::error::{Error, Result};
+use std::path::Path;
+
+/// What a model is judged by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JudgedData {
+    /// The loss of each token of texts.
+    Texts {
+        /// Their windows: each token is predicted once, from what is before it in its window and the token before that.
+        windows: Vec<Sequence>,
+        /// Bytes of all texts.
+        bytes: u64,
+    },
+    /// The loss of the tokens of answers.
+    Answers {
+        /// A sample each.
+        samples: Vec<Sequence>,
+        /// Samples of which the end was cut off.
+        cut: u64,
+    },
+    /// The choice among answers.
+    Questions(Vec<Question>),
+}
+
+impl JudgedData {
+    /// Reads `file`: JSON lines, an array of JSON, Parquet, or else a text. What records hold follows from the first of them.
+    /// Sequences have at most `window` tokens; at most `most` records are read. Conversations are written by `template`, if one is
+    /// named.
+    ///
+    /// # Errors
+    /// A file that cannot be read or holds nothing to predict; records of no known kind; text that cannot be encoded.
+    pub fn load(
+        file: &Path,
+        codec: &Codec,
+        window: usize,
+        most: Option<u64>,
+        template: Option<&Path>,
+    ) -> Result<Self> {
+        if file.is_dir() {
+            return Err(Error::file(file, "is a folder; name one file of text, JSON lines or Parquet"));
+        }
+        if !files::has_extension(file, &records::EXTENSIONS) {
+            let text = String::from_utf8(files::read(file)?.to_vec())
+                .map_err(|error| files::not_utf8(file, error.utf8_error().valid_up_to() as u64))?;
+            let mut texts = Texts::new(codec, window)?;
+            texts.push(&text)?;
+            return texts.finish(file);
+        }
+        let mut left = most.unwrap_or(u64::MAX);
+        let mut each = |visit: &mut dyn FnMut(&Record) -> Result<()>| {
+            records::for_each(file, &mut |record| {
+                visit(&record)?;
+                left -= 1;
+                Ok(left > 0)
+            })
+        };
+        match RecordKind::of(file, template)? {
+            RecordKind::Text => {
+                let mut texts = Texts::new(codec, window)?;
+                each(&mut |record| texts.push(record.text("text")?))?;
+                texts.finish(file)
+            }
+            RecordKind::Answers(form) => {
+                let former = Former::new(&form, codec)?;
+                let (mut samples, mut cut) = (Vec::new(), 0);
+                each(&mut |record| {
+                    let Formed { mut tokens, mut targets, is_cut } = former.form(record)?;
+                    cut += u64::from(is_cut || tokens.len() > window);
+                    tokens.truncate(window);
+                    targets.truncate(window);
+                    samples.push(Sequence { tokens, targets });
+                    Ok(())
+                })?;
+                samples.retain(Sequence::has_target);
+                non_empty(file, &samples)?;
+                Ok(Self::Answers { samples, cut })
+            }
+            RecordKind::Choices(form) => {
+                let mut questions = Vec::new();
+                each(&mut |record| {
+                    questions.push(form.question(record, codec, window)?);
+                    Ok(())
+                })?;
+                Ok(Self::Questions(questions))
+            }
+        }
+    }
+}
+
+/// Cuts texts into windows.
+struct Texts<'a> {
+    codec: &'a Codec,
+    window: usize,
+    /// What a text starts after.
+    start: u32,
+    windows: Vec<Sequence>,
+    bytes: u64,
+}
+
+impl<'a> Texts<'a> {
+    fn new(codec: &'a Codec, window: usize) -> Result<Self> {
+        let start = codec.before_text()?.last().copied().unwrap_or(codec.separator());
+        Ok(Self { codec, window, start, windows: Vec::new(), bytes: 0 })
+    }
+
+    fn push(&mut self, text: &str) -> Result<()> {
+        let mut before = self.start;
+        for targets in self.codec.encode(text)?.chunks(self.window) {
+            let tokens = [before].into_iter().chain(targets.iter().copied()).take(targets.len()).collect();
+            self.windows.push(Sequence { tokens, targets: targets.to_vec() });
+            before = targets[targets.len() - 1];
+        }
+        self.bytes += text.len() as u64;
+        Ok(())
+    }
+
+    fn finish(self, file: &Path) -> Result<JudgedData> {
+        non_empty(file, &self.windows)?;
+        Ok(JudgedData::Texts { windows: self.windows, bytes: self.bytes })
+    }
+}
+
+fn non_empty(file: &Path, sequences: &[Sequence]) -> Result<()> {
+    match sequences.is_empty() {
+        true => Err(Error::file(file, "holds nothing to predict; name a file with more text")),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::NO_LABEL;
+
+    fn load(name: &str, content: &str, window: usize, most: Option<u64>) -> Result<JudgedData> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        JudgedData::load(&file, &Codec::Bytes { eod: 7 }, window, most, None)
+    }
+
+    fn shown(sequences: &[Sequence]) -> Vec<(String, String)> {
+        let text = |ids: &[u32]| {
+            ids.iter().map(|id| if *id == NO_LABEL { '_' } else { char::from(*id as u8) }).collect()
+        };
+        sequences.iter().map(|Sequence { tokens, targets }| (text(tokens), text(targets))).collect()
+    }
+
+    fn pairs(want: &[(&str, &str)]) -> Vec<(String, String)> {
+        want.iter().map(|(tokens, targets)| (tokens.to_string(), targets.to_string())).collect()
+    }
+
+    #[test]
+    fn each_token_of_a_text_is_predicted_once() {
+        let JudgedData::Texts { windows, bytes } = load("mill.txt", "the mill", 3, None).unwrap() else {
+            panic!("texts")
+        };
+        assert_eq!(shown(&windows), pairs(&[("\nth", "the"), ("e m", " mi"), ("il", "ll")]));
+        assert_eq!(bytes, 8);
+        let lines = "{\"text\": \"ab\"}\n{\"text\": \"cde\"}\n{\"text\": \"unread\"}\n";
+        let JudgedData::Texts { windows, bytes } = load("mill.jsonl", lines, 8, Some(2)).unwrap() else {
+            panic!("texts")
+        };
+        assert_eq!(shown(&windows), pairs(&[("\na", "ab"), ("\ncd", "cde")]));
+        assert_eq!(bytes, 5);
+    }
+
+    #[test]
+    fn answers_alone_are_predicted() {
+        let lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"long prompt\", \"completion\": \"e\"}\n";
+        let JudgedData::Answers { samples, cut } = load("a.jsonl", lines, 5, None).unwrap() else {
+            panic!("answers")
+        };
+        assert_eq!(shown(&samples), pairs(&[("abcd\u{7}", "_cd\u{7}_")]));
+        assert_eq!(cut, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_named() {
+        let error = |name, content| load(name, content, 8, None).unwrap_err().to_string();
+        assert!(
+            error("a.jsonl", "{\"title\": 1}\n")
+                .contains("line 1: has `title`; records have `text`, `messages`")
+        );
+        assert!(error("a.txt", "").contains("holds nothing to predict"));
+        assert!(error("a.jsonl", "{\"messages\": []}\n").contains("template"));
+    }
+}

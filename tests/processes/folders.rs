@@ -1,0 +1,113 @@
+//! Small Hugging Face folders of six families: evaluated and trained as transformers evaluates and trains them, whose losses
+//! `tests/transformers/folders.py` wrote.
+
+use crate::launch::{gristmill, run};
+use crate::runs::metrics;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FAMILIES: [&str; 6] = ["llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v3", "gpt2"];
+const TEXT: &str = "tests/data/mill.txt";
+/// Bytes of a window, and windows of a step.
+const WINDOW: usize = 48;
+const BATCH: usize = 4;
+
+fn folder(family: &str) -> PathBuf {
+    Path::new("tests/data/folders").join(family)
+}
+
+fn losses(family: &str) -> Value {
+    let text = fs::read_to_string("tests/data/folders/losses.json").expect("a file");
+    serde_json::from_str::<Value>(&text).expect("JSON")[family].clone()
+}
+
+fn eval(model: &Path, data: &Path, flags: &[&str]) -> Value {
+    let ended = run(gristmill(["eval"]).arg(model).arg(data).arg("--json").args(flags)).succeeded();
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
+}
+
+fn assert_near(what: &str, got: f64, want: f64, allowed: f64) {
+    assert!((got - want).abs() <= allowed * want.abs(), "{what}: {got} instead of {want}");
+}
+
+#[test]
+fn the_loss_of_a_text_is_that_of_transformers() {
+    let bytes = fs::read(TEXT).expect("a file").len() as f64;
+    for family in FAMILIES {
+        let want = losses(family)["evaluation"].as_f64().expect("a loss");
+        for tier in ["--tier=software", "--tier=portable"] {
+            let got = eval(&folder(family), Path::new(TEXT), &[tier]);
+            let number = |key: &str| got[key].as_f64().unwrap_or_else(|| panic!("{key} in {got}"));
+            assert_near(family, number("loss"), want, 1e-6);
+            assert_near(family, number("perplexity"), want.exp(), 1e-5);
+            assert_near(family, number("bits_per_byte"), want / 2.0_f64.ln(), 1e-6);
+            assert_eq!((number("tokens"), number("sequences")), (bytes, (bytes / WINDOW as f64).ceil()));
+        }
+    }
+}
+
+#[test]
+fn training_goes_as_in_torch() {
+    let home = tempfile::tempdir().expect("a folder");
+    let text = home.path().join("text");
+    fs::write(&text, &fs::read(TEXT).expect("a file")[..=WINDOW * BATCH]).expect("a file");
+    for family in FAMILIES {
+        let file = home.path().join("run.yaml");
+        let config = json!({
+            "output_dir": home.path(), "run_name": family, "load_checkpoint": folder(family),
+            "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [&text]}},
+            "runner_config": {"epochs": 5, "batch_size": BATCH},
+            "optimizer": {"type": "AdamW", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0},
+            "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 3e-3},
+            "runner_wrapper": {"use_clip_grad": false},
+        });
+        fs::write(&file, config.to_string()).expect("a file");
+        run(gristmill(["train"]).arg(&file)).succeeded();
+        let got = metrics(&home.path().join(family));
+        let want = losses(family)["training"].clone();
+        let want = want.as_array().expect("losses");
+        assert_eq!(got.len(), want.len());
+        for (line, want) in got.iter().zip(want) {
+            assert_near(family, f64::from(line.loss), want.as_f64().expect("a loss"), 1e-5);
+        }
+    }
+}
+
+#[test]
+fn questions_are_answered() {
+    let home = tempfile::tempdir().expect("a folder");
+    let file = home.path().join("questions.jsonl");
+    let question = |right: usize| {
+        let mut endings = vec!["\u{1}\u{2}\u{3}\u{1}\u{2}\u{3}"; 3];
+        endings[right] = "the the";
+        json!({"ctx": "the the the", "endings": endings, "label": right.to_string()}).to_string()
+    };
+    let lines: Vec<String> = (0..3).map(question).collect();
+    fs::write(&file, lines.join("\n")).expect("a file");
+    let got = eval(&folder("llama"), &file, &["--limit=2"]);
+    assert_eq!(got["questions"], 2);
+    let printed = run(gristmill(["eval"]).arg(folder("llama")).arg(&file)).succeeded().stdout;
+    assert!(printed.starts_with("acc  ") && printed.ends_with("3 questions\n"), "{printed}");
+}
+
+#[test]
+fn what_cannot_be_judged_is_one_line() {
+    let home = tempfile::tempdir().expect("a folder");
+    let records = home.path().join("records.jsonl");
+    fs::write(&records, "{\"title\": \"mill\"}\n").expect("a file");
+    let wide = home.path().join("wide.txt");
+    fs::write(&wide, "\u{e9}").expect("a file");
+    for (model, data, expected) in [
+        (folder("llama"), Path::new("/nowhere.txt"), "/nowhere.txt"),
+        (home.path().to_path_buf(), Path::new(TEXT), "nor a folder of Hugging Face's"),
+        (folder("llama"), &records, "records.jsonl: line 1: has `title`; records have `text`"),
+        (folder("llama"), &wide, "token 195"),
+        (folder("llama"), Path::new("tests/data"), "is a folder; name one file"),
+    ] {
+        let refused = run(gristmill(["eval"]).arg(model).arg(data));
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    }
+}
