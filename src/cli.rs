@@ -8,6 +8,7 @@
 mod doctor;
 mod eval;
 mod explain;
+mod finetune;
 mod generate;
 mod interrupt;
 mod merge;
@@ -59,6 +60,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Continue a text with a trained model
     Generate(generate::Arguments),
+    /// Train a model of Hugging Face's on a file of data, with defaults for everything
+    Finetune(finetune::Arguments),
     /// Say how well a model predicts a text, or chooses answers
     Eval(eval::Arguments),
     /// Add an adapter to the weights that it adapts, and write the result as a model of its own
@@ -105,6 +108,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
+        Command::Finetune(arguments) => finetune::finetune(&arguments),
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => pollster::block_on(merge::merge(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),

@@ -16,6 +16,7 @@ use crate::train::fit::Fit;
 use crate::train::length::RunLength;
 use crate::train::recordings::{Recordings, assumed_capabilities};
 use crate::train::starting_weights::check_weights;
+pub(super) use fitted::recompute as recompute_keys;
 use machine::MachineArguments;
 use report::Report;
 

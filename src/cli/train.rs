@@ -86,24 +86,33 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
-        let address = self.watch.as_deref().map(WatchAddress::parse).transpose()?;
-        let interrupt = Interrupt::listen();
-        let done = on_ranks(self.ranks.map(usize::from), |ranks| {
-            let mut watcher = None; // for as long as the run takes
-            let mut heard = |milestone: Milestone<'_>| {
-                interrupt.hear(&milestone);
-                if let Milestone::Opened(folder) = milestone {
-                    watcher = address.clone().and_then(|address| Watcher::start(address, folder));
-                }
-            };
-            let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut heard);
-            let done = pollster::block_on(run).map(drop);
-            interrupt.wait_while_ending();
-            done
-        });
+        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref())
+    }
+}
+
+/// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
+/// the run is complete or interrupted.
+///
+/// # Errors
+/// Those of [`Arguments::run`].
+pub fn train(config: &Path, overrides: &[String], ranks: Option<usize>, watch: Option<&str>) -> Result<()> {
+    let address = watch.map(WatchAddress::parse).transpose()?;
+    let interrupt = Interrupt::listen();
+    let done = on_ranks(ranks, |ranks| {
+        let mut watcher = None; // for as long as the run takes
+        let mut heard = |milestone: Milestone<'_>| {
+            interrupt.hear(&milestone);
+            if let Milestone::Opened(folder) = milestone {
+                watcher = address.clone().and_then(|address| Watcher::start(address, folder));
+            }
+        };
+        let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut heard);
+        let done = pollster::block_on(run).map(drop);
         interrupt.wait_while_ending();
         done
-    }
+    });
+    interrupt.wait_while_ending();
+    done
 }
 
 /// Writes the shaders of a run to `folder`.

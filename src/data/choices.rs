@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// How a data set is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChoiceForm {
+pub enum ChoiceForm {
     /// `ctx` (or `ctx_a` and `ctx_b`), `endings` and `label`.
     HellaSwag,
     /// `question`, `choices.text`, `choices.label` and `answerKey`.
@@ -53,7 +53,7 @@ impl ChoiceForm {
     ///
     /// # Errors
     /// A record without what the form needs; a text that cannot be encoded.
-    pub fn question(self, record: &Record, codec: &Codec, window: usize) -> Result<Question> {
+    pub(super) fn question(self, record: &Record, codec: &Codec, window: usize) -> Result<Question> {
         let Worded { question, answers, right } = match self {
             Self::HellaSwag => hella_swag(record)?,
             Self::Arc => arc(record)?,

@@ -18,6 +18,8 @@ pub struct DataConfig {
     /// Share of the tokens, at the end of the stream, that is held out for evaluation: 0 up to, but not including, 1.
     /// 0 holds out none.
     pub eval_fraction: f64,
+    /// Number of samples of records, drawn by the seed of the run, that are held out instead.
+    pub eval_samples: u64,
     /// How windows that hold several documents are treated.
     pub documents: DocumentRules,
 }
@@ -33,7 +35,7 @@ impl DataConfig {
     pub fn keeps_evaluation(&self) -> bool {
         match &self.loader {
             Loader::Megatron(config) => config.split[1] > 0.0,
-            _ => self.eval_fraction > 0.0,
+            _ => self.eval_fraction > 0.0 || self.eval_samples > 0,
         }
     }
 }

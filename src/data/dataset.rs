@@ -8,6 +8,7 @@ use super::config::{DataConfig, Loader};
 use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
 use super::reading::{Reading, Stopped};
+use super::record_samples::HeldOut;
 use super::source::{Content, Loaded, Source};
 use super::{cargo_registry, megatron, mindrecord, record_samples, text, token_file};
 use crate::error::{Error, Result};
@@ -41,7 +42,7 @@ impl Dataset {
     pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
         let codec = codec(train, spec.vocab_size)?;
         let mut readings = Vec::new();
-        let loaded = load_sources(train, &codec, spec, &mut readings)?;
+        let loaded = load_sources(train, &codec, spec, &mut readings, seed)?;
         let mut summary = sentences("training data", &loaded);
         let (learned, held_out): (Vec<_>, Vec<_>) = loaded
             .iter()
@@ -124,7 +125,7 @@ impl EvalData {
         readings: &mut Vec<Reading>,
     ) -> Result<(Self, Vec<Loaded>)> {
         let codec = codec_of(&config.loader, tokenizer, spec.vocab_size)?;
-        let loaded = load_sources(config, &codec, spec, readings)?;
+        let loaded = load_sources(config, &codec, spec, readings, 0)?; // of which nothing is held out
         let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
         let data = Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] };
         Ok((data, loaded))
@@ -152,19 +153,23 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     Codec::load(tokenizer, eod, vocab_size)
 }
 
-/// The sources of a loader, with their streams added to `readings`.
+/// The sources of a loader, with their streams added to `readings`. `seed` draws the samples that are held out.
 fn load_sources(
     config: &DataConfig,
     codec: &Codec,
     spec: &BatchSpec,
     readings: &mut Vec<Reading>,
+    seed: u64,
 ) -> Result<Vec<Loaded>> {
+    let held_out = config.eval_samples;
     let loaded = match &config.loader {
         Loader::Text(config) => text::load(config, codec)?,
         Loader::Tokens(config) => token_file::load(config)?,
         Loader::Megatron(config) => megatron::load(config)?,
         Loader::MindRecord(config) => mindrecord::load(config, spec.seq_length)?,
-        Loader::Records(config) => record_samples::load(config, codec, spec.seq_length)?,
+        Loader::Records(config) => {
+            record_samples::load(config, codec, spec.seq_length, HeldOut { samples: held_out, seed })?
+        }
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
     };
     let (vocab_size, pad) = (spec.vocab_size, config.documents.pad);
@@ -238,7 +243,15 @@ mod tests {
             eod_byte: 0,
         });
         let documents = DocumentRules::default();
-        DataConfig { loader, tokenizer: None, shuffle: true, seed: None, eval_fraction: 0.0, documents }
+        DataConfig {
+            loader,
+            tokenizer: None,
+            shuffle: true,
+            seed: None,
+            eval_fraction: 0.0,
+            eval_samples: 0,
+            documents,
+        }
     }
 
     fn spec() -> BatchSpec {

@@ -79,6 +79,15 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| unreadable(path, &error))
 }
 
+/// Reads a whole file of text.
+pub(super) fn text_of(path: &Path) -> Result<String> {
+    as_text(path, read(path)?)
+}
+
+fn as_text(path: &Path, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| not_utf8(path, error.utf8_error().valid_up_to() as u64))
+}
+
 /// Memory-maps a file; an empty file gives an empty map.
 pub(super) fn map(path: &Path) -> Result<Arc<Mmap>> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
@@ -113,9 +122,7 @@ pub(super) fn read_text(file: &InputFile) -> Result<Option<String>> {
             return Err(token_file(&file.path));
         }
     }
-    String::from_utf8(bytes)
-        .map(Some)
-        .map_err(|error| not_utf8(&file.path, error.utf8_error().valid_up_to() as u64))
+    as_text(&file.path, bytes).map(Some)
 }
 
 /// The error about a file that cannot be opened or read.

@@ -2,9 +2,9 @@
 
 use super::choices::Question;
 use super::codec::Codec;
+use super::file_kind::FileKind;
 use super::files;
 use super::forms::{Formed, Former};
-use super::record_kind::RecordKind;
 use super::records::{self, Record};
 use super::sequences::Sequence;
 use crate::error::{Error, Result};
@@ -45,16 +45,7 @@ impl JudgedData {
         most: Option<u64>,
         template: Option<&Path>,
     ) -> Result<Self> {
-        if file.is_dir() {
-            return Err(Error::file(file, "is a folder; name one file of text, JSON lines or Parquet"));
-        }
-        if !files::has_extension(file, &records::EXTENSIONS) {
-            let text = String::from_utf8(files::read(file)?.to_vec())
-                .map_err(|error| files::not_utf8(file, error.utf8_error().valid_up_to() as u64))?;
-            let mut texts = Texts::new(codec, window)?;
-            texts.push(&text)?;
-            return texts.finish(file);
-        }
+        let kind = FileKind::of(file, template)?;
         let mut left = most.unwrap_or(u64::MAX);
         let mut each = |visit: &mut dyn FnMut(&Record) -> Result<()>| {
             records::for_each(file, &mut |record| {
@@ -63,13 +54,18 @@ impl JudgedData {
                 Ok(left > 0)
             })
         };
-        match RecordKind::of(file, template)? {
-            RecordKind::Text => {
+        match kind {
+            FileKind::Text => {
+                let mut texts = Texts::new(codec, window)?;
+                texts.push(&files::text_of(file)?)?;
+                texts.finish(file)
+            }
+            FileKind::Texts => {
                 let mut texts = Texts::new(codec, window)?;
                 each(&mut |record| texts.push(record.text("text")?))?;
                 texts.finish(file)
             }
-            RecordKind::Answers(form) => {
+            FileKind::Answers(form) => {
                 let former = Former::new(&form, codec)?;
                 let (mut samples, mut cut) = (Vec::new(), 0);
                 each(&mut |record| {
@@ -84,7 +80,7 @@ impl JudgedData {
                 non_empty(file, &samples)?;
                 Ok(Self::Answers { samples, cut })
             }
-            RecordKind::Choices(form) => {
+            FileKind::Choices(form) => {
                 let mut questions = Vec::new();
                 each(&mut |record| {
                     questions.push(form.question(record, codec, window)?);

@@ -12,11 +12,25 @@ use super::plural::plural;
 use super::records;
 use super::sample_collector::SampleCollector;
 use super::samples::Samples;
-use super::source::Loaded;
+use super::source::{Loaded, Split};
 use crate::error::{Error, Result};
+use crate::random::{HELD_OUT_STREAM, Permutation};
+use std::collections::BTreeSet;
+
+/// How many samples are for evaluation, and by which seed they are drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldOut {
+    pub samples: u64,
+    pub seed: u64,
+}
 
 /// The source of a loader of records; samples are cut to `seq_length` tokens.
-pub(super) fn load(config: &RecordsConfig, codec: &Codec, seq_length: usize) -> Result<Vec<Loaded>> {
+pub(super) fn load(
+    config: &RecordsConfig,
+    codec: &Codec,
+    seq_length: usize,
+    held_out: HeldOut,
+) -> Result<Vec<Loaded>> {
     let former = Former::new(&config.form, codec)?;
     let files = records::files(&config.files, &format!("correct {}", config.keys))?;
     let mut taker = Taker::new(config, seq_length);
@@ -40,7 +54,29 @@ pub(super) fn load(config: &RecordsConfig, codec: &Codec, seq_length: usize) -> 
         return Err(Error::file(name, message));
     }
     let eod = codec.eod().ok();
-    Ok(vec![Loaded { sentence, eod, ..Loaded::whole(samples, name) }])
+    let (samples, split) = held_out.split(samples, &name)?;
+    Ok(vec![Loaded { sentence, eod, split, ..Loaded::whole(samples, name) }])
+}
+
+impl HeldOut {
+    /// The samples with those that are held out last, and which part of them is for training and which for evaluation.
+    fn split(self, samples: Samples, name: &str) -> Result<(Samples, Option<Split>)> {
+        let (total, held) = (samples.len(), self.samples);
+        if held == 0 {
+            return Ok((samples, None));
+        }
+        if held >= total {
+            let message = format!(
+                "has {total} samples, of which `eval_samples` {held} leave none to train on; lower it"
+            );
+            return Err(Error::file(name, message));
+        }
+        let order = Permutation::new(total, self.seed, HELD_OUT_STREAM);
+        let drawn: BTreeSet<u64> = (0..held).map(|number| order.at(number)).collect();
+        let learned = (0..total).filter(|sample| !drawn.contains(sample));
+        let split = (0..total - held, total - held..total);
+        Ok((samples.reordered(learned.chain(drawn.iter().copied())), Some(split)))
+    }
 }
 
 /// Takes samples and counts what becomes of them.
@@ -138,5 +174,62 @@ impl Taker {
             plural(files as u64, "file")
         );
         (samples, sentence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::PackStrategy;
+
+    #[test]
+    fn samples_are_held_out_by_the_seed() {
+        let samples = |strategy: Option<PackStrategy>| {
+            let config = RecordsConfig {
+                files: Vec::new(),
+                keys: "",
+                form: crate::data::Form::Columns,
+                packing: strategy,
+                renamed: Vec::new(),
+                most: None,
+            };
+            let mut taker = Taker::new(&config, 4);
+            for first in 0..20 {
+                let tokens = vec![first, first + 100];
+                taker.push(Formed { targets: tokens.clone(), tokens, is_cut: false });
+            }
+            taker.finish(1).0
+        };
+        let rows = |samples: &Samples| -> Vec<Vec<u32>> {
+            let row = |sample| {
+                let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);
+                let count = samples.read(sample, &mut tokens, &mut targets);
+                tokens.truncate(count);
+                tokens
+            };
+            (0..samples.len()).map(row).collect()
+        };
+        for (strategy, total, held) in [(None, 20, 5), (Some(PackStrategy::Pack), 10, 3)] {
+            let plain = rows(&samples(strategy));
+            let split = |seed| HeldOut { samples: held, seed }.split(samples(strategy), "records").unwrap();
+            let (one, ranges) = split(1);
+            assert_eq!(ranges, Some((0..total - held, total - held..total)));
+            let one = rows(&one);
+            assert!(one[..(total - held) as usize].is_sorted() && one[(total - held) as usize..].is_sorted());
+            let mut all = one.clone();
+            all.sort();
+            assert_eq!(all, plain);
+            assert_eq!(one, rows(&split(1).0));
+            assert_ne!(one, rows(&split(2).0));
+        }
+        assert_eq!(
+            rows(&HeldOut { samples: 0, seed: 1 }.split(samples(None), "").unwrap().0),
+            rows(&samples(None))
+        );
+        let error = HeldOut { samples: 20, seed: 1 }.split(samples(None), "records").unwrap_err().to_string();
+        assert!(
+            error.contains("has 20 samples, of which `eval_samples` 20 leave none to train on"),
+            "{error}"
+        );
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::NO_LABEL;
+use super::sample_collector::SampleCollector;
 use super::statistics::{self, fnv1a};
 use super::stream::TokenStream;
 use super::token_encoding::NO_TOKEN;
@@ -131,6 +132,26 @@ impl Samples {
     #[track_caller]
     pub(crate) fn tokens_of(&self, samples: Range<u64>) -> Range<u64> {
         self.end_before(samples.start)..self.end_before(samples.end)
+    }
+
+    /// The samples with these numbers, in this order, in memory.
+    pub(super) fn reordered(&self, order: impl Iterator<Item = u64>) -> Self {
+        let mut collector = SampleCollector::default();
+        let (mut tokens, mut labels) = (Vec::new(), Vec::new());
+        for sample in order {
+            let mut start = self.end_before(sample);
+            for end in &self.documents[self.documents_of(sample)] {
+                let length = (end - start) as usize;
+                tokens.resize(length, 0);
+                labels.resize(length, 0);
+                self.tokens.read(start..*end, &mut tokens);
+                self.labels.read(start..*end, &mut labels);
+                collector.push_document(&tokens, &labels);
+                start = *end;
+            }
+            collector.end_sample();
+        }
+        collector.finish()
     }
 
     /// A hash of a range of samples, by which a resumed run notices that its data has changed. Checkpoints store it: it

@@ -63,13 +63,16 @@ pub struct Source {
     pub name: String,
 }
 
+/// The parts for training and for evaluation.
+pub(super) type Split = (Range<u64>, Range<u64>);
+
 /// One source as its loader read it.
 #[derive(Debug)]
 pub(super) struct Loaded {
     /// The tokens or samples.
     pub content: Content,
     /// The parts of `content` for training and for evaluation, in tokens or in samples; `None` if the loader does not split its data.
-    pub split: Option<(Range<u64>, Range<u64>)>,
+    pub split: Option<Split>,
     /// Id of the token that ends documents; `None` if the loader does not know it.
     pub eod: Option<u32>,
     /// Share of the samples, relative to the weights of the other sources; above 0.

@@ -65,6 +65,15 @@ pub(crate) fn select_modules(
     Ok(chosen.into_iter().map(|module| module.name.clone()).collect())
 }
 
+/// What files call the linear maps that can have adapters, each kind once; of a mixture those of attention.
+pub(crate) fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
+    let is_meant = |module: &&Module| {
+        module.can_adapt
+            && (config.mixture.is_none() || module.names.iter().any(|name| name.contains("attention")))
+    };
+    modules(config).iter().filter(is_meant).map(|module| last_part(&module.name).to_string()).collect()
+}
+
 /// The linear maps of the model of `config`. Those that can have adapters are those that get them where all are asked for.
 fn modules(config: &ModelConfig) -> Vec<Module> {
     let specs = Gpt::describe(&ModelConfig { low_rank: None, ..config.clone() });

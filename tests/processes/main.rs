@@ -16,6 +16,7 @@ mod command_line;
 mod console;
 mod errors_of_configuration;
 mod errors_of_runs;
+mod finetune;
 mod folders;
 mod foreign_weights;
 mod generate;

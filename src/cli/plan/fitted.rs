@@ -80,7 +80,7 @@ fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
 }
 
 /// The keys of `recompute_config`: all that decide what is recomputed, since the file may have others. None where nothing is.
-fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
+pub fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
     let (layers, model) = (&best.recomputation.layers, &plan.model);
     if layers.is_empty() && !model.has_recomputation() {
         return Vec::new();

@@ -63,9 +63,11 @@ pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> 
     let keeps_evaluation = train.is_some_and(|train| train.config().keeps_evaluation());
     if is_there {
         let eval = read(source, "eval_dataset")?;
-        if eval.keys.eval_fraction > 0.0 {
+        let kept =
+            [("eval_fraction", eval.keys.eval_fraction > 0.0), ("eval_samples", eval.keys.eval_samples > 0)];
+        for (key, _) in kept.iter().filter(|(_, is_kept)| *is_kept) {
             let message = "belongs under `train_dataset`; an eval_dataset is used whole";
-            source.fault("eval_dataset.eval_fraction", message);
+            source.fault(&join("eval_dataset", key), message);
         }
         if keeps_evaluation {
             source.note(
@@ -100,6 +102,7 @@ impl Dataset {
             shuffle: self.loader.shuffle,
             seed: keys.seed,
             eval_fraction: keys.eval_fraction,
+            eval_samples: keys.eval_samples,
             documents: DocumentRules {
                 eod: id(keys.eod_token_id),
                 pad: id(self.megatron.as_ref().and_then(|megatron| megatron.pad)),
@@ -121,6 +124,13 @@ impl Dataset {
 
     /// Moves what Megatron's loader says of documents to the data set's own keys, and checks what must fit together.
     fn fill(&mut self, reader: &Reader<'_>, of_loader: &Reader<'_>) {
+        let has_records =
+            matches!(self.loader.kind, LoaderType::Prompts | LoaderType::Records | LoaderType::Chat);
+        if self.keys.eval_samples > 0 && !has_records {
+            reader.fault("eval_samples", "counts samples of loaders of records; write `eval_fraction: 0.05`");
+        } else if self.keys.eval_samples > 0 && self.keys.eval_fraction > 0.0 {
+            reader.fault("eval_samples", "stands beside `eval_fraction`; keep one of them");
+        }
         if let Some(megatron) = &mut self.megatron {
             if self.keys.eval_fraction > 0.0 {
                 let message =

@@ -59,12 +59,7 @@ impl ChatTemplate {
         let beside = folder.map(|folder| folder.join("chat_template.jinja")).filter(|path| path.is_file());
         let named = file.map(Path::to_path_buf).or(beside);
         let (path, source) = match (named, &config) {
-            (Some(path), _) => {
-                let bytes = files::read(&path)?;
-                let source = String::from_utf8(bytes)
-                    .map_err(|error| files::not_utf8(&path, error.utf8_error().valid_up_to() as u64))?;
-                (path, source)
-            }
+            (Some(path), _) => (path.clone(), files::text_of(&path)?),
             (None, Some((path, config))) => match source_in(config) {
                 Some(source) => (path.clone(), source),
                 None => return Err(none(path, "has no `chat_template`")),
