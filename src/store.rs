@@ -7,6 +7,7 @@ use crate::durable::ChosenBy;
 use std::path::Path;
 
 pub(crate) mod arena_tensors;
+pub(crate) mod beside_weights;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
 mod foreign;

@@ -4,6 +4,7 @@
 //! step_0000100/
 //!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's, in the type they are trained in
 //!     config.json              the model's shape under Hugging Face's keys
+//!     tokenizer.json, ...      what `beside_weights` lists
 //!     adapter/                 low-rank adapters as PEFT has them, if the run trains some: see `adapter`
 //!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
 //!                              (a matrix under Muon has one: its momentum, as exp_avg)
@@ -102,7 +103,7 @@ pub(crate) async fn save(
         let set = TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
         done = done.and(set.save(ranks, &read).await);
         if ranks.is_first() {
-            done = done.and_then(|()| lora::write_config(folder, low_rank, layout));
+            done = done.and_then(|()| lora::write_config(folder, low_rank, layout, pending.base()));
         }
     }
     let moments: Vec<_> = by_rank.iter().map(TrainingTensors::moments).collect();

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::OUTPUT_DIR;
+use super::beside_weights::BesideWeights;
 use crate::durable::{UNFINISHED, read_error, with_suffix};
 use crate::error::Result;
 
@@ -46,13 +47,20 @@ pub struct CheckpointFolder {
     start_of_name: String,
     /// Without it there is no `meta.json`.
     steps_per_epoch: Option<u64>,
+    beside: BesideWeights,
 }
 
 impl CheckpointFolder {
     /// The checkpoints in `folder`, which may not exist yet.
     pub fn new(folder: impl Into<PathBuf>, keep: impl Into<Keep>) -> Self {
         let (folder, keep) = (folder.into(), keep.into());
-        Self { folder, keep, start_of_name: String::new(), steps_per_epoch: None }
+        Self {
+            folder,
+            keep,
+            start_of_name: String::new(),
+            steps_per_epoch: None,
+            beside: BesideWeights::default(),
+        }
     }
 
     /// Names new checkpoints `PREFIX-step_NNNNNNN`; an empty prefix leaves out the hyphen too.
@@ -67,6 +75,11 @@ impl CheckpointFolder {
         self
     }
 
+    /// Writes `beside` into new checkpoints.
+    pub(crate) fn with_beside(self, beside: BesideWeights) -> Self {
+        Self { beside, ..self }
+    }
+
     /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A failure is a warning.
     pub(crate) fn note_newest(&self, step: u64, checkpoint: &Path) {
         let Some(steps_per_epoch) = self.steps_per_epoch else { return };
@@ -75,7 +88,7 @@ impl CheckpointFolder {
         }
     }
 
-    /// Starts the checkpoint of `step` with an empty folder to write files into. Removes what a killed run left
+    /// Starts the checkpoint of `step` with a folder to write files into, which has those beside the weights. Removes what a killed run left
     /// unfinished.
     ///
     /// # Errors
@@ -85,7 +98,10 @@ impl CheckpointFolder {
         self.clear_unfinished()?;
         let path = with_suffix(&self.path_of(step), UNFINISHED);
         fs::create_dir(&path).map_err(|error| OUTPUT_DIR.error(&path, "create the folder", &error))?;
-        Ok(PendingCheckpoint { home: self.clone(), step, path, finished: false })
+        let newest = self.latest()?;
+        let pending = PendingCheckpoint { home: self.clone(), step, path, finished: false };
+        self.beside.write(&pending.path, newest.as_ref().map(|(_, newest)| newest.as_path()))?;
+        Ok(pending)
     }
 
     /// The checkpoint of `step` that the first rank of the run has begun and will commit, for another rank to write files into.
@@ -209,6 +225,11 @@ impl PendingCheckpoint {
     /// The temporary folder to write files into.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The model that the run started from, if it is known.
+    pub(super) fn base(&self) -> Option<&Path> {
+        self.home.beside.base()
     }
 
     /// Links the `files` of the newest complete checkpoint into this one, so that both share the room that they take. False if

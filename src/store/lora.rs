@@ -79,15 +79,20 @@ pub(super) fn open(weights: &Path, low_rank: &LowRank) -> Result<WeightFiles> {
     WeightFiles::open(weights)
 }
 
-/// Writes `adapter_config.json` for the adapters of the model in `layout` into `folder`.
+/// Writes `adapter_config.json` for the adapters of the model in `layout`, which was `base`, into `folder`.
 ///
 /// # Errors
 /// A disk that fails.
-pub(super) fn write_config(folder: &Path, low_rank: &LowRank, layout: &ArenaLayout) -> Result<()> {
+pub(super) fn write_config(
+    folder: &Path,
+    low_rank: &LowRank,
+    layout: &ArenaLayout,
+    base: Option<&Path>,
+) -> Result<()> {
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": null,
+        "base_model_name_or_path": base,
         "r": low_rank.rank,
         "lora_alpha": low_rank.alpha,
         "lora_dropout": low_rank.dropout,

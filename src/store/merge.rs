@@ -2,23 +2,14 @@
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::dtype_of;
+use super::beside_weights::BesideWeights;
 use super::lora::{self, LoraConfig};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{MODEL, WeightFiles};
-use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::model::parameters::adapted_module;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-
-/// What a merged model has beside its weights, where the model that was adapted has it.
-const COPIED: [&str; 5] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-];
 
 /// What was merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +50,7 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
         }
     })
     .await?;
-    copy_beside(base, out)?;
+    BesideWeights::of_model(base).write(out, None)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(Merged { tensors: names.len(), adapted: adapted.len() })
 }
@@ -159,14 +150,4 @@ fn create(out: &Path) -> Result<()> {
         return Err(Error::file(out, "is there already and not empty; name a new folder"));
     }
     OUTPUT_DIR.create_folder(out)
-}
-
-fn copy_beside(base: &Path, out: &Path) -> Result<()> {
-    let folder = if base.is_dir() { base } else { base.parent().unwrap_or(Path::new(".")) };
-    for file in COPIED.map(|name| folder.join(name)).iter().filter(|file| file.is_file()) {
-        let bytes = std::fs::read(file).map_err(|error| read_error(file, "read", &error))?;
-        let name = file.file_name().unwrap_or_default();
-        OUTPUT_DIR.write(&out.join(name), &bytes)?;
-    }
-    Ok(())
 }

@@ -24,7 +24,7 @@ use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
 use super::starting_weights::{check_weights, load_weights};
 use super::trainer::Trainer;
-use crate::data::Dataset;
+use crate::data::{Dataset, Loader};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::ranks::Ranks;
@@ -35,6 +35,7 @@ use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
+use crate::store::beside_weights::{BesideWeights, TextBy};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
@@ -224,7 +225,7 @@ async fn train_on(
         false => None,
     };
     let checkpoint = settings.callbacks.checkpoint.as_ref();
-    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch);
+    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan));
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
         checkpoints.note_newest(step, newest);
     }
@@ -295,14 +296,30 @@ fn checkpoints(
     folder: &RunFolder,
     config: Option<&CheckpointMonitor>,
     steps_per_epoch: u64,
+    beside: BesideWeights,
 ) -> CheckpointFolder {
-    let Some(config) = config else { return folder.checkpoints(Keep::All).with_meta(steps_per_epoch) };
+    let kept = |keep: Keep| folder.checkpoints(keep).with_meta(steps_per_epoch).with_beside(beside);
+    let Some(config) = config else { return kept(Keep::All) };
     let stretch = Duration::from_secs(config.keep_checkpoint_per_n_minutes.saturating_mul(60));
     let keep = match config.keep_checkpoint_max {
         0 if stretch > Duration::ZERO => Keep::OnePer(stretch),
         count => Keep::from(count as usize),
     };
-    folder.checkpoints(keep).with_prefix(config.prefix()).with_meta(steps_per_epoch)
+    kept(keep).with_prefix(config.prefix())
+}
+
+/// The files that a checkpoint of `plan` has beside its weights.
+fn beside_weights(plan: &RunPlan) -> BesideWeights {
+    let data = &plan.train_dataset;
+    let by = match (&data.tokenizer, &data.loader) {
+        (Some(tokenizer), _) => TextBy::Tokenizer(&tokenizer.file, &tokenizer.eos_token),
+        (None, Loader::Text(config)) if plan.model.vocab_size >= 256 => TextBy::Bytes(config.eod_byte),
+        (None, Loader::CargoRegistry(config)) if plan.model.vocab_size >= 256 => {
+            TextBy::Bytes(config.eod_byte)
+        }
+        _ => TextBy::Nothing,
+    };
+    BesideWeights::of(by, plan.settings.run.weights())
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

@@ -1,0 +1,192 @@
+//! The files that a model has beside its weights, so that other programs open a checkpoint with nothing else: tokenizer, chat template,
+//! and how it generates text.
+
+use super::OUTPUT_DIR;
+use crate::durable::read_error;
+use crate::error::Result;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// What belongs to a `tokenizer.json`.
+const OF_TOKENIZER: [&str; 8] = [
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+];
+/// What belongs to a model.
+const OF_MODEL: [&str; 1] = ["generation_config.json"];
+
+/// The files beside the weights of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BesideWeights {
+    /// Copies, by the name that each gets.
+    copied: Vec<(&'static str, PathBuf)>,
+    /// What is written where there is no copy.
+    made: Vec<(&'static str, Vec<u8>)>,
+    /// The model that the run started from.
+    base: Option<PathBuf>,
+}
+
+/// What turns the text of a run into tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TextBy<'a> {
+    /// A tokenizer, and the token that ends a document.
+    Tokenizer(&'a Path, &'a str),
+    /// Bytes are tokens, and this one ends a document.
+    Bytes(u8),
+    /// The data are tokens already.
+    Nothing,
+}
+
+impl BesideWeights {
+    /// Those of a run whose text is read `by` this, and that starts from the weights at `weights`, if there are some.
+    pub fn of(by: TextBy<'_>, weights: Option<&Path>) -> Self {
+        let folder = weights.map(|path| if path.is_dir() { path } else { path.parent().unwrap_or(path) });
+        let of_model = folder.into_iter().flat_map(|folder| OF_MODEL.map(|name| (name, folder.join(name))));
+        let base = weights.map(Path::to_path_buf);
+        let mut beside = Self { copied: of_model.collect(), made: Vec::new(), base };
+        match by {
+            TextBy::Tokenizer(file, eos_token) => {
+                beside.copied.push((TOKENIZER, file.to_path_buf()));
+                // Beside a file of another name are those of another tokenizer.
+                if file.file_name().is_some_and(|name| name == TOKENIZER) {
+                    beside.copied.extend(OF_TOKENIZER.map(|name| (name, file.with_file_name(name))));
+                }
+                beside.made.push((TOKENIZER_CONFIG, bytes_of(&tokenizer_config(eos_token))));
+            }
+            TextBy::Bytes(eod) => {
+                let config = tokenizer_config(&letter_of(eod).to_string());
+                let made = [(TOKENIZER, byte_tokenizer()), (TOKENIZER_CONFIG, config)];
+                beside.made.extend(made.map(|(name, value)| (name, bytes_of(&value))));
+            }
+            TextBy::Nothing => {}
+        }
+        beside
+    }
+
+    /// Those of the model at `weights`, a file or its folder.
+    pub fn of_model(weights: &Path) -> Self {
+        let folder = if weights.is_dir() { weights } else { weights.parent().unwrap_or(Path::new(".")) };
+        let names = [&["config.json"], &OF_MODEL[..], &[TOKENIZER], &OF_TOKENIZER].concat();
+        Self { copied: names.into_iter().map(|name| (name, folder.join(name))).collect(), ..Self::default() }
+    }
+
+    /// The model that the run started from, as it is named there; adapters are of it.
+    pub fn base(&self) -> Option<&Path> {
+        self.base.as_deref()
+    }
+
+    /// Writes those that are there into `folder`. Those that are gone since are those of the checkpoint `newest`, if it has them.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a disk that fails.
+    pub fn write(&self, folder: &Path, newest: Option<&Path>) -> Result<()> {
+        for (name, from) in &self.copied {
+            let kept = newest.map(|newest| newest.join(name));
+            if let Some(file) = [Some(from), kept.as_ref()].into_iter().flatten().find(|file| file.is_file())
+            {
+                let bytes = std::fs::read(file).map_err(|error| read_error(file, "read", &error))?;
+                OUTPUT_DIR.write(&folder.join(name), &bytes)?;
+            }
+        }
+        let left = self.made.iter().map(|(name, bytes)| (folder.join(name), bytes));
+        left.filter(|(file, _)| !file.exists()).try_for_each(|(file, bytes)| OUTPUT_DIR.write(&file, bytes))
+    }
+}
+
+fn bytes_of(value: &Value) -> Vec<u8> {
+    format!("{value:#}\n").into_bytes()
+}
+
+fn tokenizer_config(eos_token: &str) -> Value {
+    json!({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eos_token, "clean_up_tokenization_spaces": false})
+}
+
+/// A tokenizer of 256 tokens, of which each is the byte of its number.
+fn byte_tokenizer() -> Value {
+    let vocab: Map<String, Value> =
+        (0..=255).map(|byte| (letter_of(byte).to_string(), byte.into())).collect();
+    let level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null, "pre_tokenizer": level,
+        "post_processor": null, "decoder": level,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": [],
+        },
+    })
+}
+
+/// The letter by which byte-level tokenizers write a byte: itself where it can be seen, and otherwise one from U+0100 on, in order, as
+/// GPT-2's has it.
+fn letter_of(byte: u8) -> char {
+    let is_seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let place = (0..byte).filter(|other| !is_seen(other)).count() as u32;
+    match is_seen(&byte) {
+        true => char::from(byte),
+        false => char::from_u32(256 + place).unwrap_or(char::REPLACEMENT_CHARACTER),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    #[cfg(feature = "tokenizers")]
+    fn a_tokenizer_of_bytes_gives_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        BesideWeights::of(TextBy::Bytes(0), None).write(folder.path(), None).unwrap();
+        let tokenizer = tokenizers::Tokenizer::from_file(folder.path().join(TOKENIZER)).unwrap();
+        let text = "the mill\n\t é € \u{0} 🦀 don't";
+        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        assert_eq!(tokenizer.get_vocab_size(true), 256);
+        assert_eq!(tokenizer.encode(text, false).unwrap().get_ids(), ids);
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
+        let config = fs::read(folder.path().join(TOKENIZER_CONFIG)).unwrap();
+        let config: Value = serde_json::from_slice(&config).unwrap();
+        assert_eq!(tokenizer.token_to_id(config["eos_token"].as_str().unwrap()), Some(0));
+    }
+
+    #[test]
+    fn files_of_tokenizer_and_model_are_copied() {
+        let [theirs, checkpoint, next] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let file = theirs.path().join(TOKENIZER);
+        for name in [TOKENIZER, "chat_template.jinja", "generation_config.json", "README.md"] {
+            fs::write(theirs.path().join(name), name).unwrap();
+        }
+        let names = |folder: &Path| {
+            let entries =
+                fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = entries.collect();
+            names.sort();
+            names
+        };
+        let by = TextBy::Tokenizer(&file, "</s>");
+        let beside = BesideWeights::of(by, Some(&theirs.path().join("model.safetensors")));
+        beside.write(checkpoint.path(), None).unwrap();
+        let all = ["chat_template.jinja", "generation_config.json", TOKENIZER, TOKENIZER_CONFIG];
+        assert_eq!(names(checkpoint.path()), all);
+        // Once they are gone, they are those of the checkpoint before.
+        let left = theirs.path().join("chat_template.jinja");
+        fs::remove_file(left).unwrap();
+        beside.write(next.path(), Some(checkpoint.path())).unwrap();
+        assert_eq!(names(next.path()), all);
+
+        let other = theirs.path().join("other.json");
+        fs::rename(&file, &other).unwrap();
+        let alone = tempfile::tempdir().unwrap();
+        BesideWeights::of(TextBy::Tokenizer(&other, "</s>"), None).write(alone.path(), None).unwrap();
+        assert_eq!(names(alone.path()), [TOKENIZER, TOKENIZER_CONFIG]);
+        assert_eq!(BesideWeights::of(TextBy::Nothing, None), BesideWeights::default());
+    }
+}
