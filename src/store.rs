@@ -21,6 +21,7 @@ mod published_names;
 mod router_tensors;
 pub mod run_folder;
 pub(crate) mod shared_folder;
+mod stored_floats;
 pub mod tensor_file;
 mod tensor_set;
 pub mod trainer_state;

@@ -24,16 +24,8 @@ const FORMATS: [(&str, &str); 5] = [
 const PYTORCH: &str = "is of PyTorch, whose format is not read: convert it to safetensors, as `save_pretrained` of transformers \
                        does, and name that file or its folder";
 /// The ends of names that quantised weights have beside or instead of their tensors.
-const QUANTISED: [&str; 8] = [
-    "_blocks",
-    "_scales",
-    "weight_scale",
-    "weight_scale_inv",
-    "qweight",
-    "qzeros",
-    "weight_packed",
-    "absmax",
-];
+const QUANTISED: [&str; 7] =
+    ["_blocks", "_scales", "weight_scale", "qweight", "qzeros", "weight_packed", "absmax"];
 
 /// Refuses a file of another format, or a folder that has nothing else.
 ///
@@ -94,7 +86,6 @@ pub(super) fn remedy_of_unplaced(names: &[&str]) -> String {
 /// What to do about a tensor of this type, where floats are needed.
 pub(super) fn remedy_of_type(dtype: Dtype) -> &'static str {
     match dtype {
-        Dtype::F64 => "float64 is not read: save the checkpoint in float32",
         Dtype::BOOL | Dtype::I64 | Dtype::U64 => OTHER_MODEL,
         _ => "quantised weights are not read: fetch or save the checkpoint in bfloat16",
     }
@@ -140,10 +131,10 @@ mod tests {
         {
             assert!(remedy(&[inner]).contains(&format!("`{inner}` is one: a language model inside another")));
         }
-        for end in ["gate_up_proj_blocks", "q_proj.weight_scale_inv", "q_proj.qweight"] {
+        for end in ["gate_up_proj_blocks", "q_proj.weight_scale", "q_proj.qweight"] {
             assert!(remedy(&[&format!("model.layers.0.{end}")]).contains("quantised"));
         }
-        assert!(remedy_of_type(Dtype::F8_E4M3).contains("quantised"));
-        assert!(remedy_of_type(Dtype::F64).contains("float32"));
+        assert!(remedy_of_type(Dtype::F8_E5M2).contains("quantised"));
+        assert_eq!(remedy_of_type(Dtype::I64), OTHER_MODEL);
     }
 }

@@ -65,9 +65,9 @@ struct Merging<'a> {
 }
 
 impl Merging<'_> {
-    /// Checks that A and B of the matrix `name` have its sizes.
+    /// Checks that A and B of the matrix `name` have its sizes, and that sums can be written in its type.
     fn check(&self, name: &str) -> Result<()> {
-        self.sizes(name).map(|_| ())
+        self.sizes(name).and_then(|_| self.base.element(name)).map(|_| ())
     }
 
     /// (out, in, r) of the matrix `name` and its adapter.

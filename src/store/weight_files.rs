@@ -8,6 +8,7 @@ use safetensors::Dtype;
 
 use super::foreign::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
 use super::published_names::{Cut, Published};
+use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{files_of, is_index, shards};
 use crate::element::Element;
@@ -30,6 +31,8 @@ pub(super) struct WeightFiles {
     homes: HashMap<String, usize>,
     /// The layout that the model was first published in, if the tensors have it.
     published: Option<Published>,
+    /// What a scale of an FP8 matrix is of.
+    block: Block,
 }
 
 impl WeightFiles {
@@ -65,7 +68,8 @@ impl WeightFiles {
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
         let homes: HashMap<String, usize> = homes.collect();
         let published = Published::recognise(&path, homes.keys().map(String::as_str));
-        Ok(Self { path, homes, files, published })
+        let block = Block::beside(&path);
+        Ok(Self { path, homes, files, published, block })
     }
 
     /// The path of the file or of the index.
@@ -81,7 +85,7 @@ impl WeightFiles {
     /// Checks that the tensor `info.name` has this shape and type. Floats of any width fit where floats are expected.
     ///
     /// # Errors
-    /// The tensor is missing, or its shape or type differ.
+    /// The tensor is missing, or its shape or type differ; FP8 without its scales.
     pub fn check(&self, info: &TensorInfo) -> Result<()> {
         let TensorInfo { name, dtype: expected, shape: size } = info;
         let (shape, dtype, _) = self.tensor(name)?;
@@ -89,9 +93,9 @@ impl WeightFiles {
         if let Some(rows) = shape.first_mut() {
             *rows = self.rows(name, *rows)?.into_iter().map(|range| range.len()).sum();
         }
-        let is_float = element(*expected).is_some() && element(dtype).is_some();
+        let is_float = Encoding::of(*expected).is_some() && Encoding::of(dtype).is_some();
         if shape == *size && (dtype == *expected || is_float) {
-            return Ok(());
+            return if is_float { self.floats(name).map(|_| ()) } else { Ok(()) };
         }
         let remedy = if is_float { OTHER_MODEL } else { remedy_of_type(dtype) };
         let message =
@@ -115,13 +119,22 @@ impl WeightFiles {
         Ok(TensorInfo { name: name.to_string(), dtype, shape: shape.to_vec() })
     }
 
-    /// The type of the floats in the tensor `name`.
+    /// The type of the floats in the tensor `name`, which can be written as they are read.
     ///
     /// # Errors
-    /// There is no such tensor, or it does not hold floats.
+    /// There is no such tensor, or its values have another type on a device.
     pub fn element(&self, name: &str) -> Result<Element> {
         let (_, dtype, _) = self.tensor(name)?;
-        element(dtype).ok_or_else(|| self.no_floats(name, dtype))
+        let why = match Encoding::of(dtype) {
+            Some(Encoding::Plain(element)) => return Ok(element),
+            Some(_) => {
+                format!(
+                    "is stored in {dtype:?}, in which sums are not written; save the model in bfloat16 or float32"
+                )
+            }
+            None => refusal(dtype),
+        };
+        Err(Error::file(&self.path, format!("`{name}` {why}")))
     }
 
     /// The bytes of the tensor `name` as it is stored.
@@ -132,7 +145,8 @@ impl WeightFiles {
         self.tensor(name).map(|(_, _, bytes)| bytes)
     }
 
-    /// The values of the tensor `name`, which [`check`](Self::check) found to be floats; 16 bits are widened exactly.
+    /// The values of the tensor `name`, which [`check`](Self::check) found to be floats; 8 and 16 bits are widened exactly, 64
+    /// narrowed.
     ///
     /// # Errors
     /// There is no such tensor, or it does not hold floats.
@@ -145,16 +159,12 @@ impl WeightFiles {
     /// # Errors
     /// Those of [`values`](Self::values).
     pub fn row_values(&self, name: &str, wanted: Range<usize>) -> Result<Vec<f32>> {
-        let (shape, dtype, bytes) = self.tensor(name)?;
-        let element = element(dtype).ok_or_else(|| self.no_floats(name, dtype))?;
-        let Some(&total) = shape.first().filter(|rows| **rows > 0) else { return Ok(element.decode(bytes)) };
-        let width = bytes.len() / total;
+        let floats = self.floats(name)?;
         let (mut values, mut before) = (Vec::new(), 0);
-        for range in self.rows(name, total)? {
+        for range in self.rows(name, floats.rows)? {
             // Rows are counted in the tensor of this name, which may be several ranges of the one that holds it.
             let of_range = |row: usize| range.start + row.saturating_sub(before).min(range.len());
-            let rows = of_range(wanted.start)..of_range(wanted.end);
-            values.extend(element.decode(&bytes[rows.start * width..rows.end * width]));
+            values.extend(floats.of_rows(of_range(wanted.start)..of_range(wanted.end)));
             before += range.len();
         }
         Ok(values)
@@ -162,11 +172,11 @@ impl WeightFiles {
 
     /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
     pub fn unknown(&self, known: &HashSet<String>) -> Vec<&str> {
-        let known: HashSet<&str> =
-            known.iter().filter_map(|name| self.place(name)).map(|(stored, _)| stored).collect();
+        let stored = known.iter().filter_map(|name| self.stored(name));
+        let known: HashSet<String> = stored.flat_map(|name| self.with_scales(name)).collect();
         let is_table = |name: &str| TABLES.iter().any(|end| name.ends_with(end));
         let names = self.homes.keys().map(String::as_str);
-        let mut unknown: Vec<&str> = names.filter(|name| !known.contains(name) && !is_table(name)).collect();
+        let mut unknown: Vec<&str> = names.filter(|name| !known.contains(*name) && !is_table(name)).collect();
         unknown.sort_unstable();
         unknown
     }
@@ -176,8 +186,42 @@ impl WeightFiles {
         self.place(name).map(|(stored, _)| stored)
     }
 
-    fn no_floats(&self, name: &str, dtype: Dtype) -> Error {
-        Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {}", remedy_of_type(dtype)))
+    /// The name of a tensor here, and that of its scales if it has some.
+    fn with_scales(&self, stored: &str) -> impl Iterator<Item = String> {
+        let is_scaled = self.info(stored).is_ok_and(|info| Encoding::of(info.dtype) == Some(Encoding::E4m3));
+        [Some(stored.to_string()), is_scaled.then(|| scale_name(stored))].into_iter().flatten()
+    }
+
+    /// The tensor that holds the one called `name`, whole.
+    fn floats(&self, name: &str) -> Result<StoredFloats<'_>> {
+        let (shape, dtype, bytes) = self.tensor(name)?;
+        let error = || Error::file(&self.path, format!("`{name}` {}", refusal(dtype)));
+        let encoding = Encoding::of(dtype).ok_or_else(error)?;
+        let scales = (encoding == Encoding::E4m3).then(|| self.scales(name, shape)).transpose()?;
+        Ok(StoredFloats { encoding, rows: shape.first().copied().unwrap_or(1), bytes, scales })
+    }
+
+    /// The scales of what holds the tensor `name`, in FP8 and of this shape.
+    fn scales(&self, name: &str, shape: &[usize]) -> Result<Scales> {
+        let error = |what: String| {
+            let remedy = "fetch the checkpoint again, or save it in bfloat16";
+            Error::file(&self.path, format!("`{name}` is F8_E4M3 {shape:?} {what}; {remedy}"))
+        };
+        let scale = scale_name(self.stored(name).unwrap_or(name));
+        let home = self.homes.get(&scale);
+        let home = home.ok_or_else(|| error(format!("without its scales, `{scale}`")))?;
+        let (found, dtype, bytes) = self.files[*home].tensor(&scale)?;
+        let expected =
+            <[usize; 2]>::try_from(shape).ok().map(|shape| (self.block.scales_of(shape), shape[1]));
+        match (expected, Encoding::of(dtype)) {
+            (Some((expected, columns)), Some(encoding @ Encoding::Plain(_))) if found == expected => {
+                Ok(Scales { block: self.block, values: encoding.decode(bytes), columns })
+            }
+            _ => Err(error(format!(
+                "and `{scale}` {dtype:?} {found:?}, not floats for each of its blocks of {}",
+                self.block
+            ))),
+        }
     }
 
     fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
@@ -212,15 +256,5 @@ impl WeightFiles {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let names = [Some(name), bare].into_iter().flatten();
         names.filter_map(|name| self.homes.get_key_value(name)).map(|(stored, _)| stored.as_str()).next()
-    }
-}
-
-/// The storage type of floats; `None` for other types.
-fn element(dtype: Dtype) -> Option<Element> {
-    match dtype {
-        Dtype::F32 => Some(Element::F32),
-        Dtype::F16 => Some(Element::F16),
-        Dtype::BF16 => Some(Element::Bf16),
-        _ => None,
     }
 }
