@@ -28,6 +28,7 @@ pub mod trainer_state;
 mod unplaced;
 mod weight_files;
 mod weight_index;
+mod wrapped;
 
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: ChosenBy = ChosenBy("--output_dir");

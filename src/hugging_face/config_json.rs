@@ -16,6 +16,7 @@ mod ours;
 mod rotary;
 mod shape;
 mod theirs;
+mod wrappers;
 
 pub(crate) use class::Fact;
 pub(crate) use shape::Shape;
@@ -95,6 +96,7 @@ fn beside(weights: &Path) -> PathBuf {
     if weights.is_dir() { weights.join(FILE) } else { weights.with_file_name(FILE) }
 }
 
+/// The keys of the language model in the file at `path`; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !path.is_file() {
         return Ok(None);
@@ -102,7 +104,7 @@ fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
     let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
     let foreign =
         |error| Error::file(path, format!("is no JSON object ({error}); fetch it again, or remove it"));
-    serde_json::from_slice(&text).map(Some).map_err(foreign)
+    serde_json::from_slice(&text).map(|config| Some(wrappers::language_model(config))).map_err(foreign)
 }
 
 fn unknown_class(config: &Map<String, Value>) -> Difference {

@@ -6,9 +6,10 @@ use super::beside_weights::BesideWeights;
 use super::lora::{self, LoraConfig};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{MODEL, WeightFiles};
+use super::wrapped;
 use crate::error::{Error, Result};
-use crate::model::parameters::adapted_module;
-use std::collections::{BTreeSet, HashMap};
+use crate::model::parameters::{PEFT_PREFIX, adapted_module};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// What was merged.
@@ -39,14 +40,14 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let adapted = adapted_tensors(&base_files, &factors, &weights)?;
     let infos = names.iter().map(|name| base_files.info(name)).collect::<Result<Vec<TensorInfo>>>()?;
     let merging = Merging { base: &base_files, factors: &factors, weights: &weights, config: &config };
-    adapted.iter().try_for_each(|name| merging.check(name))?;
+    adapted.iter().try_for_each(|(name, module)| merging.check(name, module))?;
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
         let name = &names[index];
-        match adapted.contains(name) {
-            true => sink.put(&merging.tensor(name)?),
-            false => sink.put(base_files.bytes(name)?),
+        match adapted.get(name) {
+            Some(module) => sink.put(&merging.tensor(name, module)?),
+            None => sink.put(base_files.bytes(name)?),
         }
     })
     .await?;
@@ -66,13 +67,13 @@ struct Merging<'a> {
 
 impl Merging<'_> {
     /// Checks that A and B of the matrix `name` have its sizes, and that sums can be written in its type.
-    fn check(&self, name: &str) -> Result<()> {
-        self.sizes(name).and_then(|_| self.base.element(name)).map(|_| ())
+    fn check(&self, name: &str, module: &str) -> Result<()> {
+        self.sizes(name, module).and_then(|_| self.base.element(name)).map(|_| ())
     }
 
-    /// (out, in, r) of the matrix `name` and its adapter.
-    fn sizes(&self, name: &str) -> Result<[usize; 3]> {
-        let [a, b] = factor_names(name);
+    /// (out, in, r) of the matrix `name` and its adapter, that of `module`.
+    fn sizes(&self, name: &str, module: &str) -> Result<[usize; 3]> {
+        let [a, b] = factor_names(module);
         let (shape, a, b) =
             (self.base.info(name)?.shape, self.factors.info(&a)?.shape, self.factors.info(&b)?.shape);
         let expected = match (&shape[..], self.config.fan_in_fan_out) {
@@ -93,9 +94,9 @@ impl Merging<'_> {
     }
 
     /// The bytes of the matrix `name` plus what its adapter adds.
-    fn tensor(&self, name: &str) -> Result<Vec<u8>> {
-        let [outputs, inputs, rank] = self.sizes(name)?;
-        let [a, b] = factor_names(name);
+    fn tensor(&self, name: &str, module: &str) -> Result<Vec<u8>> {
+        let [outputs, inputs, rank] = self.sizes(name, module)?;
+        let [a, b] = factor_names(module);
         let (w, a, b) = (self.base.values(name)?, self.factors.values(&a)?, self.factors.values(&b)?);
         let scale = self.config.scale();
         let added = |output: usize, input: usize| {
@@ -122,26 +123,30 @@ impl Merging<'_> {
     }
 }
 
-/// The names of the matrices that the adapter in `weights` changes, as the model has them.
-fn adapted_tensors(base: &WeightFiles, factors: &WeightFiles, weights: &Path) -> Result<BTreeSet<String>> {
-    let mut adapted = BTreeSet::new();
+/// The matrices that the adapter in `weights` changes, as the model calls them, each with what the adapter calls its module. Either may
+/// be inside another model.
+fn adapted_tensors(
+    base: &WeightFiles,
+    factors: &WeightFiles,
+    weights: &Path,
+) -> Result<BTreeMap<String, String>> {
+    let mut adapted = BTreeMap::new();
     for name in factors.names() {
         let module = adapted_module(&name).ok_or_else(|| {
             Error::file(weights, format!("`{name}` is no factor of a low-rank adapter of a linear layer"))
         })?;
-        let matrix = format!("{module}.weight");
+        let matrix = format!("{}.weight", wrapped::alone(module));
         let stored = base
             .stored_name(&matrix)
             .ok_or_else(|| lora::other_model(weights, module, "the model does not have"))?;
-        adapted.insert(stored.to_string());
+        adapted.insert(stored.to_string(), module.to_string());
     }
     Ok(adapted)
 }
 
-/// The names of A and B of the matrix `name`.
-fn factor_names(name: &str) -> [String; 2] {
-    let module = crate::model::parameters::module_of(name);
-    ["A", "B"].map(|factor| format!("{}{module}.lora_{factor}.weight", crate::model::parameters::PEFT_PREFIX))
+/// The names of A and B of a module.
+fn factor_names(module: &str) -> [String; 2] {
+    ["A", "B"].map(|factor| format!("{PEFT_PREFIX}{module}.lora_{factor}.weight"))
 }
 
 fn create(out: &Path) -> Result<()> {

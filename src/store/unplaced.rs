@@ -24,11 +24,18 @@ const HEAD: &str = "lm_head.weight";
 
 impl Places<'_> {
     /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers of
-    /// multi-token prediction that the class of the file leaves out, or a head that is the embedding.
+    /// multi-token prediction that the class of the file leaves out, a head that is the embedding, or other towers, which are named.
     ///
     /// # Errors
     /// A tensor without a place, unless those are left out.
     pub fn check(&self, file: &WeightFiles) -> Result<()> {
+        let towers = file.towers();
+        if !towers.is_empty() {
+            let path = file.path().display();
+            tracing::info!(
+                "{path}: the language model alone is read; tensors of other towers are left: {towers}"
+            );
+        }
         let further = config_json::further_layers(self.weights);
         let is_further =
             |name: &str| layer_of(name).zip(further).is_some_and(|(layer, first)| layer >= first);

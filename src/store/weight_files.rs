@@ -11,6 +11,7 @@ use super::published_names::{Cut, Published};
 use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{files_of, is_index, shards};
+use super::wrapped::{self, Wrapped};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
@@ -31,6 +32,8 @@ pub(super) struct WeightFiles {
     homes: HashMap<String, usize>,
     /// The layout that the model was first published in, if the tensors have it.
     published: Option<Published>,
+    /// How it is called inside another model, if it is.
+    wrapped: Option<Wrapped>,
     /// What a scale of an FP8 matrix is of.
     block: Block,
 }
@@ -68,8 +71,9 @@ impl WeightFiles {
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
         let homes: HashMap<String, usize> = homes.collect();
         let published = Published::recognise(&path, homes.keys().map(String::as_str));
+        let wrapped = Wrapped::recognise(homes.keys().map(String::as_str));
         let block = Block::beside(&path);
-        Ok(Self { path, homes, files, published, block })
+        Ok(Self { path, homes, files, published, wrapped, block })
     }
 
     /// The path of the file or of the index.
@@ -170,13 +174,21 @@ impl WeightFiles {
         Ok(values)
     }
 
-    /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
+    /// Which other towers the model has that this one is inside of, and how many tensors each; empty if it is by itself.
+    pub fn towers(&self) -> String {
+        let names = self.homes.keys().map(String::as_str);
+        wrapped::towers(names.filter(|name| wrapped::is_of_tower(self.wrapped, name)))
+    }
+
+    /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape, and for other towers.
     pub fn unknown(&self, known: &HashSet<String>) -> Vec<&str> {
         let stored = known.iter().filter_map(|name| self.stored(name));
         let known: HashSet<String> = stored.flat_map(|name| self.with_scales(name)).collect();
-        let is_table = |name: &str| TABLES.iter().any(|end| name.ends_with(end));
+        let is_left = |name: &str| {
+            TABLES.iter().any(|end| name.ends_with(end)) || wrapped::is_of_tower(self.wrapped, name)
+        };
         let names = self.homes.keys().map(String::as_str);
-        let mut unknown: Vec<&str> = names.filter(|name| !known.contains(*name) && !is_table(name)).collect();
+        let mut unknown: Vec<&str> = names.filter(|name| !known.contains(*name) && !is_left(name)).collect();
         unknown.sort_unstable();
         unknown
     }
@@ -245,16 +257,17 @@ impl WeightFiles {
     fn place(&self, name: &str) -> Option<(&str, Cut)> {
         let of_layout = || {
             let place = self.published.as_ref()?.place(name)?;
-            let (stored, _) = self.homes.get_key_value(&place.name)?;
-            Some((stored.as_str(), place.cut))
+            Some((self.stored_name(&place.name)?, place.cut))
         };
         self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout)
     }
 
-    /// The name here of the tensor that a whole model calls `name`, if it has that name or that without a prefix.
+    /// The name here of the tensor that a whole model calls `name`, if it has that name, that without a prefix, or that inside another
+    /// model.
     pub fn stored_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
-        let names = [Some(name), bare].into_iter().flatten();
-        names.filter_map(|name| self.homes.get_key_value(name)).map(|(stored, _)| stored.as_str()).next()
+        let inside = self.wrapped.into_iter().flat_map(|wrapped| wrapped.names(name));
+        let mut names = [Some(name), bare].into_iter().flatten().map(str::to_string).chain(inside);
+        names.find_map(|name| self.homes.get_key_value(&name)).map(|(stored, _)| stored.as_str())
     }
 }

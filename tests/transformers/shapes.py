@@ -27,6 +27,7 @@ import tempfile
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -53,6 +54,23 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 700.0, "factor": 4.0, "low_freq_f
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
 LATENT = {"rms_norm_eps": 1e-6, "num_key_value_heads": 4, **ROPE}
 SLIDING, FULL = "sliding_attention", "full_attention"
+MROPE = {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [2, 3, 3]}, "head_dim": None}
+TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+IMAGES = TOWER | {"image_size": 28, "patch_size": 14}
+QWEN_VISION = {"depth": 1, "hidden_size": 64, "embed_dim": 64, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
+# Wrappers of a language model: its class where it can be another, and the keys of their other towers.
+WRAPPERS = {
+    "llava": ("llama", {"vision_config": IMAGES | {"model_type": "clip_vision_model"}}),
+    "llava_next": ("llama", {"vision_config": IMAGES | {"model_type": "clip_vision_model"}}),
+    "mistral3": ("mistral", {"vision_config": IMAGES | {"model_type": "pixtral", "head_dim": 8}}),
+    "internvl": ("qwen2", {"vision_config": TOWER | {"image_size": [28, 28], "patch_size": [14, 14]}}),
+    "qwen2_vl": ("qwen2_vl_text", {"vision_config": QWEN_VISION}),
+    "qwen2_5_vl": ("qwen2_5_vl_text", {"vision_config": QWEN_VISION}),
+    "qwen3_vl": ("qwen3_vl_text", {"vision_config": QWEN_VISION | {"deepstack_visual_indexes": [0]}}),
+    "gemma3": ("gemma3_text", {"vision_config": IMAGES | {"model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4}),
+    "voxtral": ("llama", {"audio_config": TOWER}),
+}
+WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
 SHAPES = {
@@ -121,6 +139,20 @@ SHAPES = {
     "gpt_bigcode": ("gpt_bigcode", {}, "equal"),
     "gpt_bigcode with heads of its own": ("gpt_bigcode", {"multi_query": False}, "refused"),
     "bloom": ("bloom", {}, "equal"),
+    "llama in fp8": ("llama", WIDE | ROPE, "equal"),
+    "llama in float64": ("llama", ROPE, "equal"),
+    "llava": ("llava", ROPE, "equal"),
+    "llava with a tied head": ("llava", {"tie_word_embeddings": True, **ROPE}, "equal"),
+    "llava_next": ("llava_next", ROPE, "equal"),
+    "mistral3": ("mistral3", {"sliding_window": None, **ROPE}, "equal"),
+    "mistral3 with a tied head": ("mistral3", {"sliding_window": 7, "tie_word_embeddings": True, **ROPE}, "equal"),
+    "internvl": ("internvl", ROPE, "equal"),
+    "qwen2_vl": ("qwen2_vl", MROPE, "equal"),
+    "qwen2_5_vl": ("qwen2_5_vl", MROPE, "equal"),
+    "qwen2_5_vl with a tied head": ("qwen2_5_vl", {"tie_word_embeddings": True, **MROPE}, "equal"),
+    "qwen3_vl": ("qwen3_vl", {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [4, 4, 4]}}, "equal"),
+    "voxtral": ("voxtral", ROPE, "equal"),
+    "gemma3": ("gemma3", {}, None),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }
 
@@ -132,19 +164,44 @@ def keys_of(kind):
     return fields | set(cls.attribute_map)
 
 
-def make(kind, keys, folder):
-    """Saves a random model in `folder`."""
+def values(kind, keys):
+    """What a config.json of `kind` is to say: the values of KEYS that it has, and `keys`, without those that are None."""
     known = keys_of(kind)
     if "qk_rope_head_dim" in known:
         known -= {"head_dim"}  # which is another name of it in some classes
-    config = CONFIG_MAPPING[kind](**{key: value for key, value in KEYS.items() if key in known} | copy.deepcopy(keys))
-    transformers.AutoModelForCausalLM._model_mapping[type(config)]  # imported before that computes on no device
+    written = {key: value for key, value in KEYS.items() if key in known} | copy.deepcopy(keys)
+    return {key: value for key, value in written.items() if key != "head_dim" or value is not None}
+
+
+def config_of(kind, keys):
+    if kind not in WRAPPERS:
+        return CONFIG_MAPPING[kind](**values(kind, keys))
+    text, towers = WRAPPERS[kind]
+    outer = {"tie_word_embeddings": keys.get("tie_word_embeddings", False)}
+    inner = {key: value for key, value in keys.items() if key not in outer}
+    return CONFIG_MAPPING[kind](text_config={"model_type": text} | values(text, inner), **outer, **copy.deepcopy(towers))
+
+
+def model_of(config, **options):
+    if config.model_type not in WRAPPERS:
+        auto = transformers.AutoModelForCausalLM
+    elif config.model_type == "voxtral":
+        return transformers.VoxtralForConditionalGeneration._from_config(config, **options)
+    else:
+        auto = transformers.AutoModelForImageTextToText
+    auto._model_mapping[type(config)]  # imported before that computes on no device
+    return auto.from_config(config, **options)
+
+
+def make(kind, keys, folder):
+    """Saves a random model in `folder`."""
+    config = config_of(kind, keys)
     with torch.device("meta"):
-        size = sum(tensor.numel() for tensor in transformers.AutoModelForCausalLM.from_config(config).parameters())
+        size = sum(tensor.numel() for tensor in model_of(config).parameters())
     if size > LARGEST:
         raise ValueError(f"{size} parameters")
     torch.manual_seed(len(kind))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = model_of(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             is_scale = tensor.dim() == 1 and name.endswith("weight")
@@ -153,6 +210,38 @@ def make(kind, keys, folder):
                 tensor.copy_(1 + 0.3 * noise if is_scale else 0.15 * noise)
     model.save_pretrained(folder)
     return model
+
+
+def in_float64(folder, model):
+    """Stores the weights in `folder` as float64, which differ from f32 by less than f32 can say."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor.double() * (1 + 1e-9) for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
+def in_fp8(folder, model):
+    """Stores the linear layers in `folder` in FP8 with a scale for each block of 128 x 128, and gives `model` what torch makes of them."""
+    tensors = load_file(folder / "model.safetensors")
+    parameters = dict(model.named_parameters())
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        weight = tensors[name]
+        rows, columns = weight.shape
+        padded = torch.zeros(-(-rows // 128) * 128, -(-columns // 128) * 128)
+        padded[:rows, :columns] = weight
+        blocks = padded.view(padded.shape[0] // 128, 128, padded.shape[1] // 128, 128)
+        scale = blocks.abs().amax(dim=(1, 3)) / 448
+        wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:rows, :columns]
+        tensors[name] = (weight / wide).to(torch.float8_e4m3fn)
+        tensors[name + "_scale_inv"] = scale
+        with torch.no_grad():
+            parameters[name].copy_(tensors[name].float() * wide)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+# What becomes of a folder after it is saved, of the shapes that are stored otherwise.
+STORED = {"llama in fp8": in_fp8, "llama in float64": in_float64}
 
 
 def gristmill(folder):
@@ -221,13 +310,15 @@ NAMES = ["architectures", "model_type", "transformers_version", "torch_dtype", "
 
 def without_and_changed(folder):
     """Each key of the config.json in the folder, and the file without and with another value of it."""
-    config = json.loads((folder / "model" / "config.json").read_text())
+    whole = json.loads((folder / "model" / "config.json").read_text())
+    inner = whole.get("text_config")
+    config, put = (inner, lambda text: whole | {"text_config": text}) if inner else (whole, lambda config: config)
     for key, value in config.items():
         if key in NAMES or value is None:
             continue
-        yield f"without {key}", {other: value for other, value in config.items() if other != key}
+        yield f"without {key}", put({other: value for other, value in config.items() if other != key})
         if (other := changed(value)) is not None:
-            yield f"{key}: {other}", config | {key: other}
+            yield f"{key}: {other}", put(config | {key: other})
 
 
 def keys(folder, model):
@@ -240,7 +331,7 @@ def keys(folder, model):
         shutil.rmtree(folder / "run", ignore_errors=True)
         try:
             loaded = transformers.AutoConfig.from_pretrained(folder / "model")
-            other = transformers.AutoModelForCausalLM.from_config(loaded, attn_implementation="eager").float().eval()
+            other = model_of(loaded, attn_implementation="eager").float().eval()
             other.load_state_dict(weights)
             loss_of(other)
         except Exception:  # whatever a class says of its keys, or of the weights
@@ -259,6 +350,7 @@ def shape(name, kind, config, expected, tries_keys):
         folder = pathlib.Path(folder)
         try:
             model = make(kind, config, folder / "model")
+            STORED.get(name, lambda *_: None)(folder / "model", model)
             word, why = verdict(folder, model)
         except Exception as error:  # whatever a class says of its keys, or of what it is to compute
             print(f"{name}: not made: {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)

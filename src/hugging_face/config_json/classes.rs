@@ -8,6 +8,7 @@
 mod dense;
 mod mixtures;
 mod published;
+mod wrapped;
 
 use super::class::{Class, Fact, Facts, Reading, Windows, nothing};
 use crate::model::config::Family;
@@ -160,5 +161,5 @@ const GPT2: Class = Class {
 
 /// Every class.
 pub(super) fn all() -> impl Iterator<Item = &'static Class> {
-    [dense::CLASSES, mixtures::CLASSES, published::CLASSES].into_iter().flatten()
+    [dense::CLASSES, mixtures::CLASSES, published::CLASSES, wrapped::CLASSES].into_iter().flatten()
 }

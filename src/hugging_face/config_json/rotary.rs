@@ -88,6 +88,8 @@ impl Rotation {
         let share = inner("partial_rotary_factor").or_else(|| reading.number(SHARES)).unwrap_or(1.0);
         let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
+        // The positions of text have three parts that are the same.
+        let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
         let kind = kind.unwrap_or("default").to_string();
         let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
         let mut rotation = Self { theta, share, kind, parameters, scaling: None };
