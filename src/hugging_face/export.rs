@@ -15,7 +15,9 @@ use serde_json::json;
 pub(crate) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let architecture = Architecture::nearest(model);
     let mut config = match model.family {
-        Family::Llama | Family::Glm | Family::Baichuan => llama_config(model, architecture),
+        Family::Llama | Family::Glm | Family::Baichuan | Family::Phi3 | Family::Ernie45 | Family::Helium => {
+            llama_config(model, architecture)
+        }
         Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_config(model),
         Family::Bloom => bloom_config(model),
     };
@@ -139,9 +141,16 @@ fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::
         config["first_k_dense_replace"] = model.num_layers.into();
         config["num_nextn_predict_layers"] = 0.into();
     }
-    if architecture == Architecture::Glm {
+    if matches!(architecture, Architecture::Glm | Architecture::Phi3 | Architecture::Helium) {
         // Its default is a token that small vocabularies do not have.
         config["pad_token_id"] = serde_json::Value::Null;
+    }
+    if architecture == Architecture::Ernie45 {
+        config["use_bias"] = model.qkv_bias.into();
+    }
+    if architecture == Architecture::Phi3 {
+        // By default that of the first Phi-3.
+        config["original_max_position_embeddings"] = model.max_positions.into();
     }
     if is_qwen(architecture) && model.published_window().is_some() {
         // Without these the window would start in a later layer.

@@ -309,6 +309,19 @@ pub enum Family {
     /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to be a
     /// multiple of 4.
     Glm,
+    /// Phi-3 and Phi-4 (Abdin et al., 2024): q, k and v are one tensor, gate and up another. Needs F to be a multiple of 4.
+    Phi3,
+    /// ERNIE 4.5 (Baidu, 2025): Llama's names, and heads in the order of interleaved pairs.
+    Ernie45,
+    /// Helium (Kyutai, 2025): the same.
+    Helium,
+}
+
+impl Family {
+    /// Whether its files hold heads in the order of interleaved pairs, in which they rotate.
+    pub fn holds_pairs(self) -> bool {
+        matches!(self, Self::Glm | Self::Ernie45 | Self::Helium)
+    }
 }
 
 /// The kind of norm.

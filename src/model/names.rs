@@ -92,13 +92,14 @@ pub(super) struct Names {
 impl Names {
     pub fn of(family: Family) -> &'static Self {
         match family {
-            Family::Llama => &LLAMA,
+            Family::Llama | Family::Ernie45 | Family::Helium => &LLAMA,
             Family::Gpt2 => &GPT2,
             Family::Bloom => &BLOOM,
             Family::Baichuan => &BAICHUAN,
             Family::BigCode => &BIG_CODE,
             Family::Pangu => &PANGU,
             Family::Glm => &GLM,
+            Family::Phi3 => &PHI3,
         }
     }
 }
@@ -124,6 +125,8 @@ const LLAMA: Names = Names {
 };
 
 const GLM: Names = Names { gate_up: &["mlp.gate_up_proj"], ..LLAMA };
+
+const PHI3: Names = Names { qkv: &["self_attn.qkv_proj"], ..GLM };
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",

@@ -41,8 +41,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
             // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of latent
-            // attention and of GLM are in the order of pairs.
-            interleaved: model.latent.is_some() || model.family == Family::Glm,
+            // attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
+            interleaved: model.latent.is_some() || model.family.holds_pairs(),
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
@@ -62,9 +62,12 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         qk_norm: model.qk_norm,
         variant: Variant {
             naming: match model.family {
-                Family::Llama | Family::Glm | Family::Gpt2 => Naming::Plain,
+                Family::Llama | Family::Glm | Family::Ernie45 | Family::Helium | Family::Gpt2 => {
+                    Naming::Plain
+                }
                 Family::Bloom => Naming::Bloom,
-                Family::Baichuan => Naming::Baichuan,
+                // The tests give Phi-3's q, k and v Baichuan's name.
+                Family::Baichuan | Family::Phi3 => Naming::Baichuan,
                 Family::BigCode => Naming::BigCode,
                 Family::Pangu => Naming::Pangu,
             },

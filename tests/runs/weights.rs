@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The name of a checkpoint's tensor in the reference, which does not know Mixtral's names.
+/// The name of a checkpoint's tensor in the reference, which does not know Mixtral's names, nor Phi-3's.
 pub fn reference_name(name: &str) -> String {
     let names = [
         ("block_sparse_moe.", "mlp."),
         (".w1.weight", ".gate_proj.weight"),
         (".w3.weight", ".up_proj.weight"),
         (".w2.weight", ".down_proj.weight"),
+        (".qkv_proj.", ".W_pack."),
     ];
     names.iter().fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours))
 }

@@ -47,6 +47,24 @@ fn chatglm() {
     follows("chatglm3 odd", "dialect/chatglm3.yaml", &odd);
 }
 
+/// Fused tensors, of whose heads a part rotates; and heads that rotate in pairs, with all biases.
+#[test]
+fn types_of_hugging_face() {
+    let sizes = "vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, n_kv_heads: 2, head_dim: 12, intermediate_size: 64, \
+                 seq_length: 24, init_method_std: 0.1";
+    for (kind, keys) in [
+        ("Phi3Config", "rotary_percent: 0.5"),
+        (
+            "Ernie4_5Config",
+            "qkv_has_bias: True, attn_proj_has_bias: True, add_mlp_fc1_bias_linear: True, add_mlp_fc2_bias_linear: True",
+        ),
+        ("HeliumConfig", "qkv_has_bias: True"),
+    ] {
+        let model = format!("--model.model_config={{type: {kind}, {sizes}, {keys}}}");
+        follows_the_reference(&Setup::new(kind, "").with(&[&model]), 10);
+    }
+}
+
 #[test]
 fn qwen() {
     follows("qwen", "dialect/qwen.yaml", &[&LLAMA[..], &[WIDTH, "kv_channels=12", STD]].concat());

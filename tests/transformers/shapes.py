@@ -1,7 +1,7 @@
 """Loads a small random model of every family of causal language models in transformers, and compares losses.
 
     cargo build --release --bin gristmill
-    python tests/transformers/shapes.py [--list] [--keys] [SHAPE ...]
+    python tests/transformers/shapes.py [--list] [--keys] [--export] [SHAPE ...]
 
 Each shape is saved by `save_pretrained`, and its folder is all that a configuration says of the model (`load_checkpoint`). It is
 
@@ -10,7 +10,8 @@ Each shape is saved by `save_pretrained`, and its folder is all that a configura
     DIFFERENT   it trains another model, or loads this one with a warning: the script then ends with exit code 1
 
 With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
-what transformers computes with the same file. Those of SHAPES are expected to be equal or refused as they say; of the other families
+what transformers computes with the same file. With --export the checkpoint of the step, whose learning rate moves no weight by more than
+1e-9, is opened by transformers: its loss has to be that of the model, and where it is of the same class, each tensor. Those of SHAPES are expected to be equal or refused as they say; of the other families
 nothing is expected but that they do not differ. Needs torch, transformers and safetensors, and runs from the root of the repository.
 All shapes take ten minutes, and their keys an hour.
 """
@@ -53,6 +54,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_p
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 700.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
 LATENT = {"rms_norm_eps": 1e-6, "num_key_value_heads": 4, **ROPE}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 700.0, "short_factor": [1.1] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32}
 SLIDING, FULL = "sliding_attention", "full_attention"
 MROPE = {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [2, 3, 3]}, "head_dim": None}
 TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -139,6 +141,15 @@ SHAPES = {
     "gpt_bigcode": ("gpt_bigcode", {}, "equal"),
     "gpt_bigcode with heads of its own": ("gpt_bigcode", {"multi_query": False}, "refused"),
     "bloom": ("bloom", {}, "equal"),
+    "phi3": ("phi3", ROPE, "equal"),
+    "phi3 with a window": ("phi3", {"sliding_window": 7, **ROPE}, "equal"),
+    "phi3 with a rotating share": ("phi3", {"rope_parameters": ROPE["rope_parameters"] | {"partial_rotary_factor": 0.75}, "tie_word_embeddings": True}, "equal"),
+    "phi3, longrope": ("phi3", {"rope_parameters": LONGROPE, "head_dim": 16}, "refused"),
+    "ernie4_5": ("ernie4_5", ROPE, "equal"),
+    "ernie4_5 with biases": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False, **ROPE}, "equal"),
+    "ernie4_5, linear": ("ernie4_5", LINEAR, "equal"),
+    "helium": ("helium", {"head_dim": 16, **ROPE}, "equal"),
+    "helium with biases": ("helium", {"head_dim": 16, "attention_bias": True, "mlp_bias": True, **ROPE}, "equal"),
     "llama in fp8": ("llama", WIDE | ROPE, "equal"),
     "llama in float64": ("llama", ROPE, "equal"),
     "llava": ("llava", ROPE, "equal"),
@@ -182,20 +193,23 @@ def config_of(kind, keys):
     return CONFIG_MAPPING[kind](text_config={"model_type": text} | values(text, inner), **outer, **copy.deepcopy(towers))
 
 
+def class_of(config):
+    """The class of models that `config` is of."""
+    if config.model_type == "voxtral":
+        return transformers.VoxtralForConditionalGeneration
+    is_wrapper = config.model_type in WRAPPERS
+    auto = transformers.AutoModelForImageTextToText if is_wrapper else transformers.AutoModelForCausalLM
+    return auto._model_mapping[type(config)]
+
+
 def model_of(config, **options):
-    if config.model_type not in WRAPPERS:
-        auto = transformers.AutoModelForCausalLM
-    elif config.model_type == "voxtral":
-        return transformers.VoxtralForConditionalGeneration._from_config(config, **options)
-    else:
-        auto = transformers.AutoModelForImageTextToText
-    auto._model_mapping[type(config)]  # imported before that computes on no device
-    return auto.from_config(config, **options)
+    return class_of(config)._from_config(config, **options)
 
 
 def make(kind, keys, folder):
     """Saves a random model in `folder`."""
     config = config_of(kind, keys)
+    class_of(config)  # imported before that computes on no device
     with torch.device("meta"):
         size = sum(tensor.numel() for tensor in model_of(config).parameters())
     if size > LARGEST:
@@ -253,8 +267,8 @@ def gristmill(folder):
         "model": {"model_config": {"seq_length": WINDOW}},
         "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [str(text)]}},
         "runner_config": {"epochs": 1, "batch_size": BATCH},
-        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-6},
-        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}],
+        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-9},
+        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}, {"type": "CheckpointMonitor", "save_checkpoint_steps": 1}],
     }
     file.write_text(json.dumps(lines))  # which is YAML
     done = subprocess.run([GRISTMILL, "train", str(file), "--tier", "software"], capture_output=True, text=True)
@@ -344,7 +358,21 @@ def keys(folder, model):
     return words
 
 
-def shape(name, kind, config, expected, tries_keys):
+def exported(folder, model):
+    """Whether transformers computes the same from the checkpoint of the run in `folder`, and a line of how far apart."""
+    checkpoint = max((folder / "run" / "checkpoint").glob("step_*"))
+    opened = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
+    theirs, ours = loss_of(model), loss_of(opened)
+    apart = abs(ours - theirs) / theirs
+    line = f"exported as {type(opened).__name__}: loss {apart:.1e} apart"
+    if type(opened) is not type(model):
+        return apart <= ALLOWED, line
+    pairs = zip(model.state_dict().values(), opened.state_dict().values(), strict=True)
+    largest = max((one - other).abs().max().item() for one, other in pairs)
+    return apart <= ALLOWED and largest <= 1e-7, f"{line}, tensors at most {largest:.1e}"
+
+
+def shape(name, kind, config, expected, arguments):
     """Prints lines about a shape; its word, and whether all is as it has to be."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -357,7 +385,11 @@ def shape(name, kind, config, expected, tries_keys):
             return "not made", expected is None
         fine = word != "DIFFERENT" and expected in [None, word]
         print(f"{name}: {word}: {why}" + ("" if fine or word == "DIFFERENT" else f" (expected: {expected})"), flush=True)
-        if tries_keys and word == "equal":
+        if arguments.export and word == "equal":
+            is_same, line = exported(folder, model)
+            fine &= is_same
+            print(f"    {line}" + ("" if is_same else ": DIFFERENT"), flush=True)
+        if arguments.keys and word == "equal":
             words = keys(folder, model)
             fine &= "DIFFERENT" not in words
             print("    keys: " + ", ".join(f"{count} {word}" for word, count in sorted(words.items())), flush=True)
@@ -368,6 +400,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name the shapes")
     parser.add_argument("--keys", action="store_true", help="try each key of those that are equal")
+    parser.add_argument("--export", action="store_true", help="open the checkpoints of those that are equal in transformers")
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help="all of them if left out")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -379,7 +412,7 @@ def main():
         return print("\n".join(shapes))
     words, wrong = {}, []
     for name in arguments.shapes or shapes:
-        word, fine = shape(name, *shapes[name], arguments.keys)
+        word, fine = shape(name, *shapes[name], arguments)
         words[word] = words.get(word, 0) + 1
         wrong += [] if fine else [name]
     print(", ".join(f"{count} {word}" for word, count in sorted(words.items())))

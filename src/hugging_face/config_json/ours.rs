@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// What no key of ours changes.
-const ALWAYS: [(&str, &str); 12] = [
+const ALWAYS: [(&str, &str); 13] = [
+    ("mrope_section", "null"),
     ("embedding_multiplier", "1"),
     ("residual_multiplier", "1"),
     ("logits_scaling", "1"),
@@ -78,6 +79,9 @@ pub(super) fn type_of(family: Family) -> &'static str {
         Family::BigCode => "WizardCoderConfig",
         Family::Pangu => "PanguAlphaConfig",
         Family::Glm => "ChatGLM2Config",
+        Family::Phi3 => "Phi3Config",
+        Family::Ernie45 => "Ernie4_5Config",
+        Family::Helium => "HeliumConfig",
     }
 }
 

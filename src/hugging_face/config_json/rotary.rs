@@ -113,6 +113,10 @@ impl Rotation {
         {
             return None;
         }
+        // Phi-3 has one scaling, which is not built.
+        if reading.reads("short_factor") && self.kind != "default" {
+            return None;
+        }
         let longest = reading.number("max_position_embeddings");
         let original = reading.number("original_max_position_embeddings");
         let original = original.or(self.number("original_max_position_embeddings")).or(longest);

@@ -58,6 +58,9 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             "hyperclovax" => config["use_post_norm"] = false.into(),
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
             "cwm" => config["max_position_embeddings"] = 16_384.into(),
+            "qwen2_vl_text" | "qwen2_5_vl_text" => {
+                config["rope_scaling"] = json!({"type": "mrope", "mrope_section": [1, 1, 0]});
+            }
             _ => {}
         }
         (class.name, config)

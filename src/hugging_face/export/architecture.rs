@@ -9,6 +9,9 @@
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window |
 //! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
 //! | is a GLM | `GlmForCausalLM` | no window |
+//! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation |
+//! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
+//! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -17,10 +20,11 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` and `GlmForCausalLM` rotate
-//! a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
+//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and
+//! `Phi3ForCausalLM` rotate a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
 //! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
+use super::hugging_face_scaling;
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -45,6 +49,9 @@ pub(super) enum Architecture {
     DeepSeek,
     DeepSeekV2,
     DeepSeekV3,
+    Phi3,
+    Ernie45,
+    Helium,
 }
 
 impl Architecture {
@@ -57,6 +64,9 @@ impl Architecture {
             (Family::Baichuan, _) => Self::Baichuan,
             (Family::Pangu, _) => Self::Pangu,
             (Family::Glm, _) => Self::Glm,
+            (Family::Phi3, _) => Self::Phi3,
+            (Family::Ernie45, _) => Self::Ernie45,
+            (Family::Helium, _) => Self::Helium,
             (Family::Llama, mixture) if model.latent.is_some() => Self::nearest_latent(mixture.as_ref()),
             (Family::Llama, None) => Self::nearest_dense(model),
             (Family::Llama, Some(mixture)) => Self::nearest_mixture(model, mixture),
@@ -112,6 +122,9 @@ impl Architecture {
             Self::DeepSeek => ("DeepseekForCausalLM", "deepseek"),
             Self::DeepSeekV2 => ("DeepseekV2ForCausalLM", "deepseek_v2"),
             Self::DeepSeekV3 => ("DeepseekV3ForCausalLM", "deepseek_v3"),
+            Self::Phi3 => ("Phi3ForCausalLM", "phi3"),
+            Self::Ernie45 => ("Ernie4_5ForCausalLM", "ernie4_5"),
+            Self::Helium => ("HeliumForCausalLM", "helium"),
         }
     }
 
@@ -122,18 +135,21 @@ impl Architecture {
 
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{Baichuan, BigCode, Bloom, Gpt2, Pangu};
+        use Architecture::{Baichuan, BigCode, Bloom, Ernie45, Gpt2, Helium, Pangu, Phi3};
         use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
         let is_latent = matches!(self, DeepSeekV2 | DeepSeekV3);
-        let is_windowless =
-            is_latent || matches!(self, Gpt2 | Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+        let is_windowless = is_latent
+            || matches!(
+                self,
+                Gpt2 | Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu | Ernie45 | Helium
+            );
         let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
         let is_wide = model.intermediate_size != 4 * model.hidden_size;
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
             (
-                !matches!(self, Glm | Glm4Moe) && !is_latent && rotates_a_part(model),
+                !matches!(self, Glm | Glm4Moe | Phi3) && !is_latent && rotates_a_part(model),
                 "partial rotary embedding",
             ),
             (is_windowless && model.published_window().is_some(), "sliding window"),
@@ -141,13 +157,14 @@ impl Architecture {
                 matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
                 "dynamic NTK scaling by powers of two",
             ),
+            (self == Phi3 && hugging_face_scaling(&model.rope_scaling).is_object(), "scaling of this type"),
             (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
             (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),
             (self == Bloom && is_wide, "feed-forward network of this width"),
             (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
             (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
             (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
-            (self == DeepSeek && has_own_heads, "head_dim of its own"),
+            (matches!(self, DeepSeek | Helium) && has_own_heads, "head_dim of its own"),
             // Its norms of latent vectors do not read `rms_norm_eps`.
             (
                 is_latent && model.norm_eps != 1e-6,
@@ -161,11 +178,18 @@ impl Architecture {
     }
 
     /// Which biases of layers `model` has, and whether this architecture does not have them.
-    fn lacks_of_biases(self, model: &ModelConfig) -> [(bool, &'static str); 3] {
+    fn lacks_of_biases(self, model: &ModelConfig) -> [(bool, &'static str); 4] {
         let has_none = !matches!(self, Self::Gpt2 | Self::Bloom | Self::BigCode | Self::Pangu);
-        let all_of_attention = self == Self::Llama && model.qkv_bias;
-        let all_of_mlp = self == Self::Llama && model.gate_up_bias && model.down_bias;
+        let all_of_mlp = model.gate_up_bias && model.down_bias;
+        let [all_of_attention, all_of_mlp] = match self {
+            Self::Llama => [model.qkv_bias, all_of_mlp],
+            Self::Helium => [false, all_of_mlp],
+            Self::Ernie45 => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
+            _ => [false, false],
+        };
+        let of_all_or_none = self == Self::Ernie45 && !all_of_mlp;
         [
+            ((self == Self::Phi3 || of_all_or_none) && model.qkv_bias, "biases of q, k and v alone"),
             (
                 has_none && model.output_bias && !all_of_attention,
                 "bias of attention's output projection alone",

@@ -40,6 +40,18 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
         |model: ModelConfig| ModelConfig { family: Family::Glm, rotary_interleaved: true, ..partial(model) };
     expect(of_glm(with(true, false, None)), "GlmForCausalLM", None);
     expect(of_glm(with(true, false, Some(4))), "GlmForCausalLM", Some("no sliding window"));
+    let phi3 = |model: ModelConfig| ModelConfig { family: Family::Phi3, ..model };
+    expect(phi3(with(false, false, Some(4))), "Phi3ForCausalLM", None);
+    expect(phi3(partial(plain.clone())), "Phi3ForCausalLM", None);
+    expect(phi3(with(true, false, None)), "Phi3ForCausalLM", Some("no biases of q, k and v alone"));
+    let in_pairs = |family, model| ModelConfig { family, rotary_interleaved: true, ..model };
+    expect(in_pairs(Family::Ernie45, plain.clone()), "Ernie4_5ForCausalLM", None);
+    expect(in_pairs(Family::Helium, with(true, false, None)), "HeliumForCausalLM", None);
+    expect(
+        in_pairs(Family::Helium, with(false, false, Some(4))),
+        "HeliumForCausalLM",
+        Some("no sliding window"),
+    );
     // Files hold interleaved heads as halves.
     expect(ModelConfig { rotary_interleaved: true, ..plain.clone() }, "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {
@@ -54,6 +66,9 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(biased([false, false, true, true]), "LlamaForCausalLM", None);
     let output = "no bias of attention's output projection alone";
     expect(biased([false, true, false, false]), "LlamaForCausalLM", Some(output));
+    let ernie = |biases| in_pairs(Family::Ernie45, biased(biases));
+    expect(ernie([true; 4]), "Ernie4_5ForCausalLM", None);
+    expect(ernie([true, false, false, false]), "Ernie4_5ForCausalLM", Some("no biases of q, k and v alone"));
     let telechat = format!("{output}, no bias of the down projection alone");
     expect(biased([false, true, false, true]), "LlamaForCausalLM", Some(&telechat));
     expect(

@@ -1,7 +1,7 @@
 //! What is known of one parameter.
 
 use crate::element::Element;
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::ModelConfig;
 
 /// One parameter: a matrix of `rows` x `cols` as the arenas hold it, and how it is initialised, trained and saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -236,7 +236,7 @@ impl InterleavedHeads {
     /// The heads of q and k in the model of `config`; `None` if they do not rotate in interleaved pairs, or do so in files too.
     pub fn of(config: &ModelConfig) -> Option<Self> {
         let is_interleaved =
-            config.family != Family::Glm && config.rope().is_some_and(|rope| rope.is_interleaved);
+            !config.family.holds_pairs() && config.rope().is_some_and(|rope| rope.is_interleaved);
         is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: config.rotary_dim })
     }
 

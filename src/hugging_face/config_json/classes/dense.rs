@@ -26,6 +26,52 @@ pub(super) static CLASSES: &[Class] = &[
         ..LLAMA
     },
     Class {
+        name: "phi3",
+        family: Family::Phi3,
+        // It passes over `attention_bias`.
+        defaults: &[
+            ALL,
+            r#"{"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+                "rms_norm_eps": 1e-5, "partial_rotary_factor": 1, "short_factor": null, "attention_bias": false}"#,
+        ],
+        facts: &[LIKE_LLAMA],
+        windows: Windows::Always,
+        ..LLAMA
+    },
+    Class {
+        name: "ernie4_5",
+        family: Family::Ernie45,
+        defaults: &[
+            ALL,
+            r#"{"vocab_size": 103424, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18,
+                "num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+                "head_dim": 128, "rope_theta": 500000, "tie_word_embeddings": true, "use_bias": false}"#,
+        ],
+        facts: &[
+            LIKE_LLAMA,
+            &[
+                ("qkv_has_bias", "use_bias"),
+                ("attn_proj_has_bias", "use_bias"),
+                ("add_mlp_fc1_bias_linear", "use_bias"),
+                ("add_mlp_fc2_bias_linear", "use_bias"),
+            ],
+        ],
+        ..LLAMA
+    },
+    Class {
+        name: "helium",
+        family: Family::Helium,
+        defaults: &[
+            ALL,
+            r#"{"vocab_size": 48000, "hidden_size": 2560, "intermediate_size": 7040, "num_hidden_layers": 24,
+                "num_attention_heads": 20, "num_key_value_heads": 20, "max_position_embeddings": 4096, "rms_norm_eps": 1e-8,
+                "head_dim": 128, "rope_theta": 100000, "attention_bias": false, "mlp_bias": false}"#,
+        ],
+        facts: &[LIKE_LLAMA, QKV_BIAS, MLP_BIAS],
+        ..LLAMA
+    },
+    Class {
         name: "seed_oss",
         defaults: &[
             ALL,

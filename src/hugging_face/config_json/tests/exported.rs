@@ -16,7 +16,34 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         |qkv_bias, output_bias, qk_norm| ModelConfig { qkv_bias, output_bias, qk_norm, ..llama() };
     let glm =
         ModelConfig { family: Family::Glm, rotary_interleaved: true, qkv_bias: true, ..partial(llama()) };
+    let in_pairs = |family| ModelConfig { family, rotary_interleaved: true, ..llama() };
+    let [phi3, ernie, helium] = [
+        ModelConfig { family: Family::Phi3, ..llama() },
+        in_pairs(Family::Ernie45),
+        in_pairs(Family::Helium),
+    ];
+    let all_biases = |model| ModelConfig {
+        qkv_bias: true,
+        output_bias: true,
+        gate_up_bias: true,
+        down_bias: true,
+        ..model
+    };
+    let linear = RopeScaling::Linear { factor: 3.0 };
     let mut models = vec![
+        ModelConfig { rope_scaling: linear, ..phi3.clone() },
+        window(phi3.clone()),
+        partial(phi3.clone()),
+        all_biases(phi3.clone()),
+        phi3,
+        ModelConfig { rope_scaling: linear, ..all_biases(ernie.clone()) },
+        ModelConfig { qkv_bias: true, ..ernie.clone() },
+        window(ernie.clone()),
+        ernie,
+        ModelConfig { output_bias: false, ..all_biases(helium.clone()) },
+        all_biases(helium.clone()),
+        partial(helium.clone()),
+        helium,
         llama(),
         window(llama()),
         ModelConfig { wide_window: Some(12), ..llama() },

@@ -42,6 +42,15 @@ fn types_with_names_of_their_own_are_the_published_ones() {
     let tensors: [(&str, &[usize]); 2] =
         [("lm_head.weight", &[125_696, 4096]), ("model.layers.31.self_attn.W_pack.weight", &[12_288, 4096])];
     expect(baichuan, 7_505_973_248, "model.embed_tokens.weight", &tensors);
+    // Phi-3-mini.
+    let phi3 =
+        ModelConfig { family: Family::Phi3, ..ModelConfig::llama(sizes(32_064, 3072, 32, 32, 8192, 4096)) };
+    let tensors: [(&str, &[usize]); 3] = [
+        ("model.layers.31.self_attn.qkv_proj.weight", &[9216, 3072]),
+        ("model.layers.31.mlp.gate_up_proj.weight", &[16_384, 3072]),
+        ("model.layers.31.mlp.down_proj.weight", &[3072, 8192]),
+    ];
+    expect(phi3, 3_821_079_552, "model.embed_tokens.weight", &tensors);
     let pangu = ModelConfig {
         family: Family::Pangu,
         query_layer: true,

@@ -14,7 +14,7 @@ struct Class {
 }
 
 /// Every class. Where several types share one, the first is meant unless `model.arch.type` names another.
-const CLASSES: [Class; 15] = [
+const CLASSES: [Class; 18] = [
     own(LLAMA, "LlamaForCausalLM LlamaForCausalLMWithLora"),
     own("GPT2Config", "GPT2LMHeadModel GPT2WithLora"),
     own("ChatGLM2Config", "ChatGLM2ForConditionalGeneration ChatGLM2WithLora"),
@@ -30,6 +30,10 @@ const CLASSES: [Class; 15] = [
     own("PanguAlphaConfig", "PanguAlphaHeadModel CodeGeexHeadModel"),
     own(DEEPSEEK_V3, "DeepseekV3ForCausalLM DeepseekV3ForTraining"),
     own(DEEPSEEK_V2, "DeepseekV2ForCausalLM DeepseekForCausalLM"),
+    // Of transformers alone.
+    own("Phi3Config", "Phi3ForCausalLM"),
+    own("Ernie4_5Config", "Ernie4_5ForCausalLM"),
+    own("HeliumConfig", "HeliumForCausalLM"),
 ];
 
 /// A type that is called as the class of its configuration.

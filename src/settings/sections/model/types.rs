@@ -38,7 +38,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 15] = [
+const TYPES: [TypeEntry; 18] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -151,6 +151,33 @@ const TYPES: [TypeEntry; 15] = [
         prepare: prepare_deepseek,
         ..PLAIN
     },
+    TypeEntry {
+        word: "Phi3Config",
+        about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another. MindFormers has none.",
+        prepare: |model, reader| rotates(model, reader, false),
+        family: Family::Phi3,
+        finish: |_, model| {
+            // Gate and up of other widths have padding between them here, and are two tensors.
+            keep_names(model, model.intermediate_size.is_multiple_of(4));
+        },
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Ernie4_5Config",
+        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too. MindFormers has none.",
+        prepare: |model, reader| rotates(model, reader, true),
+        family: Family::Ernie45,
+        finish: |_, model| keep_names(model, true),
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "HeliumConfig",
+        about: "Helium: the same. MindFormers has none.",
+        prepare: |model, reader| rotates(model, reader, true),
+        family: Family::Helium,
+        finish: |_, model| keep_names(model, true),
+        ..PLAIN
+    },
 ];
 
 /// Added by Baichuan 2 to the squared length of a row of the head.
@@ -249,6 +276,23 @@ fn finish_glm(_: &Model, model: &mut ModelConfig) {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
     let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;
     if varies || !model.rotary_interleaved || !model.intermediate_size.is_multiple_of(4) {
+        model.family = Family::Llama;
+    }
+}
+
+/// Sets whether heads rotate in pairs or in halves, which the type decides.
+fn rotates(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
+    if model.rotary_interleaved.is_some_and(|written| written != in_pairs) {
+        let order = if in_pairs { "neighbours (2i, 2i+1)" } else { "halves" };
+        reader.fault("rotary_interleaved", format!("heads of this type rotate as {order}; remove it"));
+    }
+    model.rotary_interleaved = Some(in_pairs);
+}
+
+/// Gives a model Llama's names unless the tensors of its type `fit` it. No published model of these types has experts or other
+/// further tensors.
+fn keep_names(model: &mut ModelConfig, fit: bool) {
+    if !fit || model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm {
         model.family = Family::Llama;
     }
 }
