@@ -6,23 +6,25 @@ use std::path::{Path, PathBuf};
 
 /// Remedy for tensors that another shape of the model would fit.
 pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
-/// The ends of the names of files of other formats, and what to do with them.
+/// The ends of the names of files of other formats, and what to do with them; of PyTorch's, [`conversion`] says it.
 const FORMATS: [(&str, &str); 5] = [
     (
         "ckpt",
         "is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors under Hugging Face's names, as \
               MindFormers' weight conversion does with `--reversed`, and name that file",
     ),
-    ("bin", PYTORCH),
-    ("pt", PYTORCH),
-    ("pth", PYTORCH),
+    ("bin", PICKLE),
+    ("pt", PICKLE),
+    ("pth", PICKLE),
     (
         "gguf",
         "is of llama.cpp, whose quantised weights are not read: fetch the model's safetensors files instead",
     ),
 ];
-const PYTORCH: &str = "is of PyTorch, whose format is not read: convert it to safetensors, as `save_pretrained` of transformers \
-                       does, and name that file or its folder";
+const PICKLE: &str = "is a pickle of PyTorch, which is not read, since it may run code";
+/// Writes the tensors in the files of its arguments but the first to that one. Those that share memory get some of their own.
+const CONVERT: &str = "import sys, torch, safetensors.torch as s; out, *files = sys.argv[1:]; s.save_file({n: t.contiguous().clone() \
+                       for f in files for n, t in torch.load(f, map_location='cpu', weights_only=True).items()}, out, {'format': 'pt'})";
 /// The ends of names that quantised weights have beside or instead of their tensors.
 const QUANTISED: [&str; 7] =
     ["_blocks", "_scales", "weight_scale", "qweight", "qzeros", "weight_packed", "absmax"];
@@ -35,7 +37,30 @@ pub(super) fn check_format(path: &Path) -> Result<()> {
     let Some(file) = file_at(path) else { return Ok(()) };
     let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
     let format = FORMATS.iter().find(|(known, _)| *known == end);
-    format.map_or(Ok(()), |(_, why)| Err(Error::file(&file, why)))
+    format.map_or(Ok(()), |(_, why)| {
+        let remedy = if *why == PICKLE { format!("; {}", conversion(&file)) } else { String::new() };
+        Err(Error::file(&file, format!("{why}{remedy}")))
+    })
+}
+
+/// The command that converts `file`, with its neighbours if it is one of several, to a file beside it.
+fn conversion(file: &Path) -> String {
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (out, name) = (folder.join(super::weight_files::MODEL), file.to_string_lossy());
+    // pytorch_model-00001-of-00002.bin
+    let files = match (name.rsplit_once("-of-"), file.file_name().and_then(|name| name.to_str())) {
+        (Some(_), Some(name)) => {
+            let stem = name.split('-').next().unwrap_or(name);
+            let end = file.extension().unwrap_or_default().to_string_lossy();
+            format!("{}/{}-*.{end}", quoted(folder), quoted(Path::new(stem)))
+        }
+        _ => quoted(file),
+    };
+    format!(
+        "convert it by `python3 -c \"{CONVERT}\" {} {files}`, which needs torch, and load that",
+        quoted(&out)
+    )
 }
 
 /// The file at `path`, or one of another format in a folder without safetensors files.
@@ -106,7 +131,10 @@ mod tests {
             found
         };
         for (name, why) in [
-            ("pytorch_model.bin", "is of PyTorch, whose format is not read: convert it to safetensors"),
+            (
+                "pytorch_model.bin",
+                "is a pickle of PyTorch, which is not read, since it may run code; convert it by `python3 -c",
+            ),
             (
                 "llama.ckpt",
                 "is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors",
@@ -121,6 +149,19 @@ mod tests {
         assert_eq!(refused("model.safetensors", ""), Ok(()));
         assert_eq!(refused("training_args.bin", ""), Ok(()));
         assert_eq!(check_format(&folder.path().join("none.bin")).map_err(|error| error.to_string()), Ok(()));
+    }
+
+    #[test]
+    fn a_pickle_is_converted_to_a_file_beside_it() {
+        let arguments = |file: &str| {
+            let command = conversion(Path::new(file));
+            let (_, end) = command.rsplit_once("{'format': 'pt'})\" ").unwrap();
+            end.split_once('`').unwrap().0.to_string()
+        };
+        assert_eq!(arguments("a/model.pt"), "'a/model.safetensors' 'a/model.pt'");
+        assert_eq!(arguments("it's.bin"), r"'./model.safetensors' 'it'\''s.bin'");
+        let several = arguments("b c/pytorch_model-00001-of-00002.bin");
+        assert_eq!(several, "'b c/model.safetensors' 'b c'/'pytorch_model'-*.bin");
     }
 
     #[test]

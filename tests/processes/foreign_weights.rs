@@ -109,7 +109,7 @@ fn files_of_other_formats_are_named() {
         ),
         (
             "pytorch_model.bin",
-            "pytorch_model.bin: is of PyTorch, whose format is not read: convert it to safetensors",
+            "pytorch_model.bin: is a pickle of PyTorch, which is not read, since it may run code; convert it by `python3 -c \"import",
         ),
     ] {
         let folder = place.path(name).with_extension("");
