@@ -8,6 +8,7 @@
 mod doctor;
 mod eval;
 mod explain;
+mod export;
 mod finetune;
 mod generate;
 mod interrupt;
@@ -66,6 +67,8 @@ enum Command {
     Eval(eval::Arguments),
     /// Add an adapter to the weights that it adapts, and write the result as a model of its own
     Merge(merge::Arguments),
+    /// Write trained weights under the names, in the layout and the types of the folder that a run started from
+    Export(export::Arguments),
     /// Encode text files into a file of token ids
     Tokenize(TokenizeArguments),
     /// Train a tokenizer on text files
@@ -111,6 +114,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Finetune(arguments) => finetune::finetune(&arguments),
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => pollster::block_on(merge::merge(&arguments)),
+        Command::Export(arguments) => pollster::block_on(export::export(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());

@@ -10,6 +10,7 @@ pub(crate) mod arena_tensors;
 pub(crate) mod beside_weights;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
+pub mod export;
 mod foreign;
 mod gathering;
 mod holdings;

@@ -23,11 +23,15 @@ const OF_TOKENIZER: [&str; 8] = [
 /// What belongs to a model.
 const OF_MODEL: [&str; 1] = ["generation_config.json"];
 
+/// What models of more than text, and those with code of their own, have besides.
+const PROCESSORS: [&str; 3] = ["config.json", "preprocessor_config.json", "processor_config.json"];
+const CODE: [&str; 3] = [".py", ".txt", ".tiktoken"];
+
 /// The files beside the weights of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct BesideWeights {
     /// Copies, by the name that each gets.
-    copied: Vec<(&'static str, PathBuf)>,
+    copied: Vec<(String, PathBuf)>,
     /// What is written where there is no copy.
     made: Vec<(&'static str, Vec<u8>)>,
     /// The model that the run started from.
@@ -49,15 +53,18 @@ impl BesideWeights {
     /// Those of a run whose text is read `by` this, and that starts from the weights at `weights`, if there are some.
     pub fn of(by: TextBy<'_>, weights: Option<&Path>) -> Self {
         let folder = weights.map(|path| if path.is_dir() { path } else { path.parent().unwrap_or(path) });
-        let of_model = folder.into_iter().flat_map(|folder| OF_MODEL.map(|name| (name, folder.join(name))));
+        let of_model =
+            folder.into_iter().flat_map(|folder| OF_MODEL.map(|name| (name.to_string(), folder.join(name))));
         let base = weights.map(Path::to_path_buf);
         let mut beside = Self { copied: of_model.collect(), made: Vec::new(), base };
         match by {
             TextBy::Tokenizer(file, eos_token) => {
-                beside.copied.push((TOKENIZER, file.to_path_buf()));
+                beside.copied.push((TOKENIZER.to_string(), file.to_path_buf()));
                 // Beside a file of another name are those of another tokenizer.
                 if file.file_name().is_some_and(|name| name == TOKENIZER) {
-                    beside.copied.extend(OF_TOKENIZER.map(|name| (name, file.with_file_name(name))));
+                    beside
+                        .copied
+                        .extend(OF_TOKENIZER.map(|name| (name.to_string(), file.with_file_name(name))));
                 }
                 beside.made.push((TOKENIZER_CONFIG, bytes_of(&tokenizer_config(eos_token))));
             }
@@ -71,11 +78,20 @@ impl BesideWeights {
         beside
     }
 
-    /// Those of the model at `weights`, a file or its folder.
-    pub fn of_model(weights: &Path) -> Self {
+    /// Those of the model at `weights`, a file or its folder, with the code and the processors that some models have.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn of_model(weights: &Path) -> Result<Self> {
         let folder = if weights.is_dir() { weights } else { weights.parent().unwrap_or(Path::new(".")) };
-        let names = [&["config.json"], &OF_MODEL[..], &[TOKENIZER], &OF_TOKENIZER].concat();
-        Self { copied: names.into_iter().map(|name| (name, folder.join(name))).collect(), ..Self::default() }
+        let entries = std::fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))?;
+        let is_known = |name: &str| {
+            let ends = CODE.iter().any(|end| name.ends_with(end));
+            ends || [&OF_MODEL[..], &[TOKENIZER], &OF_TOKENIZER, &PROCESSORS].concat().contains(&name)
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let copied = names.filter(|name| is_known(name)).map(|name| (name.clone(), folder.join(name)));
+        Ok(Self { copied: copied.collect(), ..Self::default() })
     }
 
     /// The model that the run started from, as it is named there; adapters are of it.

@@ -51,7 +51,7 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
         }
     })
     .await?;
-    BesideWeights::of_model(base).write(out, None)?;
+    BesideWeights::of_model(base)?.write(out, None)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(Merged { tensors: names.len(), adapted: adapted.len() })
 }
@@ -149,7 +149,11 @@ fn factor_names(module: &str) -> [String; 2] {
     ["A", "B"].map(|factor| format!("{PEFT_PREFIX}{module}.lora_{factor}.weight"))
 }
 
-fn create(out: &Path) -> Result<()> {
+/// Creates the folder `out`.
+///
+/// # Errors
+/// It is there already and not empty; a disk that fails.
+pub(super) fn create(out: &Path) -> Result<()> {
     let is_taken = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) || out.is_file();
     if is_taken {
         return Err(Error::file(out, "is there already and not empty; name a new folder"));

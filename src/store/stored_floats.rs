@@ -38,6 +38,20 @@ impl Encoding {
         })
     }
 
+    /// The bytes of `values`, rounded to nearest even; `None` for FP8, of which nothing is written.
+    pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
+        match self {
+            Self::Plain(element) => {
+                let mut bytes = Vec::new();
+                element.encode_row(values, &mut bytes); // padded
+                bytes.truncate(values.len() * element.bytes() as usize);
+                Some(bytes)
+            }
+            Self::F64 => Some(values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect()),
+            Self::E4m3 => None,
+        }
+    }
+
     /// The values in `bytes`, but for scales.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {

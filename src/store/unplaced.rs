@@ -1,7 +1,7 @@
 //! Tensors of a file that a model has no place for.
 
 use super::foreign::remedy_of_unplaced;
-use super::weight_files::WeightFiles;
+use super::weight_files::{HEAD, WeightFiles};
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json;
 use std::collections::HashSet;
@@ -18,9 +18,6 @@ pub(super) struct Places<'a> {
     /// Whether others are left out with a warning.
     pub is_partial: bool,
 }
-
-/// The head of a model that is not tied.
-const HEAD: &str = "lm_head.weight";
 
 impl Places<'_> {
     /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers of

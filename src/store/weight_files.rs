@@ -19,6 +19,8 @@ use crate::error::{Error, Result};
 pub(super) const MODEL: &str = "model.safetensors";
 /// The files of a model are called so, with a number where there are several.
 pub(super) const STEM: &str = "model";
+/// The head of a model that is not tied.
+pub(super) const HEAD: &str = "lm_head.weight";
 /// What the names in the file of a bare model, one without a head, lack.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.
@@ -246,7 +248,10 @@ impl WeightFiles {
     }
 
     /// The rows that the tensor `name` is of the one that holds it, which has `total`.
-    fn rows(&self, name: &str, total: usize) -> Result<Vec<Range<usize>>> {
+    ///
+    /// # Errors
+    /// Those of [`Published::rows`].
+    pub fn rows(&self, name: &str, total: usize) -> Result<Vec<Range<usize>>> {
         match (self.place(name), &self.published) {
             (Some((_, cut)), Some(published)) => published.rows(cut, total, &self.path),
             _ => Ok(std::iter::once(0..total).collect()),

@@ -13,6 +13,7 @@ mod divergence;
 mod document_steps;
 mod dropout;
 mod evaluation;
+mod export;
 mod families;
 mod fit;
 mod forecast;

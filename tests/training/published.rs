@@ -45,7 +45,7 @@ pub fn weights(setup: &Setup, load: Option<&Path>) -> TensorFile {
 }
 
 /// Name, type, shape and bytes.
-type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
+pub type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
 
 /// Writes the tensors that `wanted` names to `path`, each under the name that it returns.
 fn publish(path: &Path, tensors: &TensorFile, storage: &Storage, wanted: impl Fn(&str) -> Option<String>) {
@@ -59,7 +59,7 @@ fn publish(path: &Path, tensors: &TensorFile, storage: &Storage, wanted: impl Fn
     write(path, &stored);
 }
 
-fn write(path: &Path, stored: &[Stored]) {
+pub fn write(path: &Path, stored: &[Stored]) {
     let views = stored.iter().map(|(name, dtype, shape, bytes)| {
         (name.as_str(), TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor"))
     });
@@ -123,10 +123,10 @@ fn a_bare_gpt2_is_loaded() {
 }
 
 /// Rows and columns of what has a scale here: neither divides the matrices.
-const BLOCK: [usize; 2] = [20, 36];
+pub const BLOCK: [usize; 2] = [20, 36];
 
 /// The linear layers of `tensors` as FP8 of the codes that `code` names, with scales, the others in f32; and the values of all.
-fn in_fp8(tensors: &TensorFile, code: impl Fn(usize) -> u8) -> (Vec<Stored>, TensorFile) {
+pub fn in_fp8(tensors: &TensorFile, code: impl Fn(usize) -> u8) -> (Vec<Stored>, TensorFile) {
     let (mut stored, mut values) = (Vec::new(), tensors.clone());
     for (name, tensor) in &mut values {
         if !name.contains("proj.weight") {

@@ -1,7 +1,8 @@
 //! Weights under the names, and in the layouts, in which models were first published.
 
+use crate::export::exported;
 use crate::published::weights;
-use crate::runs::{Setup, TensorFile, Words, new_trainer, write_tensors};
+use crate::runs::{Setup, TensorFile, Words, new_trainer, read_tensors, write_tensors};
 
 /// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones of ours
 /// whose rows it holds, group by group.
@@ -126,7 +127,7 @@ impl Naming {
 }
 
 #[test]
-fn each_layout_is_loaded() {
+fn each_layout_is_loaded_and_left_in() {
     for layout in NAMINGS {
         let model = format!(
             "--model.model_config={{type: {}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, \
@@ -151,5 +152,7 @@ fn each_layout_is_loaded() {
         std::fs::write(folder.path().join("config.json"), heads).expect("a file");
         let loaded = weights(&setup().with(&["--seed=9"]), Some(&path));
         assert!(loaded == ours, "{}", layout.kind);
+        let exported = exported(&setup(), &path, folder.path());
+        assert!(read_tensors(&exported) == layout.published(&ours), "{}", layout.kind);
     }
 }

@@ -13,7 +13,7 @@
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
-//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
+//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
@@ -22,7 +22,7 @@
 //!
 //! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and
 //! `Phi3ForCausalLM` rotate a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
-//! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
+//! Llama's and Qwen3's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
 use super::hugging_face_scaling;
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
@@ -83,6 +83,7 @@ impl Architecture {
     fn nearest_dense(model: &ModelConfig) -> Self {
         match (model.qk_norm, model.qkv_bias, model.published_window()) {
             _ if rotates_a_part(model) => Self::Glm4Moe,
+            (true, true, _) if model.output_bias => Self::Qwen3,
             (true, true, _) => Self::Glm4Moe,
             (true, false, _) => Self::Qwen3,
             (false, true, None) if model.output_bias => Self::Llama,
@@ -183,6 +184,7 @@ impl Architecture {
         let all_of_mlp = model.gate_up_bias && model.down_bias;
         let [all_of_attention, all_of_mlp] = match self {
             Self::Llama => [model.qkv_bias, all_of_mlp],
+            Self::Qwen3 => [model.qkv_bias, false],
             Self::Helium => [false, all_of_mlp],
             Self::Ernie45 => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
             _ => [false, false],

@@ -64,6 +64,8 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(biased([true, true, false, false]), "LlamaForCausalLM", None);
     expect(biased([true; 4]), "LlamaForCausalLM", None);
     expect(biased([false, false, true, true]), "LlamaForCausalLM", None);
+    let of_qwen3 = ModelConfig { qk_norm: true, ..biased([true, true, false, false]) };
+    expect(of_qwen3, "Qwen3ForCausalLM", None);
     let output = "no bias of attention's output projection alone";
     expect(biased([false, true, false, false]), "LlamaForCausalLM", Some(output));
     let ernie = |biases| in_pairs(Family::Ernie45, biased(biases));

@@ -1,0 +1,171 @@
+//! Trained weights as the folder that a run started from has them: under its names, in its layout and types, with the files beside
+//! them and the towers that the run left.
+//!
+//! A checkpoint has names of its own, one tensor for each projection, and the type that is trained. Each of its tensors goes where
+//! loading found it: to a tensor of the folder, or to some of its rows. What no tensor goes to is copied.
+
+use super::OUTPUT_DIR;
+use super::beside_weights::BesideWeights;
+use super::foreign::OTHER_MODEL;
+use super::lora;
+use super::merge::create;
+use super::stored_floats::{Encoding, scale_name};
+use super::tensor_file::{TensorFile, TensorInfo};
+use super::weight_files::{HEAD, MODEL, WeightFiles};
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use safetensors::Dtype;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// What was exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Tensors that have trained values.
+    pub trained: usize,
+    /// Those of the folder as they were.
+    pub copied: usize,
+}
+
+/// Names of the embedding, which a head that a checkpoint does not have repeats.
+const EMBEDDINGS: [&str; 3] =
+    ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
+/// What says of a `config.json` that there are scales.
+const QUANTISED: &str = "quantization_config";
+
+/// Writes the weights of `checkpoint` to the folder `out`, which must be new or empty, as `like` has them: both are folders with
+/// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales.
+///
+/// # Errors
+/// A file that is missing or damaged; weights of another model; a checkpoint with an adapter; a disk that fails.
+pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Exported> {
+    if let Some(adapter) = lora::beside(checkpoint) {
+        let message = "is an adapter beside these weights, which `gristmill merge` adds to the folder it was trained on";
+        return Err(Error::file(&adapter, message));
+    }
+    let exporting = Exporting {
+        trained: &WeightFiles::open(checkpoint)?,
+        folder: &WeightFiles::open(like)?,
+        path: checkpoint,
+    };
+    let sources = exporting.sources()?;
+    let infos = exporting.infos()?;
+    create(out)?;
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
+        let info = &infos[index];
+        let parts = sources.get(&info.name);
+        sink.put(&parts.map_or_else(|| exporting.copied(info), |parts| exporting.assembled(info, parts))?)
+    })
+    .await?;
+    BesideWeights::of_model(like)?.write(out, None)?;
+    drop_scales(&out.join("config.json"))?;
+    OUTPUT_DIR.sync_files(out)?;
+    let trained = infos.iter().filter(|info| sources.contains_key(&info.name)).count();
+    Ok(Exported { trained, copied: infos.len() - trained })
+}
+
+struct Exporting<'a> {
+    trained: &'a WeightFiles,
+    folder: &'a WeightFiles,
+    /// The checkpoint.
+    path: &'a Path,
+}
+
+impl Exporting<'_> {
+    /// For each tensor of the folder that gets trained values the tensors that hold them.
+    fn sources(&self) -> Result<BTreeMap<String, Vec<String>>> {
+        let mut sources: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for name in self.trained.names() {
+            let foreign = || {
+                let message = format!(
+                    "`{name}` has no place in {}; name the folder that the run started from",
+                    self.folder.path().display()
+                );
+                Error::file(self.path, message)
+            };
+            let stored = self.folder.stored(&name).ok_or_else(foreign)?;
+            self.folder.check(&self.trained.info(&name)?)?;
+            sources.entry(stored.to_string()).or_default().push(name);
+        }
+        let head = self.folder.stored(HEAD).filter(|head| !sources.contains_key(*head));
+        let embedding = EMBEDDINGS.into_iter().find(|name| self.trained.holds(name));
+        sources.extend(head.zip(embedding).map(|(head, name)| (head.to_string(), vec![name.to_string()])));
+        Ok(sources)
+    }
+
+    /// The tensors that are written.
+    fn infos(&self) -> Result<Vec<TensorInfo>> {
+        let names = self.folder.names();
+        let infos = names.iter().map(|name| self.folder.info(name)).collect::<Result<Vec<_>>>()?;
+        let is_fp8 = |info: &&TensorInfo| info.dtype == Dtype::F8_E4M3;
+        let scales: Vec<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
+        let written = infos.into_iter().filter(|info| !scales.contains(&info.name));
+        let widened = |info: TensorInfo| match info.dtype {
+            Dtype::F8_E4M3 => TensorInfo { dtype: Dtype::BF16, ..info },
+            _ => info,
+        };
+        Ok(written.map(widened).collect())
+    }
+
+    /// The bytes of a tensor as the folder has it.
+    fn copied(&self, info: &TensorInfo) -> Result<Vec<u8>> {
+        match self.folder.info(&info.name)?.dtype == info.dtype {
+            true => self.folder.bytes(&info.name).map(<[u8]>::to_vec),
+            false => encoded(info, &self.folder.values(&info.name)?),
+        }
+    }
+
+    /// The bytes of a tensor of which each of `parts` holds some rows.
+    fn assembled(&self, info: &TensorInfo, parts: &[String]) -> Result<Vec<u8>> {
+        let total = info.shape.first().copied().unwrap_or(1);
+        let width = info.shape.iter().skip(1).product::<usize>();
+        let mut values = vec![0.0; total * width];
+        let mut missing = total;
+        for part in parts {
+            // The embedding is all of a head that repeats it.
+            let is_own = self.folder.stored(part) == Some(info.name.as_str());
+            let rows =
+                if is_own { self.folder.rows(part, total)? } else { std::iter::once(0..total).collect() };
+            let mut trained = self.trained.values(part)?.into_iter();
+            for range in rows {
+                missing = missing.saturating_sub(range.len());
+                values[range.start * width..range.end * width]
+                    .iter_mut()
+                    .zip(&mut trained)
+                    .for_each(|(value, trained)| *value = trained);
+            }
+        }
+        match missing {
+            0 => encoded(info, &values),
+            _ => {
+                Err(Error::file(self.path, format!("lacks {missing} rows of `{}`; {OTHER_MODEL}", info.name)))
+            }
+        }
+    }
+}
+
+/// The bytes of `values` in the type of a tensor.
+fn encoded(info: &TensorInfo, values: &[f32]) -> Result<Vec<u8>> {
+    let encoding = Encoding::of(info.dtype);
+    encoding.and_then(|encoding| encoding.encode(values)).ok_or_else(|| {
+        Error::file(Path::new(&info.name), format!("holds {:?}, in which nothing is written", info.dtype))
+    })
+}
+
+/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8.
+fn drop_scales(path: &Path) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
+    let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
+    if !config.get(QUANTISED).is_some_and(is_fp8) {
+        return Ok(());
+    }
+    config.remove(QUANTISED);
+    let text = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(path, error))?;
+    OUTPUT_DIR.write(path, &text)
+}
