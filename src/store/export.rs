@@ -3,6 +3,8 @@
 //!
 //! A checkpoint has names of its own, one tensor for each projection, and the type that is trained. Each of its tensors goes where
 //! loading found it: to a tensor of the folder, or to some of its rows. What no tensor goes to is copied.
+//!
+//! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
 
 use super::OUTPUT_DIR;
 use super::beside_weights::BesideWeights;
@@ -12,11 +14,13 @@ use super::merge::create;
 use super::stored_floats::{Encoding, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{HEAD, MODEL, WeightFiles};
+use super::wrapped;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
+use crate::model::parameters::{adapted_module, module_of};
 use safetensors::Dtype;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// What was exported.
@@ -34,21 +38,17 @@ const EMBEDDINGS: [&str; 3] =
 /// What says of a `config.json` that there are scales.
 const QUANTISED: &str = "quantization_config";
 
-/// Writes the weights of `checkpoint` to the folder `out`, which must be new or empty, as `like` has them: both are folders with
+/// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has them: both are folders with
 /// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales.
 ///
 /// # Errors
-/// A file that is missing or damaged; weights of another model; a checkpoint with an adapter; a disk that fails.
+/// A file that is missing or damaged; weights of another model; an adapter of a part of a module; a disk that fails.
 pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Exported> {
+    let folder = WeightFiles::open(like)?;
     if let Some(adapter) = lora::beside(checkpoint) {
-        let message = "is an adapter beside these weights, which `gristmill merge` adds to the folder it was trained on";
-        return Err(Error::file(&adapter, message));
+        return export_adapter(&adapter, &folder, like, out).await;
     }
-    let exporting = Exporting {
-        trained: &WeightFiles::open(checkpoint)?,
-        folder: &WeightFiles::open(like)?,
-        path: checkpoint,
-    };
+    let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
     let infos = exporting.infos()?;
     create(out)?;
@@ -64,6 +64,53 @@ pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Export
     OUTPUT_DIR.sync_files(out)?;
     let trained = infos.iter().filter(|info| sources.contains_key(&info.name)).count();
     Ok(Exported { trained, copied: infos.len() - trained })
+}
+
+/// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no other tower has.
+async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
+    let factors = WeightFiles::open(adapter)?;
+    let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
+    for name in &names {
+        let module = adapted_module(name).unwrap_or(name);
+        let of_folder = module_in(folder, module).map_err(|why| Error::file(adapter, why))?;
+        infos.push(TensorInfo { name: name.replace(module, &of_folder), ..factors.info(name)? });
+        modules.insert(of_folder);
+    }
+    let config = lora::config_for(adapter, like, &modules)?;
+    create(out)?;
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let file = out.join(lora::WEIGHTS);
+    TensorFile::write(&file, &infos, metadata, async |index, sink| sink.put(factors.bytes(&names[index])?))
+        .await?;
+    OUTPUT_DIR.write(&out.join(lora::CONFIG), &config)?;
+    OUTPUT_DIR.sync_files(out)?;
+    Ok(Exported { trained: names.len(), copied: 0 })
+}
+
+/// What the class of `folder` calls our `module`, or why it has no such module.
+fn module_in(folder: &WeightFiles, module: &str) -> std::result::Result<String, String> {
+    let matrix = format!("{module}.weight");
+    let place = folder.stored(&matrix).and_then(|stored| Some((stored, folder.info(&matrix).ok()?)));
+    let Some((stored, TensorInfo { shape, .. })) = place else {
+        return Err(format!(
+            "adapts `{module}`, which {} does not have; {OTHER_MODEL}",
+            folder.path().display()
+        ));
+    };
+    let total = shape.first().copied().unwrap_or(0);
+    let rows = folder.rows(&matrix, total).map_err(|error| error.to_string())?;
+    if rows.iter().map(std::ops::Range::len).sum::<usize>() != total {
+        return Err(format!(
+            "adapts `{module}`, some rows of `{}` in {}, which PEFT adapts as one; open it on the run's own checkpoint",
+            module_of(stored),
+            folder.path().display()
+        ));
+    }
+    Ok(match folder.stored_name(&matrix) {
+        None => module_of(stored).to_string(),
+        Some(_) if !folder.towers().is_empty() => wrapped::module(module),
+        Some(_) => module.to_string(),
+    })
 }
 
 struct Exporting<'a> {

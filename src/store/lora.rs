@@ -24,7 +24,7 @@ pub(super) const FOLDER: &str = "adapter";
 /// The file of adapters is called so.
 pub(super) const STEM: &str = "adapter_model";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
-const CONFIG: &str = "adapter_config.json";
+pub(super) const CONFIG: &str = "adapter_config.json";
 
 /// What of `adapter_config.json` decides what an adapter computes.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -105,6 +105,22 @@ pub(super) fn write_config(
     });
     let bytes = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(folder, error))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
+}
+
+/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called so.
+///
+/// # Errors
+/// It is missing, or not one of low-rank adapters.
+pub(super) fn config_for(weights: &Path, folder: &Path, modules: &BTreeSet<String>) -> Result<Vec<u8>> {
+    let path = weights.with_file_name(CONFIG);
+    if LoraConfig::beside(weights)?.is_none() {
+        return Err(Error::file(&path, "is missing; name a checkpoint, or the folder that PEFT saved"));
+    }
+    let text = std::fs::read(&path).map_err(|error| read_error(&path, "read", &error))?;
+    let mut config: Value = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error))?;
+    config["base_model_name_or_path"] = folder.display().to_string().into();
+    config["target_modules"] = json!(modules);
+    serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
 }
 
 impl LoraConfig {

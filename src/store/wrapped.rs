@@ -64,6 +64,11 @@ pub(super) fn alone(name: &str) -> String {
     bodies.unwrap_or_else(|| name.to_string())
 }
 
+/// What the classes of `transformers` call a module of a language model inside them, however their files call its tensors.
+pub(super) fn module(name: &str) -> String {
+    name.strip_prefix(BODY).map_or_else(|| name.to_string(), |rest| format!("{}{rest}", PREFIXES[0].0))
+}
+
 /// Whether the tensor `stored` of a file whose language model is `wrapped` is of another tower.
 pub(super) fn is_of_tower(wrapped: Option<Wrapped>, stored: &str) -> bool {
     wrapped.map_or(TOWERS.iter().any(|tower| stored.starts_with(tower)), |wrapped| !wrapped.holds(stored))

@@ -24,7 +24,8 @@ fn left(setup: &Setup, weights: Option<&Path>, like: &Path) -> (Exported, PathBu
     (exported, out)
 }
 
-fn checkpoint(setup: &Setup, weights: Option<&Path>, home: &Path) -> PathBuf {
+/// A checkpoint in `home` of what a trainer of `setup` loaded, or starts with.
+pub fn checkpoint(setup: &Setup, weights: Option<&Path>, home: &Path) -> PathBuf {
     let (plan, _, length) = setup.data();
     let gpu = setup.gpu();
     let trainer = new_trainer(&gpu, &plan, &length);
@@ -147,8 +148,6 @@ fn what_does_not_belong_together_is_one_line() {
     let plain = checkpoint(&Setup::new("plain", ""), None, &at("plain"));
     let biased = checkpoint(&Setup::new("biased", "qkv_has_bias: True"), None, &at("biased"));
     let narrow = checkpoint(&Setup::new("narrow", "intermediate_size: 32"), None, &at("narrow"));
-    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_rank: 2, target_modules: '.*wq'}";
-    let adapted = checkpoint(&Setup::new("adapted", adapters), None, &at("adapted"));
     let line = |checkpoint: &Path, like: &Path, out: &Path| {
         let error = block_on(export(checkpoint, like, out)).expect_err("a line").to_string();
         assert!(!error.contains('\n'), "{error}");
@@ -162,9 +161,61 @@ fn what_does_not_belong_together_is_one_line() {
     );
     let width = line(&narrow, &plain, &out);
     assert!(width.contains("F32 [48, 64] there, F32 [48, 32] in this model"), "{width}");
-    let adapter = line(&adapted, &plain, &out);
-    assert!(adapter.contains("adapter_model.safetensors: is an adapter beside these weights"), "{adapter}");
     assert!(!out.exists());
     let taken = line(&plain, &plain, &plain);
     assert!(taken.contains("is there already and not empty"), "{taken}");
+}
+
+const ADAPTERS: &str =
+    "pet_config: {pet_type: lora, random_base: True, lora_rank: 2, target_modules: '.*wq|.*wo'}";
+
+/// The names of modules are those of the class, not those of its file.
+#[test]
+fn an_adapter_leaves_for_the_folder_it_was_trained_on() {
+    let home = tempfile::tempdir().expect("a folder");
+    let adapted = checkpoint(&Setup::new("adapted", ADAPTERS), None, home.path());
+    let tensors = || weights(&Setup::new("plain", ""), None);
+    let folder_of = |name: &str, called: fn(&str) -> String, tower: &str| {
+        let folder = home.path().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let stored = tensors().into_iter().map(|(name, tensor)| {
+            let bytes = tensor.words.into_iter().flat_map(u32::to_le_bytes).collect();
+            (called(&name), Dtype::F32, tensor.shape, bytes)
+        });
+        let tower = (!tower.is_empty()).then(|| (tower.to_string(), Dtype::U8, vec![1], vec![0]));
+        write(&folder.join("model.safetensors"), &stored.chain(tower).collect::<Vec<_>>());
+        folder
+    };
+    let inside = |name: &str| format!("language_model.{name}");
+    for (folder, body) in [
+        (folder_of("llama", str::to_string, ""), "model."),
+        (folder_of("llava", inside, "vision_tower.patches"), "model.language_model."),
+        (folder_of("qwen2_vl", str::to_string, "visual.patches"), "model.language_model."),
+    ] {
+        let out = folder.with_extension("out");
+        let count = block_on(export(&adapted, &folder, &out)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(count, Exported { trained: 8, copied: 0 });
+        let found = stored(&out.join("adapter_model.safetensors"));
+        let ours = stored(&adapted.join("adapter/adapter_model.safetensors"));
+        let renamed = ours.into_iter().map(|(name, dtype, shape, bytes)| {
+            (
+                name.replace("base_model.model.model.", &format!("base_model.model.{body}")),
+                dtype,
+                shape,
+                bytes,
+            )
+        });
+        assert!(found == sorted(renamed.collect()), "{body}");
+        let config: Value =
+            serde_json::from_slice(&std::fs::read(out.join("adapter_config.json")).expect("a file"))
+                .expect("JSON");
+        let module = |layer: usize, part: &str| format!("{body}layers.{layer}.self_attn.{part}");
+        let modules: Vec<String> =
+            (0..2).flat_map(|layer| ["o_proj", "q_proj"].map(|part| module(layer, part))).collect();
+        assert_eq!((&config["target_modules"], &config["r"]), (&json!(modules), &json!(2)));
+        assert_eq!(config["base_model_name_or_path"], json!(folder.display().to_string()));
+    }
+    let other = folder_of("other", |name| name.replace("o_proj", "out"), "");
+    let error = block_on(export(&adapted, &other, &home.path().join("out"))).expect_err("another model");
+    assert!(error.to_string().contains("adapts `model.layers.0.self_attn.o_proj`, which"), "{error}");
 }

@@ -1,8 +1,11 @@
 //! Weights under the names, and in the layouts, in which models were first published.
 
-use crate::export::exported;
+use crate::export::{checkpoint, exported};
 use crate::published::weights;
 use crate::runs::{Setup, TensorFile, Words, new_trainer, read_tensors, write_tensors};
+use gristmill::store::export::export;
+use pollster::block_on;
+use std::path::Path;
 
 /// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones of ours
 /// whose rows it holds, group by group.
@@ -126,6 +129,20 @@ impl Naming {
     }
 }
 
+/// PEFT adapts a fused module as one, and adapters here are of its parts.
+fn refuses_adapters(layout: &Naming, folder: &Path) {
+    let model = format!(
+        "--model.model_config={{type: {}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, intermediate_size: 64, \
+         seq_length: 24, pet_config: {{pet_type: lora, random_base: True, lora_rank: 2, target_modules: '.*wv'}}}}",
+        layout.kind
+    );
+    let home = tempfile::tempdir().expect("a folder");
+    let checkpoint = checkpoint(&Setup::new("adapted", "").with(&[&model]), None, home.path());
+    let error =
+        block_on(export(&checkpoint, folder, &home.path().join("out"))).expect_err("a part").to_string();
+    assert!(error.contains("adapts `model.layers.0.self_attn.v_proj`, some rows of `"), "{error}");
+}
+
 #[test]
 fn each_layout_is_loaded_and_left_in() {
     for layout in NAMINGS {
@@ -152,6 +169,7 @@ fn each_layout_is_loaded_and_left_in() {
         std::fs::write(folder.path().join("config.json"), heads).expect("a file");
         let loaded = weights(&setup().with(&["--seed=9"]), Some(&path));
         assert!(loaded == ours, "{}", layout.kind);
+        refuses_adapters(&layout, folder.path());
         let exported = exported(&setup(), &path, folder.path());
         assert!(read_tensors(&exported) == layout.published(&ours), "{}", layout.kind);
     }

@@ -5,7 +5,9 @@
 
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
 tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer excluded), and a
-GPT-2. For each it compares:
+GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an ERNIE 4.5, whose heads rotate in
+pairs, and a Llava, whose language model is inside another. Of these the adapter that `gristmill export` writes is opened on that folder.
+For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
   - 40 greedy tokens of `gristmill generate` with those of PEFT's model: equal;
   - both with what `transformers` computes from the result of `gristmill merge`.
@@ -18,6 +20,7 @@ import sys
 import tempfile
 
 import torch
+import shapes
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -26,10 +29,12 @@ LENGTH, TOKENS, STEPS = 24, 20, 30
 TEXT = pathlib.Path(__file__).parents[1] / "data" / "mill.txt"
 PROMPT = "fn "
 
-CONFIG = """
+MODEL = """
 model:
   model_config: {{ type: {kind}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, intermediate_size: 64,
                   seq_length: {length}, init_method_std: 0.1, {model} }}
+"""
+CONFIG = """
 train_dataset:
   data_loader: {{ type: TextDataLoader, dataset_files: {text}, shuffle: True }}
 eval_dataset:
@@ -53,14 +58,26 @@ CASES = {
     "gpt2": ("GPT2Config", "tie_word_embeddings: True", "lora_rank: 4, target_modules: c_attn|.*c_proj"),
 }
 
+# The model_type of a folder, its keys, and the adapters.
+FOLDERS = {
+    "phi3": ("phi3", shapes.ROPE, "lora_rank: 4, target_modules: 'qkv_proj|o_proj|gate_up_proj|down_proj'"),
+    "ernie4_5": ("ernie4_5", shapes.ROPE, "lora_rank: 3, lora_alpha: 6, target_modules: '.*wq|.*wk|.*w1'"),
+    "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
+}
+FOLDER_CONFIG = """
+load_checkpoint: {folder}
+model: {{ model_config: {{ seq_length: {length}, pet_config: {{ pet_type: lora, {adapters} }} }} }}
+"""
+
 BATCHES = 3
 
 
 def run(*arguments):
-    done = subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True)
+    """What a command prints, without translating the ends of lines, which a model may write."""
+    done = subprocess.run([str(argument) for argument in arguments], capture_output=True)
     if done.returncode != 0:
-        sys.exit(done.stderr)
-    return done.stdout
+        sys.exit(done.stderr.decode())
+    return done.stdout.decode("utf-8", "replace")
 
 
 def evaluation_windows(text):
@@ -85,34 +102,39 @@ def greedy(model):
 
 
 def compare(gristmill, name, home):
-    kind, model, adapters = CASES[name]
     config, evaluation = home / f"{name}.yaml", home / "evaluation.txt"
     text = TEXT.read_bytes()[:1000]
     evaluation.write_bytes(text)
     windows = evaluation_windows(text)
-    keys = f"{model}, pet_config: {{ pet_type: lora, {adapters} }}"
-    config.write_text(
-        CONFIG.format(
-            kind=kind, length=LENGTH, model=keys, text=TEXT, evaluation=evaluation, steps=STEPS, batches=BATCHES
-        )
-    )
+    data = CONFIG.format(text=TEXT, evaluation=evaluation, steps=STEPS, batches=BATCHES)
+    folder, open_base = home / f"{name}_folder", AutoModelForCausalLM
+    if name in CASES:
+        kind, model, adapters = CASES[name]
+        keys = f"{model}, pet_config: {{ pet_type: lora, random_base: True, {adapters} }}"
+        config.write_text(MODEL.format(kind=kind, length=LENGTH, model=keys) + data)
+    else:
+        kind, keys, adapters = FOLDERS[name]
+        open_base = type(shapes.make(kind, keys, folder))
+        config.write_text(FOLDER_CONFIG.format(folder=folder, length=LENGTH, adapters=adapters) + data)
     run(gristmill, "train", config, f"--output_dir={home}")
     checkpoint = home / name / "checkpoint" / f"step_{STEPS:07}"
     lines = (home / name / "metrics.jsonl").read_text().splitlines()
     ours = json.loads(lines[-1])["eval_loss"]
     ours_text = run(gristmill, "generate", home / name, "--prompt", PROMPT, "--tokens", TOKENS, "--temperature", 0)
-    run(gristmill, "merge", checkpoint, checkpoint, home / f"{name}_merged")
+    base_folder, adapter = checkpoint, checkpoint / "adapter"
+    if name in FOLDERS:
+        base_folder, adapter = folder, home / f"{name}_adapter"
+        run(gristmill, "export", checkpoint, folder, adapter)
+    run(gristmill, "merge", base_folder, checkpoint, home / f"{name}_merged")
 
-    base = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager")
+    base = open_base.from_pretrained(base_folder, dtype=torch.float32, attn_implementation="eager")
     without = loss(base, windows)
-    adapted = PeftModel.from_pretrained(base, checkpoint / "adapter").eval()
-    merged = AutoModelForCausalLM.from_pretrained(
-        home / f"{name}_merged", dtype=torch.float32, attn_implementation="eager"
-    )
+    adapted = PeftModel.from_pretrained(base, adapter).eval()
+    merged = open_base.from_pretrained(home / f"{name}_merged", dtype=torch.float32, attn_implementation="eager")
     theirs, of_merged = loss(adapted, windows), loss(merged, windows)
     their_text = greedy(adapted).decode("utf-8", "replace")
     is_same_text = ours_text.rstrip("\n") == their_text.rstrip("\n")
-    targets = sorted({key for key in adapted.peft_config["default"].target_modules})
+    targets = sorted({key.rsplit(".", 1)[-1] for key in adapted.peft_config["default"].target_modules})
     print(
         f"{name}: base {without:.7f}; ours {ours:.7f}, PEFT {theirs:.7f} ({theirs - ours:+.1e}), merged {of_merged:.7f} "
         f"({of_merged - ours:+.1e}); greedy text {'equal' if is_same_text else 'DIFFERS'}; targets {', '.join(targets)}"
@@ -124,7 +146,7 @@ def compare(gristmill, name, home):
 def main():
     gristmill = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as home:
-        results = [compare(gristmill, name, pathlib.Path(home)) for name in CASES]
+        results = [compare(gristmill, name, pathlib.Path(home)) for name in [*CASES, *FOLDERS]]
     sys.exit(0 if all(results) else 1)
 
 
