@@ -26,5 +26,6 @@ pub use context::{ForwardContext, Masks, Mode, Training};
 pub use expert_state::ExpertState;
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
 pub use modules::ModuleList;
-pub(crate) use modules::{adaptable, select_modules};
+pub use modules::adaptable;
+pub(crate) use modules::select_modules;
 pub use names::selection_bias;

@@ -21,7 +21,8 @@ mod wrappers;
 pub(crate) use class::Fact;
 pub(crate) use shape::Shape;
 
-use super::export::hugging_face_config;
+use super::beside_weights;
+use super::export::{hugging_face_config, lacks_something};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
@@ -75,7 +76,7 @@ pub(crate) fn check(weights: &Path, model: &ModelConfig, accepted: &[String]) ->
     let path = beside(weights);
     let is_open = |key: &str| !accepted.iter().any(|accepted| accepted == key);
     let Some(config) = read(&path)?.filter(|_| is_open(KIND)) else { return Ok(()) };
-    let differences = match (config.contains_key(NOTE), Reading::of(&config)) {
+    let differences = match (is_of_nearest_class(&config), Reading::of(&config)) {
         (true, _) => differences_of_ours(&config, model),
         (false, Some(reading)) => differences(&reading, model),
         (false, None) => vec![unknown_class(&config)],
@@ -92,8 +93,14 @@ pub(crate) fn further_layers(weights: &Path) -> Option<usize> {
     reading.number("num_hidden_layers").map(|layers| layers as usize)
 }
 
+/// Whether a file is of a model that no class known here computes, and names the nearest one.
+fn is_of_nearest_class(config: &Map<String, Value>) -> bool {
+    let lacks = |note: &Value| lacks_something(note.as_str().unwrap_or_default());
+    config.get(NOTE).is_some_and(|note| lacks(note) || Reading::of(config).is_none())
+}
+
 fn beside(weights: &Path) -> PathBuf {
-    if weights.is_dir() { weights.join(FILE) } else { weights.with_file_name(FILE) }
+    beside_weights(weights, FILE)
 }
 
 /// The keys of the language model in the file at `path`; `None` if there is no such file.

@@ -41,6 +41,14 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     config
 }
 
+/// How a note ends whose architecture computes the same, but is not in `transformers`.
+const PUBLISHED: &str = "whose code is published with its weights";
+
+/// Whether the architecture that a `config.json` with this note names computes something else than the model.
+pub(super) fn lacks_something(note: &str) -> bool {
+    !note.ends_with(PUBLISHED)
+}
+
 /// What the architecture that `config.json` names cannot compute of `model`; `None` if it computes the same.
 pub(crate) fn note(model: &ModelConfig) -> Option<String> {
     let architecture = Architecture::nearest(model);
@@ -49,13 +57,8 @@ pub(crate) fn note(model: &ModelConfig) -> Option<String> {
     match (architecture.is_in_transformers(), lacks.is_empty()) {
         (true, true) => None,
         (true, false) => Some(format!("{class} is the nearest architecture, but it has no {what}")),
-        (false, true) => {
-            Some(format!("transformers has no {class}, whose code is published with its weights"))
-        }
-        (false, false) => {
-            let text = "whose code is published with its weights and has no";
-            Some(format!("transformers has no {class}, {text} {what}"))
-        }
+        (false, true) => Some(format!("transformers has no {class}, {PUBLISHED}")),
+        (false, false) => Some(format!("transformers has no {class}, {PUBLISHED} and has no {what}")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `generation_config.json`: how the publishers of a model generate text.
 
+use super::beside_weights;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -31,14 +32,14 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// That in `folder`, or what its `config.json` says of the end of a text, as older folders have it.
+    /// That beside the weights `folder`, or what their `config.json` says of the end of a text, as older folders have it.
     ///
     /// # Errors
     /// A file that cannot be read.
     pub(crate) fn of(folder: &Path) -> Result<Self> {
-        let mut config = Self::read(&folder.join(FILE))?.unwrap_or_default();
+        let mut config = Self::read(&beside_weights(folder, FILE))?.unwrap_or_default();
         if config.stops.is_empty() {
-            config.stops = Self::read(&folder.join("config.json"))?.unwrap_or_default().stops;
+            config.stops = Self::read(&beside_weights(folder, "config.json"))?.unwrap_or_default().stops;
         }
         Ok(config)
     }

@@ -1,5 +1,6 @@
 //! The tokenizer in a folder.
 
+use super::beside_weights;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use serde_json::Value;
@@ -14,16 +15,16 @@ pub(crate) struct TokenizerFiles {
 }
 
 impl TokenizerFiles {
-    /// That in `folder`; `None` if it has no `tokenizer.json`.
+    /// That beside `weights`, a file or its folder; `None` if there is no `tokenizer.json`.
     ///
     /// # Errors
     /// A `tokenizer_config.json` that cannot be read.
-    pub fn of(folder: &Path) -> Result<Option<Self>> {
-        let file = folder.join("tokenizer.json");
+    pub fn of(weights: &Path) -> Result<Option<Self>> {
+        let file = beside_weights(weights, "tokenizer.json");
         if !file.is_file() {
             return Ok(None);
         }
-        let beside = folder.join("tokenizer_config.json");
+        let beside = beside_weights(weights, "tokenizer_config.json");
         let config = match beside.is_file() {
             true => json(&beside)?,
             false => Value::Null,

@@ -66,7 +66,7 @@ pub(crate) fn select_modules(
 }
 
 /// What files call the linear maps that can have adapters, each kind once; of a mixture those of attention.
-pub(crate) fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
+pub fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
     let is_meant = |module: &&Module| {
         module.can_adapt
             && (config.mixture.is_none() || module.names.iter().any(|name| name.contains("attention")))

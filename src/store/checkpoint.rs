@@ -32,6 +32,7 @@ use super::weight_files::{STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::hugging_face::beside_weights;
 use crate::hugging_face::export::hugging_face_config;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
@@ -184,7 +185,7 @@ pub(crate) fn load_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
-    check_order(layout, &path.join(STATE))?;
+    check_order(layout, &beside_weights(path, STATE))?;
     let file = WeightFiles::open(path)?;
     let beside = lora::beside(path);
     let adapters = match (low_rank, &beside) {

@@ -1,7 +1,7 @@
 //! The model that a `config.json` describes, by the keys of a configuration.
 
 use super::class::{Fact, Reading};
-use super::{NOTE, accepting, beside, ours, read, shown, theirs, unknown_class};
+use super::{accepting, beside, is_of_nearest_class, ours, read, shown, theirs, unknown_class};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl Shape {
         let file = beside(folder);
         let Some(config) = read(&file)? else { return Ok(None) };
         let error = |message: String| Error::file(&file, message);
-        if config.contains_key(NOTE) {
+        if is_of_nearest_class(&config) {
             let message = "names the class nearest to a model that no class computes; give model_config the keys of its config.yaml";
             return Err(error(message.to_string()));
         }

@@ -134,6 +134,12 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
         return;
     }
     let (key, is_dense) = dense_layers(reading, layers);
+    if let Some(kinds) = reading.decided("mlp_layer_types").1.as_array().filter(|kinds| kinds.len() != layers)
+    {
+        let value = format!("{} kinds of {layers} layers", kinds.len()).into();
+        facts.insert("first_k_dense_replace", Fact { key, value });
+        return;
+    }
     let count = is_dense.iter().filter(|is_dense| **is_dense).count();
     if count == layers {
         facts.insert("expert_num", Fact { key, value: Value::Null });
@@ -171,7 +177,10 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
 fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
     let (key, listed) = reading.decided("mlp_layer_types");
     if let Value::Array(kinds) = listed {
-        return (key, kinds.iter().map(|kind| kind == "dense").collect());
+        return (
+            key,
+            (0..layers).map(|layer| kinds.get(layer).is_some_and(|kind| kind == "dense")).collect(),
+        );
     }
     if reading.reads("decoder_sparse_step") {
         let step = reading.number("decoder_sparse_step").unwrap_or(1.0).max(1.0) as usize;

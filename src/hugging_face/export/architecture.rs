@@ -131,7 +131,7 @@ impl Architecture {
 
     /// Whether `transformers` has it; the code of others is published with their weights.
     pub fn is_in_transformers(self) -> bool {
-        !matches!(self, Self::Baichuan | Self::Pangu)
+        !matches!(self, Self::Baichuan | Self::Pangu | Self::DeepSeek)
     }
 
     /// What `model` has and this architecture does not.

@@ -97,7 +97,10 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     let expect = |model: ModelConfig, model_type: &str, lacks: Option<&str>| {
         let (found, note) = named(&model);
         assert_eq!(found, model_type);
-        let lacking = note.as_deref().map(|note| note.split_once(", but it has ").unwrap().1);
+        let lacking = note.as_deref().and_then(|note| {
+            let (_, lacking) = note.split_once("but it has ").or(note.split_once("and has "))?;
+            Some(lacking)
+        });
         assert_eq!(lacking, lacks);
     };
     let plain = |mixture| ModelConfig { qk_norm: false, ..model(mixture) };

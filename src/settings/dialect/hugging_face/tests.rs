@@ -99,6 +99,11 @@ fn written_keys_count_over_those_of_a_folder() {
         (&folder.path().join("tokenizer.json"), "</s>")
     );
 
+    // A file of weights stands for its folder.
+    let weights = folder.path().join("model.safetensors");
+    let of_file = parse(&yaml.replace(&folder.path().display().to_string(), &weights.display().to_string()));
+    assert_eq!(of_file.expect("a run").plan.train_dataset, run.plan.train_dataset);
+
     // What is resolved reads no folder.
     std::fs::remove_dir_all(folder.path()).expect("a folder");
     let resolved = parse(&run.plan.settings.to_yaml()).expect("a run");
@@ -131,6 +136,16 @@ fn what_no_run_can_take_is_one_line() {
     for (config, end) in [
         (json!({"model_type": "mamba"}), "accept it by `ignore_config_keys: [model_type]`"),
         (json!({}), "accept it by `ignore_config_keys: [model_type]`"),
+        (
+            {
+                let (_, mut config) =
+                    small_files().find(|(class, _)| *class == "glm4_moe_lite").expect("a class");
+                config["mlp_layer_types"] = json!(["sparse", "dense"]);
+                config
+            },
+            "`mlp_layer_types` is 2 kinds of 3 layers in `glm4_moe_lite`, which no key here says; accept it by \
+             `ignore_config_keys: [mlp_layer_types]`",
+        ),
         (
             llama(
                 json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}}),
