@@ -5,7 +5,7 @@
 //!
 //! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how
 //! it differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs
-//! are permuted into Hugging Face's halves, except in GLM, whose files have pairs too; Bloom's files have q, k and
+//! are permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files have q, k and
 //! v head by head.
 
 use super::tensor_file::TensorInfo;

@@ -8,6 +8,7 @@ use gristmill::data::tokenizer::Tokenizer;
 use gristmill::error::{Error, Result};
 use gristmill::report::page::{RunFiles, page};
 use gristmill::settings::RunConfig;
+use gristmill::store::export::export;
 use gristmill::store::merge::merge;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
@@ -352,6 +353,63 @@ train_dataset: {data_loader: {type: TextDataLoader, dataset_files: tests/data/mi
 ";
         let text = format!("{text}load_checkpoint: {}\n", folder.display());
         check_weights(&RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan)
+    },
+};
+
+/// A model of images whose language model is in FP8: as it says its shape, and as a checkpoint leaves in its layout.
+pub static wrapper: Kind = Kind {
+    name: "wrapper",
+    targets: &["like/config.json", "like/model.safetensors"],
+    prepare: |folder| {
+        ["like", "trained"].map(|name| std::fs::create_dir_all(folder.join(name)).expect("a folder"));
+        write_tensors(&folder.join("trained/model.safetensors"), &[(Q, &[32, 32]), (NORM, &[32])]);
+        let [q, norm] = [Q, NORM].map(|name| name.replacen("model.", "model.language_model.", 1));
+        let info = |name: &str, dtype, shape: &[usize]| TensorInfo {
+            name: name.to_string(),
+            dtype,
+            shape: shape.to_vec(),
+        };
+        let infos = [
+            info(&norm, Dtype::F64, &[32]),
+            info(&format!("{q}_scale_inv"), Dtype::F32, &[2, 1]),
+            info("model.visual.patches", Dtype::U8, &[3]),
+            info(&q, Dtype::F8_E4M3, &[32, 32]),
+        ];
+        let path = folder.join("like/model.safetensors");
+        let written = TensorFile::write(&path, &infos, Default::default(), async |index, sink| {
+            let bytes = infos[index].shape.iter().product::<usize>() * infos[index].dtype.bitsize() / 8;
+            sink.put(&(0..bytes).map(|byte| (byte % 56) as u8).collect::<Vec<_>>())
+        });
+        block_on(written).unwrap_or_else(|error| panic!("{error}"));
+        let config = serde_json::json!({
+            "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "tie_word_embeddings": false,
+            "vision_config": {"depth": 2},
+            "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]},
+            "text_config": {
+                "model_type": "qwen2_5_vl_text", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "rms_norm_eps": 1e-5,
+                "max_position_embeddings": 256, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+            },
+        });
+        std::fs::write(folder.join("like/config.json"), config.to_string()).expect("a file");
+    },
+    read: |folder| {
+        let like = folder.join("like");
+        let text = format!(
+            "
+load_checkpoint: {}
+runner_config: {{epochs: 1, batch_size: 1}}
+optimizer: {{type: AdamW}}
+lr_schedule: {{type: ConstantWarmUpLR, learning_rate: 1.e-3}}
+train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: {TEXT}}}}}
+",
+            like.display()
+        );
+        check_weights(&RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan)?;
+        let out = folder.join("out");
+        let done = block_on(export(&folder.join("trained"), &like, &out)).map(drop);
+        let _ = std::fs::remove_dir_all(out);
+        done
     },
 };
 

@@ -165,6 +165,7 @@ kinds! {
     weight_index
     adapters
     config_json
+    wrapper
     trainer_state
     run_folder
 }

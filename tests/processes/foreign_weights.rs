@@ -2,7 +2,7 @@
 
 use crate::launch::{assert_refused, gristmill, run, train_gpt, without_adapter};
 use crate::place::Place;
-use crate::runs::metrics;
+use crate::runs::{metrics, read_tensors, write_tensors};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -83,6 +83,44 @@ fn a_folder_is_the_description_of_its_model() {
     assert_eq!(losses("folder").len(), 3);
     let ended = run(without_adapter(&mut train_gpt([config.as_str(), "--run_name=new"])));
     assert_refused("no folder", &ended, &["model.model_config: describes no model"]);
+}
+
+/// The language model of a Llava trains as it does alone, and leaves inside it.
+#[test]
+fn a_language_model_inside_another_is_read_and_written_there() {
+    let place = Place::with_run();
+    let alone = weights_with(&place, |_| {});
+    run(&mut place.command(&[&load(&alone), "--run_name=alone", "--stop_step=1"])).succeeded();
+    let (file, config) = (alone.join("model.safetensors"), alone.join("config.json"));
+    let tensors = read_tensors(&file);
+    let tower = ("vision_tower.patches".to_string(), tensors["model.norm.weight"].clone());
+    let inside = |tensors: &crate::runs::TensorFile| {
+        let inside = tensors.iter().map(|(name, tensor)| (format!("language_model.{name}"), tensor.clone()));
+        inside.chain([tower.clone()]).collect()
+    };
+    write_tensors(&file, &inside(&tensors));
+    let text: serde_json::Value = serde_json::from_slice(&fs::read(&config).expect("a file")).expect("JSON");
+    let llava = serde_json::json!({"model_type": "llava", "vision_config": {}, "text_config": text});
+    fs::write(&config, llava.to_string()).expect("a file");
+    let ended = run(&mut place.command(&[&load(&alone), "--run_name=inside", "--stop_step=1"])).succeeded();
+    let left = "the language model alone is read; tensors of other towers are left: vision_tower (1)";
+    assert!(ended.stderr.contains(left), "{}", ended.stderr);
+    let losses = |name: &str| metrics(&place.path(name)).iter().map(|line| line.loss).collect::<Vec<_>>();
+    assert_eq!(losses("inside"), losses("alone"));
+
+    let (checkpoint, out) = (place.path("inside/checkpoint/step_0000001"), place.path("out"));
+    let arguments = [&checkpoint, &alone, &out].map(|path| path.display().to_string());
+    let exported = run(&mut gristmill(["export".to_string()].into_iter().chain(arguments))).succeeded();
+    let said = format!(
+        "{} trained tensors and 1 of {} written to {}",
+        tensors.len(),
+        alone.display(),
+        out.display()
+    );
+    assert!(exported.stdout.contains(&said), "{}", exported.stdout);
+    let trained = read_tensors(&checkpoint.join("model.safetensors"));
+    assert!(read_tensors(&out.join("model.safetensors")) == inside(&trained));
+    assert_eq!(fs::read(out.join("config.json")).expect("a file"), fs::read(&config).expect("a file"));
 }
 
 #[test]

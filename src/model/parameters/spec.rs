@@ -121,7 +121,7 @@ pub struct FusedHeads {
     pub head_dim: usize,
 }
 
-/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Hugging Face's models rotate in halves, (i, i + rotary_dim / 2), so
+/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Most of Hugging Face's models rotate in halves, (i, i + rotary_dim / 2), so
 /// files hold the rotating dimensions of each head in that order. The same permutation of q and k keeps their products, so
 /// the model in the file is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
