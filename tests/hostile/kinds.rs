@@ -361,7 +361,9 @@ pub static wrapper: Kind = Kind {
     name: "wrapper",
     targets: &["like/config.json", "like/model.safetensors"],
     prepare: |folder| {
-        ["like", "trained"].map(|name| std::fs::create_dir_all(folder.join(name)).expect("a folder"));
+        for name in ["like", "trained"] {
+            std::fs::create_dir_all(folder.join(name)).expect("a folder");
+        }
         write_tensors(&folder.join("trained/model.safetensors"), &[(Q, &[32, 32]), (NORM, &[32])]);
         let [q, norm] = [Q, NORM].map(|name| name.replacen("model.", "model.language_model.", 1));
         let info = |name: &str, dtype, shape: &[usize]| TensorInfo {
