@@ -31,6 +31,8 @@ mod weight_files;
 mod weight_index;
 mod wrapped;
 
+pub use weight_files::Contents;
+
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: ChosenBy = ChosenBy("--output_dir");
 

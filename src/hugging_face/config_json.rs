@@ -86,6 +86,12 @@ pub(crate) fn check(weights: &Path, model: &ModelConfig, accepted: &[String]) ->
     if errors.is_empty() { Ok(()) } else { Err(Error::all(errors)) }
 }
 
+/// The class that the file beside `weights` names, if there is one.
+pub(crate) fn class_beside(weights: &Path) -> Option<String> {
+    let config = read(&beside(weights)).ok()??;
+    Some(config.get("architectures")?.get(0)?.as_str()?.to_string())
+}
+
 /// The number from which on the layers beside `weights` are of multi-token prediction, which their class leaves out.
 pub(crate) fn further_layers(weights: &Path) -> Option<usize> {
     let config = read(&beside(weights)).ok()??;

@@ -158,22 +158,6 @@ mod tests {
     use std::fs;
 
     #[test]
-    #[cfg(feature = "tokenizers")]
-    fn a_tokenizer_of_bytes_gives_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        BesideWeights::of(TextBy::Bytes(0), None).write(folder.path(), None).unwrap();
-        let tokenizer = tokenizers::Tokenizer::from_file(folder.path().join(TOKENIZER)).unwrap();
-        let text = "the mill\n\t é € \u{0} 🦀 don't";
-        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
-        assert_eq!(tokenizer.get_vocab_size(true), 256);
-        assert_eq!(tokenizer.encode(text, false).unwrap().get_ids(), ids);
-        assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
-        let config = fs::read(folder.path().join(TOKENIZER_CONFIG)).unwrap();
-        let config: Value = serde_json::from_slice(&config).unwrap();
-        assert_eq!(tokenizer.token_to_id(config["eos_token"].as_str().unwrap()), Some(0));
-    }
-
-    #[test]
     fn files_of_tokenizer_and_model_are_copied() {
         let [theirs, checkpoint, next] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let file = theirs.path().join(TOKENIZER);

@@ -28,7 +28,7 @@ use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
 use super::unplaced::Places;
-use super::weight_files::{STEM, WeightFiles};
+use super::weight_files::{Contents, STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -173,7 +173,7 @@ pub(crate) fn load(
 }
 
 /// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of several,
-/// or a folder with either. Adapters are read from beside the weights, if there are some. Tensors that the model has no place for
+/// or a folder with either; returns what was read there. Adapters are read from beside the weights, if there are some. Tensors that the model has no place for
 /// are left out if `is_partial`.
 ///
 /// # Errors
@@ -183,7 +183,7 @@ pub(crate) fn load_weights(
     path: &Path,
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<()> {
+) -> Result<Contents> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     check_order(layout, &beside_weights(path, STATE))?;
     let file = WeightFiles::open(path)?;
@@ -209,7 +209,7 @@ pub(crate) fn load_weights(
     arena_tensors::load(layout, arena, homes, "", &write)?;
     router_tensors::load(&biases, &file, false, write)?;
     adapters.iter().for_each(|file| warn_of_unknown(file, &names(weights, true).collect()));
-    Ok(())
+    Ok(file.contents(names(weights, false)))
 }
 
 /// [`load_weights`] of a checkpoint, which must have the adapters of the run.
@@ -224,7 +224,7 @@ pub(crate) fn load_whole_weights(
     if weights.low_rank.is_some() {
         lora::required(checkpoint)?;
     }
-    load_weights(weights, checkpoint, false, write)
+    load_weights(weights, checkpoint, false, write).map(drop)
 }
 
 /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.

@@ -1,6 +1,7 @@
 //! A model's tensors in one safetensors file, or in several with an index.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,34 @@ pub(super) struct WeightFiles {
     wrapped: Option<Wrapped>,
     /// What a scale of an FP8 matrix is of.
     block: Block,
+}
+
+/// Tensors of a model as they are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    tensors: usize,
+    parameters: usize,
+    /// Their types, as torch calls them.
+    types: String,
+}
+
+impl Display for Contents {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { tensors, parameters, types } = self;
+        write!(f, "{tensors} tensors, {parameters} parameters in {types}")
+    }
+}
+
+/// What torch calls a type.
+fn name_of(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::BF16 => "bfloat16",
+        Dtype::F16 => "float16",
+        Dtype::F32 => "float32",
+        Dtype::F64 => "float64",
+        Dtype::F8_E4M3 => "float8_e4m3fn",
+        _ => "another type",
+    }
 }
 
 impl WeightFiles {
@@ -114,6 +143,19 @@ impl WeightFiles {
         let mut names: Vec<String> = self.homes.keys().cloned().collect();
         names.sort_unstable();
         names
+    }
+
+    /// What is stored of the tensors that a whole model calls by these `names`.
+    pub fn contents(&self, names: impl Iterator<Item = String>) -> Contents {
+        let stored: BTreeSet<String> =
+            names.filter_map(|name| self.stored(&name).map(str::to_string)).collect();
+        let infos: Vec<TensorInfo> = stored.iter().filter_map(|name| self.info(name).ok()).collect();
+        let types: BTreeSet<&str> = infos.iter().map(|info| name_of(info.dtype)).collect();
+        Contents {
+            tensors: infos.len(),
+            parameters: infos.iter().map(|info| info.shape.iter().product::<usize>()).sum(),
+            types: types.into_iter().collect::<Vec<_>>().join(" and "),
+        }
     }
 
     /// Name, type and shape of the tensor `name`.

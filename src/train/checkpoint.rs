@@ -11,6 +11,7 @@ use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
 use crate::record::Tensor;
 use crate::settings::default_decision;
+use crate::store::Contents;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
@@ -100,11 +101,11 @@ impl Trainer<'_> {
     }
 
     /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either. Adapters are read from
-    /// beside the weights, if there are some. Leaves out tensors without a place in the model if `is_partial`.
+    /// beside the weights, if there are some. Returns what was read. Leaves out tensors without a place in the model if `is_partial`.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without a place.
-    pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<()> {
+    pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<Contents> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, is_partial, self.portions())

@@ -182,9 +182,10 @@ async fn train_on(
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = ranks.by_first(|| start_of(&settings.run)).await?;
-    if start != Start::Resume {
-        ranks.agree(load_weights(trainer, plan)).await?;
-    }
+    let loaded_weights = match start {
+        Start::Resume => None,
+        Start::New | Start::Again => ranks.agree(load_weights(trainer, plan)).await?,
+    };
     ranks.by_first(|| prepare_folders(&plan.model, settings)).await?;
 
     let folder = open_folder(&ranks, plan, start, heard).await?;
@@ -199,7 +200,7 @@ async fn train_on(
             tracing::info!("{line}");
             announced.push(line);
         };
-        data.summary.iter().cloned().for_each(&mut say);
+        data.summary.iter().cloned().chain(loaded_weights).for_each(&mut say);
         announce(trainer, plan.tokens_per_step, peak, &mut say);
         if ranks.size() > 1 {
             let size = ranks.size();

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
 use crate::store::run_folder::Start;
+use std::path::Path;
 
 /// Checks that the weights that `plan` starts from, unless it resumes, are of its model as far as the `config.json` beside them says.
 ///
@@ -21,10 +22,16 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
     }
 }
 
-/// Loads the weights and adapters that `plan` starts from, if it names some.
-pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
+/// Loads the weights and adapters that `plan` starts from, if it names some, and says in a line what was loaded.
+pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<Option<String>> {
     let run = &plan.settings.run;
-    run.weights().map_or(Ok(()), |path| trainer.load_weights(path, run.load_partial))?;
+    let load = |path: &Path| {
+        let contents = trainer.load_weights(path, run.load_partial)?;
+        let class = config_json::class_beside(path).map_or_else(String::new, |class| format!(", {class}"));
+        Ok(format!("loaded: {contents} from {}{class}", path.display()))
+    };
+    let loaded = run.weights().map(load).transpose()?;
     let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
-    adapter.map_or(Ok(()), |path| trainer.load_lora(path))
+    adapter.map_or(Ok(()), |path| trainer.load_lora(path))?;
+    Ok(loaded)
 }

@@ -63,7 +63,10 @@ fn training_goes_as_in_torch() {
             "runner_wrapper": {"use_clip_grad": false},
         });
         fs::write(&file, config.to_string()).expect("a file");
-        run(gristmill(["train"]).arg(&file)).succeeded();
+        let ended = run(gristmill(["train"]).arg(&file)).succeeded();
+        let loaded = ended.stderr.lines().find(|line| line.starts_with("loaded: "));
+        let end = format!(" parameters in float32 from tests/data/folders/{family}, ");
+        assert!(loaded.is_some_and(|line| line.contains(&end)), "{}", ended.stderr);
         let got = metrics(&home.path().join(family));
         let want = losses(family)["training"].clone();
         let want = want.as_array().expect("losses");

@@ -3,6 +3,7 @@
 use crate::launch::{end, gristmill, run, start};
 use crate::runs::{GREEDY, Setup, open_gpu_of, trained_model, trained_model_with_tokenizer};
 use gristmill::data::Codec;
+use gristmill::data::tokenizer::Tokenizer;
 use gristmill::generate::Settings;
 use gristmill::kernels::Tier;
 use serde_json::json;
@@ -138,6 +139,21 @@ fn a_folder_of_hugging_face_is_a_trained_model() {
         "{}",
         refused.stderr
     );
+}
+
+/// A checkpoint of a model of bytes has a tokenizer whose tokens are bytes.
+#[test]
+fn bytes_have_a_tokenizer() {
+    let trained = trained_model(Setup::new("bytes", ""));
+    let checkpoint = trained.folder().join("checkpoint/step_0000030");
+    let tokenizer = Tokenizer::load(&checkpoint.join("tokenizer.json")).unwrap_or_else(|e| panic!("{e}"));
+    let text = "the mill\n\t \u{e9} \u{20ac} \u{0} \u{1f980} don't";
+    let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+    assert_eq!((tokenizer.vocab_size(), tokenizer.encode(text).expect("tokens")), (256, ids.clone()));
+    assert_eq!(tokenizer.decode(&ids), text);
+    let config = fs::read(checkpoint.join("tokenizer_config.json")).expect("a file");
+    let config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    assert_eq!(tokenizer.token_id(config["eos_token"].as_str().expect("a token")), Some(0));
 }
 
 #[test]

@@ -29,8 +29,9 @@ pub fn checkpoint(setup: &Setup, weights: Option<&Path>, home: &Path) -> PathBuf
     let (plan, _, length) = setup.data();
     let gpu = setup.gpu();
     let trainer = new_trainer(&gpu, &plan, &length);
-    let load = |path: &Path| trainer.load_weights(path, false).unwrap_or_else(|error| panic!("{error}"));
-    weights.into_iter().for_each(load);
+    if let Some(path) = weights {
+        trainer.load_weights(path, false).unwrap_or_else(|error| panic!("{error}"));
+    }
     save_checkpoint(&trainer, 1, home)
 }
 

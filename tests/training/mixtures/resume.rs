@@ -32,7 +32,14 @@ fn four_steps_and_four_more_are_eight() {
     let (whole, halves) = (train(&[8]), train(&[4, 8]));
     let want = whole.left();
     halves.left().assert_equals("4 and 4", &want);
-    let files = ["config.json", "model.safetensors", "optimizer.safetensors", "trainer_state.json"];
+    let files = [
+        "config.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "trainer_state.json",
+    ];
     assert!(want.checkpoint.keys().eq(files), "{:?}", want.checkpoint.keys());
     assert_eq!(want.metrics.len(), 8);
     assert!(want.metrics.iter().all(|step| step.drop_rate.as_ref().is_some_and(|rates| rates.len() == 3)));

@@ -68,7 +68,9 @@ impl Fate {
 /// The checkpoint that is being written into `folder`.
 fn unfinished(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder.join("checkpoint")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "tmp"))
+    entries
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|end| end == "tmp") && path.is_dir())
 }
 
 /// The last file that `rank` writes of a checkpoint.
