@@ -1,5 +1,6 @@
 //! `generate`: a trained model continues prompts; the text is printed as it is generated.
 
+use super::chat::Chat;
 use super::doctor::naming_the_flag;
 use super::output::print;
 use crate::data::{Codec, DecodeStream};
@@ -12,6 +13,7 @@ use crate::train::run::open_device_with;
 use crate::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Most texts that are generated at once: each has a cache of keys and values of its own.
 const MAX_SEQUENCES: usize = 4096;
@@ -24,9 +26,18 @@ const MAX_SEQUENCES: usize = 4096;
 pub struct Arguments {
     /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
     run: PathBuf,
-    /// The text to continue; if given several times, all are continued at once
+    /// The text to continue, or - for what standard input holds; if given several times, all are continued at once
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: Vec<String>,
+    /// Hold a conversation, a line of standard input for each message
+    #[arg(long, conflicts_with_all = ["prompt", "samples"])]
+    chat: bool,
+    /// What the conversation starts with: who the model is, and how it is to answer
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// A file with the template that writes conversations, if the tokenizer has none
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    chat_template: Option<PathBuf>,
     /// Number of continuations of each prompt
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: usize,
@@ -85,31 +96,49 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
             format!("`{name}`: expected {expected}"),
         ));
     }
-    let prompts = prompts(arguments, &run)?;
+    let chat = arguments
+        .chat
+        .then(|| Chat::new(&run, arguments.system.as_deref(), arguments.chat_template.as_deref()));
+    let chat = chat.transpose()?;
+    let texts = arguments.prompt.iter().map(text_of).collect::<Result<Vec<String>>>()?;
+    let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run)? };
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
     let gpu = open_device_with(&options, &run.plan).await.map_err(naming_the_flag)?;
-    let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
+    let model = TrainedModel::load(&gpu, &run, prompts.len().max(1) as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
         seed: arguments.seed,
         stops: if arguments.ignore_eod { Vec::new() } else { run.stops() },
     };
+    if let Some(chat) = chat {
+        return chat.hold(&model, &settings).await;
+    }
     match &prompts[..] {
         [prompt] => print_as_generated(&model, &run.codec, prompt, &settings).await,
         several => print_when_complete(&model, &run.codec, several, &settings).await,
     }
 }
 
+/// The text of `--prompt`.
+fn text_of(prompt: &String) -> Result<String> {
+    if prompt != "-" {
+        return Ok(prompt.clone());
+    }
+    let text = std::io::read_to_string(std::io::stdin());
+    let text = text.map_err(|error| Error::config("--prompt -", format!("standard input: {error}")))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
+}
+
 /// Every prompt as often as it is to be continued.
-fn prompts<'a>(arguments: &'a Arguments, run: &TrainedRun) -> Result<Vec<Prompt<'a>>> {
-    let limit = MAX_SEQUENCES / arguments.prompt.len();
-    if arguments.samples == 0 || arguments.samples > limit {
-        let message = format!("expected a whole number from 1 to {limit}, found `{}`", arguments.samples);
+fn prompts<'a>(texts: &'a [String], samples: usize, run: &TrainedRun) -> Result<Vec<Prompt<'a>>> {
+    let limit = MAX_SEQUENCES / texts.len();
+    if samples == 0 || samples > limit {
+        let message = format!("expected a whole number from 1 to {limit}, found `{samples}`");
         return Err(Error::config("--samples", message));
     }
     let mut prompts = Vec::new();
-    for text in &arguments.prompt {
+    for text in texts {
         let tokens = prompt_tokens(run, text)?;
         let window = run.plan.model.seq_length;
         if tokens.len() > window {
@@ -118,7 +147,7 @@ fn prompts<'a>(arguments: &'a Arguments, run: &TrainedRun) -> Result<Vec<Prompt<
                 tokens.len()
             );
         }
-        prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
+        prompts.extend(std::iter::repeat_n((text.as_str(), tokens), samples));
     }
     Ok(prompts)
 }
@@ -137,8 +166,11 @@ async fn print_as_generated(
         "" => ControlFlow::Continue(()),
         part => print(part),
     };
-    model.generate(std::slice::from_ref(tokens), settings, show).await?;
-    let _ = print(&(stream.finish() + "\n"));
+    let start = Instant::now();
+    let written = model.generate(std::slice::from_ref(tokens), settings, show).await?;
+    if print(&(stream.finish() + "\n")).is_continue() {
+        say_rate(&written, start);
+    }
     Ok(())
 }
 
@@ -149,13 +181,21 @@ async fn print_when_complete(
     settings: &Settings,
 ) -> Result<()> {
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
+    let start = Instant::now();
     let continuations = model.generate(&tokens, settings, |_, _| ControlFlow::Continue(())).await?;
+    say_rate(&continuations, start);
     for (number, ((text, _), tokens)) in (1..).zip(prompts.iter().zip(continuations)) {
         if print(&format!("--- {number}\n{text}{}\n", codec.decode(&tokens))).is_break() {
             break;
         }
     }
     Ok(())
+}
+
+/// Says on standard error how many tokens were written since `start`, and how fast.
+fn say_rate(written: &[Vec<u32>], start: Instant) {
+    let tokens: usize = written.iter().map(Vec::len).sum();
+    eprintln!("{tokens} tokens, {:.1} tokens/s", tokens as f64 / start.elapsed().as_secs_f64().max(1e-9));
 }
 
 /// How tokens are chosen: by the flags, or else as the model's publishers do, or else by our defaults.

@@ -8,7 +8,7 @@ use gristmill::generate::Settings;
 use gristmill::kernels::Tier;
 use serde_json::json;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,7 +99,11 @@ fn a_prompt_that_is_longer_than_the_window_is_noticed() {
     let trained = trained_model(Setup::new("long_prompt", ""));
     let of = |length: usize| {
         let prompt = "the mill ".repeat(9)[..length].to_string();
-        run(&mut generate(&trained.folder(), &["--tokens=3", "--prompt", &prompt])).succeeded().stderr
+        let said =
+            run(&mut generate(&trained.folder(), &["--tokens=3", "--prompt", &prompt])).succeeded().stderr;
+        let (notices, rate) = said.split_at(said.find("3 tokens, ").expect("a rate"));
+        assert!(rate.ends_with(" tokens/s\n"), "{rate}");
+        notices.to_string()
     };
     assert_eq!(of(24), "");
     let expected =
@@ -139,6 +143,48 @@ fn a_folder_of_hugging_face_is_a_trained_model() {
         "{}",
         refused.stderr
     );
+}
+
+/// A prompt may come from standard input, and a conversation does: what the model reads is what the template makes of all messages.
+#[test]
+fn standard_input_is_a_prompt_or_a_conversation() {
+    let home = tempfile::tempdir().expect("a folder");
+    let template = home.path().join("template.jinja");
+    let text = "{% for message in messages %}{{ message.role[0] }}:{{ message.content }}\n{% endfor %}\
+                {% if add_generation_prompt %}a:{% endif %}";
+    fs::write(&template, text).expect("a file");
+    let folder = Path::new("tests/data/folders/llama");
+    let greedy = ["--tokens=4", "--temperature=0", "--ignore-eod"];
+    let fed = |arguments: &[&str], input: &str| {
+        let mut command = generate(folder, &[&greedy, arguments].concat());
+        let mut child = start(command.stdin(std::process::Stdio::piped()));
+        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("its input");
+        end(child).succeeded()
+    };
+    let continued = |prompt: &str| {
+        let printed = fed(&["--prompt=-"], &format!("{prompt}\n")).stdout;
+        assert_eq!(
+            printed,
+            run(&mut generate(folder, &[&greedy[..], &["--prompt", prompt]].concat())).stdout
+        );
+        printed.strip_prefix(prompt).expect("the prompt").strip_suffix('\n').expect("a line").to_string()
+    };
+    let template = format!("--chat-template={}", template.display());
+    let chat = ["--chat", "--system=be", &template];
+    let ended = fed(&chat, "hi\n\nmore\n");
+    let first = continued("s:be\nu:hi\na:");
+    let second = continued(&format!("s:be\nu:hi\na:{first}\nu:more\na:"));
+    assert_eq!((ended.stdout, ended.stderr.as_str()), (format!("{first}\n{second}\n"), ""));
+
+    // The window is 48: the third message drops the first exchange, and the fourth is too long by itself.
+    let ended =
+        fed(&chat, &format!("{}\n{}\nmore\n{}\n", "one".repeat(5), "two".repeat(5), "long".repeat(12)));
+    assert_eq!(ended.stdout.lines().count(), 3, "{}", ended.stdout);
+    let notices = "notice: the context of 48 tokens is full; the oldest messages are forgotten\n";
+    assert!(ended.stderr.starts_with(notices), "{}", ended.stderr);
+    assert!(ended.stderr.ends_with("and the model reads 48; write a shorter one\n"), "{}", ended.stderr);
+    let refused = run(&mut generate(folder, &["--chat"]));
+    assert!(refused.stderr.contains("or name one with --chat-template"), "{}", refused.stderr);
 }
 
 /// A checkpoint of a model of bytes has a tokenizer whose tokens are bytes.

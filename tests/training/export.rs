@@ -78,7 +78,7 @@ fn a_wrapper_keeps_its_names_types_and_towers() {
     for (name, text) in [
         ("config.json", "{\"model_type\": \"llava\"}"),
         ("chat_template.jinja", "{{ messages }}"),
-        ("trainer_state.json", ""),
+        ("optimizer.safetensors", ""),
     ] {
         std::fs::write(folder.path().join(name), text).expect("a file");
     }
@@ -88,7 +88,7 @@ fn a_wrapper_keeps_its_names_types_and_towers() {
     let beside = |name: &str| std::fs::read_to_string(out.join(name));
     assert_eq!(beside("config.json").expect("a file"), "{\"model_type\": \"llava\"}");
     assert_eq!(beside("chat_template.jinja").expect("a file"), "{{ messages }}");
-    assert!(beside("trainer_state.json").is_err());
+    assert!(beside("optimizer.safetensors").is_err());
 }
 
 /// A file that repeats the embedding as a head gets the trained one at both places.

@@ -124,6 +124,22 @@ impl ChatTemplate {
         })
     }
 
+    /// The text of a conversation of (role, content), with the prompt of the assistant's next turn.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation; the message says why.
+    pub fn prompt(&self, messages: &[(&str, &str)]) -> std::result::Result<String, String> {
+        let message = |(role, content): &(&str, &str)| Message {
+            value: [("role", *role), ("content", *content)].into_iter().collect(),
+            is_learned: false,
+            start: None,
+        };
+        let conversation = Conversation { messages: messages.iter().map(message).collect(), tools: None };
+        let marks = self.marks(&conversation)?;
+        let text = self.render(&conversation, messages.len(), true, marks)?;
+        Ok(text.replace(marks, ""))
+    }
+
     /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`, and with `marks` around what
     /// `{% generation %}` blocks contain.
     ///
