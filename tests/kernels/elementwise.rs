@@ -8,7 +8,7 @@ use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
 use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
-use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
+use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
 
@@ -40,28 +40,6 @@ fn swiglu_backward_writes_both_gradients() {
                 swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up);
                 let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &dout.values);
                 case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, f), allowed(element, 4));
-            });
-        }
-    }
-}
-
-#[test]
-fn swiglu_takes_two_tensors() {
-    for element in [F32, Bf16] {
-        for (n, f) in SWIGLU_SHAPES {
-            check(&format!("swiglu of two {n}x{f} {element:?}"), |case| {
-                let (gate, up, dout) =
-                    (case.input(n, f, element), case.input(n, f, element), case.input(n, f, element));
-                let [out, d_gate, d_up] = [0; 3].map(|_| case.output(n, f, element));
-                let halves = [gate.tensor, up.tensor];
-                swiglu_of_two(&mut case.rec, halves, out);
-                swiglu_of_two_backward(&mut case.rec, halves, dout.tensor, [d_gate, d_up]);
-                let want = reference::swiglu::swiglu(&gate.values, &up.values);
-                case.expect("out", out, want, allowed(element, 2));
-                let (want_gate, want_up) =
-                    reference::swiglu::swiglu_backward(&gate.values, &up.values, &dout.values);
-                case.expect("d_gate", d_gate, want_gate, allowed(element, 4));
-                case.expect("d_up", d_up, want_up, allowed(element, 4));
             });
         }
     }

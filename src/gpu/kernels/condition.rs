@@ -86,8 +86,6 @@ conditions! {
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
-    /// Gate and up projection are in separate buffers.
-    TwoTensors = "two_tensors",
     /// A query attends to a window of keys.
     Windowed = "windowed",
     /// A router's gradient includes that of the z-loss.

@@ -1,24 +1,20 @@
 //! SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activation of gated feed-forward networks.
 
 use crate::element::{Element, stride_of};
-use crate::kernels::{Condition, Kernel, Tier};
-use crate::record::{Binding, Recorder, Tensor, fold_grid};
+use crate::kernels::{Kernel, Tier};
+use crate::record::{Recorder, Tensor, fold_grid};
 
 crate::params! {
     struct Params {
         rows: u32,
         columns4: u32,
         chunks: u32,
-        gate_offset: u32,
-        gate_stride: u32,
-        up_offset: u32,
-        up_stride: u32,
+        packed_offset: u32,
+        packed_stride: u32,
         y_offset: u32,
         y_stride: u32,
-        d_gate_offset: u32,
-        d_gate_stride: u32,
-        d_up_offset: u32,
-        d_up_stride: u32,
+        d_packed_offset: u32,
+        d_packed_stride: u32,
     }
 }
 
@@ -29,106 +25,47 @@ pub const fn gate_up_cols(features: u32) -> u32 {
 }
 
 /// out (N, F) = silu(gate) · up, where gate and up are the halves of `gate_up` (N, [`gate_up_cols`]\(F)).
-///
-/// One product computes both halves packed; [`swiglu_of_two`] takes tensors in different buffers.
 #[track_caller]
 pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
-    launch(rec, "swiglu", &Halves::packed(gate_up, out), out, None);
+    launch(rec, "swiglu", gate_up, out, None);
 }
 
 /// d_gate_up (both halves and the zeros between) from `gate_up` and dout (N, F), in one pass.
 #[track_caller]
 pub fn swiglu_backward(rec: &mut Recorder, gate_up: Tensor, dout: Tensor, d_gate_up: Tensor) {
-    let (halves, gradients) = (Halves::packed(gate_up, dout), Halves::packed(d_gate_up, dout));
-    launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
+    launch(rec, "swiglu_backward", gate_up, dout, Some(d_gate_up));
 }
 
-/// out (N, F) = silu(gate) · up of gate and up (N, F) in separate buffers.
 #[track_caller]
-pub fn swiglu_of_two(rec: &mut Recorder, [gate, up]: [Tensor; 2], out: Tensor) {
-    launch(rec, "swiglu", &Halves::two(gate, up, out), out, None);
-}
-
-/// Both gradients of [`swiglu_of_two`] in one pass, in separate buffers.
-#[track_caller]
-pub fn swiglu_of_two_backward(
-    rec: &mut Recorder,
-    [gate, up]: [Tensor; 2],
-    dout: Tensor,
-    [d_gate, d_up]: [Tensor; 2],
-) {
-    let (halves, gradients) = (Halves::two(gate, up, dout), Halves::two(d_gate, d_up, dout));
-    launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
-}
-
-/// Gate and up: two tensors, or one tensor that holds both packed.
-struct Halves {
-    gate: Tensor,
-    up: Option<Tensor>,
-    /// Offset of up in its binding, in groups of 4.
-    up_offset: u32,
-}
-
-impl Halves {
-    #[track_caller]
-    fn packed(tensor: Tensor, y: Tensor) -> Self {
-        let (rows, cols) = (y.rows, gate_up_cols(y.cols));
+fn launch(rec: &mut Recorder, entry: &'static str, gate_up: Tensor, y: Tensor, d_gate_up: Option<Tensor>) {
+    let (rows, cols) = (y.rows, gate_up_cols(y.cols));
+    for packed in [Some(gate_up), d_gate_up].into_iter().flatten() {
         assert!(
-            (tensor.rows, tensor.cols) == (rows, cols),
+            (packed.rows, packed.cols) == (rows, cols),
             "gate and up of {rows} x {} are packed as {rows} x {cols}, not {} x {}",
             y.cols,
-            tensor.rows,
-            tensor.cols
+            packed.rows,
+            packed.cols
         );
-        Self { gate: tensor, up: None, up_offset: tensor.offset4() + y.cols.div_ceil(4) }
     }
-
-    #[track_caller]
-    fn two(gate: Tensor, up: Tensor, y: Tensor) -> Self {
-        // Column ranges of one buffer overlap, and writable bindings must not.
-        assert!(gate.buffer != up.buffer, "gate and up share a buffer: use the packed swiglu");
-        for tensor in [gate, up] {
-            let fits = (tensor.rows, tensor.cols) == (y.rows, y.cols);
-            assert!(fits, "gate and up must have the shape of swiglu's result");
-        }
-        Self { gate, up: Some(up), up_offset: up.offset4() }
-    }
-
-    fn up_stride(&self) -> u32 {
-        self.up.unwrap_or(self.gate).stride4()
-    }
-
-    /// Gate, or both packed, as the variable `gates` of the shader, and up alone as `ups`.
-    #[track_caller]
-    fn bind(&self, gates: &'static str, ups: &'static str, element: Element) -> Vec<Binding> {
-        let up = self.up.map(|up| up.bind_with_offset(ups, element));
-        [self.gate.bind_with_offset(gates, element)].into_iter().chain(up).collect()
-    }
-}
-
-#[track_caller]
-fn launch(rec: &mut Recorder, entry: &'static str, halves: &Halves, y: Tensor, gradients: Option<&Halves>) {
     let columns4 = y.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, y.element, rec.capabilities().tier);
-    let kernel = kernel.condition(Condition::TwoTensors, halves.up.is_some());
     let params = Params {
-        rows: y.rows,
+        rows,
         columns4,
         chunks,
-        gate_offset: halves.gate.offset4(),
-        gate_stride: halves.gate.stride4(),
-        up_offset: halves.up_offset,
-        up_stride: halves.up_stride(),
+        packed_offset: gate_up.offset4(),
+        packed_stride: gate_up.stride4(),
         y_offset: y.offset4(),
         y_stride: y.stride4(),
-        d_gate_offset: gradients.map_or(0, |d| d.gate.offset4()),
-        d_gate_stride: gradients.map_or(0, |d| d.gate.stride4()),
-        d_up_offset: gradients.map_or(0, |d| d.up_offset),
-        d_up_stride: gradients.map_or(0, Halves::up_stride),
+        d_packed_offset: d_gate_up.map_or(0, |d| d.offset4()),
+        d_packed_stride: d_gate_up.map_or(0, |d| d.stride4()),
     };
-    let mut bindings = halves.bind("gates", "ups", y.element);
-    bindings.push(y.bind_with_offset(if gradients.is_some() { "dout" } else { "out" }, y.element));
-    bindings.extend(gradients.into_iter().flat_map(|d| d.bind("d_gates", "d_ups", y.element)));
+    let mut bindings = vec![
+        gate_up.bind_with_offset("packed", y.element),
+        y.bind_with_offset(if d_gate_up.is_some() { "dout" } else { "out" }, y.element),
+    ];
+    bindings.extend(d_gate_up.map(|d| d.bind_with_offset("d_packed", y.element)));
     rec.dispatch(kernel, &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
 }
 
