@@ -31,8 +31,8 @@ pub enum Milestone<'a> {
 pub struct Summary {
     /// Steps done in all, including those before a resume.
     pub steps: u64,
-    /// Mean loss of the last step in nats per token.
-    pub loss: f32,
+    /// Mean loss of the last step in nats per token, if there was one.
+    pub loss: Option<f32>,
     /// The last evaluation's loss in nats per token.
     pub eval_loss: Option<f32>,
     /// The sample, if one was asked for.

@@ -50,7 +50,7 @@ pub(super) struct Measured {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Losses {
     /// Of the last step.
-    pub train: f32,
+    pub train: Option<f32>,
     /// Of the last evaluation.
     pub eval: Option<f32>,
 }
@@ -85,7 +85,7 @@ impl Reporter<'_> {
         }
         while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {
             let Some(Measured { metrics, mixture, watched }) = self.waiting.pop_front() else { break };
-            self.losses.train = metrics.loss;
+            self.losses.train = Some(metrics.loss);
             let report = StepReport { metrics: &metrics, mixture: mixture.as_ref(), watched: &watched };
             self.instruments.step(&report);
         }

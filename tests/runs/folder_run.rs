@@ -43,10 +43,11 @@ impl FolderRun {
     /// Trains to `stop_step` in this process: from the start, or from the newest checkpoint.
     pub fn train(&self, stop_step: u64) -> &Self {
         let config = self.setup.write(self.home.path());
-        let arguments = self.arguments(stop_step);
+        let (arguments, before) = (self.arguments(stop_step), self.newest());
         let run = gristmill::train::run(&config, &arguments, Arc::default());
         let summary = pollster::block_on(run).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
+        assert_eq!(summary.loss.is_some(), before != Some(stop_step), "a loss is that of a step");
         self
     }
 

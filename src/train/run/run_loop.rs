@@ -221,8 +221,8 @@ impl RunLoop<'_> {
         if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
     }
 
+    /// Saves a checkpoint; everything submitted has been [drained](Self::drain).
     async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.drain(trainer).await?;
         self.is_save_due = false;
         trainer.check_replicas(self.state.step, self.saved).await?;
         trainer.save_on_ranks(&self.state, &self.checkpoints).await?;

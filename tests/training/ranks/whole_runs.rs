@@ -103,7 +103,7 @@ fn an_evaluation_is_that_of_one_rank() {
         let summary = results.into_iter().next().expect("a rank").expect("a run");
         let accuracy = metrics(&run.folder())[1].eval_accuracy.expect("an accuracy");
         assert!(accuracy > 0.0 && accuracy < 1.0, "{accuracy}");
-        [summary.loss, summary.eval_loss.expect("an evaluation"), accuracy].map(f64::from)
+        [summary.loss.expect("a step"), summary.eval_loss.expect("an evaluation"), accuracy].map(f64::from)
     };
     let one = evaluated(1);
     for size in [2, 4] {
