@@ -28,6 +28,7 @@ mod stacked_areas;
 mod token_distribution;
 mod tokenize;
 mod train;
+mod trained;
 mod watch;
 
 #[cfg(not(feature = "plots"))]

@@ -1,20 +1,17 @@
 //! `eval`: how well a trained model predicts a text, or chooses answers.
 
-use super::doctor::naming_the_flag;
-use super::generate::tier_named;
 use super::output::say;
+use super::trained::ModelArguments;
 use crate::data::JudgedData;
-use crate::device::GpuOptions;
 use crate::error::{Error, Result};
-use crate::train::run::open_device_with;
-use crate::trained::{Judgement, Scorer, Share, TrainedRun};
+use crate::trained::{Judgement, Scorer, Share};
 use std::path::PathBuf;
 
 /// The flags of `eval`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArguments,
     /// A text, or records of JSON lines or Parquet: texts, conversations, prompts and answers, or questions as HellaSwag, ARC or
     /// MMLU have them
     data: PathBuf,
@@ -27,15 +24,6 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// The tokenizer.json of the training data, if the run does not name it
-    #[arg(long, value_name = "FILE")]
-    tokenizer: Option<PathBuf>,
-    /// The adapter to use, by a part of its name
-    #[arg(long, value_name = "NAME")]
-    device_name: Option<String>,
-    /// The kernels to use: software or portable
-    #[arg(long, value_name = "TIER")]
-    tier: Option<String>,
 }
 
 /// Judges the model and prints what came out.
@@ -43,12 +31,8 @@ pub struct Arguments {
 /// # Errors
 /// There is no such model or file, or the adapter fails.
 pub async fn eval(arguments: &Arguments) -> Result<()> {
-    let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
-    let tokenizer = arguments.tokenizer.iter();
-    let overrides: Vec<String> =
-        tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
-    let run = TrainedRun::open(&arguments.model, &overrides)?;
-    let Arguments { data, limit, chat_template, .. } = arguments;
+    let Arguments { model, data, json, limit, chat_template } = arguments;
+    let run = model.open()?;
     let window = Scorer::window(&run.plan);
     let data = JudgedData::load(data, &run.codec, window, *limit, chat_template.as_deref())?;
     if let JudgedData::Answers { cut, .. } = &data
@@ -58,11 +42,10 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
             "notice: {cut} samples are longer than {window} tokens, and are judged by their start alone"
         );
     }
-    let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
-    let gpu = open_device_with(&options, &run.plan).await.map_err(naming_the_flag)?;
+    let gpu = model.device(&run).await?;
     let scorer = Scorer::load(&gpu, &run).await?;
     let judgement = Judgement::of(&scorer, &data, |_, _| {}).await?;
-    match arguments.json {
+    match json {
         true => {
             say!("{}", serde_json::to_string(&judgement).map_err(|error| Error::Plan(error.to_string()))?)
         }

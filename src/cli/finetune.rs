@@ -5,8 +5,9 @@
 use super::output::print;
 use super::plan::recompute_keys;
 use super::train::train;
+use super::trained::AdapterArguments;
 use crate::data::{FileKind, Form};
-use crate::device::{Gpu, GpuOptions};
+use crate::device::Gpu;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
@@ -58,12 +59,8 @@ pub struct Arguments {
     /// Print the configuration, and train nothing
     #[arg(long)]
     print_config: bool,
-    /// The adapter to use, by a part of its name
-    #[arg(long, value_name = "NAME")]
-    device_name: Option<String>,
-    /// The kernels to use: software or portable
-    #[arg(long, value_name = "TIER")]
-    tier: Option<String>,
+    #[command(flatten)]
+    adapter: AdapterArguments,
 }
 
 /// What a run of `finetune` does, but for the division of its steps.
@@ -160,9 +157,8 @@ impl<'a> Finetune<'a> {
 
     /// What is known of the adapter, and its memory or that which is to be used.
     fn adapter(&self) -> Result<(Capabilities, u64)> {
-        let Arguments { device_name, tier, memory, .. } = self.arguments;
-        let tier = tier.as_deref().map(super::generate::tier_named).transpose()?;
-        let options = GpuOptions { device_name: device_name.clone(), tier, ..GpuOptions::default() };
+        let Arguments { adapter, memory, .. } = self.arguments;
+        let options = adapter.options()?;
         match (pollster::block_on(Gpu::request(&options)), memory) {
             (Ok(gpu), Some(Bytes(memory))) => Ok((gpu.capabilities(), *memory)),
             (Ok(gpu), None) => {
@@ -174,14 +170,15 @@ impl<'a> Finetune<'a> {
                 Ok((gpu.capabilities(), memory))
             }
             (Err(_), Some(Bytes(memory))) if self.arguments.print_config => {
-                Ok((assumed_capabilities(tier.unwrap_or(Tier::Portable)), *memory))
+                Ok((assumed_capabilities(options.tier.unwrap_or(Tier::Portable)), *memory))
             }
             (Err(error), _) => Err(super::doctor::naming_the_flag(error)),
         }
     }
 
     fn yaml(&self, batch_size: usize, accumulation: usize, recompute: &[(&str, String)]) -> String {
-        let Arguments { model, lora, full, device_name, tier, .. } = self.arguments;
+        let Arguments { model, lora, full, adapter: AdapterArguments { device_name, tier }, .. } =
+            self.arguments;
         let text = |path: &Path| json!(path.display().to_string());
         let output = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
         let name = self.output.file_name().unwrap_or_default().to_string_lossy();

@@ -1,15 +1,12 @@
 //! `generate`: a trained model continues prompts; the text is printed as it is generated.
 
 use super::chat::Chat;
-use super::doctor::naming_the_flag;
 use super::output::print;
+use super::trained::ModelArguments;
 use crate::data::{Codec, DecodeStream};
-use crate::device::GpuOptions;
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
 use crate::hugging_face::generation::{self, GenerationConfig};
-use crate::kernels::Tier;
-use crate::train::run::open_device_with;
 use crate::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -24,8 +21,8 @@ const MAX_SEQUENCES: usize = 4096;
 // `--temperature -1` is a number out of range, not a flag `-1`.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
-    run: PathBuf,
+    #[command(flatten)]
+    model: ModelArguments,
     /// The text to continue, or - for what standard input holds; if given several times, all are continued at once
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: Vec<String>,
@@ -62,15 +59,6 @@ pub struct Arguments {
     /// Continue past the end of a document
     #[arg(long)]
     ignore_eod: bool,
-    /// The tokenizer.json of the training data, if the run does not name it
-    #[arg(long, value_name = "FILE")]
-    tokenizer: Option<PathBuf>,
-    /// The adapter to use, by a part of its name
-    #[arg(long, value_name = "NAME")]
-    device_name: Option<String>,
-    /// The kernels to use: software or portable
-    #[arg(long, value_name = "TIER")]
-    tier: Option<String>,
 }
 
 /// A prompt as it was written, and its token ids.
@@ -84,11 +72,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     if let Some((name, expected)) = sampling(arguments, &GenerationConfig::default()).fault() {
         return Err(Error::config(format!("--{}", name.replace('_', "-")), format!("expected {expected}")));
     }
-    let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
-    let tokenizer = arguments.tokenizer.iter();
-    let overrides: Vec<String> =
-        tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
-    let run = TrainedRun::open(&arguments.run, &overrides)?;
+    let run = arguments.model.open()?;
     let sampling = sampling(arguments, &run.generation);
     if let Some((name, expected)) = sampling.fault() {
         return Err(Error::file(
@@ -102,8 +86,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let chat = chat.transpose()?;
     let texts = arguments.prompt.iter().map(text_of).collect::<Result<Vec<String>>>()?;
     let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run)? };
-    let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
-    let gpu = open_device_with(&options, &run.plan).await.map_err(naming_the_flag)?;
+    let gpu = arguments.model.device(&run).await?;
     let model = TrainedModel::load(&gpu, &run, prompts.len().max(1) as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
@@ -211,14 +194,4 @@ fn sampling(arguments: &Arguments, published: &GenerationConfig) -> Sampling {
         top_p: top_p.or(published.top_p).unwrap_or(1.0),
         repetition_penalty: repetition_penalty.or(published.repetition_penalty).unwrap_or(1.0),
     }
-}
-
-/// The tier that a flag names.
-///
-/// # Errors
-/// There is none of this name.
-pub(super) fn tier_named(name: &str) -> Result<Tier> {
-    let names = Tier::ALL.map(Tier::name).join(", ");
-    Tier::named(name)
-        .ok_or_else(|| Error::config("--tier", format!("expected one of {names}, found `{name}`")))
 }

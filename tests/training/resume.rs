@@ -9,7 +9,14 @@ fn twenty_steps_and_twenty_more_are_forty() {
     // Stops coincide with evaluations, because the last step of a run is always evaluated.
     resumable(1000, &[]).train(20).train(STEPS).left().assert_equals("20 and 20", &want);
     let often = resumable(4, &[]);
-    often.train(5).train(10).train(20).train(STEPS).train(STEPS).left().assert_equals("5, 10, 20 and 40 steps", &want);
+    often
+        .train(5)
+        .train(10)
+        .train(20)
+        .train(STEPS)
+        .train(STEPS)
+        .left()
+        .assert_equals("5, 10, 20 and 40 steps", &want);
 }
 
 /// With moments that some parameters lack, and groups with their own rates.

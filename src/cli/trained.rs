@@ -1,0 +1,71 @@
+//! What commands that use a trained model share: which model it is, and where it runs.
+
+use super::doctor::naming_the_flag;
+use crate::device::{Gpu, GpuOptions};
+use crate::error::{Error, Result};
+use crate::kernels::Tier;
+use crate::train::run::open_device_with;
+use crate::trained::TrainedRun;
+use std::path::PathBuf;
+
+/// A trained model and the adapter for it.
+#[derive(clap::Args)]
+pub struct ModelArguments {
+    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
+    model: PathBuf,
+    /// The tokenizer.json of the training data, if the run does not name it
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    adapter: AdapterArguments,
+}
+
+/// The adapter that a command uses.
+#[derive(clap::Args)]
+pub struct AdapterArguments {
+    /// The adapter to use, by a part of its name
+    #[arg(long, value_name = "NAME")]
+    pub device_name: Option<String>,
+    /// The kernels to use: software or portable
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<String>,
+}
+
+impl ModelArguments {
+    /// Opens the model.
+    ///
+    /// # Errors
+    /// There is none; a flag that no adapter can have.
+    pub fn open(&self) -> Result<TrainedRun> {
+        self.adapter.options()?;
+        let tokenizer = self.tokenizer.iter();
+        let overrides: Vec<String> =
+            tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
+        TrainedRun::open(&self.model, &overrides)
+    }
+
+    /// Opens the adapter for what `run` stores.
+    ///
+    /// # Errors
+    /// There is none, or none of this name.
+    pub async fn device(&self, run: &TrainedRun) -> Result<Gpu> {
+        open_device_with(&self.adapter.options()?, &run.plan).await.map_err(naming_the_flag)
+    }
+}
+
+impl AdapterArguments {
+    /// Which adapter is asked for.
+    ///
+    /// # Errors
+    /// There is no tier of this name.
+    pub fn options(&self) -> Result<GpuOptions> {
+        let tier = self.tier.as_deref().map(tier_named).transpose()?;
+        Ok(GpuOptions { device_name: self.device_name.clone(), tier, ..GpuOptions::default() })
+    }
+}
+
+fn tier_named(name: &str) -> Result<Tier> {
+    let names = Tier::ALL.map(Tier::name).join(", ");
+    Tier::named(name)
+        .ok_or_else(|| Error::config("--tier", format!("expected one of {names}, found `{name}`")))
+}
