@@ -48,8 +48,7 @@ impl Override {
                 None => (flag.to_string(), arguments.next_if(|next| !next.starts_with("--"))),
             };
             let flag = format!("--{key}");
-            // No key has a hyphen, and a flag may be written as other programs write theirs.
-            let key = key.replace('-', "_");
+            let key = underscored(&key);
             let is_switch = SWITCHES.contains(&key.as_str());
             let value = value.or_else(|| is_switch.then(|| "True".to_string()));
             let value = value
@@ -84,8 +83,13 @@ impl Override {
             true => format!("[{value}]"),
             false => value.to_string(),
         };
-        Ok(Self { flag: format!("{OPTIONS} {path}"), path: path.to_string(), value })
+        Ok(Self { flag: format!("{OPTIONS} {path}"), path: underscored(path), value })
     }
+}
+
+/// No key has a hyphen, and a flag may be written as other programs write theirs.
+fn underscored(flag: &str) -> String {
+    flag.replace('-', "_")
 }
 
 /// The same flag may be repeated, and its last value counts; two flags for one key may only agree.
@@ -96,7 +100,7 @@ fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
     };
     for (index, one) in overrides.iter().enumerate() {
         let differs = |other: &&Override| {
-            other.flag.replace('-', "_") != one.flag.replace('-', "_")
+            underscored(&other.flag) != underscored(&one.flag)
                 && other.value != one.value
                 && canonical(&other.path) == canonical(&one.path)
         };
@@ -178,6 +182,7 @@ mod tests {
             "--options=d=[1, 2]",
             "--options",
             "e={f: 1, g: 2}",
+            "model.model-config.n-layer=a-b",
             "--as-single",
         ];
         let overrides = Override::parse_all(arguments).unwrap();
@@ -188,6 +193,7 @@ mod tests {
             ("seed", "7"),
             ("d", "[1, 2]"),
             ("e", "{f: 1, g: 2}"),
+            ("model.model_config.n_layer", "a-b"),
             ("as_single", "True"),
         ];
         assert_eq!(pairs, expected);
