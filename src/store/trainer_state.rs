@@ -140,13 +140,19 @@ impl TrainerState {
         };
         let mut differences: Vec<String> = keys
             .filter(|key| value(there, key) != value(here, key))
-            .map(|key| difference(key, there.get(key), here.get(key)))
+            .map(|key| {
+                let shown = |own: &BTreeMap<String, Value>| match own.get(key) {
+                    Some(value) => value.to_string(),
+                    None => default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)")),
+                };
+                difference(key, &shown(there), &shown(here))
+            })
             .collect();
         if differences.is_empty() {
             // They change with the settings too, and say less than their names do.
             let differs = |name: &str, there: u64, here: u64| {
-                let [there_shown, here_shown]: [Value; 2] = [there, here].map(|hash| hex(hash).into());
-                (there != here).then(|| difference(name, Some(&there_shown), Some(&here_shown)))
+                let shown = |hash: u64| format!("\"{}\"", hex(hash));
+                (there != here).then(|| difference(name, &shown(there), &shown(here)))
             };
             let hashes = self.data_hash.zip(expected.data_hash);
             let fingerprint = differs("data fingerprint", self.data_fingerprint, expected.data_fingerprint);
@@ -180,13 +186,9 @@ const LISTED: usize = 4;
 /// A number that a checkpoint has of all ranks together, where a configuration has that of each.
 const OF_ALL_RANKS: &str = "runner_config.gradient_accumulation_steps";
 
-fn difference(name: &str, there: Option<&Value>, here: Option<&Value>) -> String {
+fn difference(name: &str, there: &str, here: &str) -> String {
     let whose = if name == OF_ALL_RANKS { " (times data_parallel, where ranks share a step)" } else { "" };
-    format!("{name}{whose} is {} there, {} here", shown(there), shown(here))
-}
-
-fn shown(value: Option<&Value>) -> String {
-    value.map_or_else(|| "absent".to_owned(), Value::to_string)
+    format!("{name}{whose} is {there} there, {here} here")
 }
 
 /// A hash as files and messages show it: 16 hexadecimal digits.
@@ -326,12 +328,12 @@ mod tests {
         );
         let steps = steps.unwrap_err().to_string();
         let whose =
-            format!("{accumulation} (times data_parallel, where ranks share a step) is absent there, 8 here");
+            format!("{accumulation} (times data_parallel, where ranks share a step) is 0 (its default) there, 8 here");
         assert!(steps.contains(&whose), "{steps}");
         // A setting that the checkpoint's writer did not know had its default.
         check(|here| drop(here.decisions.insert("dropout".into(), json!(0.0)))).unwrap();
         let dropout = line(|here| drop(here.decisions.insert("dropout".into(), json!(0.1))));
-        assert!(dropout.contains("dropout is absent there, 0.1 here"), "{dropout}");
+        assert!(dropout.contains("dropout is 0.0 (its default) there, 0.1 here"), "{dropout}");
         let later = |here: &mut TrainerState| {
             *here = TrainerState { step: 0, global_step: 0, micro_step: 0, loss_scale: 1.0, ..state() };
         };
