@@ -6,7 +6,7 @@
 pub(super) mod hugging_face;
 pub(super) mod mindformers;
 
-use super::engine::{Source, Table};
+use super::engine::{Source, Table, TableId};
 
 /// Translates all of `source`.
 pub(super) fn translate(source: &mut Source) {
@@ -15,8 +15,8 @@ pub(super) fn translate(source: &mut Source) {
     mindformers::translate(source);
 }
 
-/// The sections that only other programs have, by dotted path.
-pub(super) fn tables() -> Vec<(&'static str, Table)> {
+/// The tables of sections and of forms of keys that only other programs have.
+pub(super) fn tables() -> Vec<(TableId, Table)> {
     let mut tables = mindformers::tables();
     tables.push(hugging_face::table());
     tables

@@ -52,9 +52,9 @@ pub(crate) use reader::Reader;
 pub(crate) use replaced::{Format, Replaced};
 pub(crate) use section::{Entry, Placed, Section, rows};
 pub(crate) use setting::{Setting, ValueKind, Words, words};
-pub(crate) use source::{Claim, Source, closest, forms_of, unknown_type};
+pub(crate) use source::{Claim, Source, closest, unknown_type};
 #[cfg(test)]
 pub(crate) use table::Decides;
 pub(crate) use table::Decides::{Host, Numbers, Shape};
-pub(crate) use table::{RowText, Table};
+pub(crate) use table::{RowText, Table, TableId};
 pub(crate) use writer::{decisions, to_json, write};

@@ -1,8 +1,8 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
 use super::dialect::mindformers::NAMES;
-use super::engine::{Fate, Node, Other, RowText, Table, ValueKind, closest, to_json, words};
-use super::tables::tables;
+use super::engine::{Fate, Node, Other, RowText, Table, TableId, ValueKind, closest, to_json, words};
+use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
@@ -16,23 +16,23 @@ pub fn explain(name: Option<&str>) -> Result<String> {
     let Some(name) = name else {
         return Ok(list(tables.iter()));
     };
-    let is_called = |path: &str| {
-        path == name || path.ends_with(&format!(".{name}")) || path.ends_with(&format!("({name})"))
-    };
-    if let Some((path, table)) = tables.iter().find(|(path, _)| is_called(path)) {
-        return Ok(section_text(path, table));
+    if let Some((id, table)) = tables.iter().find(|(id, _)| id.is_called(name)) {
+        return Ok(section_text(id, table));
     }
-    let within = format!("{}.", described_as(name));
-    let listed = list(tables.iter().filter(|(path, _)| path.starts_with(&within)));
+    let described = if name == "callback" { "callbacks" } else { &described_at(name)[0] };
+    let within = format!("{described}.");
+    let listed = list(tables.iter().filter(|(id, _)| id.section.starts_with(&within)));
     if !listed.is_empty() {
         return Ok(listed);
     }
     let (section, key) = name.rsplit_once('.').map_or((None, name), |(section, key)| (Some(section), key));
-    let section = section.map(described_as);
-    let in_section = |path: &str| section.as_ref().is_none_or(|section| path.starts_with(section.as_str()));
+    let sections = section.map(described_at);
+    let in_section = |path: &str| {
+        sections.as_ref().is_none_or(|sections| sections.iter().any(|section| path.starts_with(section)))
+    };
     let find = |is_meant: &dyn Fn(&str) -> bool| -> Vec<String> {
-        let meant = tables.iter().filter(|(path, _)| is_meant(path));
-        meant.filter_map(|(path, table)| key_text(path, table, key)).collect()
+        let meant = tables.iter().filter(|(id, _)| is_meant(id.section));
+        meant.filter_map(|(id, table)| key_text(id, table, key)).collect()
     };
     let mut found = find(&in_section);
     if found.is_empty() {
@@ -47,14 +47,14 @@ pub fn explain(name: Option<&str>) -> Result<String> {
     };
     let values: Vec<String> = tables
         .iter()
-        .flat_map(|(path, table)| {
-            table.rows.iter().filter(|row| accepts(row)).map(|row| in_section_text(path, row))
+        .flat_map(|(id, table)| {
+            table.rows.iter().filter(|row| accepts(row)).map(|row| in_section_text(id, row))
         })
         .collect();
     if !values.is_empty() {
         return Ok(values.join("\n"));
     }
-    let known = tables.iter().flat_map(|(path, table)| [*path].into_iter().chain(table.names()));
+    let known = tables.iter().flat_map(|(id, table)| [id.section].into_iter().chain(table.names()));
     let remedy = match closest(key, known) {
         Some(name) => format!("did you mean `{name}`?"),
         None => "`gristmill explain` lists the sections".to_string(),
@@ -65,8 +65,8 @@ pub fn explain(name: Option<&str>) -> Result<String> {
 /// The reference of all settings, in Markdown.
 pub fn reference() -> String {
     let mut text = String::new();
-    for (path, table) in tables() {
-        let _ = write!(text, "### {}\n\n{}\n\n", heading(path), table.about);
+    for (id, table) in tables() {
+        let _ = write!(text, "### {}\n\n{}\n\n", heading(id), table.about);
         if !table.rows.is_empty() {
             text += "| key | values | default | decides | |\n|---|---|---|---|---|\n";
             for row in &table.rows {
@@ -79,7 +79,7 @@ pub fn reference() -> String {
             text.push('\n');
         }
         let unused: String =
-            table.unused_keys().map(|other| format!("- {}\n", other_text(path, other))).collect();
+            table.unused_keys().map(|other| format!("- {}\n", other_text(id, other))).collect();
         if !unused.is_empty() {
             text += &(unused + "\n");
         }
@@ -88,47 +88,35 @@ pub fn reference() -> String {
     text + "\n"
 }
 
-/// The section under which the keys of `section`, a path as messages print it, are described.
-fn described_as(section: &str) -> String {
-    let parts = section.split('.').filter(|part| part.parse::<usize>().is_err());
-    let path = parts.collect::<Vec<_>>().join(".").replacen("eval_dataset", "train_dataset", 1);
-    match path.as_str() {
-        "grouped_lr_schedule.default" | "lr_schedule.base_lr" => "lr_schedule".to_string(),
-        "callback" => "callbacks".to_string(),
-        _ => path,
-    }
-}
-
-fn section_text(path: &str, table: &Table) -> String {
-    let mut text = format!("{}\n  {}\n", shown(path), table.about);
+fn section_text(id: &TableId, table: &Table) -> String {
+    let mut text = format!("{id}\n  {}\n", table.about);
     for row in &table.rows {
         let _ = write!(text, "\n{}", row_text(row));
     }
     for other in table.unused_keys() {
-        let _ = write!(text, "\n{}\n", other_text(path, other).replace('`', ""));
+        let _ = write!(text, "\n{}\n", other_text(id, other).replace('`', ""));
     }
     text
 }
 
-fn key_text(path: &str, table: &Table, key: &str) -> Option<String> {
-    let section = shown(path);
-    let key = NAMES.key(path, key);
+fn key_text(id: &TableId, table: &Table, key: &str) -> Option<String> {
+    let key = NAMES.key(id.section, key);
     let row = table.row(key);
     let other = table.unused_keys().find(|other| other.covers(key));
     match (row, other) {
-        (Some(row), _) => Some(in_section_text(path, row)),
-        (None, Some(other)) => Some(format!("in {section}\n{key}\n  {}\n", fate_text(other))),
+        (Some(row), _) => Some(in_section_text(id, row)),
+        (None, Some(other)) => Some(format!("in {id}\n{key}\n  {}\n", fate_text(other))),
         (None, None) => None,
     }
 }
 
 /// The sections of `tables`, a line each.
-fn list<'a>(tables: impl Iterator<Item = &'a (&'static str, Table)>) -> String {
-    tables.map(|(path, table)| format!("{:<40} {}\n", shown(path), first_sentence(&table.about))).collect()
+fn list<'a>(tables: impl Iterator<Item = &'a (TableId, Table)>) -> String {
+    tables.map(|(id, table)| format!("{:<40} {}\n", id.to_string(), first_sentence(&table.about))).collect()
 }
 
-fn in_section_text(path: &str, row: &RowText) -> String {
-    format!("in {}\n{}", shown(path), row_text(row))
+fn in_section_text(id: &TableId, row: &RowText) -> String {
+    format!("in {id}\n{}", row_text(row))
 }
 
 fn row_text(row: &RowText) -> String {
@@ -172,9 +160,9 @@ fn about_text(row: &RowText) -> String {
     text
 }
 
-fn other_text(path: &str, other: &Other) -> String {
+fn other_text(id: &TableId, other: &Other) -> String {
     let keys: Vec<String> = words(other.keys)
-        .map(|key| [&[key], &NAMES.of(path, key).collect::<Vec<_>>()[..]].concat().join("`/`"))
+        .map(|key| [&[key], &NAMES.of(id.section, key).collect::<Vec<_>>()[..]].concat().join("`/`"))
         .map(|names| format!("`{names}`"))
         .collect();
     format!("{}: {}.", keys.join(", "), fate_text(other))
@@ -193,14 +181,9 @@ fn first_sentence(text: &str) -> &str {
     text.split_once(". ").map_or(text, |(first, _)| first).trim_end_matches('.')
 }
 
-fn shown(path: &str) -> &str {
-    if path.is_empty() { "(top level)" } else { path }
-}
-
-fn heading(path: &str) -> String {
-    match path.strip_prefix(' ') {
-        Some(rest) => format!("Top level {rest}"),
-        None if path.is_empty() => "Top level".to_string(),
-        None => format!("`{path}`"),
+fn heading(id: &TableId) -> String {
+    match id.to_string() {
+        text if id.section.is_empty() => text.replacen('t', "T", 1),
+        text => format!("`{text}`"),
     }
 }

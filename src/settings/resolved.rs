@@ -1,7 +1,7 @@
 //! Every setting of a run beside its default, for people to read.
 
-use super::engine::{Node, Table, to_json};
-use super::tables::tables;
+use super::engine::{Node, join, to_json};
+use super::tables::row_at;
 use super::values::Settings;
 use serde_json::Value;
 
@@ -25,22 +25,14 @@ impl Settings {
     pub fn resolved(&self) -> Vec<Resolved> {
         let mut resolved = Vec::new();
         for section in self.placed() {
-            let kind = section
-                .entries
-                .iter()
-                .find(|entry| entry.key == "type")
-                .and_then(|entry| entry.written.as_ref());
-            let table = table(&section.path, kind);
+            let kind = section.entries.iter().find(|entry| entry.key == "type");
+            let kind = kind.and_then(|entry| entry.written.as_ref()).and_then(Node::word);
             for entry in &section.entries {
                 let Some(value) = &entry.written else { continue };
-                let row = table.and_then(|table| table.row(entry.key));
+                let row = row_at(&section.path, entry.key, kind);
                 let default = row.and_then(|row| row.default.as_ref());
-                let path = match section.path.as_str() {
-                    "" => entry.key.to_string(),
-                    section => format!("{section}.{}", entry.key),
-                };
                 resolved.push(Resolved {
-                    path,
+                    path: join(&section.path, entry.key),
                     value: to_json(value),
                     default: default.map(to_json),
                     differs: default.is_some_and(|default| !is_same(value, default)),
@@ -50,19 +42,6 @@ impl Settings {
         }
         resolved
     }
-}
-
-/// The table of the section at `path`, whose `type` is `kind`.
-fn table(path: &str, kind: Option<&Node>) -> Option<&'static Table> {
-    let parts: Vec<&str> = path.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
-    let name = match parts.join(".").as_str() {
-        "callbacks" => format!("callbacks.{}", kind.and_then(Node::word).unwrap_or_default()),
-        path if path.starts_with("eval_dataset") => path.replacen("eval_dataset", "train_dataset", 1),
-        path if path.starts_with("grouped_lr_schedule") => "lr_schedule".to_string(),
-        "lr_schedule.base_lr" => "lr_schedule".to_string(),
-        path => path.to_string(),
-    };
-    tables().iter().find(|(known, _)| *known == name).map(|(_, table)| table)
 }
 
 /// Whether two values mean the same, however a number is written.
@@ -105,5 +84,13 @@ callbacks: [{ type: MFLossMonitor, per_print_times: 7 }]
         let undescribed: Vec<&str> =
             resolved.iter().filter(|one| one.about.is_empty()).map(|one| one.path.as_str()).collect();
         assert_eq!(undescribed, ["callbacks.0.type"], "only the kind of a callback has no row");
+        let groups =
+            "--grouped_lr_schedule={default: {learning_rate: 1}, grouped: [{params: [a], learning_rate: 2}]}";
+        let overrides = Override::parse_all([groups]).unwrap();
+        let plan = RunConfig::parse(TEXT, Path::new("small.yaml"), &overrides).unwrap().plan;
+        let resolved = plan.settings.resolved();
+        let of_group = resolved.iter().filter(|one| one.path.starts_with("grouped_lr_schedule.grouped.0."));
+        let undescribed = of_group.filter(|one| one.about.is_empty()).count();
+        assert_eq!(undescribed, 0, "a group has the keys of a schedule and its own");
     }
 }

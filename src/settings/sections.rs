@@ -17,10 +17,10 @@ pub(crate) mod schedule;
 pub(crate) mod tensorboard;
 pub(crate) mod wrapper;
 
-use super::engine::{Section, Table};
+use super::engine::{Section, Table, TableId};
 
-/// Every section and its table, by dotted path, in the order of the documentation.
-pub(crate) fn tables() -> Vec<(&'static str, Table)> {
+/// Every table, in the order of the documentation.
+pub(crate) fn tables() -> Vec<(TableId, Table)> {
     let mut tables = vec![
         run::Run::documented(),
         runner::Runner::documented(),

@@ -1,6 +1,6 @@
 //! The sections of a run, each filled.
 
-use super::engine::{Placed, Section, Source, decisions, forms_of, to_json, write};
+use super::engine::{Placed, Section, Source, decisions, to_json, write};
 use super::sections::callbacks::{self, Callbacks};
 use super::sections::context::Context;
 use super::sections::dataset::{self, Dataset};
@@ -17,7 +17,7 @@ use super::sections::sample::Sample;
 use super::sections::schedule::{self, Group, Schedule};
 use super::sections::tensorboard::TensorBoard;
 use super::sections::wrapper::{self, Wrapper};
-use super::tables::tables;
+use super::tables::row_at;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -174,11 +174,6 @@ impl Settings {
 /// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default depends on
 /// others.
 pub(crate) fn default_decision(path: &str) -> Option<Value> {
-    // Groups and the default of `grouped_lr_schedule` have the keys of a schedule.
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
-    let section = if section.starts_with("grouped_lr_schedule") { "lr_schedule" } else { section };
-    let of_section =
-        tables().iter().filter(|(known, _)| *known == section || forms_of(known) == Some(section));
-    let row = of_section.filter_map(|(_, table)| table.row(key)).next()?;
-    row.default.as_ref().map(to_json)
+    row_at(section, key, None)?.default.as_ref().map(to_json)
 }

@@ -143,7 +143,9 @@ impl TrainerState {
             .map(|key| {
                 let shown = |own: &BTreeMap<String, Value>| match own.get(key) {
                     Some(value) => value.to_string(),
-                    None => default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)")),
+                    None => {
+                        default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)"))
+                    }
                 };
                 difference(key, &shown(there), &shown(here))
             })
@@ -327,8 +329,9 @@ mod tests {
             |_| Some(json!(0)),
         );
         let steps = steps.unwrap_err().to_string();
-        let whose =
-            format!("{accumulation} (times data_parallel, where ranks share a step) is 0 (its default) there, 8 here");
+        let whose = format!(
+            "{accumulation} (times data_parallel, where ranks share a step) is 0 (its default) there, 8 here"
+        );
         assert!(steps.contains(&whose), "{steps}");
         // A setting that the checkpoint's writer did not know had its default.
         check(|here| drop(here.decisions.insert("dropout".into(), json!(0.0)))).unwrap();

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 rows! {
     /// A folder in place of a model's keys.
-    pub struct FolderForms in " (other forms)" {
+    pub struct FolderForms in "" forms {
         /// A folder of Hugging Face's whose `config.json` and tokenizer are used as those beside `load_checkpoint` are, but not its
         /// weights.
         pretrained_model_dir: PathBuf = Host.optional().example("./Qwen2.5-0.5B"),
@@ -36,7 +36,7 @@ const LENGTH: &str = "max_position_embeddings";
 const RENAMED: [(&str, &str); 1] = [("scoring_func", "use_gating_sigmoid")];
 
 /// The table of keys that name folders.
-pub(super) fn table() -> (&'static str, Table) {
+pub(super) fn table() -> (TableId, Table) {
     FolderForms::documented()
 }
 

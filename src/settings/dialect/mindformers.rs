@@ -14,7 +14,7 @@ mod unused;
 
 pub(crate) use names::NAMES;
 
-use crate::settings::engine::{Other, Section, Source, Table};
+use crate::settings::engine::{Other, Section, Source, Table, TableId};
 
 /// Writes each key under the one name and in the one section where it is read.
 pub(super) fn unify(source: &mut Source) {
@@ -34,8 +34,8 @@ pub(super) fn translate(source: &mut Source) {
     unused::check(source);
 }
 
-/// The sections that only MindFormers has, by dotted path.
-pub(crate) fn tables() -> Vec<(&'static str, Table)> {
+/// The tables of sections and of forms of keys that only MindFormers has.
+pub(crate) fn tables() -> Vec<(TableId, Table)> {
     let forms = [
         model::ModelForms::documented(),
         mixture::MixtureForms::documented(),
@@ -46,13 +46,13 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
-/// What the documentation of the table at `path` says of MindFormers' classes.
-pub(crate) fn about_classes(path: &str) -> String {
-    classes::about(path)
+/// What the documentation of the table `id` says of MindFormers' classes.
+pub(crate) fn about_classes(id: TableId) -> String {
+    id.type_word().map_or_else(String::new, classes::about)
 }
 
-/// The keys of the section at `path` that are known and not used.
-pub(crate) fn unused_in(path: &str) -> impl Iterator<Item = Other> {
-    let of_section = unused::UNUSED.iter().filter(move |(section, _)| *section == path);
-    of_section.flat_map(|(_, keys)| keys.iter().copied())
+/// The keys of the table `id` that are known and not used.
+pub(crate) fn unused_in(id: TableId) -> impl Iterator<Item = Other> {
+    let of_table = unused::UNUSED.iter().filter(move |(known, _)| *known == id);
+    of_table.flat_map(|(_, keys)| keys.iter().copied())
 }

@@ -3,9 +3,10 @@
 use super::node::Node;
 use super::other::{Fate, words};
 use super::path::join;
+use super::section::Section;
 use super::setting::{Setting, ValueKind, Words};
 use super::source::{Source, unknown_type};
-use super::table::{RowText, Table};
+use super::table::{RowText, Table, TableId};
 
 /// A section of the document, opened to be read row by row.
 pub(crate) struct Reader<'a> {
@@ -19,11 +20,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Opens the section at `path`, whose keys are those of the tables of these names; an absent section is empty. Reports keys that are
-    /// unknown or not built yet.
-    pub fn open(source: &'a Source, path: &str, tables: &[&str]) -> Self {
-        let forms = tables.iter().filter_map(|name| source.forms(name));
-        let tables: Vec<&Table> = tables.iter().map(|name| source.table(name)).chain(forms).collect();
+    /// Opens the section at `path`, whose keys are those of `tables` and their other forms; an absent section is empty. Reports
+    /// keys that are unknown or not built yet.
+    pub fn open(source: &'a Source, path: &str, tables: &[TableId]) -> Self {
+        let own = tables.iter().map(|id| source.table(*id).expect("every section is in the list of tables"));
+        let forms = tables.iter().filter_map(|id| source.table(id.forms()));
+        let tables: Vec<&Table> = own.chain(forms).collect();
         let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
@@ -67,10 +69,10 @@ impl<'a> Reader<'a> {
         self.kinds.contains(&kind)
     }
 
-    /// The rows of `table` that were written although sections of this type do not read them.
-    pub fn foreign<'t>(&self, table: &'t Table) -> Vec<&'t RowText> {
-        let is_foreign = |row: &&RowText| !self.reads(&row.types) && self.has(row.key);
-        table.rows.iter().filter(is_foreign).collect()
+    /// The rows of the table of `S` that were written although sections of this type do not read them.
+    pub fn foreign<S: Section>(&self) -> impl Iterator<Item = &'static RowText> {
+        let rows = self.source.table(S::ID).map_or(&[][..], |table| &table.rows);
+        rows.iter().filter(|row| !self.reads(&row.types) && self.has(row.key))
     }
 
     /// `node`, the value of `key`, as a `T`; reports what it is instead.

@@ -3,12 +3,12 @@
 use super::node::Node;
 use super::reader::Reader;
 use super::source::Source;
-use super::table::{Decides, Table};
+use super::table::{Decides, Table, TableId};
 
 /// A struct made by [`rows!`].
 pub(crate) trait Section: Sized + Clone {
-    /// The dotted path of its table, under which it is documented.
-    const PATH: &'static str;
+    /// Its table, and the section under which it is documented.
+    const ID: TableId;
 
     /// Reads every row; faults are reported to the reader, and the field then has its default.
     fn read(reader: &Reader<'_>) -> Self;
@@ -19,14 +19,14 @@ pub(crate) trait Section: Sized + Clone {
     /// The rows as data.
     fn table() -> Table;
 
-    /// The path and the table.
-    fn documented() -> (&'static str, Table) {
-        (Self::PATH, Self::table())
+    /// The table and what it is.
+    fn documented() -> (TableId, Table) {
+        (Self::ID, Self::table())
     }
 
     /// Reads the section at `path`, which holds no keys but its own.
     fn read_at(source: &Source, path: &str) -> Self {
-        Self::read(&Reader::open(source, path, &[Self::PATH]))
+        Self::read(&Reader::open(source, path, &[Self::ID]))
     }
 
     /// What is to be written, as one node.
@@ -67,11 +67,12 @@ pub(crate) struct Entry {
 /// A section as a table of rows: `key: Type = what it decides . default . other names . range`.
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
-/// `Shape`, `Numbers` or `Host` ([`Decides`]). `in` names the path of the section; after the rows come the keys that hold sections.
+/// `Shape`, `Numbers` or `Host` ([`Decides`]). `in` names the path of the section, and `forms` says that the keys are
+/// other forms of that section's; after the rows come the keys that hold sections.
 macro_rules! rows {
     (
         $(#[doc = $about:literal])*
-        pub struct $name:ident in $path:tt {
+        pub struct $name:ident in $path:tt $($forms:ident)? {
             $(
                 $(#[doc = $doc:literal])*
                 $field:ident $($key:literal)?: $type:ty = $row:expr,
@@ -101,7 +102,8 @@ macro_rules! rows {
         }
 
         impl $crate::settings::engine::section::Section for $name {
-            const PATH: &'static str = $path;
+            const ID: $crate::settings::engine::table::TableId =
+                $crate::settings::engine::table::TableId::of($path)$(.$forms())?;
 
             fn read(reader: &$crate::settings::engine::reader::Reader<'_>) -> Self {
                 Self {

@@ -17,14 +17,9 @@ use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
 use super::path::{is_below, join, parent_and_key};
-use super::table::Table;
+use super::table::{Table, TableId};
 use crate::error::Error;
 use std::cell::RefCell;
-
-/// The section whose keys have other forms in `table`, the path of a table.
-pub(crate) fn forms_of(table: &str) -> Option<&str> {
-    table.strip_suffix(" (other forms)")
-}
 
 /// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
 /// depends on a faulty key is not checked ([`Source::is_sound`]).
@@ -33,8 +28,8 @@ pub(crate) struct Source {
     pub document: Document,
     /// Other names of keys.
     pub names: Names,
-    /// Every section and its rows, by dotted path.
-    pub tables: &'static [(&'static str, Table)],
+    /// The rows of every section.
+    pub tables: &'static [(TableId, Table)],
     /// What the document says twice, held against the settings once these are decided.
     pub claims: Vec<Claim>,
     faults: RefCell<Faults>,
@@ -54,7 +49,7 @@ pub(crate) struct Claim {
 
 impl Source {
     /// Nothing said yet but what the document says of itself.
-    pub fn new(document: Document, names: Names, tables: &'static [(&'static str, Table)]) -> Self {
+    pub fn new(document: Document, names: Names, tables: &'static [(TableId, Table)]) -> Self {
         let source = Self { document, names, tables, claims: Vec::new(), faults: RefCell::default() };
         source.document.notices().for_each(|notice| source.note(notice));
         source
@@ -65,15 +60,9 @@ impl Source {
         self.document.get(path).filter(|node| !node.is_none())
     }
 
-    /// The table of the section that is documented at `path`.
-    pub fn table(&self, path: &str) -> &'static Table {
-        let found = self.tables.iter().find(|(known, _)| *known == path);
-        found.map(|(_, table)| table).expect("every section is in the list of tables")
-    }
-
-    /// The table of other forms of the keys that are documented at `path`, which are translated before the section is read.
-    pub fn forms(&self, path: &str) -> Option<&'static Table> {
-        self.tables.iter().find(|(known, _)| forms_of(known) == Some(path)).map(|(_, table)| table)
+    /// The table `id`, if there is one.
+    pub fn table(&self, id: TableId) -> Option<&'static Table> {
+        self.tables.iter().find(|(known, _)| *known == id).map(|(_, table)| table)
     }
 
     /// The text at `path`, if there is one that is not "none".
@@ -180,33 +169,26 @@ impl Source {
             return format!("; did you mean `{name}`?");
         }
         let homes = |is_known: &dyn Fn(&Table) -> bool| {
-            self.tables.iter().filter(|(_, table)| is_known(table)).map(|(path, _)| *path).collect::<Vec<_>>()
+            self.tables.iter().filter(|(_, table)| is_known(table)).map(|(id, _)| *id).collect::<Vec<_>>()
         };
         let mut found =
             homes(&|table| table.rows.iter().any(|row| row.key == key || row.names.contains(&key)));
         if found.is_empty() {
             found = homes(&|table| table.names().any(|known| known == key));
         }
-        // The table of a type is called `section (type)`.
-        let types: Vec<String> = found
-            .iter()
-            .filter_map(|path| path.split_once(" (")?.1.strip_suffix(')'))
-            .map(|word| format!("`{word}`"))
-            .collect();
+        let types: Vec<&str> = found.iter().filter_map(|id| id.type_word()).collect();
         if !types.is_empty() {
-            return format!("; it is a key of `type: {}", types.join(" or ").trim_start_matches('`'));
+            return format!("; it is a key of `type: {}`", types.join("` or `"));
         }
         match found.first() {
-            Some(section) if !section.is_empty() => return format!("; it belongs in `{section}`"),
-            Some(_) => return "; it belongs at the top level".to_string(),
+            Some(TableId { section: "", .. }) => return "; it belongs at the top level".to_string(),
+            Some(TableId { section, .. }) => return format!("; it belongs in `{section}`"),
             None => {}
         }
-        let near = |(path, table): &(&'static str, Table)| Some((*path, closest(key, table.names())?));
+        let near = |(id, table): &(TableId, Table)| Some((id.section, closest(key, table.names())?));
         match self.tables.iter().find_map(near) {
             Some(("", name)) => format!("; did you mean `{name}` at the top level?"),
-            Some((section, name)) => {
-                format!("; did you mean `{}.{name}`?", section.split(' ').next().unwrap_or(section))
-            }
+            Some((section, name)) => format!("; did you mean `{section}.{name}`?"),
             None => "; remove it or correct its name".to_string(),
         }
     }

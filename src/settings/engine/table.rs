@@ -4,6 +4,72 @@ use super::node::Node;
 use super::other::{Fate, Other, words};
 use super::range::Range;
 use super::setting::ValueKind;
+use std::fmt;
+
+/// Which keys a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableId {
+    /// The dotted path of the section; the top level has none.
+    pub section: &'static str,
+    /// Which of the section's keys.
+    pub keys: KeysOf,
+}
+
+/// Which of a section's keys a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeysOf {
+    /// Those that are read.
+    Section,
+    /// Those of sections of this `type` alone.
+    Type(&'static str),
+    /// Other forms of its keys, which are translated before the section is read.
+    Forms,
+}
+
+impl TableId {
+    /// The keys that are read in `section`.
+    pub const fn of(section: &'static str) -> Self {
+        Self { section, keys: KeysOf::Section }
+    }
+
+    /// Those of sections of type `word` alone.
+    pub const fn of_type(self, word: &'static str) -> Self {
+        Self { keys: KeysOf::Type(word), ..self }
+    }
+
+    /// Their other forms.
+    pub const fn forms(self) -> Self {
+        Self { keys: KeysOf::Forms, ..self }
+    }
+
+    /// The type whose sections alone have the keys, if so.
+    pub fn type_word(&self) -> Option<&'static str> {
+        if let KeysOf::Type(word) = self.keys { Some(word) } else { None }
+    }
+
+    /// Whether a user means it by `name`: the end of its section's path, or its type.
+    pub fn is_called(&self, name: &str) -> bool {
+        match self.keys {
+            KeysOf::Section => {
+                self.section.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            }
+            KeysOf::Type(word) => word == name,
+            KeysOf::Forms => self.to_string() == name,
+        }
+    }
+}
+
+/// As documentation and messages show it.
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.section.is_empty() { "top level" } else { self.section })?;
+        match self.keys {
+            KeysOf::Section => Ok(()),
+            KeysOf::Type(word) => write!(f, " ({word})"),
+            KeysOf::Forms => f.write_str(" (other forms)"),
+        }
+    }
+}
 
 /// The rows of a section as data: for known keys, suggestions and documentation.
 #[derive(Debug)]

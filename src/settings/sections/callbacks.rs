@@ -64,7 +64,7 @@ const SUMMARY: &str = "SummaryMonitor";
 const READ: [&str; 4] = [LOSS, CHECKPOINT, COLD_HOT, SUMMARY];
 
 /// The table of each callback.
-pub(crate) fn tables() -> [(&'static str, Table); 4] {
+pub(crate) fn tables() -> [(TableId, Table); 4] {
     [
         LossMonitor::documented(),
         CheckpointMonitor::documented(),
@@ -112,7 +112,7 @@ impl Callbacks {
                 Reader::open(
                     source,
                     &join(path, "export_options"),
-                    &["callbacks.SummaryMonitor.export_options"],
+                    &[TableId::of("callbacks.SummaryMonitor.export_options")],
                 );
                 self.summary = Some(Section::read_at(source, path));
             }
@@ -170,7 +170,7 @@ fn kind_at(source: &Source, path: &str) -> Option<&'static str> {
     };
     let found = READ.into_iter().find(|name| *name == kind);
     if found.is_none() {
-        let known = source.tables.iter().filter_map(|(path, _)| path.strip_prefix("callbacks."));
+        let known = source.tables.iter().filter_map(|(id, _)| id.section.strip_prefix("callbacks."));
         source.fault(&kind_path, unknown_type(kind, known.filter(|name| !name.contains('.'))));
     }
     found

@@ -41,8 +41,8 @@ const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDatas
 /// fault that leaves nothing to check.
 pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
-    Reader::open(source, &task, &["train_dataset_task"]);
-    let reader = Reader::open(source, section, &[DatasetKeys::PATH]);
+    Reader::open(source, &task, &[TableId::of("train_dataset_task")]);
+    let reader = Reader::open(source, section, &[DatasetKeys::ID]);
     let keys = DatasetKeys::read(&reader);
     check_task(source, &task, section);
     let (of_loader, loader, megatron) = loader::read(source, section)?;

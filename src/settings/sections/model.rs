@@ -32,20 +32,16 @@ const MAX_HEAD_DIM: usize = 256;
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
 
-/// The table of the section `model` itself.
-pub(crate) fn outer_table() -> (&'static str, Table) {
-    ("model", Table::unused("`model`: the model.", [sections("model_config arch")]))
-}
+const OUTER: TableId = TableId::of("model");
 
-/// Where the keys of the type `word` are documented.
-fn type_path(word: &str) -> String {
-    format!("{PATH} ({word})")
+/// The table of the section `model` itself.
+pub(crate) fn outer_table() -> (TableId, Table) {
+    (OUTER, Table::unused("`model`: the model.", [sections("model_config arch")]))
 }
 
 /// Reads the section and fills in its defaults.
 pub(crate) fn read(source: &Source) -> Model {
-    Reader::open(source, "model", &["model"]);
-    let table = source.table(PATH);
+    Reader::open(source, "model", &[OUTER]);
     let class = ["model.model_config.type", "model.arch.type"];
     if !class.iter().all(|path| source.is_sound(path)) || is_elsewhere(source) {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
@@ -54,13 +50,13 @@ pub(crate) fn read(source: &Source) -> Model {
         return Model::default();
     }
     let kind = source.node(class[0]).and_then(ModelType::from_node).unwrap_or_default();
-    Reader::open(source, "model.arch", &["model.arch"]);
-    let [of_type, of_base] = kind.reads().map(type_path);
-    let reader = Reader::open(source, PATH, &[PATH, &of_type, &of_base]).of_types(&kind.reads());
-    if !is_described(source, table) {
+    Reader::open(source, "model.arch", &[TableId::of("model.arch")]);
+    let [of_type, of_base] = kind.reads().map(|word| Model::ID.of_type(word));
+    let reader = Reader::open(source, PATH, &[Model::ID, of_type, of_base]).of_types(&kind.reads());
+    if !is_described(source) {
         return Model::default();
     }
-    let foreign = reader.foreign(table).into_iter().filter(|row| reader.asks(row.key));
+    let foreign = reader.foreign::<Model>().filter(|row| reader.asks(row.key));
     let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
     for row in others {
         reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
@@ -83,8 +79,9 @@ pub(crate) fn is_elsewhere(source: &Source) -> bool {
 }
 
 /// Whether any required key is written. Templates leave out all of them, which is one fault and not five.
-fn is_described(source: &Source, table: &Table) -> bool {
-    let required: Vec<&str> = table.rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();
+fn is_described(source: &Source) -> bool {
+    let rows = source.table(Model::ID).map_or(&[][..], |table| &table.rows);
+    let required: Vec<&str> = rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();
     let entries = match source.node(PATH) {
         Some(Node::Map(entries)) => entries.as_slice(),
         _ => &[],

@@ -15,7 +15,7 @@ const MAY_STAND_IN_DENSE_MODELS: [&str; 2] = ["expert_num", "use_moe"];
 
 /// Reads the mixture of `model`; `None` for a dense model.
 pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
-    let reader = Reader::open(source, PATH, &[PATH]);
+    let reader = Reader::open(source, PATH, &[Moe::ID]);
     let experts = reader.node("expert_num").map_or(Some(1), usize::from_node);
     if experts == Some(1) {
         ignore_all(&reader);

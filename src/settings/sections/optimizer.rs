@@ -180,8 +180,7 @@ impl OptimizerConfig {
 
 /// Reads the section and fills in the defaults of its type.
 pub(crate) fn read(source: &Source) -> Optimizer {
-    let table = Optimizer::table();
-    let reader = Reader::open(source, "optimizer", &[Optimizer::PATH]);
+    let reader = Reader::open(source, "optimizer", &[Optimizer::ID]);
     let kind = match reader.node("type") {
         None => OptimizerType::default(),
         Some(_) => match reader.kind("type", PLANNED) {
@@ -191,11 +190,12 @@ pub(crate) fn read(source: &Source) -> Optimizer {
     };
     let reader = reader.of_type(kind.word());
     let mut optimizer = Optimizer::read(&reader);
-    for row in reader.foreign(&table) {
-        let twin = format!("adamw_{}", row.key);
-        let remedy = match table.row(&twin).filter(|_| kind == OptimizerType::Muon) {
-            Some(twin) => format!("Muon has no such key; write `{}`", twin.key),
-            None => format!("belongs to `type: {}`; remove it", row.types.join("` or `")),
+    for row in reader.foreign::<Optimizer>() {
+        let remedy = match row.key {
+            "betas" | "eps" if kind == OptimizerType::Muon => {
+                format!("Muon has no such key; write `adamw_{}`", row.key)
+            }
+            _ => format!("belongs to `type: {}`; remove it", row.types.join("` or `")),
         };
         reader.fault(row.key, remedy);
     }

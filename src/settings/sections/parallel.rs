@@ -81,7 +81,7 @@ const OPTIMIZER: &str = "parallel.parallel_optimizer_config";
 const PIPELINE: &str = "parallel.pipeline_config";
 
 /// The sections and their tables.
-pub(crate) fn tables() -> [(&'static str, Table); 4] {
+pub(crate) fn tables() -> [(TableId, Table); 4] {
     [
         Parallel::documented(),
         ParallelContext::documented(),
@@ -93,7 +93,7 @@ pub(crate) fn tables() -> [(&'static str, Table); 4] {
 /// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as for a plan,
 /// over those that the file asks for.
 pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
-    let degrees = Reader::open(source, PATH, &[PATH]);
+    let degrees = Reader::open(source, PATH, &[Parallel::ID]);
     let mut asked = Parallelism {
         degrees: Parallel::read(&degrees),
         context: ParallelContext::read_at(source, CONTEXT),

@@ -35,23 +35,23 @@ use operators::LayerFeatures;
 use selection::{Selected, remove_excluded};
 use stages::{Chunks, Stages};
 
-pub(crate) const PATH: &str = Recompute::PATH;
+pub(crate) const PATH: &str = Recompute::ID.section;
 
 /// The operators that MindFormers recomputes where none are named.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
 /// The section as a table, with the operators that patterns can name.
-pub(crate) fn documented() -> (&'static str, Table) {
-    let (path, mut table) = Recompute::documented();
+pub(crate) fn documented() -> (TableId, Table) {
+    let (id, mut table) = Recompute::documented();
     table.about += &operators::listing();
-    (path, table)
+    (id, table)
 }
 
 /// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
 /// prediction after the others.
 pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: &Distribution) -> Recompute {
-    let reader = Reader::open(source, PATH, &[PATH]);
+    let reader = Reader::open(source, PATH, &[Recompute::ID]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
     let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];

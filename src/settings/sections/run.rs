@@ -105,7 +105,7 @@ impl Setting for Resume {
 
 /// Reads the top level of `source`; a run without a name has that of the file.
 pub(crate) fn read(source: &Source) -> Run {
-    let reader = Reader::open(source, "", &[Run::PATH]);
+    let reader = Reader::open(source, "", &[Run::ID]);
     let mut run = Run::read(&reader);
     if run.run_name.is_empty() {
         let stem = source.document.file().file_stem();

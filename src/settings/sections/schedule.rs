@@ -22,12 +22,12 @@ pub struct Group {
 pub(crate) const GROUPED: &str = "grouped_lr_schedule";
 
 /// The table of `grouped_lr_schedule` itself.
-pub(crate) fn grouped_table() -> (&'static str, Table) {
+pub(crate) fn grouped_table() -> (TableId, Table) {
     let table = Table::unused(
         "`grouped_lr_schedule`: the schedule `default` for all parameters but those that an item of `grouped` names.",
         [sections("default grouped")],
     );
-    (GROUPED, table)
+    (TableId::of(GROUPED), table)
 }
 
 /// The sections that read back as `base` and `groups`.
@@ -57,7 +57,7 @@ fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
 
 /// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups.
 pub(crate) fn read(source: &Source) -> (Schedule, Vec<Group>) {
-    let section = Reader::open(source, GROUPED, &[GROUPED]);
+    let section = Reader::open(source, GROUPED, &[TableId::of(GROUPED)]);
     if !section.is_written() {
         return (read_at(source, "lr_schedule", false).1, Vec::new());
     }
@@ -91,7 +91,7 @@ pub(crate) fn read(source: &Source) -> (Schedule, Vec<Group>) {
 }
 
 fn read_at<'a>(source: &'a Source, path: &str, is_group: bool) -> (Reader<'a>, Schedule) {
-    let tables: &[&str] = if is_group { &[Schedule::PATH, GroupKeys::PATH] } else { &[Schedule::PATH] };
+    let tables = if is_group { &[Schedule::ID, GroupKeys::ID][..] } else { &[Schedule::ID] };
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
         None => Some(ScheduleType::default()),
@@ -100,7 +100,7 @@ fn read_at<'a>(source: &'a Source, path: &str, is_group: bool) -> (Reader<'a>, S
     let Some(kind) = kind else { return (reader, Schedule::default()) };
     let reader = reader.of_type(kind.word());
     let mut schedule = Schedule::read(&reader);
-    note_idle(&reader, source.table(Schedule::PATH), kind);
+    note_idle(&reader, kind);
     if kind == ScheduleType::WiseLayer {
         schedule = read_wise(&reader, schedule);
     } else {
@@ -124,10 +124,10 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
 }
 
 /// Says which of the given keys the type does not read; MindFormers takes them in silence.
-fn note_idle(reader: &Reader<'_>, table: &Table, kind: ScheduleType) {
+fn note_idle(reader: &Reader<'_>, kind: ScheduleType) {
     // -1 and 0 say what an absent length says.
     let says_nothing = |node: &Node| node.is_off() || *node == Node::Int(-1);
-    for row in reader.foreign(table) {
+    for row in reader.foreign::<Schedule>() {
         let is_scaled_schedule = row.key == "base_lr" && kind == ScheduleType::WiseLayer;
         if !is_scaled_schedule && reader.node(row.key).is_some_and(|node| !says_nothing(node)) {
             reader.note(row.key, format!("`{}` does not read it", kind.word()));

@@ -74,7 +74,7 @@ const PLANNED: &str =
     "TrainingStateMonitor MaxLogitsMonitor ProfileMonitor TrainFaultTolerance StressDetectCallBack";
 
 /// The table of each callback that is translated.
-pub(crate) fn tables() -> [(&'static str, Table); 4] {
+pub(crate) fn tables() -> [(TableId, Table); 4] {
     [
         EvalCallback::documented(),
         TrainCallback::documented(),

@@ -97,12 +97,9 @@ impl Class {
     }
 }
 
-/// What the documentation of the type that is described at `path` says of its classes.
-pub(super) fn about(path: &str) -> String {
-    let is_meant = |class: &&Class| {
-        path.strip_suffix(')').is_some_and(|path| path.ends_with(&format!(" ({}", class.word)))
-    };
-    let Some(class) = CLASSES.iter().find(is_meant) else { return String::new() };
+/// What the documentation of the type `word` says of its classes.
+pub(super) fn about(word: &str) -> String {
+    let Some(class) = CLASSES.iter().find(|class| class.word == word) else { return String::new() };
     let models = words(class.models).collect::<Vec<_>>().join("`, `");
     match class.config == class.word {
         true => format!(" `model.arch.type`: `{models}`."),

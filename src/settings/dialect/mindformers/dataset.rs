@@ -5,7 +5,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `train_dataset` and `eval_dataset`: other forms of their keys.
-    pub struct DatasetForms in "train_dataset (other forms)" {
+    pub struct DatasetForms in "train_dataset" forms {
         /// Both `reset_position_ids` and `reset_attention_mask`.
         eod_reset: bool = Numbers.default(false),
     }

@@ -6,7 +6,7 @@ use crate::settings::sections::moe::{PATH, RoutingPolicy};
 
 rows! {
     /// `moe_config`: other forms of its keys.
-    pub struct MixtureForms in "moe_config (other forms)" {
+    pub struct MixtureForms in "moe_config" forms {
         /// `True` demands an `expert_num` above 1.
         use_moe: Option<bool> = Host.optional(),
         /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.

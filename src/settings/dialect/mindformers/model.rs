@@ -7,7 +7,7 @@ use crate::settings::sections::model::{CHATGLM2, LLAMA, ModelType, PATH, is_else
 
 rows! {
     /// `model.model_config`: other forms of its keys.
-    pub struct ModelForms in "model.model_config (other forms)" {
+    pub struct ModelForms in "model.model_config" forms {
         /// `False` gives each query head a key and value head of its own.
         multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Factor of `theta`.
@@ -57,7 +57,7 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
         return ModelForms::default();
     };
     let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());
-    for row in reader.foreign(source.table(ModelForms::PATH)) {
+    for row in reader.foreign::<ModelForms>() {
         if reader.asks(row.key) {
             reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
         }

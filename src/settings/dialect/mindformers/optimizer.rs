@@ -6,7 +6,7 @@ use crate::settings::sections::schedule::GROUPED;
 
 rows! {
     /// `optimizer`: other forms of its keys, and the learning rate, which a schedule has.
-    pub struct OptimizerForms in "optimizer (other forms)" {
+    pub struct OptimizerForms in "optimizer" forms {
         /// Decay of the first moment, where `betas` is absent: 0.9.
         beta1: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.8"),
         /// Decay of the second moment, where `betas` is absent: 0.999.

@@ -4,7 +4,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `parallel.parallel_optimizer_config`: another form of its keys.
-    pub struct ShardForms in "parallel.parallel_optimizer_config (other forms)" {
+    pub struct ShardForms in "parallel.parallel_optimizer_config" forms {
         /// MindSpore's word for all of it: `level2` is `gradient_accumulation_shard: True`, `level3` is
         /// `recompute_config.parallel_optimizer_comm_recompute: True`, `level1` neither.
         optimizer_level: Option<OptimizerLevel> = Host.optional(),

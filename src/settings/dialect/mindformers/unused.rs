@@ -3,47 +3,52 @@
 use super::classes::OUTSIDE;
 use crate::settings::engine::*;
 
-/// Such keys, by the section that they are in.
-pub(crate) const UNUSED: &[(&str, &[Other])] = &[
-    ("", RUN),
-    ("runner_config", RUNNER_CONFIG),
-    ("runner_wrapper", RUNNER_WRAPPER),
-    ("monitor_config", MONITOR_CONFIG),
-    ("monitor_config.stable_rank_config", STABLE_RANK),
-    ("optimizer", OPTIMIZER),
-    ("lr_schedule", LR_SCHEDULE),
-    ("model.model_config", MODEL_CONFIG),
-    ("model.model_config.pet_config", PET_CONFIG),
-    ("moe_config", MOE_CONFIG),
-    ("train_dataset", TRAIN_DATASET),
-    ("train_dataset.tokenizer", TOKENIZER),
-    ("train_dataset.data_loader", DATA_LOADER),
-    ("train_dataset.data_loader.config", MEGATRON),
-    ("metric", METRIC),
-    ("tensorboard", TENSORBOARD),
-    ("context", CONTEXT),
-    ("parallel_config", PARALLEL_CONFIG),
-    ("parallel", PARALLEL),
-    ("parallel.parallel_optimizer_config", PARALLEL_OPTIMIZER_CONFIG),
-    ("parallel.pipeline_config", PIPELINE_CONFIG),
-    ("callbacks.MFLossMonitor", LOSS_MONITOR),
-    ("callbacks.CheckpointMonitor", CHECKPOINT_MONITOR),
-    ("callbacks.ColdHotExpertMonitor", COLD_HOT_MONITOR),
-    ("callbacks.SummaryMonitor", SUMMARY_MONITOR),
-    ("callbacks.TopkBiasBalanceCallback", TOPK_BIAS_CALLBACK),
-    ("model.model_config (LlamaConfig)", LLAMA),
-    ("model.model_config (GPT2Config)", GPT2),
-    ("model.model_config (ChatGLM2Config)", CHATGLM2),
-    ("model.model_config (TelechatConfig)", TELECHAT),
-    ("model.model_config (Baichuan2_7BConfig)", BAICHUAN),
-    ("model.model_config (Baichuan_13BConfig)", BAICHUAN),
-    ("model.model_config (Baichuan2_13BConfig)", BAICHUAN),
-    ("model.model_config (BloomConfig)", BLOOM),
-    ("model.model_config (WizardCoderConfig)", WIZARD_CODER),
-    ("model.model_config (PanguAlphaConfig)", PANGU_ALPHA),
-    ("model.model_config (DeepseekV3Config)", DEEPSEEK),
-    ("model.model_config (DeepseekV2Config)", DEEPSEEK),
+/// Such keys, by the table that they are in.
+pub(crate) const UNUSED: &[(TableId, &[Other])] = &[
+    (TableId::of(""), RUN),
+    (TableId::of("runner_config"), RUNNER_CONFIG),
+    (TableId::of("runner_wrapper"), RUNNER_WRAPPER),
+    (TableId::of("monitor_config"), MONITOR_CONFIG),
+    (TableId::of("monitor_config.stable_rank_config"), STABLE_RANK),
+    (TableId::of("optimizer"), OPTIMIZER),
+    (TableId::of("lr_schedule"), LR_SCHEDULE),
+    (TableId::of("model.model_config"), MODEL_CONFIG),
+    (TableId::of("model.model_config.pet_config"), PET_CONFIG),
+    (TableId::of("moe_config"), MOE_CONFIG),
+    (TableId::of("train_dataset"), TRAIN_DATASET),
+    (TableId::of("train_dataset.tokenizer"), TOKENIZER),
+    (TableId::of("train_dataset.data_loader"), DATA_LOADER),
+    (TableId::of("train_dataset.data_loader.config"), MEGATRON),
+    (TableId::of("metric"), METRIC),
+    (TableId::of("tensorboard"), TENSORBOARD),
+    (TableId::of("context"), CONTEXT),
+    (TableId::of("parallel_config"), PARALLEL_CONFIG),
+    (TableId::of("parallel"), PARALLEL),
+    (TableId::of("parallel.parallel_optimizer_config"), PARALLEL_OPTIMIZER_CONFIG),
+    (TableId::of("parallel.pipeline_config"), PIPELINE_CONFIG),
+    (TableId::of("callbacks.MFLossMonitor"), LOSS_MONITOR),
+    (TableId::of("callbacks.CheckpointMonitor"), CHECKPOINT_MONITOR),
+    (TableId::of("callbacks.ColdHotExpertMonitor"), COLD_HOT_MONITOR),
+    (TableId::of("callbacks.SummaryMonitor"), SUMMARY_MONITOR),
+    (TableId::of("callbacks.TopkBiasBalanceCallback"), TOPK_BIAS_CALLBACK),
+    (of_type("LlamaConfig"), LLAMA),
+    (of_type("GPT2Config"), GPT2),
+    (of_type("ChatGLM2Config"), CHATGLM2),
+    (of_type("TelechatConfig"), TELECHAT),
+    (of_type("Baichuan2_7BConfig"), BAICHUAN),
+    (of_type("Baichuan_13BConfig"), BAICHUAN),
+    (of_type("Baichuan2_13BConfig"), BAICHUAN),
+    (of_type("BloomConfig"), BLOOM),
+    (of_type("WizardCoderConfig"), WIZARD_CODER),
+    (of_type("PanguAlphaConfig"), PANGU_ALPHA),
+    (of_type("DeepseekV3Config"), DEEPSEEK),
+    (of_type("DeepseekV2Config"), DEEPSEEK),
 ];
+
+/// Those of models of one type.
+const fn of_type(word: &'static str) -> TableId {
+    TableId::of("model.model_config").of_type(word)
+}
 
 const RUN: &[Other] = &[
     keys(
@@ -414,7 +419,7 @@ const DEEPSEEK: &[Other] = &[
 ];
 
 /// Sections of MindFormers none of whose keys is used.
-pub(crate) fn tables() -> [(&'static str, Table); 5] {
+pub(crate) fn tables() -> [(TableId, Table); 5] {
     let trainer = [
         keys("model_name").ignored("a name for MindFormers' logs"),
         keys("type").refused(
@@ -441,24 +446,27 @@ pub(crate) fn tables() -> [(&'static str, Table); 5] {
                 read.";
     let export = [keys("tensor_format").refused(Passes::Words("npy"), "write `tensor_format: npy`")];
     [
-        ("model.arch", Table::unused(&about_classes(), arch)),
-        ("train_dataset_task", Table::unused(task, [sections("dataset_config type")])),
+        (TableId::of("model.arch"), Table::unused(&about_classes(), arch)),
+        (TableId::of("train_dataset_task"), Table::unused(task, [sections("dataset_config type")])),
         (
-            "callbacks.SummaryMonitor.export_options",
+            TableId::of("callbacks.SummaryMonitor.export_options"),
             Table::unused("`export_options` of a `SummaryMonitor`.", export),
         ),
         (
-            "trainer",
+            TableId::of("trainer"),
             Table::unused("`trainer`: which of MindFormers' trainers to use; there is one.", trainer),
         ),
-        ("swap_config", Table::unused("`swap_config`: activations kept in the host's memory.", swap)),
+        (
+            TableId::of("swap_config"),
+            Table::unused("`swap_config`: activations kept in the host's memory.", swap),
+        ),
     ]
 }
 
 /// Checks the sections that nothing else opens.
 pub(super) fn check(source: &Source) {
     for path in ["trainer", "swap_config"] {
-        Reader::open(source, path, &[path]);
+        Reader::open(source, path, &[TableId::of(path)]);
     }
 }
 

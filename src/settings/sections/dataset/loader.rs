@@ -124,9 +124,8 @@ const PLANNED: &str = "TFRecordDataset MultiSourceDataLoader BaseMultiModalDataL
 pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
     let loader_path = format!("{path}.data_loader");
     let kind = find_type(source, path, &format!("{loader_path}.type"))?;
-    let table = Loader::table();
-    let reader = Reader::open(source, &loader_path, &[Loader::PATH]).of_type(kind.word());
-    for row in reader.foreign(&table) {
+    let reader = Reader::open(source, &loader_path, &[Loader::ID]).of_type(kind.word());
+    for row in reader.foreign::<Loader>() {
         // A folder that a flag of the launcher names does no harm.
         if kind == LoaderType::CargoRegistry && row.key == "dataset_dir" {
             reader.ignore(&["dataset_dir"]);

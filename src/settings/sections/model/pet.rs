@@ -133,7 +133,7 @@ fn read_at(source: &Source, path: &str) -> Pet {
         source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
         return Pet::default();
     }
-    let section = Reader::open(source, path, &[Pet::PATH]);
+    let section = Reader::open(source, path, &[Pet::ID]);
     let mut pet = Pet::read(&section);
     if pet.target_modules.is_empty() {
         pet.target_modules.extend(default_targets(source).map(str::to_string));

@@ -118,12 +118,10 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
 
 /// The parameters in the section `key` that `method`, written `word`, takes; faults for others.
 fn read_parameters(reader: &Reader<'_>, key: &'static str, method: Method, word: &str) -> Option<Scaling> {
-    let table = Scaling::table();
     let path = reader.path(key);
-    let section = Reader::open(reader.source, &path, &[Scaling::PATH]).of_type(method.word());
-    let wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
-    for key in wrong {
-        section.fault(key, format!("unknown key; {}", takes(method, word)));
+    let section = Reader::open(reader.source, &path, &[Scaling::ID]).of_type(method.word());
+    for row in section.foreign::<Scaling>() {
+        section.fault(row.key, format!("unknown key; {}", takes(method, word)));
     }
     let parameters = Scaling { kind: method, ..Scaling::read(&section) };
     reader.source.is_sound(&path).then_some(parameters)

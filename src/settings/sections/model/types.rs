@@ -247,14 +247,13 @@ impl Setting for ModelType {
 }
 
 /// A table for each type: what it is.
-pub(crate) fn tables() -> impl Iterator<Item = (&'static str, Table)> {
-    // Paths of tables live as long as the program, as the list of tables does, which is made once.
+pub(crate) fn tables() -> impl Iterator<Item = (TableId, Table)> {
     TYPES.iter().map(|entry| {
         let shares = match entry.base == entry.word {
             true => String::new(),
             false => format!(" It reads the keys of `{}`.", entry.base),
         };
-        (&*super::type_path(entry.word).leak(), Table::unused(&format!("{}{shares}", entry.about), []))
+        (Model::ID.of_type(entry.word), Table::unused(&format!("{}{shares}", entry.about), []))
     })
 }
 

@@ -54,7 +54,7 @@ impl Choice {
         reader.source.note(format!("Formative {key}: {{{}}}", entries.join(", ")));
         for chosen in patterns {
             if let Some(why) = self.idle(chosen, parts) {
-                reader.source.note(format!("{}.{key}: {why}", Recompute::PATH));
+                reader.source.note(format!("{}.{key}: {why}", super::PATH));
             }
         }
     }

@@ -164,15 +164,14 @@ pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossS
 }
 
 fn section(source: &Source, path: &str) -> Option<LossScale> {
-    let table = LossScale::table();
-    let reader = Reader::open(source, path, &[LossScale::PATH]);
+    let reader = Reader::open(source, path, &[LossScale::ID]);
     let Some(kind) = reader.kind::<LossScaleKind>("type", "") else {
         reader.missing("type", LossScaleKind::kind().expected());
         return None;
     };
     let reader = reader.of_type(kind.word());
     let mut scale = LossScale::read(&reader);
-    for row in reader.foreign(&table) {
+    for row in reader.foreign::<LossScale>() {
         reader.fault(row.key, format!("belongs to `type: {}`; remove it", row.types.join("` or `")));
     }
     scale.fill(&reader);
