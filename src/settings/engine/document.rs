@@ -121,10 +121,11 @@ impl Document {
     /// An error about the value at `path`, at the place where it was written.
     pub fn error(&self, path: &str, message: impl std::fmt::Display) -> Error {
         let path = self.written(path);
-        let origin = self
-            .flag(&path)
-            .map_or_else(|| format!("{}: {path}", self.layers.place(&path)), |one| one.flag.clone());
-        Error::config(origin.trim_end_matches(": "), message)
+        let (place, key) = match self.flag(&path) {
+            Some(one) => (one.flag.clone(), path[one.path.len()..].trim_start_matches('.')),
+            None => (self.layers.place(&path), path.as_str()),
+        };
+        Error::config(format!("{place}: {key}").trim_end_matches(": "), message)
     }
 
     /// The line of the file on which the value at `path` was written; 0 where a flag set it.

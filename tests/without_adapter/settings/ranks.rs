@@ -193,7 +193,7 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
             vec![PARALLEL, "--parallel_config={pipeline_stage: 2}", "--parallel_config.data_parallel=2", STAGES],
             4,
             "--parallel_config.micro_batch_num: makes more micro-batches a step than can be accumulated; lower the degrees\n\
-             --parallel_config: `2` is not built yet: each rank has all layers; write `pipeline_stage: 1` and a larger data_parallel, \
+             --parallel_config: pipeline_stage: `2` is not built yet: each rank has all layers; write `pipeline_stage: 1` and a larger data_parallel, \
              or add `--as-single`"
                 .to_string(),
         ),
@@ -235,12 +235,12 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
     assert_eq!((plan.layout.expert_part(), plan.layout.expert_group().ranks), (2, vec![4, 5, 6, 7]));
     assert_eq!(
         spread("data_parallel: 8, expert_parallel: 3"),
-        "--parallel_config: 3 does not divide data_parallel 8; write an `expert_parallel` that does"
+        "--parallel_config: expert_parallel: 3 does not divide data_parallel 8; write an `expert_parallel` that does"
     );
     let many = ["--parallel_config={data_parallel: 16, expert_parallel: 16}", &experts];
     assert_eq!(
         answer(&[&[PARALLEL], &many[..]].concat(), 16),
-        "--parallel_config: 16 ranks cannot share 8 experts evenly; write an `expert_parallel` that divides their number"
+        "--parallel_config: expert_parallel: 16 ranks cannot share 8 experts evenly; write an `expert_parallel` that divides their number"
     );
     // A dense model has none to spread.
     let (plan, notices) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}"], 6, 8);
@@ -393,7 +393,7 @@ fn degrees_that_are_not_built_are_planned() {
     );
     assert_eq!(
         answer(&[PARALLEL, "--parallel_config={data_parallel: 2, context_parallel: 4}"], 8),
-        "--parallel_config: `4` is not built: a sequence stays on one rank; write `context_parallel: 1`, and \
+        "--parallel_config: context_parallel: `4` is not built: a sequence stays on one rank; write `context_parallel: 1`, and \
          `recompute_config.recompute: True` where memory is short"
     );
 }
