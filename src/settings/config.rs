@@ -128,9 +128,9 @@ fn text_of(path: &Path) -> Result<String> {
 
 fn resolve(text: &str, file: &Path, overrides: &[Override], purpose: Purpose) -> Result<RunConfig> {
     let read = |overrides: &[Override]| read(text, file, overrides, purpose);
-    read(overrides).map_err(|errors| {
+    read(overrides).map_err(|faults| {
         let again = |overrides: &[Override]| read(overrides).err().unwrap_or_default();
-        Error::all(name_flags(errors, file, overrides, again))
+        Error::all(name_flags(faults, overrides, again))
     })
 }
 
@@ -139,11 +139,11 @@ fn read(
     file: &Path,
     overrides: &[Override],
     purpose: Purpose,
-) -> std::result::Result<RunConfig, Vec<Error>> {
+) -> std::result::Result<RunConfig, Vec<Fault>> {
     let bases = (!matches!(purpose, Purpose::RunFolder)).then_some(BASES);
     let sources = &sections::dataset::SOURCES;
-    let document =
-        Document::parse(text, file, overrides, NAMES, bases, sources).map_err(|error| vec![error])?;
+    let document = Document::parse(text, file, overrides, NAMES, bases, sources)
+        .map_err(|error| vec![Fault::of_document(error)])?;
     let mut source = Source::new(document, NAMES, tables());
     dialect::translate(&mut source);
     if bases.is_none() && source.node(BASES).is_some() {
@@ -171,6 +171,6 @@ fn read(
             let (data_faults, unsupported) = (errors(faults.data_faults), errors(faults.unsupported));
             Ok(RunConfig { plan, notices, data_faults, unsupported, uses_parallel })
         }
-        _ => Err(faults.list.into_iter().map(|fault| fault.error).collect()),
+        _ => Err(faults.list),
     }
 }

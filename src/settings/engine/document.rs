@@ -141,6 +141,11 @@ impl Document {
         format!("{written}{}", &path[read.len()..])
     }
 
+    /// The same, unless a flag wrote it.
+    pub fn written_in_file(&self, path: &str) -> Option<String> {
+        Some(self.written(path)).filter(|path| self.flag(path).is_none())
+    }
+
     /// The override that set the value at `path`, written so, if one did.
     fn flag(&self, path: &str) -> Option<&Override> {
         self.overrides.iter().rev().find(|one| is_below(path, &one.path))

@@ -9,8 +9,17 @@ pub(crate) struct Fault {
     pub path: String,
     /// The line of the file that it was written on; 0 for one that a flag set.
     pub line: usize,
+    /// The dotted path under which a file writes it; nothing where a flag does, or where no file could be read.
+    pub written: Option<String>,
     /// The line for the user.
     pub error: Error,
+}
+
+impl Fault {
+    /// What keeps the whole document from being read.
+    pub fn of_document(error: Error) -> Self {
+        Self { path: String::new(), line: 0, written: None, error }
+    }
 }
 
 /// Everything found so far.
@@ -24,7 +33,7 @@ pub(crate) struct Faults {
     pub unsupported: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,
-    /// Keys that do something else than in MindFormers, and what.
+    /// Notices, each once.
     texts: Vec<String>,
     /// Keys without meaning here, as (line, section, key).
     ignored: Vec<(usize, String, String)>,

@@ -18,7 +18,6 @@ use super::names::Names;
 use super::node::Node;
 use super::path::{is_below, join, parent_and_key};
 use super::table::{Table, TableId};
-use crate::error::Error;
 use std::cell::RefCell;
 
 /// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
@@ -72,30 +71,30 @@ impl Source {
 
     /// Reports a fault of the value at `path`.
     pub fn fault(&self, path: &str, message: impl std::fmt::Display) {
-        self.add(path, self.document.error(path, message));
+        self.add(self.fault_at(path, message));
     }
 
     /// Reports a fault of what was written for `origin`, where the value is read at `path`.
     pub fn fault_of(&self, path: &str, origin: &str, message: impl std::fmt::Display) {
-        let fault =
-            Fault { path: path.to_string(), ..self.fault_at(origin, self.document.error(origin, message)) };
+        let fault = Fault { path: path.to_string(), ..self.fault_at(origin, message) };
         self.faults.borrow_mut().list.push(fault);
     }
 
     /// Reports that `key` is missing in the section at `path`.
     pub fn missing(&self, path: &str, key: &str, message: impl std::fmt::Display) {
-        self.add(&join(path, key), self.document.error(path, message));
+        let key = join(path, key);
+        self.add(Fault { line: self.document.line(&key), path: key, ..self.fault_at(path, message) });
     }
 
     /// Reports what at `path` keeps the data from being loaded; everything else of the run can be decided without it.
     pub fn data_fault(&self, path: &str, message: impl std::fmt::Display) {
-        let fault = self.fault_at(path, self.document.error(path, message));
+        let fault = self.fault_at(path, message);
         self.faults.borrow_mut().data_faults.push(fault);
     }
 
     /// Reports what at `path` can be planned for and not be trained yet.
     pub fn unsupported(&self, path: &str, message: impl std::fmt::Display) {
-        let fault = self.fault_at(path, self.document.error(path, message));
+        let fault = self.fault_at(path, message);
         self.faults.borrow_mut().unsupported.push(fault);
     }
 
@@ -193,16 +192,20 @@ impl Source {
         }
     }
 
-    fn add(&self, path: &str, error: Error) {
-        let repeats = |fault: &Fault| fault.error.to_string() == error.to_string();
-        if !self.faults.borrow().list.iter().any(repeats) {
-            let fault = self.fault_at(path, error);
-            self.faults.borrow_mut().list.push(fault);
+    fn add(&self, fault: Fault) {
+        let Faults { list, .. } = &mut *self.faults.borrow_mut();
+        if list.iter().all(|known| known.error.to_string() != fault.error.to_string()) {
+            list.push(fault);
         }
     }
 
-    fn fault_at(&self, path: &str, error: Error) -> Fault {
-        Fault { path: path.to_string(), line: self.document.line(path), error }
+    fn fault_at(&self, path: &str, message: impl std::fmt::Display) -> Fault {
+        Fault {
+            path: path.to_string(),
+            line: self.document.line(path),
+            written: self.document.written_in_file(path),
+            error: self.document.error(path, message),
+        }
     }
 }
 

@@ -76,6 +76,22 @@ const FLAGS: &str = "
 = --seed: `[` is not a valid value: did not find expected node content
 ";
 
+#[test]
+fn a_flag_that_makes_a_key_of_a_base_wrong_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base.yaml");
+    std::fs::write(&base, BASE).unwrap();
+    let child = format!("base_config: {}\nseed: 3\n", base.display());
+    assert_eq!(
+        message(&child, &["--seed=4", "--model.model_config.hidden_size=50"]),
+        "--model.model_config.hidden_size: model.model_config.num_heads: 4 heads do not divide hidden_size 50; change one of \
+         them or give `head_dim`"
+    );
+    std::fs::write(&base, BASE.replace("num_heads: 4", "num_heads: 5")).unwrap();
+    let line = message(&child, &["--seed=4"]);
+    assert!(line.starts_with(&format!("{}:8: model.model_config.num_heads: ", base.display())), "{line}");
+}
+
 /// The files that a run reads.
 fn sources(text: &str, arguments: &[&str]) -> Vec<String> {
     let loader = resolve(text, arguments).unwrap_or_else(|error| panic!("{error}")).0.train_dataset.loader;
