@@ -75,6 +75,12 @@ impl<'a> Reader<'a> {
         rows.iter().filter(|row| !self.reads(&row.types) && self.has(row.key))
     }
 
+    /// Refuses `key`, which sections of `types` read, and this one does not.
+    pub fn refuse(&self, key: &str, types: &[&str]) {
+        let (types, own) = (types.join("` or `"), self.kinds.first().unwrap_or(&""));
+        self.fault(key, format!("is a key of `type: {types}`, not of `{own}`; remove it"));
+    }
+
     /// `node`, the value of `key`, as a `T`; reports what it is instead.
     pub fn convert<T: Setting>(&self, key: &str, node: &Node) -> Option<T> {
         let value = T::from_node(node);

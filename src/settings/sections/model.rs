@@ -58,11 +58,8 @@ pub(crate) fn read(source: &Source) -> Model {
     }
     let foreign = reader.foreign::<Model>().filter(|row| reader.asks(row.key));
     let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
-    for row in others {
-        reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
-    }
-    let of_latent: Vec<&str> = of_latent.iter().map(|row| row.key).collect();
-    latent::refuse(&reader, &of_latent);
+    others.iter().for_each(|row| reader.refuse(row.key, &row.types));
+    latent::refuse(&reader, &of_latent.iter().map(|row| row.key).collect::<Vec<_>>());
     let mut model = Model::read(&reader);
     if model.pet_config.is_none() {
         pet::note_absence(source);

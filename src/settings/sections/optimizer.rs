@@ -191,13 +191,12 @@ pub(crate) fn read(source: &Source) -> Optimizer {
     let reader = reader.of_type(kind.word());
     let mut optimizer = Optimizer::read(&reader);
     for row in reader.foreign::<Optimizer>() {
-        let remedy = match row.key {
-            "betas" | "eps" if kind == OptimizerType::Muon => {
-                format!("Muon has no such key; write `adamw_{}`", row.key)
+        match row.key {
+            key @ ("betas" | "eps") if kind == OptimizerType::Muon => {
+                reader.fault(key, format!("Muon has no such key; write `adamw_{key}`"));
             }
-            _ => format!("belongs to `type: {}`; remove it", row.types.join("` or `")),
-        };
-        reader.fault(row.key, remedy);
+            key => reader.refuse(key, &row.types),
+        }
     }
     if let OptimizerKind::Sgd(sgd) = optimizer.config().kind {
         let fits = !sgd.nesterov || (sgd.momentum > 0.0 && sgd.dampening == 0.0);

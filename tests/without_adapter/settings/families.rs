@@ -90,13 +90,13 @@ fn what_a_family_does_not_have_is_refused() {
 
 const REFUSED: &str = "
 + GPT2Config, theta: 1e4
-= theta: has no meaning for `GPT2Config`; remove it
+= theta: is a key of `type: LlamaConfig`, not of `GPT2Config`; remove it
 + GPT2Config, n_kv_heads: 4
-= n_kv_heads: has no meaning for `GPT2Config`; remove it
+= n_kv_heads: is a key of `type: LlamaConfig`, not of `GPT2Config`; remove it
 + GPT2Config, qk_layernorm: True
-= qk_layernorm: has no meaning for `GPT2Config`; remove it
+= qk_layernorm: is a key of `type: LlamaConfig`, not of `GPT2Config`; remove it
 + LlamaConfig, expand_ratio: 4
-= expand_ratio: has no meaning for `LlamaConfig`; remove it
+= expand_ratio: is a key of `type: GPT2Config`, not of `LlamaConfig`; remove it
 + GPT2Config, qkv_has_bias: False
 = qkv_has_bias: not built yet (found `False`); write `True`
 + GPT2Config, normalization: RMSNorm
@@ -104,13 +104,13 @@ const REFUSED: &str = "
 + GPT2Config, add_bias_linear: False
 = add_bias_linear: not built yet (found `False`); write `True`
 + LlamaConfig, rope_ratio: 2.0
-= rope_ratio: has no meaning for `LlamaConfig`; remove it
+= rope_ratio: is a key of `type: ChatGLM2Config`, not of `LlamaConfig`; remove it
 + LlamaConfig, kv_lora_rank: 16
 = kv_lora_rank: is about latent attention; write `type: DeepseekV3Config`, or remove it
 + GPT2Config, multi_latent_attention: True, q_lora_rank: 16, v_head_dim: 8
 = multi_latent_attention: is about latent attention; write `type: DeepseekV3Config`, or remove it and `q_lora_rank`, `v_head_dim`
 + LlamaConfig, multi_query_attention: True
-= multi_query_attention: has no meaning for `LlamaConfig`; remove it
+= multi_query_attention: is a key of `type: ChatGLM2Config`, not of `LlamaConfig`; remove it
 + GPT2Config, hidden_act: silu
 = hidden_act: not built yet (found `silu`); write `hidden_act: gelu_new`
 + LlamaConfig, hidden_act: gelu

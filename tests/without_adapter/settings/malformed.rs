@@ -85,9 +85,9 @@ const MALFORMED: &str = r#"
 +runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 0.5}}
 = x.yaml:1: runner_wrapper.scale_sense.scale_factor: expected a number from 1 to 65536, found `0.5`
 +runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, max_scale_window: 1000}}
-= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: belongs to `type: AdaptiveLossScaleUpdateCell`; remove it
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: is a key of `type: AdaptiveLossScaleUpdateCell`, not of `DynamicLossScaleUpdateCell`; remove it
 +runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, scale_window: 1000}}
-= x.yaml:1: runner_wrapper.scale_sense.scale_window: belongs to `type: DynamicLossScaleUpdateCell` or `AdaptiveLossScaleUpdateCell`; remove it
+= x.yaml:1: runner_wrapper.scale_sense.scale_window: is a key of `type: DynamicLossScaleUpdateCell` or `AdaptiveLossScaleUpdateCell`, not of `FixedLossScaleUpdateCell`; remove it
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 20}}
 = x.yaml:1: runner_wrapper.scale_sense.max_scale_window: a largest window of 20 is not above min_scale_window 20
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 150}}

@@ -19,7 +19,10 @@ fn what_cannot_be_is_one_line() {
     let found = gpt2(("expert_num: 8", ""));
     assert!(found.ends_with("moe_config.expert_num: only Llama's layers can hold experts; write `type: LlamaConfig`, or 1 here"), "{found}");
     let found = gpt2(("", "mtp_depth: 1"));
-    assert!(found.ends_with("mtp_depth: has no meaning for `GPT2Config`; remove it"), "{found}");
+    assert!(
+        found.ends_with("mtp_depth: is a key of `type: LlamaConfig`, not of `GPT2Config`; remove it"),
+        "{found}"
+    );
 }
 
 /// Keys of `moe_config` beside `expert_num: 8`. What holds of every row is tested in `src/settings/tests.rs`.

@@ -53,7 +53,7 @@ fn muon_has_keys_of_its_own() {
     assert_answers(MUON, |_, keys| message(&with(&format!("\n{keys}")), &[]));
     assert_eq!(
         message(&BASE.replace("  type: AdamW", "  type: AdamW\n  ns_steps: 5"), &[]),
-        "x.yaml:15: optimizer.ns_steps: belongs to `type: Muon`; remove it"
+        "x.yaml:15: optimizer.ns_steps: is a key of `type: Muon`, not of `AdamW`; remove it"
     );
 }
 
@@ -75,7 +75,7 @@ const SGD: &str = "
 +  dampening: 0.1
 = x.yaml:15: optimizer.nesterov: needs a `momentum` above 0, and no `dampening`
 +  betas: [0.9, 0.95]
-= x.yaml:15: optimizer.betas: belongs to `type: AdamW` or `FusedAdamWeightDecay` or `FP32StateAdamWeightDecay` or `AdamWeightDecayX`; remove it
+= x.yaml:15: optimizer.betas: is a key of `type: AdamW` or `FusedAdamWeightDecay` or `FP32StateAdamWeightDecay` or `AdamWeightDecayX`, not of `SGD`; remove it
 ";
 
 const MUON: &str = "

@@ -57,11 +57,8 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
         return ModelForms::default();
     };
     let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());
-    for row in reader.foreign::<ModelForms>() {
-        if reader.asks(row.key) {
-            reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
-        }
-    }
+    let foreign = reader.foreign::<ModelForms>().filter(|row| reader.asks(row.key));
+    foreign.for_each(|row| reader.refuse(row.key, &row.types));
     let forms = ModelForms::read(&reader);
     note_types(&reader, &forms);
     tie(source, &forms);

@@ -20,8 +20,8 @@ const SHARED: &[&str] =
 /// Moves every such key.
 pub(super) fn gather(source: &mut Source) {
     clip_without_wrapper(source);
-    let mixture = [Moe::table(), MixtureForms::table()];
-    let of_mixture: Vec<&str> = mixture.iter().flat_map(|table| &table.rows).map(|row| row.key).collect();
+    let mixture = [Moe::ID, MixtureForms::ID].into_iter().filter_map(|id| source.table(id));
+    let of_mixture: Vec<&str> = mixture.flat_map(|table| &table.rows).map(|row| row.key).collect();
     for (from, to, keys) in MOVED.into_iter().chain([("model.model_config", "moe_config", &of_mixture[..])]) {
         keys.iter().for_each(|key| move_key(source, &join(from, key), &join(to, key)));
     }

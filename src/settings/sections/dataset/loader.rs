@@ -130,12 +130,12 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
         if kind == LoaderType::CargoRegistry && row.key == "dataset_dir" {
             reader.ignore(&["dataset_dir"]);
         } else {
-            reader.fault(row.key, format!("`{}` has no such key; remove it", kind.word()));
+            reader.refuse(row.key, &row.types);
         }
     }
     if kind != LoaderType::Megatron {
         for key in ["config", "datasets_type"].into_iter().filter(|key| reader.has(key)) {
-            reader.fault(key, format!("`{}` has no such key; remove it", kind.word()));
+            reader.refuse(key, &[MEGATRON]);
         }
     }
     let mut loader = Loader::read(&reader);

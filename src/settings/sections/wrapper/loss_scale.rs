@@ -171,9 +171,7 @@ fn section(source: &Source, path: &str) -> Option<LossScale> {
     };
     let reader = reader.of_type(kind.word());
     let mut scale = LossScale::read(&reader);
-    for row in reader.foreign::<LossScale>() {
-        reader.fault(row.key, format!("belongs to `type: {}`; remove it", row.types.join("` or `")));
-    }
+    reader.foreign::<LossScale>().for_each(|row| reader.refuse(row.key, &row.types));
     scale.fill(&reader);
     Some(scale)
 }
