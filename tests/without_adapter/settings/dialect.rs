@@ -168,7 +168,9 @@ fn what_is_not_built_is_one_line_each() {
     {
         let lines = answers(file, flags, false);
         assert!(
-            lines.iter().any(|line| line.ends_with("pet_config: pet_type: `ptuning2` is not built yet; write lora")),
+            lines
+                .iter()
+                .any(|line| line.ends_with("pet_config: pet_type: `ptuning2` is not built yet; write lora")),
             "{lines:?}"
         );
     }
