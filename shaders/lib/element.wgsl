@@ -6,7 +6,7 @@
 // adapters whose conversion was found to give the same bits (src/gpu/device/half.rs).
 //
 // Widening is exact, but an adapter may take subnormal halves for zeros, in unpack2x16float as in a conversion from f16. Where it
-// was found to (the same file), `integer_widening` makes the bits in integers.
+// was found to (src/gpu/device/widening.rs), `integer_widening` makes the bits in integers.
 
 @if(native_f16) enable f16;
 

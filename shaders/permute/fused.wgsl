@@ -10,7 +10,7 @@
 // the same bits. permute, permute_backward, combine: a workgroup stays within one row and an invocation computes 4
 // columns, so places and gates are loaded from uniform addresses. combine_backward: one workgroup per row; software
 // tier: one invocation (lib/reduce). Numerics: f32 between load and store; products are added by fma here and in
-// composed.wgsl, so that both give the same bits.
+// benches/unfused/permute.wgsl, so that both give the same bits.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -18,7 +18,7 @@ import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::tile::LANES;
 
 const NONE: u32 = 0xffffffffu;
-const CLEARED: u32 = 16u; // gates that each extra item of combine_backward clears; ops/permute/fused.rs has the same
+const CLEARED: u32 = 16u; // gates that each extra item of combine_backward clears; ops/permute.rs has the same
 
 struct Params {
     tokens: u32, // N

@@ -1,4 +1,4 @@
-//! What runs in the backward pass, and in which order; the numbers are checked in `tests/tape.rs`.
+//! What runs in the backward pass, and in which order; the numbers are checked in `tests/kernels/tape.rs`.
 
 use super::{Parameter, Tape};
 use crate::element::Element::{F32, U32};
