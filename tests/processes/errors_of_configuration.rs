@@ -68,7 +68,7 @@ fn errors_on_the_command_line() {
                 "--moe_config.expert_num=4",
                 "--callbacks=[{type: TopkBiasBalanceCallback, expert_num: 8, mtp_depth: 0}]",
             ],
-            &["--callbacks: `expert_num` is `8`, but the model's is `4`; make them equal"],
+            &["--callbacks: 0.expert_num: `expert_num` is `8`, but the model's is `4`; make them equal"],
         ),
         (
             "a window longer than the data",

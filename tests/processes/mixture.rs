@@ -162,5 +162,9 @@ fn dropless_runs_report_zero_and_other_models_are_refused() {
     }
     let other = tempfile::tempdir().expect("a folder");
     let ended = train(&grouped, other.path(), EXPERTS + 1);
-    assert_refused("another model", &ended, &["callbacks: `expert_num` is `6`, but the model's is `5`"]);
+    assert_refused(
+        "another model",
+        &ended,
+        &["callbacks: 0.expert_num: `expert_num` is `6`, but the model's is `5`"],
+    );
 }
