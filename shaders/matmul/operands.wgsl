@@ -5,9 +5,11 @@
 //   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
 //   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
 //                      the workgroup sums over all rows of that expert
+// With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
 
 import package::lib::element::{Packed, load4, store4};
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
+@if(nf4 || int8) import package::lib::quantised::{block_of, widened, word_of_codes};
 import package::lib::row::keep_inside;
 
 struct Params {
@@ -32,7 +34,8 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<Packed>;
-@group(0) @binding(2) var<storage, read> b: array<Packed>;
+@if(!nf4 && !int8) @group(0) @binding(2) var<storage, read> b: array<Packed>;
+@if(nf4 || int8) @group(0) @binding(2) var<storage, read> b: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<Output>;
 @if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N)
 @if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
@@ -96,6 +99,14 @@ fn product_of(workgroup: vec3<u32>) -> Product {
         params.b_offset + first * params.b_stride,
         params.y_offset + workgroup.x * params.matrix_stride,
     );
+}
+
+// Group `at` of `b`.
+@if(!nf4 && !int8) fn load_b4(at: u32) -> vec4<f32> { return load4(b[at]); }
+@if(nf4 || int8)
+fn load_b4(at: u32) -> vec4<f32> {
+    let block = block_of(at);
+    return widened(at, b[block], b[block + word_of_codes(at)]);
 }
 
 // Location of the result. Read once, before the epilogues: drivers may reload a uniform in every branch.

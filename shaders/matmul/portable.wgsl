@@ -8,10 +8,11 @@
 // 4 (tx + 16 j) + 0..3, so neighbouring invocations read neighbouring vec4s.
 // `grouped`, `split`: see matmul/operands.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge return
 // zero.
-// Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
+// Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8; with `nf4` 64 more.
 
 import package::lib::element::load4;
-import package::matmul::operands::{Product, a, b, params, product_of};
+@if(nf4) import package::lib::quantised::fill_levels;
+import package::matmul::operands::{Product, a, load_b4, params, product_of};
 import package::matmul::operands::{bias_of, destination, epilogue};
 import package::tile::{TM4, TN4, DEPTH};
 
@@ -33,6 +34,10 @@ fn matmul(
         if (product.m == 0u) {
             return;
         }
+    }
+    @if(nf4) {
+        fill_levels(lane);
+        workgroupBarrier();
     }
     @if(!grouped || a_transposed) let first_row4 = workgroup.y * A_WIDTH;
     @if(grouped && !a_transposed) let first_row4 = 0u;
@@ -150,5 +155,5 @@ fn load_b(product: Product, row: u32, column4: u32, rows: u32, columns: u32) -> 
     if (row >= rows || 4u * column4 >= columns) {
         return vec4<f32>(0.0);
     }
-    return load4(b[product.b_start + row * params.b_stride + column4]);
+    return load_b4(product.b_start + row * params.b_stride + column4);
 }

@@ -17,7 +17,8 @@
 
 import package::lib::element::load4;
 import package::lib::lanes::{SHARED, own_share, from_lane};
-import package::matmul::operands::{Product, a, b, params, product_of};
+@if(nf4) import package::lib::quantised::fill_levels;
+import package::matmul::operands::{Product, a, load_b4, params, product_of};
 import package::matmul::operands::{bias_of, destination, epilogue};
 import package::tile::{ROWS, COLUMNS4, LANES};
 
@@ -26,6 +27,10 @@ alias Columns = array<u32, COLUMNS4>; // in groups of 4
 
 @compute @workgroup_size(LANES)
 fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    @if(nf4) {
+        fill_levels(lane);
+        workgroupBarrier();
+    }
     let product = product_of(workgroup);
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
@@ -139,7 +144,7 @@ fn place(matrix: Matrix, row: u32, column4: u32) -> u32 {
 }
 
 fn load_b(in_b: Matrix, row: u32, column4: u32) -> vec4<f32> {
-    return load4(b[place(in_b, row, column4)]);
+    return load_b4(place(in_b, row, column4));
 }
 
 // Rows `row` to `row` + 3, clamped to `last`.

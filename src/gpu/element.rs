@@ -11,6 +11,11 @@
 //! stay f32 whatever it is: logits, of which only the gradient is rounded, as the factor of two products (in bf16 a
 //! logit of 10 would be off by up to 0.03); the scores of routers and gates, since a rounding would choose other
 //! experts; and the statistics of norms and attention.
+//!
+//! The matrices of a frozen base model may be quantised (`quantised.rs`): blocks of 64 weights of a row with their scales,
+//! which products widen where they load their right factor. Nothing writes such a tensor on the device.
+
+mod quantised;
 
 /// Storage type of a tensor. Kernels accumulate in f32 whatever it is; it affects memory traffic and rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,45 +29,81 @@ pub enum Element {
     /// 32-bit words that are not numbers to compute with: ids, offsets, counts, and the structs that kernels share. No
     /// kernel has a variant for them.
     U32,
+    /// 4-bit codes of the quantiles of a normal distribution, a scale in f32 for each block of 64 of a row.
+    Nf4,
+    /// Signed bytes, a scale in f16 for each block of 32 of a row.
+    Int8,
 }
 
 impl Element {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> u64 {
+    /// The smallest number of elements that can be stored by themselves, and their bytes.
+    pub const fn block(self) -> (u64, u64) {
         match self {
-            Self::F32 | Self::U32 => 4,
-            Self::F16 | Self::Bf16 => 2,
+            Self::F32 | Self::U32 => (1, 4),
+            Self::F16 | Self::Bf16 => (1, 2),
+            Self::Nf4 => (quantised::BLOCK, 4 * quantised::NF4_WORDS),
+            Self::Int8 => (quantised::BLOCK, 4 * quantised::INT8_WORDS),
         }
+    }
+
+    /// Bytes of one element.
+    ///
+    /// # Panics
+    /// Of quantised elements, which are stored in blocks.
+    #[track_caller]
+    pub const fn bytes(self) -> u64 {
+        assert!(!self.is_quantised(), "quantised elements are stored in blocks");
+        self.block().1
+    }
+
+    /// Bytes of `count` elements, which are whole blocks.
+    pub const fn bytes_of(self, count: u64) -> u64 {
+        let (elements, bytes) = self.block();
+        count.div_ceil(elements).saturating_mul(bytes)
+    }
+
+    /// Row stride in elements: `cols` rounded up to whole groups of 4 ([`stride_of`]) or whole blocks.
+    pub const fn stride(self, cols: u32) -> u32 {
+        if self.is_quantised() { cols.next_multiple_of(quantised::BLOCK as u32) } else { stride_of(cols) }
     }
 
     /// Whether kernels compute with it.
     pub const fn is_float(self) -> bool {
-        !matches!(self, Self::U32)
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Its name in listings and messages, and, of a float, its condition in `shaders/lib/element.wgsl`.
+    /// Whether it is stored in blocks with scales, which only products read.
+    pub const fn is_quantised(self) -> bool {
+        matches!(self, Self::Nf4 | Self::Int8)
+    }
+
+    /// Its name in listings and messages, and its condition in shaders, unless it is u32.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::U32 => "u32",
+            Self::Nf4 => "nf4",
+            Self::Int8 => "int8",
         }
     }
 
-    /// Appends the bytes of one row of values to `out`, zero-padded to its stride.
+    /// Appends the bytes of one row of values to `out`, rounded or quantised and zero-padded to its stride.
     ///
     /// # Panics
     /// Of `U32`, which values would be rounded to: its bytes are those of the words.
     #[track_caller]
     pub fn encode_row(self, values: &[f32], out: &mut Vec<u8>) {
-        let pad = stride_of(values.len() as u32) as usize - values.len();
+        let pad = self.stride(values.len() as u32) as usize - values.len();
         let padded = values.iter().copied().chain(std::iter::repeat_n(0.0, pad));
         match self {
             Self::F32 => padded.for_each(|v| out.extend(v.to_le_bytes())),
             Self::F16 => padded.for_each(|v| out.extend(half::f16::from_f32(v).to_le_bytes())),
             Self::Bf16 => padded.for_each(|v| out.extend(half::bf16::from_f32(v).to_le_bytes())),
             Self::U32 => panic!("u32 tensors hold words, not values: write the words themselves"),
+            Self::Nf4 => quantised::nf4_row(values, out),
+            Self::Int8 => quantised::int8_row(values, out),
         }
     }
 
@@ -83,6 +124,8 @@ impl Element {
                 bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
             }
             Self::U32 => panic!("u32 tensors hold words, not values: read the words themselves"),
+            Self::Nf4 => quantised::nf4_values(bytes),
+            Self::Int8 => quantised::int8_values(bytes),
         }
     }
 }

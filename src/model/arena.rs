@@ -7,7 +7,7 @@
 
 use super::config::ModelConfig;
 use super::parameters::{Gpt, Spec, UpdateRule};
-use crate::element::{Element, stride_of};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
 use crate::record::{BufferId, PersistentId, Persistents, Tensor};
@@ -142,7 +142,7 @@ impl ArenaLayout {
         let buffer = |(i, segment): (usize, &Segment)| {
             let (element, held) = held(i, segment)?;
             let count: u64 = held.iter().map(|range| range.end - range.start).sum();
-            let id = persistents.add(format!("{name} {i}"), element.bytes() * count);
+            let id = persistents.add(format!("{name} {i}"), element.bytes_of(count));
             Some(ArenaBuffer { id, element, held })
         };
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
@@ -286,7 +286,7 @@ impl ArenaBuffer {
         let mut before = 0;
         for held in &self.held {
             if held.start <= range.start && range.end <= held.end {
-                return self.element.bytes() * (before + range.start - held.start);
+                return self.element.bytes_of(before + range.start - held.start);
             }
             before += held.end - held.start;
         }
@@ -297,14 +297,14 @@ impl ArenaBuffer {
 impl Part {
     /// The elements of its segment that rows `first` to `end` of the parameter take, which are among its own.
     pub fn range(&self, spec: &Spec, first: usize, end: usize) -> Range<u64> {
-        let stride = u64::from(stride_of(spec.cols as u32));
+        let stride = u64::from(spec.stride());
         let at = |row: usize| self.offset + (row - self.first_row) as u64 * stride;
         at(first)..at(end)
     }
 
     /// Elements that it takes of its segment, the padding of rows included.
     pub fn elements(&self, spec: &Spec) -> u64 {
-        self.rows as u64 * u64::from(stride_of(spec.cols as u32))
+        self.rows as u64 * u64::from(spec.stride())
     }
 }
 
@@ -318,7 +318,7 @@ fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option
 /// (first row, rows) of each part of a parameter: one part if it fits, otherwise split where [`Spec::split_rows`]
 /// allows.
 fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>> {
-    let stride = stride_of(spec.cols as u32) as u64;
+    let stride = u64::from(spec.stride());
     let rows_that_fit = (segment_elements / stride) as usize;
     if spec.rows <= rows_that_fit {
         return Ok(vec![(0, spec.rows)]);

@@ -76,6 +76,15 @@ impl Grouping {
         let released = matches(&specs, List::Releases, &self.releases)?;
         let exempt = matches(&specs, List::NoDecay, &self.no_decay)?;
         let groups = self.groups_of(&specs)?;
+        let quantised =
+            (0..).zip(&specs).find(|(index, spec)| released[*index] && spec.compute.is_quantised());
+        if let Some((_, spec)) = quantised {
+            let message = format!(
+                "{} is quantised by base_dtype, and what trains cannot be; remove one of them",
+                spec.path
+            );
+            return Err(Misfit { list: List::Releases, message });
+        }
         for (index, spec) in specs.iter_mut().enumerate() {
             let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
             if held[index] != released[index] {

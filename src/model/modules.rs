@@ -80,8 +80,14 @@ fn modules(config: &ModelConfig) -> Vec<Module> {
     let pieces =
         || specs.iter().flat_map(|spec| (0..).zip(&spec.pieces).map(move |(i, piece)| (spec, i, piece)));
     let all = pieces().map(|(_, _, piece)| module_of(&piece.name).to_string()).collect();
-    let low_rank =
-        Some(LowRank { rank: 1, alpha: 1.0, dropout: 0.0, init: FactorInit::default(), modules: all });
+    let low_rank = Some(LowRank {
+        rank: 1,
+        alpha: 1.0,
+        dropout: 0.0,
+        init: FactorInit::default(),
+        base: None,
+        modules: all,
+    });
     let adapted = Gpt::describe(&ModelConfig { low_rank, ..config.clone() });
     let factors = adapted.iter().filter(|spec| spec.role == Role::Lora).flat_map(|spec| &spec.pieces);
     let can_adapt: BTreeSet<&str> = factors.filter_map(|piece| adapted_module(&piece.name)).collect();

@@ -137,7 +137,8 @@ impl RunPlan {
         let bytes = |spec: &Spec| {
             let moments = if spec.trains { self.optimizer.moments(spec.rule) as u64 } else { 0 };
             let stored = self.optimizer.stored(!spec.trains, spec.compute);
-            spec.count() as u64 * (stored.bytes() + moments * Element::F32.bytes())
+            let count = spec.count() as u64;
+            stored.bytes_of(count) + count * moments * Element::F32.bytes()
         };
         specs.iter().map(bytes).sum()
     }
@@ -261,7 +262,12 @@ fn low_rank(pet: &Pet, model: &ModelConfig, source: &Source) -> Option<LowRank> 
 /// Reports adapters of a new run whose model would be random: they would learn nothing that another model could use.
 fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
     let is_new = matches!(settings.run.resume_training, Resume::No | Resume::Auto);
-    if is_new && settings.run.weights().is_none() && !pet.random_base && source.is_sound("load_checkpoint") {
+    let is_random = is_new && settings.run.weights().is_none() && source.is_sound("load_checkpoint");
+    if is_random && pet.random_base && pet.base_dtype.is_some() {
+        let message = "quantises weights of files, and those of this run are random; name a model with `load_checkpoint`, or remove it";
+        source.unsupported("model.model_config.pet_config.base_dtype", message);
+    }
+    if is_random && !pet.random_base {
         let message = "adapts weights of which there are none: name those of the model with `load_checkpoint`, or write \
                        `random_base: True` under `pet_config` to adapt random ones";
         source.unsupported("model.model_config.pet_config", message);

@@ -1,6 +1,5 @@
 //! The place of each weight in the whole model, which numbers the bits that round it.
 
-use crate::element::stride_of;
 use crate::model::arena::{ALIGNMENT, ArenaLayout};
 use std::ops::Range;
 
@@ -44,7 +43,7 @@ impl Places {
                     None => (whole_parts[number], 0),
                     Some(share) => (whole_parts[0], share.first_row + part.first_row),
                 };
-                let before = rows as u64 * u64::from(stride_of(spec.cols as u32));
+                let before = rows as u64 * u64::from(spec.stride());
                 let place = starts[in_whole.segment] + in_whole.offset + before;
                 let end = part.offset + part.elements(spec).next_multiple_of(ALIGNMENT);
                 segments[part.segment].push(PlacedRange { range: part.offset..end, place });

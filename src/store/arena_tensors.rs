@@ -10,7 +10,7 @@
 
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
-use crate::element::{Element, stride_of};
+use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::{Piece, Role, Spec};
@@ -85,7 +85,7 @@ impl<'a> ArenaTensor<'a> {
     /// The number of its cells.
     pub fn cells(&self) -> usize {
         let (_, rows) = self.stored_rows();
-        rows.len() * stride_of(self.spec.cols as u32) as usize
+        rows.len() * self.spec.stride() as usize
     }
 
     /// The cells that this rank holds, ascending.
@@ -115,7 +115,7 @@ impl<'a> ArenaTensor<'a> {
         let (columns, _) = self.stored_rows();
         let width = self.element().bytes() as usize;
         let columns = width * columns.start..width * columns.end;
-        let rows = cells.chunks(width * stride_of(self.spec.cols as u32) as usize);
+        let rows = cells.chunks(width * self.spec.stride() as usize);
         let mut rows = rows.map(|row| &row[columns.clone()]);
         if self.piece.is_in_order() {
             return rows.try_for_each(take);
@@ -184,7 +184,7 @@ impl<'a> ArenaTensor<'a> {
     /// Where its rows lie: the first cell of each place, the segment and its elements.
     fn places(&self) -> impl Iterator<Item = (usize, usize, Range<u64>)> {
         let (_, rows) = self.stored_rows();
-        let stride = stride_of(self.spec.cols as u32) as usize;
+        let stride = self.spec.stride() as usize;
         self.parts.iter().filter_map(move |part| {
             let (first, end) = (rows.start.max(part.first_row), rows.end.min(part.first_row + part.rows));
             let first_cell = first.saturating_sub(rows.start) * stride;
@@ -193,10 +193,10 @@ impl<'a> ArenaTensor<'a> {
     }
 }
 
-/// The type of floats in a file.
+/// The type of floats in a file; what is quantised on a device comes from a file of any floats.
 pub(super) fn dtype_of(element: Element) -> Dtype {
     match element {
-        Element::F32 | Element::U32 => Dtype::F32,
+        Element::F32 | Element::U32 | Element::Nf4 | Element::Int8 => Dtype::F32,
         Element::F16 => Dtype::F16,
         Element::Bf16 => Dtype::BF16,
     }
@@ -265,7 +265,7 @@ fn stored(
     prefix: &str,
     element: Element,
 ) -> Result<Vec<u8>> {
-    let stride = u64::from(stride_of(spec.cols as u32));
+    let stride = u64::from(spec.stride());
     let row_of = |place: u64| part.first_row + (place / stride) as usize;
     let wanted = row_of(held.start - part.offset)..row_of((held.end - part.offset).next_multiple_of(stride));
     let mut rows = vec![vec![0.0f32; spec.cols]; wanted.len()];
@@ -286,9 +286,8 @@ fn stored(
     }
     let mut bytes = Vec::new();
     rows.iter().for_each(|row| element.encode_row(row, &mut bytes));
-    let width = element.bytes();
     let start = part.range(spec, wanted.start, wanted.end).start;
-    let [first, end] = [held.start, held.end].map(|place| ((place - start) * width) as usize);
+    let [first, end] = [held.start, held.end].map(|place| element.bytes_of(place - start) as usize);
     bytes.truncate(end);
     Ok(bytes.split_off(first))
 }

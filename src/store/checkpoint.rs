@@ -143,7 +143,7 @@ fn torch_dtype(element: Element) -> &'static str {
     match element {
         Element::Bf16 => "bfloat16",
         Element::F16 => "float16",
-        Element::F32 | Element::U32 => "float32",
+        Element::F32 | Element::U32 | Element::Nf4 | Element::Int8 => "float32",
     }
 }
 

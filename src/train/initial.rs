@@ -1,7 +1,6 @@
 //! The weights that a run starts with, portion by portion, and the memory that writing them takes.
 
 use super::recordings::Recordings;
-use crate::element::stride_of;
 use crate::model::parameters::Spec;
 use crate::record::Tensor;
 use std::ops::Range;
@@ -52,7 +51,7 @@ impl<'a> RowGroup<'a> {
         let parameters = recordings.layout.parameters.iter();
         let parts = parameters.flat_map(|(spec, parts)| parts.iter().map(move |part| (spec, part)));
         parts.flat_map(move |(spec, part)| {
-            let stride = stride_of(spec.cols as u32);
+            let stride = spec.stride();
             let count = (PORTION / (4 * u64::from(stride))).max(1) as usize;
             let end = part.first_row + part.rows;
             let groups = (part.first_row..end).step_by(count).flat_map(move |first| {

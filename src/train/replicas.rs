@@ -100,7 +100,7 @@ fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u3
     let mut place = DefaultHasher::new(); // all ranks run the same program
     (spec.share.map(|share| share.first_row), &held).hash(&mut place);
     let flat = |(segment, range): (usize, Range<u64>)| {
-        let first = range.start * arena.element(segment).bytes() / 4;
+        let first = arena.element(segment).bytes_of(range.start) / 4;
         (arena.range(segment, range), first as u32)
     };
     (Held { path: spec.path.clone(), place: place.finish() }, held.into_iter().map(flat).collect())

@@ -266,7 +266,7 @@ impl Trainer<'_> {
         for RowGroup { spec, rows, skipped, place } in RowGroup::all(&self.recordings) {
             let mut bytes = Vec::new();
             rows.for_each(|row| place.element.encode_row(&initial_row(spec, row, seed), &mut bytes));
-            let start = (skipped * place.element.bytes()) as usize;
+            let start = place.element.bytes_of(skipped) as usize;
             let bytes = &bytes[start..start + place.bytes() as usize];
             self.write(place, bytes);
             written += bytes.len() as u64;

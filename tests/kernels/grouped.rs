@@ -3,7 +3,7 @@
 
 use crate::lab::{Bits, Case, Input, allowed, check, sum, tensors, values};
 use ::reference::grouped_matmul as reference;
-use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
@@ -48,20 +48,35 @@ struct Problem {
 
 impl Problem {
     /// `parts` are the numbers of experts in each part of the stack.
-    fn new(case: &mut Case, sizes: &[u32], (out, cols): (u32, u32), element: Element, parts: &[u32]) -> Self {
+    fn new(
+        case: &mut Case,
+        sizes: &[u32],
+        (out, cols): (u32, u32),
+        [element, weights]: [Element; 2],
+        parts: &[u32],
+    ) -> Self {
         let starts = starts(sizes);
         let rows = starts[sizes.len()];
         let (x, dy) = (case.input(rows, cols, element), case.input(rows, out, element));
-        let stack = parts.iter().map(|&experts| case.input(experts * out, cols, element)).collect();
+        let stack = parts.iter().map(|&experts| case.input(experts * out, cols, weights)).collect();
         let offsets = case.integers(&starts);
         let work = WorkList::new(&mut case.rec, offsets, rows);
         Self { x, dy, stack, offsets: starts.iter().map(|&start| start as usize).collect(), work }
     }
 }
 
-fn check_all_three(sizes: &[u32], (out, cols): (u32, u32), element: Element, parts: &[u32]) {
-    check(&format!("grouped {sizes:?} {out}x{cols} {element:?} in {parts:?}"), |case| {
-        let problem = Problem::new(case, sizes, (out, cols), element, parts);
+fn check_all_three(sizes: &[u32], shape: (u32, u32), element: Element, parts: &[u32]) {
+    check_with_weights(sizes, shape, [element; 2], parts);
+}
+
+fn check_with_weights(
+    sizes: &[u32],
+    (out, cols): (u32, u32),
+    [element, weights]: [Element; 2],
+    parts: &[u32],
+) {
+    check(&format!("grouped {sizes:?} {out}x{cols} {element:?} by {weights:?} in {parts:?}"), |case| {
+        let problem = Problem::new(case, sizes, (out, cols), [element, weights], parts);
         let (stack, stack_parts, work) = (values(&problem.stack), tensors(&problem.stack), problem.work);
         let (x, dy) = (&problem.x, &problem.dy);
         let rows = x.tensor.rows;
@@ -114,6 +129,15 @@ fn sixteen_bits() {
             check_all_three(sizes, (31, 33), element, &[sizes.len() as u32]);
         }
         check_all_three(&[5, 0, 33, 1], (129, 7), element, &[4]);
+    }
+}
+
+#[test]
+fn quantised_experts() {
+    for weights in [Nf4, Int8] {
+        check_with_weights(&[5, 0, 33, 1], (31, 133), [F32, weights], &[4]);
+        check_with_weights(&[15, 65, 0, 2, 3], (129, 65), [F16, weights], &[2, 3]);
+        check_with_weights(&[1, 16, 7], (12, 257), [Bf16, weights], &[3]);
     }
 }
 
@@ -202,7 +226,7 @@ fn empty_groups_are_untouched_and_runs_repeat() {
     for element in [F32, Bf16] {
         check(&format!("grouped, twice {element:?}"), |case| {
             let (out, cols, sizes) = (31, 20, [0, 40, 3, 0, 21]);
-            let problem = Problem::new(case, &sizes, (out, cols), element, &[5]);
+            let problem = Problem::new(case, &sizes, (out, cols), [element; 2], &[5]);
             let rows = problem.x.tensor.rows;
             let before: Vec<f64> = (0..5 * out * cols).map(|i| (i as f64).sin()).collect();
             let bits = Bits::default();

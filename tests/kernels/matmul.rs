@@ -2,7 +2,7 @@
 
 use crate::lab::{Case, allowed, check, check_tier};
 use crate::packed::columns;
-use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::Tier;
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 use gristmill::record::Tensor;
@@ -119,6 +119,64 @@ fn large_products_with_epilogues() {
         matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
         case.expect("y", y.tensor, want, allowed(F32, k));
     });
+}
+
+/// Both formats of weights, in the products that read them: forward, and the input's gradient.
+#[test]
+fn weights_may_be_quantised() {
+    for weights in [Nf4, Int8] {
+        for layout in [Layout::Nt, Layout::Nn] {
+            for (m, n, k) in MATMUL_SHAPES {
+                check(&format!("matmul {layout:?} {m}x{n}x{k} of {weights:?}"), |case| {
+                    let (a, b, want) = product_of(case, layout, (m, n, k), [F32, weights]);
+                    let y = case.output(m, n, F32);
+                    matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                    case.expect("y", y, want, allowed(F32, k));
+                });
+            }
+            for element in [F16, Bf16] {
+                check(&format!("matmul {layout:?} of {element:?} and {weights:?}"), |case| {
+                    let (m, n, k) = (33, 65, 131);
+                    let (a, b, want) = product_of(case, layout, (m, n, k), [element, weights]);
+                    let y = case.output(m, n, element);
+                    matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                    case.expect("y", y, want, allowed(element, k));
+                });
+            }
+            check_large(&format!("{layout:?} of {weights:?}"), |case| {
+                let (m, n, k) = LARGE;
+                uses_large_tiles(case, layout);
+                let (a, b, want) = product_of(case, layout, LARGE, [Bf16, weights]);
+                let y = case.output(m, n, Bf16);
+                matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(Bf16, k));
+            });
+            let (m, n, k) = SPLIT[0];
+            check_tier(&format!("matmul {layout:?} of {weights:?} in parts"), Tier::Portable, &|case| {
+                is_split(case, Problem { layout, m, n, k });
+                let (a, b, want) = product_of(case, layout, (m, n, k), [Bf16, weights]);
+                let y = case.output(m, n, Bf16);
+                matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(Bf16, k));
+            });
+        }
+    }
+}
+
+/// A matrix of an arena starts at any block of its buffer, and a layer may read some of its rows.
+#[test]
+fn quantised_rows_start_at_any_block() {
+    for weights in [Nf4, Int8] {
+        check(&format!("matmul on rows of {weights:?}"), |case| {
+            let (m, n, k, first) = (5, 9, 70, 77);
+            let (a, b) = (case.input(m, k, F32), case.input(first + n + 3, k, weights));
+            let rows = &b.values[(first * k) as usize..((first + n) * k) as usize];
+            let want = reference::matmul::matmul_nt(&a.values, rows, m as usize, n as usize, k as usize);
+            let y = case.output(m, n, F32);
+            matmul(&mut case.rec, Layout::Nt, a.tensor, b.tensor.rows(first, n), y, Epilogue::default());
+            case.expect("y", y, want, allowed(F32, k));
+        });
+    }
 }
 
 fn check_large(name: &str, build: impl Fn(&mut Case)) {
@@ -241,10 +299,20 @@ fn product(
     k: u32,
     element: Element,
 ) -> (Tensor, Tensor, Vec<f64>) {
+    product_of(case, layout, (m, n, k), [element; 2])
+}
+
+/// The same for factors of two element types.
+fn product_of(
+    case: &mut Case,
+    layout: Layout,
+    (m, n, k): (u32, u32, u32),
+    [of_a, of_b]: [Element; 2],
+) -> (Tensor, Tensor, Vec<f64>) {
     let (a, b) = match layout {
-        Layout::Nt => (case.input(m, k, element), case.input(n, k, element)),
-        Layout::Nn => (case.input(m, k, element), case.input(k, n, element)),
-        Layout::Tn => (case.input(k, m, element), case.input(k, n, element)),
+        Layout::Nt => (case.input(m, k, of_a), case.input(n, k, of_b)),
+        Layout::Nn => (case.input(m, k, of_a), case.input(k, n, of_b)),
+        Layout::Tn => (case.input(k, m, of_a), case.input(k, n, of_b)),
     };
     let (m, n, k) = (m as usize, n as usize, k as usize);
     let want = match layout {

@@ -4,7 +4,7 @@
 //! No shader reads the size of its grid, which DX12 does not provide in indirect dispatches.
 
 use crate::configuration::plan;
-use crate::variants::{grouped_products, of_several_ranks, permutations, routers};
+use crate::variants::{grouped_products, of_several_ranks, permutations, quantised_products, routers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
@@ -222,6 +222,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(alibi(capabilities))
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))
+                .chain(quantised_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
@@ -267,9 +268,8 @@ fn elements(module: &Module, variable: &Variable) -> &'static [Element] {
     let is_packed = base.inner == TypeInner::Vector { size: VectorSize::Bi, scalar: naga::Scalar::U32 };
     match &base.inner {
         _ if is_packed => &[Element::F16, Element::Bf16],
-        TypeInner::Scalar(naga::Scalar::U32)
-        | TypeInner::Atomic(naga::Scalar::U32)
-        | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
+        TypeInner::Scalar(naga::Scalar::U32) => &[U32, Element::Nf4, Element::Int8],
+        TypeInner::Atomic(naga::Scalar::U32) | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
         TypeInner::Scalar(naga::Scalar::F32) | TypeInner::Vector { scalar: naga::Scalar::F32, .. } => &[F32],
         other => panic!("no tensor is bound as an array of {other:?}"),
     }

@@ -8,6 +8,7 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
+use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
@@ -123,6 +124,38 @@ pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
             grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
         }
         grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
+    }
+    rec.finish().dispatches
+}
+
+/// Products with quantised weights: of the small and the large tile, in parts, with every epilogue, and grouped.
+pub fn quantised_products(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("quantised products", capabilities);
+    for weights in [Element::Nf4, Element::Int8] {
+        for element in [F32, Element::F16, Element::Bf16] {
+            for (rows, width) in [(40, 20), (40, 2048), (2048, 2048)] {
+                let [x, dx] = [0; 2].map(|_| rec.tensor("x", rows, width, element));
+                let [y, residual] = [0; 2].map(|_| rec.tensor("y", rows, width, element));
+                let (w, bias) =
+                    (rec.tensor("w", width, width, weights), rec.tensor("bias", 1, width, element));
+                let adding = Epilogue { accumulate: true, ..Epilogue::default() };
+                let biased = Epilogue { bias: Some(bias), ..Epilogue::default() };
+                let both = Epilogue { residual: Some(residual), ..biased };
+                for epilogue in [Epilogue::default(), biased, both, adding] {
+                    matmul(&mut rec, Layout::Nt, x, w, y, epilogue);
+                }
+                for epilogue in [Epilogue::default(), adding] {
+                    matmul(&mut rec, Layout::Nn, y, w, dx, epilogue);
+                }
+                let offsets = rec.tensor("offsets", 1, 3, U32);
+                let work = WorkList::new(&mut rec, offsets, rows);
+                let stack = rec.tensor("stack", 2 * width, width, weights);
+                grouped_matmul(&mut rec, x, &[stack], &work, y);
+                for accumulate in [false, true] {
+                    grouped_matmul_backward(&mut rec, y, &[stack], &work, dx, accumulate);
+                }
+            }
+        }
     }
     rec.finish().dispatches
 }

@@ -64,6 +64,8 @@ conditions! {
     GroupLimited = "group_limited",
     /// Rows of a product are sorted by expert, each with a matrix of its own.
     Grouped = "grouped",
+    /// The right factor of a product is quantised to bytes.
+    Int8 = "int8",
     /// Half precision is widened in integers, since the adapter widens wrongly; only with `f16`.
     IntegerWidening = "integer_widening",
     /// Rotary pairs are neighbours.
@@ -72,6 +74,8 @@ conditions! {
     Logits = "logits",
     /// Half precision is converted by the adapter's own instructions; only with `f16`.
     NativeF16 = "native_f16",
+    /// The right factor of a product is quantised to 4-bit codes of a normal distribution.
+    Nf4 = "nf4",
     /// A residual is added to the result.
     Residual = "residual",
     /// A token attends within its document only.
@@ -93,12 +97,14 @@ conditions! {
 }
 
 impl From<Element> for Condition {
-    /// The condition under which the elements of a shader are `element`, which is a float.
+    /// The condition under which the elements of a shader, or the weights of a product, are `element`.
     fn from(element: Element) -> Self {
         match element {
             Element::F32 => Self::F32,
             Element::F16 => Self::F16,
             Element::Bf16 => Self::Bf16,
+            Element::Nf4 => Self::Nf4,
+            Element::Int8 => Self::Int8,
             Element::U32 => panic!("no shader has a variant for u32 elements"),
         }
     }

@@ -44,6 +44,12 @@ impl Kernel {
         self
     }
 
+    /// The variant of a product whose right factor is `weights`, which differ from the element if they are quantised.
+    pub fn with_weights(self, weights: Element) -> Self {
+        let is_quantised = weights.is_quantised();
+        if is_quantised { self.condition(weights.into(), true) } else { self }
+    }
+
     /// The variant that converts f16 as an adapter with `capabilities` can, if the elements are f16.
     pub fn converting(self, capabilities: Capabilities) -> Self {
         let is_half = self.element == Element::F16;

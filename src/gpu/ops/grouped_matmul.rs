@@ -4,7 +4,7 @@
 //! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of rows there are and the
 //! grids, so that the work is that of the rows each expert has, rounded up to tiles.
 
-use super::matmul::{Layout, Problem, Tile};
+use super::matmul::{Layout, Problem, Tile, check_factors};
 use super::work_list::{WorkList, weight_tile};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
@@ -157,10 +157,11 @@ fn launch_rows(
     let kernel = grouped(work.tile, layout, a.element).condition(Condition::Accumulate, accumulate);
     let (arguments, bound) = work.grid(y.cols);
     for part in &stack.parts {
-        assert!(part.tensor.element == a.element, "both factors must have one element type");
+        check_factors(a, part.tensor);
+        let kernel = kernel.clone().with_weights(part.tensor.element);
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
         bindings.push(work.tiles.bind("tiles", Element::U32));
-        rec.dispatch_indirect(kernel.clone(), &bindings, &params, arguments, bound);
+        rec.dispatch_indirect(kernel, &bindings, &params, arguments, bound);
     }
 }
 
@@ -192,7 +193,7 @@ fn operands(
     };
     let bindings = vec![
         a.bind_with_offset("a", a.element),
-        b.bind_with_offset("b", a.element),
+        b.bind_with_offset("b", b.element),
         y.bind_with_offset("y", y.element),
     ];
     (bindings, params)

@@ -69,7 +69,7 @@ crate::params! {
 }
 
 /// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 with 16-bit `a` and `b`, for
-/// gradients of parameters.
+/// gradients of parameters. `b` may be quantised.
 #[track_caller]
 pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tensor, epilogue: Epilogue) {
     let (m, k) = if layout == Layout::Tn { (a.cols, a.rows) } else { (a.rows, a.cols) };
@@ -81,9 +81,10 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
         y.rows,
         y.cols
     );
-    assert!(a.element == b.element, "both factors must have one element type");
+    check_factors(a, b);
     epilogue.check(m, n);
     let plan = plan(Problem { layout, m, n, k }, a.element, rec.capabilities());
+    let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
     let params = Params {
         m,
         n,
@@ -100,9 +101,18 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     if plan.part_k < k {
         return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
     }
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", a.element)];
+    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
     let kernel = epilogue.apply(plan.kernel, a.element, y, &mut bindings);
     rec.dispatch(kernel, &bindings, &params, plan.grid);
+}
+
+/// Checks that there is a kernel for the element types of `a` and `b`.
+#[track_caller]
+pub(super) fn check_factors(a: Tensor, b: Tensor) {
+    assert!(
+        a.element == b.element || b.element.is_quantised(),
+        "both factors must have one element type, or the second be quantised"
+    );
 }
 
 impl Epilogue {

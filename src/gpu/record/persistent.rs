@@ -1,7 +1,7 @@
 //! Buffers that outlive a recording.
 
 use super::tensor::{BufferId, PersistentId, Tensor};
-use crate::element::{Element, stride_of};
+use crate::element::Element;
 
 /// The list of persistent buffers: arenas, batch, step state. The device allocates them, zero-filled, before step 1.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ impl Persistents {
 
     /// Adds a buffer that holds a single tensor.
     pub fn tensor(&mut self, label: impl Into<String>, rows: u32, cols: u32, element: Element) -> Tensor {
-        let id = self.add(label, rows as u64 * stride_of(cols) as u64 * element.bytes());
+        let id = self.add(label, element.bytes_of(rows as u64 * element.stride(cols) as u64));
         Tensor::new(BufferId::Persistent(id), 0, rows, cols, element)
     }
 

@@ -8,7 +8,7 @@ use super::exchange::Exchange;
 use super::params::Params;
 use super::recording::{Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{Binding, BufferId, Tensor, TransientId};
-use crate::element::{Element, stride_of};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Kernel};
 use std::collections::HashSet;
@@ -84,7 +84,7 @@ impl Recorder {
     /// A new transient tensor (rows, cols). Its contents are undefined until an op writes it. If it is larger than one
     /// binding can cover, [`try_finish`](Self::try_finish) returns the error.
     pub fn tensor(&mut self, label: &str, rows: u32, cols: u32, element: Element) -> Tensor {
-        let bytes = (rows as u64 * stride_of(cols) as u64).saturating_mul(element.bytes());
+        let bytes = element.bytes_of(rows as u64 * element.stride(cols) as u64);
         let id = TransientId(self.labels.len() as u32);
         let path = self.path();
         let label = if path.is_empty() { label.to_string() } else { format!("{path}.{label}") };

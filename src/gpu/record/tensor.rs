@@ -1,6 +1,6 @@
 //! Tensors of a recording: views of buffers that are allocated later.
 
-use crate::element::{Element, stride_of};
+use crate::element::Element;
 
 /// Index of a buffer that outlives a recording: an arena, the batch, the step's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,13 +52,13 @@ pub struct Binding {
 pub struct Tensor {
     /// The buffer that holds it.
     pub buffer: BufferId,
-    /// Byte offset of the first element; a multiple of the size of 4 elements.
+    /// Byte offset of the first element; a multiple of the size of 4 elements, or of a block.
     pub offset: u64,
     /// Number of rows.
     pub rows: u32,
     /// Elements per row.
     pub cols: u32,
-    /// Elements from the start of one row to the next: a multiple of 4, at least `cols`.
+    /// Elements from the start of one row to the next: a multiple of 4, or whole blocks; at least `cols`.
     pub stride: u32,
     /// Storage type.
     pub element: Element,
@@ -67,21 +67,21 @@ pub struct Tensor {
 impl Tensor {
     /// A tensor at byte `offset` of `buffer`, with the smallest stride.
     pub fn new(buffer: BufferId, offset: u64, rows: u32, cols: u32, element: Element) -> Self {
-        Self { buffer, offset, rows, cols, stride: stride_of(cols), element }
+        Self { buffer, offset, rows, cols, stride: element.stride(cols), element }
     }
 
     /// Bytes from the first element to the end of the last row's padding.
     pub fn bytes(&self) -> u64 {
-        let gap = (self.stride - stride_of(self.cols)) as u64;
-        (self.rows as u64 * self.stride as u64 - gap.min(self.rows as u64 * self.stride as u64))
-            * self.element.bytes()
+        let gap = (self.stride - self.element.stride(self.cols)) as u64;
+        let elements = self.rows as u64 * self.stride as u64;
+        self.element.bytes_of(elements - gap.min(elements))
     }
 
     /// Rows `first..first + count`.
     #[track_caller]
     pub fn rows(&self, first: u32, count: u32) -> Self {
         assert!(first + count <= self.rows, "rows {first}..{} of a tensor of {}", first + count, self.rows);
-        let offset = self.offset + first as u64 * self.stride as u64 * self.element.bytes();
+        let offset = self.offset + self.element.bytes_of(first as u64 * self.stride as u64);
         Self { offset, rows: count, ..*self }
     }
 
@@ -126,13 +126,21 @@ impl Tensor {
             element.name(),
             self.element.name()
         );
-        let rest = self.offset % BINDING_ALIGNMENT;
+        let rest = self.offset % self.binding_unit();
         let (offset, bytes) = (self.offset - rest, rest + self.bytes());
         Binding { variable, element, buffer: self.buffer, offset, bytes }
     }
 
     /// Offset of the tensor within its binding, in groups of 4 elements, the unit of the shaders.
     pub fn offset4(&self) -> u32 {
-        (self.offset % BINDING_ALIGNMENT / (4 * self.element.bytes())) as u32
+        let (elements, bytes) = self.element.block();
+        (self.offset % self.binding_unit() / bytes * elements / 4) as u32
+    }
+
+    /// The least common multiple of [`BINDING_ALIGNMENT`] and the size of a block.
+    fn binding_unit(&self) -> u64 {
+        let (_, bytes) = self.element.block();
+        let odd = bytes >> bytes.trailing_zeros().min(BINDING_ALIGNMENT.trailing_zeros());
+        BINDING_ALIGNMENT * odd
     }
 }

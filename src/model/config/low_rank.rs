@@ -1,5 +1,6 @@
 //! Low-rank adapters (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021).
 
+use crate::element::Element;
 use std::collections::BTreeSet;
 
 /// Adapters of a model's linear maps: y = x Wᵀ + (alpha / rank) · (dropout(x) Aᵀ) Bᵀ with A (rank, in) and B (out, rank). The
@@ -14,6 +15,8 @@ pub struct LowRank {
     pub dropout: f64,
     /// Initial values of A; those of B are zeros.
     pub init: FactorInit,
+    /// How the matrices of the model's layers are quantised (`gpu/element/quantised.rs`); `None`: stored as they are computed with.
+    pub base: Option<Element>,
     /// The maps that have one, by their names in files without `.weight`: `model.layers.0.self_attn.q_proj`.
     pub modules: BTreeSet<String>,
 }

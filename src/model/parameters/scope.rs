@@ -181,8 +181,7 @@ impl<'a, P> Scope<'a, P> {
         let trains = is_lora || self.config.low_rank.is_none();
         let (decays, group, rule) = (role != Role::Vector, 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
-        // Scores decide which experts are chosen, so their rounding would change more than their last digits.
-        let compute = if role == Role::Router { Element::F32 } else { self.config.compute };
+        let compute = self.compute(role);
         let share = None;
         let spec = Spec {
             path,
@@ -200,6 +199,20 @@ impl<'a, P> Scope<'a, P> {
             share,
         };
         (self.make)(spec)
+    }
+}
+
+impl<P> Scope<'_, P> {
+    /// How layers read a parameter. Blocks of multi-token prediction are not quantised: they read ranges of columns.
+    fn compute(&self, role: Role) -> Element {
+        let base = self.config.low_rank.as_ref().and_then(|low_rank| low_rank.base);
+        let is_of_layer = self.layer.is_some_and(|layer| layer < self.config.num_layers);
+        match role {
+            // Scores decide which experts are chosen, so their rounding would change more than their last digits.
+            Role::Router => Element::F32,
+            Role::Matrix | Role::ExpertStack { .. } if is_of_layer => base.unwrap_or(self.config.compute),
+            _ => self.config.compute,
+        }
     }
 }
 

@@ -219,6 +219,11 @@ impl Spec {
         }
     }
 
+    /// Elements from the start of one row to the next in an arena.
+    pub fn stride(&self) -> u32 {
+        self.compute.stride(self.cols as u32)
+    }
+
     /// Number of elements, without pads and padding rows.
     pub fn count(&self) -> usize {
         self.pieces.iter().map(|piece| self.piece_shape(piece).iter().product::<usize>()).sum()

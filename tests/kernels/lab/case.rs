@@ -132,10 +132,12 @@ impl Case {
     }
 
     fn placed(&mut self, rows: u32, cols: u32, element: Element, bytes: &[u8]) -> Tensor {
-        let mut contents = vec![0xff; bytes.len() + 2 * GUARD as usize];
-        contents[GUARD as usize..GUARD as usize + bytes.len()].copy_from_slice(bytes);
+        // Blocks of quantised weights are counted from the start of a buffer.
+        let guard = if element.is_quantised() { element.bytes_of(7 * 64) } else { GUARD };
+        let mut contents = vec![0xff; (guard + GUARD) as usize + bytes.len()];
+        contents[guard as usize..guard as usize + bytes.len()].copy_from_slice(bytes);
         let id = self.job.buffer(contents);
-        Tensor::new(BufferId::Persistent(id), GUARD, rows, cols, element)
+        Tensor::new(BufferId::Persistent(id), guard, rows, cols, element)
     }
 
     /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean square.

@@ -26,6 +26,7 @@ pub fn allowed(element: Element, terms: u32) -> f64 {
         Element::F16 => 2f64.powi(-11),
         Element::Bf16 => 2f64.powi(-8),
         Element::U32 => panic!("integers are exact: compare their words"),
+        Element::Nf4 | Element::Int8 => panic!("no kernel writes quantised weights"),
     };
     storage + 2f64.powi(-24) * (8.0 + 4.0 * (terms as f64).sqrt())
 }

@@ -208,7 +208,7 @@ fn sum_of(element: Element) -> Option<Sum> {
     match element {
         Element::F32 => Some(Sum::F32),
         Element::U32 => Some(Sum::U32),
-        Element::F16 | Element::Bf16 => None,
+        Element::F16 | Element::Bf16 | Element::Nf4 | Element::Int8 => None,
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn in_parts(
 ) {
     let parts = rec.tensor("parts", plan.grid[2] * params.m, params.n, Element::F32);
     let kernel = plan.kernel.condition(Condition::Split, true);
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", a.element)];
+    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
     let kernel = Epilogue::default().apply(kernel, a.element, parts, &mut bindings);
     let of_parts = Params { y_offset: 0, y_stride: parts.stride4(), ..params };
     rec.dispatch(kernel, &bindings, &of_parts, plan.grid);

@@ -1,6 +1,7 @@
 //! `model.model_config.pet_config`: low-rank adapters, which train in place of the model's own parameters.
 
 use super::words::PATH;
+use crate::element::Element;
 use crate::model::config::{FactorInit, LowRank, ModelConfig};
 use crate::model::{ModuleList, select_modules};
 use crate::settings::engine::*;
@@ -28,6 +29,9 @@ rows! {
         /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01. Those of B are
         /// zeros.
         lora_a_init: FactorInit = Numbers.default(FactorInit::HeUniform),
+        /// Storage of the matrices of the model's layers, which are frozen: `nf4`, 4 bits and a scale for each 64 weights of a row
+        /// (QLoRA), or `int8`, 8 bits and a scale for each 32. They are quantised while they are loaded. By default `compute_dtype`.
+        base_dtype: Option<BaseType> = Numbers.optional().example("nf4\nrandom_base: False"),
         /// Parameters that do not train, adapters among them: names in which `*` stands for any text.
         freeze_include: Vec<String> = Numbers.optional().example("['*wo.lora*']\ntarget_modules: .*wq|.*wo"),
         /// Parameters of the model that train beside the adapters. What `freeze_include` matches too stays as it is.
@@ -46,6 +50,27 @@ words! {
         /// Low-rank adapters.
         #[default]
         Lora = "lora",
+    }
+}
+
+words! {
+    /// `base_dtype`.
+    pub enum BaseType {
+        /// 4-bit NormalFloat.
+        #[default]
+        Nf4 = "nf4",
+        /// Bytes.
+        Int8 = "int8",
+    }
+}
+
+impl BaseType {
+    /// The storage type.
+    fn element(self) -> Element {
+        match self {
+            Self::Nf4 => Element::Nf4,
+            Self::Int8 => Element::Int8,
+        }
     }
 }
 
@@ -98,6 +123,7 @@ impl Pet {
             alpha: self.lora_alpha,
             dropout: self.lora_dropout,
             init: self.lora_a_init,
+            base: self.base_dtype.map(BaseType::element),
             modules,
         })
     }

@@ -1,0 +1,176 @@
+//! Quantised rows: NF4 and int8, in blocks of 64 weights.
+//!
+//! | | a block, in words of 32 bits | weight i |
+//! |---|---|---|
+//! | `nf4` | the largest magnitude s in f32; 8 of codes | s · [`LEVELS`]\[code i\], bits 4 i and up |
+//! | `int8` | scales of both halves in f16, the first one low; 16 of signed bytes | scale · byte i |
+//!
+//! The last block of a row is filled with zeros. `shaders/lib/quantised.wgsl` widens both.
+//!
+//! NF4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023; the codes are those of bitsandbytes where
+//! 64 divides the row. Int8 is `Q8_0` of GGUF: scale = largest magnitude / 127, codes rounded half away from zero.
+
+/// Weights of a block.
+pub(super) const BLOCK: u64 = 64;
+
+/// Words of a block of NF4.
+pub(super) const NF4_WORDS: u64 = 1 + BLOCK / 8;
+
+/// Words of a block of int8.
+pub(super) const INT8_WORDS: u64 = 1 + BLOCK / 4;
+
+/// Weights of a block of int8 that share a scale.
+const SHARING: usize = 32;
+
+/// What the codes of NF4 stand for, in units of the largest magnitude of their block.
+const LEVELS: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+/// Appends the blocks of one row in NF4.
+pub(super) fn nf4_row(values: &[f32], out: &mut Vec<u8>) {
+    for values in values.chunks(BLOCK as usize) {
+        let largest = largest_magnitude(values);
+        let mut codes = [ZERO_CODE; BLOCK as usize];
+        for (code, value) in codes.iter_mut().zip(values) {
+            *code = nearest_level(value / largest);
+        }
+        out.extend(largest.to_le_bytes());
+        out.extend(codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4));
+    }
+}
+
+/// Appends the blocks of one row in int8.
+pub(super) fn int8_row(values: &[f32], out: &mut Vec<u8>) {
+    for values in values.chunks(BLOCK as usize) {
+        let mut codes = [0i8; BLOCK as usize];
+        let mut scales = [half::f16::ZERO; BLOCK as usize / SHARING];
+        for ((values, codes), stored) in
+            values.chunks(SHARING).zip(codes.chunks_mut(SHARING)).zip(&mut scales)
+        {
+            let scale = largest_magnitude(values) / 127.0;
+            let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+            for (code, value) in codes.iter_mut().zip(values) {
+                *code = (value * inverse).round() as i8;
+            }
+            *stored = half::f16::from_f32(scale);
+        }
+        out.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        out.extend(codes.map(|code| code as u8));
+    }
+}
+
+/// The weights of whole blocks of NF4.
+pub(super) fn nf4_values(bytes: &[u8]) -> Vec<f32> {
+    let block = |block: &[u8]| {
+        let (largest, codes) = block.split_at(4);
+        let largest = f32::from_le_bytes([largest[0], largest[1], largest[2], largest[3]]);
+        let codes = codes.iter().flat_map(|pair| [pair & 15, pair >> 4]);
+        codes.map(|code| largest * LEVELS[usize::from(code)]).collect::<Vec<_>>()
+    };
+    bytes.chunks_exact(4 * NF4_WORDS as usize).flat_map(block).collect()
+}
+
+/// The weights of whole blocks of int8.
+pub(super) fn int8_values(bytes: &[u8]) -> Vec<f32> {
+    let block = |block: &[u8]| {
+        let (scales, codes) = block.split_at(4);
+        let scales = scales.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
+        let halves = scales.zip(codes.chunks(SHARING));
+        halves
+            .flat_map(|(scale, codes)| codes.iter().map(move |code| scale * f32::from(*code as i8)))
+            .collect::<Vec<_>>()
+    };
+    bytes.chunks_exact(4 * INT8_WORDS as usize).flat_map(block).collect()
+}
+
+/// The code of 0.
+const ZERO_CODE: u8 = 7;
+
+/// The largest magnitude; NaN if one value is.
+fn largest_magnitude(values: &[f32]) -> f32 {
+    let larger = |largest: f32, value: &f32| {
+        if largest.is_nan() || value.abs() <= largest { largest } else { value.abs() }
+    };
+    values.iter().fold(0.0, larger)
+}
+
+/// The code of the level nearest to `value`; of two as near, the lower. That of 0 for NaN, which is what a block of zeros
+/// divided by its largest magnitude gives.
+fn nearest_level(value: f32) -> u8 {
+    if value.is_nan() {
+        return ZERO_CODE;
+    }
+    let above = LEVELS.partition_point(|&level| level < value).clamp(1, LEVELS.len() - 1);
+    let is_lower = value - LEVELS[above - 1] <= LEVELS[above] - value;
+    (above - usize::from(is_lower)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::element::Element;
+
+    fn stored(element: Element, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+        let mut bytes = Vec::new();
+        element.encode_row(values, &mut bytes);
+        assert_eq!(bytes.len() as u64, element.bytes_of(element.stride(values.len() as u32).into()));
+        let values = element.decode(&bytes);
+        (bytes, values)
+    }
+
+    #[test]
+    fn levels_and_zeros_are_exact() {
+        let (bytes, values) = stored(Element::Nf4, &[2.0, 0.0, -2.0 * 0.696_192_8, 0.5]);
+        assert_eq!(bytes[..4], 2f32.to_le_bytes());
+        assert_eq!(bytes[4..6], [0x7f, 0xa1], "codes 15, 7, 1 and 10");
+        assert_eq!(values[..3], [2.0, 0.0, -1.392_385_6]);
+        assert!(values[4..].iter().all(|&value| value == 0.0) && values.len() == 64);
+        assert!(stored(Element::Nf4, &[0.0; 65]).1.iter().all(|&value| value == 0.0));
+    }
+
+    #[test]
+    fn bytes_have_a_scale_for_each_half_of_a_block() {
+        let row: Vec<f32> = (0..40).map(|i| if i < 32 { 127.0 - i as f32 } else { -0.5 }).collect();
+        let (bytes, values) = stored(Element::Int8, &row);
+        assert_eq!(bytes[4..7], [127, 126, 125]);
+        assert_eq!(bytes[4 + 32] as i8, -127);
+        assert_eq!(values[..32], row[..32]);
+        assert!((values[32] + 0.5).abs() < 0.5 / 2048.0, "f16 rounds the scale");
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        for element in [Element::Nf4, Element::Int8] {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let (_, values) = stored(element, &[1.0, bad, 3.0]);
+                assert!(values[..3].iter().any(|value| !value.is_finite()), "{element:?} {bad}: {values:?}");
+            }
+        }
+    }
+
+    /// Distances to the neighbouring levels decide, as bitsandbytes takes the first of the smallest.
+    #[test]
+    fn every_value_has_the_nearest_level() {
+        for step in 0..=20_000 {
+            let value = step as f32 / 10_000.0 - 1.0;
+            let distance = |code: &usize| (super::LEVELS[*code] - value).abs();
+            let nearest = (0..16).min_by(|a, b| distance(a).total_cmp(&distance(b)));
+            assert_eq!(nearest, Some(usize::from(super::nearest_level(value))), "{value}");
+        }
+    }
+}
