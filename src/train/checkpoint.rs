@@ -129,7 +129,8 @@ impl Trainer<'_> {
     pub async fn tensors(&self, arena: impl Fn(&Arenas) -> &Arena) -> Result<Vec<(String, Vec<f32>)>> {
         let arena = arena(&self.recordings.arenas);
         let mut tensors = Vec::new();
-        for tensor in ArenaTensor::list(&self.recordings.layout, arena, "") {
+        let held = ArenaTensor::list(&self.recordings.layout, arena, "").into_iter();
+        for tensor in held.filter(|tensor| !tensor.element().is_quantised()) {
             let (mut values, element) = (Vec::new(), tensor.element());
             let mut take = |row: &[u8]| {
                 values.extend(element.decode(row));

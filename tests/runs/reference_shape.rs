@@ -90,7 +90,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         storage: match model.compute {
             Element::F16 => Storage::F16,
             Element::Bf16 => Storage::Bf16,
-            Element::F32 | Element::U32 => Storage::Exact,
+            _ => Storage::Exact,
         },
     }
 }

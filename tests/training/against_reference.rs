@@ -34,9 +34,7 @@ impl Bounds {
         match element {
             Element::F16 => in_half_ulps(2f64.powi(-11)),
             Element::Bf16 => in_half_ulps(2f64.powi(-8)),
-            Element::F32 | Element::U32 => {
-                Self { loss: ALLOWED, norm: ALLOWED, weights: ALLOWED, movement: 0.1 }
-            }
+            _ => Self { loss: ALLOWED, norm: ALLOWED, weights: ALLOWED, movement: 0.1 },
         }
     }
 }

@@ -30,6 +30,7 @@ mod portable;
 mod portions;
 mod published;
 mod published_names;
+mod quantised_base;
 mod ranks;
 mod recompute;
 mod resume;

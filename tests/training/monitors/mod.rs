@@ -44,9 +44,7 @@ impl Bounds {
         match element {
             Element::F16 => in_half_ulps(2f64.powi(-11)),
             Element::Bf16 => in_half_ulps(2f64.powi(-8)),
-            Element::F32 | Element::U32 => {
-                Self { mean: ALLOWED, whole: ALLOWED, single: 3.0 * ALLOWED, score: 3.0 * ALLOWED }
-            }
+            _ => Self { mean: ALLOWED, whole: ALLOWED, single: 3.0 * ALLOWED, score: 3.0 * ALLOWED },
         }
     }
 }
