@@ -51,7 +51,7 @@ pub use sections::callbacks::{Callbacks, CheckpointMonitor, ColdHotMonitor, Loss
 pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::metric::{MetricKeys, MetricType, Metrics};
-pub use sections::model::{Model, Pet, PetType, Scaling};
+pub use sections::model::{BaseType, Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
 pub use sections::monitor::{Formats, MoeShowMode, Monitor, StableRank};
 pub use sections::optimizer::*;

@@ -12,7 +12,7 @@ use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::model::adaptable;
-use crate::settings::{Bytes, RunConfig, RunPlan};
+use crate::settings::{BaseType, Bytes, RunConfig, RunPlan};
 use crate::train::fit::{Candidate, Fit};
 use crate::train::length::RunLength;
 use crate::train::recordings::assumed_capabilities;
@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Train low-rank adapters of this rank
     #[arg(long, value_name = "RANK", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     lora: u16,
+    /// Store the frozen matrices under the adapters in 4 or 8 bits
+    #[arg(long, value_name = "TYPE", value_parser = BaseType::ALL.map(BaseType::name), conflicts_with = "full")]
+    base: Option<String>,
     /// Train all weights
     #[arg(long, conflicts_with = "lora")]
     full: bool,
@@ -177,7 +180,7 @@ impl<'a> Finetune<'a> {
     }
 
     fn yaml(&self, batch_size: usize, accumulation: usize, recompute: &[(&str, String)]) -> String {
-        let Arguments { model, lora, full, adapter: AdapterArguments { device_name, tier }, .. } =
+        let Arguments { model, lora, base, full, adapter: AdapterArguments { device_name, tier }, .. } =
             self.arguments;
         let text = |path: &Path| json!(path.display().to_string());
         let output = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -188,9 +191,10 @@ impl<'a> Finetune<'a> {
             true => String::new(),
             false => format!(
                 "    pet_config:\n      pet_type: lora\n      lora_rank: {lora}\n      lora_alpha: {}\n      lora_dropout: 0.0\n      \
-                 target_modules: {}\n",
+                 target_modules: {}\n{}",
                 2 * lora,
-                json!(self.targets)
+                json!(self.targets),
+                base.as_ref().map_or_else(String::new, |base| format!("      base_dtype: {base}\n"))
             ),
         };
         // An evaluation takes whole micro-batches.

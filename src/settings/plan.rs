@@ -4,7 +4,7 @@ use super::decide::{Decided, decide};
 use super::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
 use super::model_config::model_config;
 use super::monitor_checks;
-use super::sections::model::{Pet, pet_path};
+use super::sections::model::{BaseType, Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
@@ -121,6 +121,17 @@ impl RunPlan {
         plan.model.recomputed_layers = recomputed.to_vec();
         plan.model.recomputed_operators = Vec::new();
         plan
+    }
+
+    /// The same run on a frozen base of another storage type, if it has adapters on one that is not quantised.
+    pub(crate) fn quantised(&self, base: BaseType) -> Option<Self> {
+        let mut plan = self.clone();
+        let (pet, low_rank) = (plan.settings.model.pet_config.as_mut()?, plan.model.low_rank.as_mut()?);
+        if pet.base_dtype.replace(base).is_some() {
+            return None;
+        }
+        low_rank.base = Some(base.element());
+        Some(plan)
     }
 
     /// The weight decay of a parameter group's matrices.

@@ -25,7 +25,7 @@ use super::shortage::{SMALLER_MODEL, remedies};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
-use crate::settings::RunPlan;
+use crate::settings::{BaseType, RunPlan};
 use recomputation::recomputations;
 use search::Search;
 
@@ -36,6 +36,8 @@ pub struct Fit {
     pub candidates: Vec<Candidate>,
     /// The one with the least work of those that fit.
     pub best: Option<Candidate>,
+    /// Where none fits: what the least of them takes on a quantised base, which computes something else.
+    pub quantised: Vec<(BaseType, u64)>,
 }
 
 impl Fit {
@@ -57,8 +59,14 @@ impl Fit {
             Some(Forecast::new(&recordings).peak_bytes())
         };
         let mut search = Search::new(windows, plan.model.seq_length, &choices, budget, &mut measure);
-        let best = search.best();
-        Ok(Self { candidates: search.candidates(), best })
+        let (best, candidates) = (search.best(), search.candidates());
+        let quantised = |base| {
+            let least = plan.quantised(base)?.divided(1, windows, &choices.last()?.layers);
+            Some((base, Forecast::new(&Recordings::new(&least, capabilities, steps).ok()?).peak_bytes()))
+        };
+        let quantised =
+            if best.is_some() { vec![] } else { BaseType::ALL.into_iter().filter_map(quantised).collect() };
+        Ok(Self { candidates, best, quantised })
     }
 
     /// The error of a run of `plan` that fits `budget` bytes in no way.
@@ -74,6 +82,14 @@ impl Fit {
         if !left.iter().any(|remedy| remedy == SMALLER_MODEL) {
             left.push(SMALLER_MODEL.to_string());
         }
+        let quantised = self.quantised.iter().filter(|(_, bytes)| *bytes <= budget);
+        left.extend(quantised.map(|(base, bytes)| {
+            format!(
+                "quantise the frozen weights, which changes what is computed (`base_dtype: {}` under pet_config takes {})",
+                base.name(),
+                mib(*bytes)
+            )
+        }));
         Error::Plan(format!(
             "nothing fits {}: a micro-batch of one window with every layer recomputed takes {}; {}",
             mib(budget),

@@ -4,7 +4,7 @@
 
 use crate::runs::Setup;
 use gristmill::kernels::Capabilities;
-use gristmill::settings::RunPlan;
+use gristmill::settings::{BaseType, RunPlan};
 use gristmill::train::fit::Fit;
 use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
@@ -84,6 +84,28 @@ fn what_fits_in_no_way_is_one_line_with_what_is_left_to_do() {
     }
     let line = refusal(&["--model.model_config.compute_dtype=float16", "--optimizer={type: SGD}"]);
     assert!(!line.contains("bfloat16") && !line.contains("optimizer.type"), "{line}");
+}
+
+/// Quantised weights change the numbers, so they are proposed where nothing else helps, and where they do.
+#[test]
+fn a_quantised_base_is_the_last_proposal() {
+    let adapters = "compute_dtype: bfloat16, hidden_size: 256, intermediate_size: 1024, \
+                    pet_config: {pet_type: lora, target_modules: .*wq}";
+    let plan = Setup::new("base", adapters).with(&["--load_checkpoint=anywhere"]).plan();
+    let with = |budget| {
+        let found = fit(&plan, budget);
+        (found.refusal(&plan, budget).to_string(), found)
+    };
+    let (line, found) = with(1 << 16);
+    assert!(!line.contains("base_dtype"), "{line}");
+    let [(BaseType::Int8, of_int8), (BaseType::Nf4, of_nf4)] = found.quantised[..] else {
+        panic!("{:?}", found.quantised)
+    };
+    assert!(of_nf4 < of_int8);
+    let (line, _) = with(of_nf4);
+    assert!(line.contains("(`base_dtype: nf4` under pet_config takes "), "{line}");
+    assert!(!line.contains("int8"), "{line}");
+    assert_eq!(fit(&plan, 1 << 30).quantised, []);
 }
 
 /// A dense layer and layers of experts differ in what their recomputation saves and takes.

@@ -5,7 +5,7 @@ use super::ranks::RankReport;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
-use crate::model::config::Operator;
+use crate::model::config::{LowRank, Operator};
 use crate::model::count;
 use crate::ranks::RankLayout;
 use crate::settings::{RunPlan, Sharded, Sharding};
@@ -139,6 +139,9 @@ impl<'a> Report<'a> {
         let recomputed = self.recomputed(&model.recomputed_layers, &model.recomputed_operators);
         let half = model.compute.name();
         let weights = match (self.plan.optimizer.stochastic_rounding, &model.low_rank) {
+            (_, Some(LowRank { base: Some(base), .. })) => {
+                format!("weights, in {} if they are matrices of layers, which are frozen", base.name())
+            }
             (true, _) => "weights, in bfloat16 where layers read them".to_string(),
             (false, Some(_)) if model.compute != Element::F32 => {
                 format!("weights, in {half} if they are frozen")

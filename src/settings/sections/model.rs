@@ -11,7 +11,7 @@ mod words;
 pub(crate) use fill::rotary_dim;
 pub(crate) use latent::latent_attention;
 pub(crate) use pet::path_of as pet_path;
-pub use pet::{Pet, PetType};
+pub use pet::{BaseType, Pet, PetType};
 pub use rope_scaling::Scaling;
 pub(crate) use rope_scaling::{Method as ScalingMethod, keys_of as scaling_keys, takes as scaling_takes};
 pub use rows::Model;

@@ -66,11 +66,19 @@ words! {
 
 impl BaseType {
     /// The storage type.
-    fn element(self) -> Element {
+    pub fn element(self) -> Element {
         match self {
             Self::Nf4 => Element::Nf4,
             Self::Int8 => Element::Int8,
         }
+    }
+
+    /// All of them, that with the smallest error first.
+    pub const ALL: [Self; 2] = [Self::Int8, Self::Nf4];
+
+    /// What a configuration calls it.
+    pub fn name(self) -> &'static str {
+        self.word()
     }
 }
 
