@@ -12,7 +12,7 @@ mod unfused;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
-use gristmill::element::Element::{Bf16, F32, U32};
+use gristmill::element::Element::{Bf16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
@@ -52,6 +52,22 @@ fn products(c: &mut Criterion) {
                 matmul(&mut row.rec, layout, a, b, y, Epilogue::default());
                 Work::Flops(2.0 * m as f64 * n as f64 * k as f64)
             });
+        }
+    }
+    for weights in [Nf4, Int8] {
+        for (layout, n, k) in [(Layout::Nt, 2 * F, D), (Layout::Nn, D, 2 * F)] {
+            row(
+                c,
+                &gpu,
+                &format!("matmul {layout:?} {N}x{n}x{k} f32, weights in {}", weights.name()),
+                |row| {
+                    let [rows, cols] = if layout == Layout::Nt { [n, k] } else { [k, n] };
+                    let (x, w, y) =
+                        (row.tensor(N, k, F32), row.tensor(rows, cols, weights), row.tensor(N, n, F32));
+                    matmul(&mut row.rec, layout, x, w, y, Epilogue::default());
+                    Work::Flops(2.0 * N as f64 * n as f64 * k as f64)
+                },
+            );
         }
     }
     let flops = 2.0 * N as f64 * D as f64 * D as f64;
