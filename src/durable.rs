@@ -5,7 +5,7 @@ mod append_file;
 pub use self::append_file::AppendFile;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -145,6 +145,27 @@ impl Drop for AtomicFile {
         }
     }
 }
+
+/// The contents of a file that describes something, such as a `config.json` or a `tokenizer.json`.
+///
+/// # Errors
+/// It cannot be read, or has more than 256 MiB, several times the size of the largest published one: then it is something else.
+pub(crate) fn read_description(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error: io::Error| read_error(path, "read", &error);
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(LARGEST_DESCRIPTION + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST_DESCRIPTION {
+        let most = LARGEST_DESCRIPTION >> 20;
+        return Err(Error::file(
+            path,
+            format!("has more than {most} MiB, so it is damaged or another kind of file; fetch it again"),
+        ));
+    }
+    Ok(bytes)
+}
+
+const LARGEST_DESCRIPTION: u64 = 256 << 20;
 
 /// An I/O error about a file that is only read, or one whose cause no other place would change.
 pub(crate) fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {

@@ -1,7 +1,7 @@
 //! `generation_config.json`: how the publishers of a model generate text.
 
 use super::beside_weights;
-use crate::durable::read_error;
+use crate::durable::read_description;
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl GenerationConfig {
         if !path.is_file() {
             return Ok(None);
         }
-        let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+        let text = read_description(path)?;
         let foreign = |error| {
             Error::file(
                 path,

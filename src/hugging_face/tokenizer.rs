@@ -1,7 +1,7 @@
 //! The tokenizer in a folder.
 
 use super::beside_weights;
-use crate::durable::read_error;
+use crate::durable::read_description;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl TokenizerFiles {
 }
 
 fn json(path: &Path) -> Result<Value> {
-    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let text = read_description(path)?;
     serde_json::from_slice(&text)
         .map_err(|error| Error::file(path, format!("is no JSON ({error}); fetch it again")))
 }

@@ -1,13 +1,12 @@
 //! Tensors in several files with an index that says which of them holds each, as `transformers` has both.
 
 use super::OUTPUT_DIR;
-use crate::durable::read_error;
+use crate::durable::read_description;
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The end of the name of an index.
@@ -52,7 +51,7 @@ pub(super) fn is_index(path: &Path) -> bool {
 /// # Errors
 /// A file that cannot be read, or is no index.
 pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>> {
-    let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let text = read_description(path)?;
     let foreign = |why: &str| {
         Error::file(path, format!("not an index of safetensors files ({why}); fetch the checkpoint again"))
     };

@@ -114,3 +114,48 @@ fn what_cannot_be_judged_is_one_line() {
         assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
     }
 }
+
+/// A model's folder whose files are cut, huge, or contradict each other.
+#[test]
+fn folders_that_no_model_can_be_read_from_are_one_line() {
+    let llama = |change: &dyn Fn(&Path)| {
+        let home = tempfile::tempdir().expect("a folder");
+        for file in fs::read_dir(folder("llama")).expect("a folder") {
+            let file = file.expect("a file").path();
+            fs::copy(&file, home.path().join(file.file_name().expect("a name"))).expect("a copy");
+        }
+        change(home.path());
+        let refused = run(gristmill(["generate"]).arg(home.path()).args(["--prompt", "a"]));
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+        refused.stderr
+    };
+    let resized = |name: &'static str, bytes: u64| {
+        llama(&|home| {
+            fs::File::options()
+                .write(true)
+                .open(home.join(name))
+                .expect("a file")
+                .set_len(bytes)
+                .expect("a size");
+        })
+    };
+    let with = |name: &'static str, value: Value| {
+        llama(&|home| {
+            let file = home.join("config.json");
+            let mut config: Value = serde_json::from_slice(&fs::read(&file).expect("a file")).expect("JSON");
+            config[name] = value.clone();
+            fs::write(file, config.to_string()).expect("a file");
+        })
+    };
+    for (line, expected) in [
+        (resized("config.json", 1 << 30), "has more than 256 MiB"),
+        (resized("config.json", 100), "is no JSON object"),
+        (resized("model.safetensors", 1000), "model.safetensors"),
+        (with("hidden_size", json!(32)), "`model.embed_tokens.weight` is F32 [128, 16] there, F32 [128, 32]"),
+        (with("intermediate_size", json!(7)), " is F32 [20, 16] there, F32 [7, 16]"),
+        (with("num_hidden_layers", json!(40)), "holds no tensor"),
+    ] {
+        assert!(line.contains(expected), "`{expected}` is not in: {line}");
+    }
+}

@@ -9,7 +9,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
 
 use super::{END_OF_TEXT, Encoded, SMALLEST_VOCABULARY};
-use crate::data::files;
+use crate::durable::read_description;
 use crate::error::{Error, Result, foreign};
 
 /// Text is encoded in pieces of about this many bytes: the library needs 50 to 100 bytes of memory for each token of a
@@ -35,7 +35,7 @@ impl Tokenizer {
     /// # Errors
     /// If it cannot be read, is not JSON, or is not a tokenizer.
     pub fn load(file: &Path) -> Result<Self> {
-        let bytes = files::read(file)?;
+        let bytes = read_description(file)?;
         if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
             let message = format!("is not valid JSON: {error}; {REMEDY}");
             return Err(Error::file(file, message));
