@@ -7,18 +7,21 @@ use crate::durable::ChosenBy;
 use std::path::Path;
 
 pub(crate) mod arena_tensors;
+pub(crate) mod base;
 pub(crate) mod beside_weights;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
 pub mod export;
 mod foreign;
 mod gathering;
+pub(crate) mod hex;
 mod holdings;
 pub(crate) mod json_lines;
 pub(crate) mod lora;
 pub mod merge;
 pub mod npy;
 mod published_names;
+mod rewriting;
 mod router_tensors;
 pub mod run_folder;
 pub(crate) mod shared_folder;
@@ -31,6 +34,7 @@ mod weight_files;
 mod weight_index;
 mod wrapped;
 
+pub use base::Base;
 pub use weight_files::Contents;
 
 /// What chose the folder of a run.

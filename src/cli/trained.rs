@@ -16,6 +16,9 @@ pub struct ModelArguments {
     /// The tokenizer.json of the training data, if the run does not name it
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+    /// Where the weights are that the adapters of a run were trained on, if they were moved
+    #[arg(long = "load_checkpoint", value_name = "PATH")]
+    base: Option<PathBuf>,
     #[command(flatten)]
     adapter: AdapterArguments,
 }
@@ -38,10 +41,9 @@ impl ModelArguments {
     /// There is none; a flag that no adapter can have.
     pub fn open(&self) -> Result<TrainedRun> {
         self.adapter.options()?;
-        let tokenizer = self.tokenizer.iter();
-        let overrides: Vec<String> =
-            tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
-        TrainedRun::open(&self.model, &overrides)
+        let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", &self.base)];
+        let overrides = keys.map(|(key, path)| Some(format!("--{key}={}", path.as_ref()?.display())));
+        TrainedRun::open(&self.model, &overrides.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// Opens the adapter for what `run` stores.

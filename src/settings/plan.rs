@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
-use crate::model::parameters::{Gpt, Spec};
+use crate::model::parameters::{Gpt, Role, Spec};
 use crate::ranks::RankLayout;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -141,17 +141,21 @@ impl RunPlan {
         own.unwrap_or(self.optimizer.weight_decay)
     }
 
-    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, and moments of those that train.
+    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, but for a base of adapters that is named, and
+    /// moments of those that train.
     pub fn checkpoint_bytes(&self) -> u64 {
         // The plan was refused if its patterns do not fit.
         let specs = self.grouping().apply(Gpt::describe(&self.model)).unwrap_or_default();
+        let names_base = self.model.low_rank.is_some() && self.settings.run.weights().is_some();
+        let is_named = names_base && specs.iter().all(|spec| spec.trains == (spec.role == Role::Lora));
+        let is_saved = |spec: &&Spec| spec.trains || !is_named;
         let bytes = |spec: &Spec| {
             let moments = if spec.trains { self.optimizer.moments(spec.rule) as u64 } else { 0 };
             let stored = self.optimizer.stored(!spec.trains, spec.compute);
             let count = spec.count() as u64;
             stored.bytes_of(count) + count * moments * Element::F32.bytes()
         };
-        specs.iter().map(bytes).sum()
+        specs.iter().filter(is_saved).map(bytes).sum()
     }
 
     /// Whether f16 is to be converted by the adapter's own instructions, if it can.

@@ -2,6 +2,7 @@
 //! and how it generates text.
 
 use super::OUTPUT_DIR;
+use super::base::Base;
 use crate::durable::read_error;
 use crate::error::Result;
 use serde_json::{Map, Value, json};
@@ -34,8 +35,8 @@ pub(crate) struct BesideWeights {
     copied: Vec<(String, PathBuf)>,
     /// What is written where there is no copy.
     made: Vec<(&'static str, Vec<u8>)>,
-    /// The model that the run started from.
-    base: Option<PathBuf>,
+    /// The model that adapters train on, if it came from files.
+    base: Option<Base>,
 }
 
 /// What turns the text of a run into tokens.
@@ -55,8 +56,7 @@ impl BesideWeights {
         let folder = weights.map(|path| if path.is_dir() { path } else { path.parent().unwrap_or(path) });
         let of_model =
             folder.into_iter().flat_map(|folder| OF_MODEL.map(|name| (name.to_string(), folder.join(name))));
-        let base = weights.map(Path::to_path_buf);
-        let mut beside = Self { copied: of_model.collect(), made: Vec::new(), base };
+        let mut beside = Self { copied: of_model.collect(), ..Self::default() };
         match by {
             TextBy::Tokenizer(file, eos_token) => {
                 beside.copied.push((TOKENIZER.to_string(), file.to_path_buf()));
@@ -94,9 +94,14 @@ impl BesideWeights {
         Ok(Self { copied: copied.collect(), ..Self::default() })
     }
 
-    /// The model that the run started from, as it is named there; adapters are of it.
-    pub fn base(&self) -> Option<&Path> {
-        self.base.as_deref()
+    /// The same of adapters on `base`, which checkpoints name.
+    pub fn on(self, base: Option<Base>) -> Self {
+        Self { base, ..self }
+    }
+
+    /// The model that adapters train on, if it came from files.
+    pub fn base(&self) -> Option<&Base> {
+        self.base.as_ref()
     }
 
     /// Writes those that are there into `folder`. Those that are gone since are those of the checkpoint `newest`, if it has them.

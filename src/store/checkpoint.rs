@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! step_0000100/
-//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's, in the type they are trained in
+//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's, in the type they are trained in;
+//!                              not where they are the base of adapters and came from files: see `base`
 //!     config.json              the model's shape under Hugging Face's keys
 //!     tokenizer.json, ...      what `beside_weights` lists
-//!     adapter/                 low-rank adapters as PEFT has them, if the run trains some: see `adapter`
+//!     adapter/                 low-rank adapters as PEFT has them, if the run trains some: see `lora`
 //!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
 //!                              (a matrix under Muon has one: its momentum, as exp_avg)
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
@@ -14,14 +15,16 @@
 //! Several ranks write the same tensors in files of their own: `model-00001-of-00004.safetensors` and so on with
 //! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads either.
 //!
-//! Where only adapters train, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the file
-//! system has them: each checkpoint is whole, and the model takes room once.
+//! Where only adapters train on a model of random weights, `model.safetensors` is the same file in all checkpoints of a run, by
+//! hard links where the file system has them: each checkpoint is whole, and the model takes room once. A model that came from
+//! files is named by `adapter/base.json`, and never read back from the device.
 //!
 //! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
 //! content.
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
+use super::base::{self, Base};
 use super::checkpoint_folder::PendingCheckpoint;
 use super::lora;
 use super::router_tensors;
@@ -42,7 +45,7 @@ use crate::ranks::Ranks;
 use crate::record::Tensor;
 use serde_json::Value;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const OPTIMIZER: &str = "optimizer";
 const CONFIG: &str = "config.json";
@@ -91,10 +94,12 @@ pub(crate) async fn save(
     let (models, count) = (weights(false), ranks.size());
     let own = &models[ranks.rank()];
     let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
-    let is_linked = never_changes && ranks.by_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
+    let base = pending.base().filter(|_| never_changes && low_rank.is_some());
+    let is_there = base.is_some()
+        || never_changes && ranks.by_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
     // A failure is kept until the others have what they need of this rank.
     let mut done = Ok(());
-    if !is_linked {
+    if !is_there {
         let set = TensorSet { folder, stem: STEM, by_rank: &models, router_state: &biases, writers: count };
         done = done.and(set.save(ranks, &read).await);
     }
@@ -104,7 +109,8 @@ pub(crate) async fn save(
         let set = TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
         done = done.and(set.save(ranks, &read).await);
         if ranks.is_first() {
-            done = done.and_then(|()| lora::write_config(folder, low_rank, layout, pending.base()));
+            done = done.and_then(|()| lora::write_config(folder, low_rank, layout, base.map(Base::path)));
+            done = done.and_then(|()| base.map_or(Ok(()), |base| base.write(folder)));
         }
     }
     let moments: Vec<_> = by_rank.iter().map(TrainingTensors::moments).collect();
@@ -147,8 +153,8 @@ fn torch_dtype(element: Element) -> &'static str {
     }
 }
 
-/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run;
-/// `default` knows the settings that are not written.
+/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run, and the
+/// base of its adapters if the checkpoint names one, which may be at `moved`; `default` knows the settings that are not written.
 ///
 /// # Errors
 /// A file that is missing or damaged; a state or a tensor that is not the run's.
@@ -156,25 +162,26 @@ pub(crate) fn load(
     tensors: TrainingTensors<'_>,
     folder: &Path,
     expected: &TrainerState,
+    moved: Option<&Path>,
     default: impl Fn(&str) -> Option<Value>,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<TrainerState> {
+) -> Result<(TrainerState, Option<Base>)> {
     let state = TrainerState::load(&folder.join(STATE))?;
     state.check_matches(folder, expected, default)?;
-    load_whole_weights(tensors.weights, folder, &write)?;
+    let (weights, base) = load_whole_weights(tensors.weights, folder, moved, &write)?;
     let WeightTensors { layout, experts, .. } = tensors.weights;
-    let (model, optimizer) = (WeightFiles::open(folder)?, WeightFiles::open_stem(folder, OPTIMIZER)?);
+    let (model, optimizer) = (WeightFiles::open(&weights)?, WeightFiles::open_stem(folder, OPTIMIZER)?);
     router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
     let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer) };
     arena_tensors::load(layout, tensors.first_moments, homes, "exp_avg.", &write)?;
     arena_tensors::load(layout, tensors.second_moments, homes, "exp_avg_sq.", &write)?;
-    Ok(state)
+    Ok((state, base))
 }
 
 /// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of several,
-/// or a folder with either; returns what was read there. Adapters are read from beside the weights, if there are some. Tensors that the model has no place for
-/// are left out if `is_partial`.
+/// or a folder with either, or a checkpoint that names its base; returns what was read there. Adapters are read from beside the
+/// weights, if there are some. Tensors that the model has no place for are left out if `is_partial`.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
@@ -184,10 +191,21 @@ pub(crate) fn load_weights(
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
+    let (model, _) = base::located(path, None)?;
+    load_located(weights, &model, lora::beside(path), is_partial, write)
+}
+
+/// [`load_weights`] of the model at `path`, with the adapter in the file `beside` it, if there is one.
+fn load_located(
+    weights: WeightTensors<'_>,
+    path: &Path,
+    beside: Option<PathBuf>,
+    is_partial: bool,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<Contents> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     check_order(layout, &beside_weights(path, STATE))?;
     let file = WeightFiles::open(path)?;
-    let beside = lora::beside(path);
     let adapters = match (low_rank, &beside) {
         (Some(low_rank), Some(beside)) => Some(lora::open(beside, low_rank)?),
         (None, Some(beside)) => {
@@ -212,19 +230,23 @@ pub(crate) fn load_weights(
     Ok(file.contents(names(weights, false)))
 }
 
-/// [`load_weights`] of a checkpoint, which must have the adapters of the run.
+/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`. Returns
+/// where the model is, and that base.
 ///
 /// # Errors
 /// Those of [`load_weights`]; a checkpoint without adapters.
 pub(crate) fn load_whole_weights(
     weights: WeightTensors<'_>,
     checkpoint: &Path,
+    moved: Option<&Path>,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<()> {
+) -> Result<(PathBuf, Option<Base>)> {
     if weights.low_rank.is_some() {
         lora::required(checkpoint)?;
     }
-    load_weights(weights, checkpoint, false, write).map(drop)
+    let (model, base) = base::located(checkpoint, moved)?;
+    load_located(weights, &model, lora::beside(checkpoint), false, write)?;
+    Ok((model, base))
 }
 
 /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.

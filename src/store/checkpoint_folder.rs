@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::OUTPUT_DIR;
+use super::base::Base;
 use super::beside_weights::BesideWeights;
 use crate::durable::{UNFINISHED, read_error, with_suffix};
 use crate::error::Result;
@@ -227,8 +228,8 @@ impl PendingCheckpoint {
         &self.path
     }
 
-    /// The model that the run started from, if it is known.
-    pub(super) fn base(&self) -> Option<&Path> {
+    /// The model that adapters train on, if it came from files: the checkpoint names it.
+    pub(super) fn base(&self) -> Option<&Base> {
         self.home.beside.base()
     }
 

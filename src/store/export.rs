@@ -7,19 +7,14 @@
 //! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
 
 use super::OUTPUT_DIR;
-use super::beside_weights::BesideWeights;
 use super::foreign::OTHER_MODEL;
 use super::lora;
-use super::merge::create;
-use super::stored_floats::{Encoding, scale_name};
+use super::rewriting::{create, rewrite};
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::weight_files::{HEAD, MODEL, WeightFiles};
+use super::weight_files::{HEAD, WeightFiles};
 use super::wrapped;
-use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::model::parameters::{adapted_module, module_of};
-use safetensors::Dtype;
-use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
@@ -35,8 +30,6 @@ pub struct Exported {
 /// Names of the embedding, which a head that a checkpoint does not have repeats.
 const EMBEDDINGS: [&str; 3] =
     ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
-/// What says of a `config.json` that there are scales.
-const QUANTISED: &str = "quantization_config";
 
 /// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has them: both are folders with
 /// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales.
@@ -50,20 +43,11 @@ pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Export
     }
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
-    let infos = exporting.infos()?;
-    create(out)?;
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
-        let info = &infos[index];
-        let parts = sources.get(&info.name);
-        sink.put(&parts.map_or_else(|| exporting.copied(info), |parts| exporting.assembled(info, parts))?)
+    let count = rewrite(&folder, like, out, |info| {
+        sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })
     .await?;
-    BesideWeights::of_model(like)?.write(out, None)?;
-    drop_scales(&out.join("config.json"))?;
-    OUTPUT_DIR.sync_files(out)?;
-    let trained = infos.iter().filter(|info| sources.contains_key(&info.name)).count();
-    Ok(Exported { trained, copied: infos.len() - trained })
+    Ok(Exported { trained: sources.len(), copied: count - sources.len() })
 }
 
 /// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no other tower has.
@@ -142,30 +126,8 @@ impl Exporting<'_> {
         Ok(sources)
     }
 
-    /// The tensors that are written.
-    fn infos(&self) -> Result<Vec<TensorInfo>> {
-        let names = self.folder.names();
-        let infos = names.iter().map(|name| self.folder.info(name)).collect::<Result<Vec<_>>>()?;
-        let is_fp8 = |info: &&TensorInfo| info.dtype == Dtype::F8_E4M3;
-        let scales: Vec<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
-        let written = infos.into_iter().filter(|info| !scales.contains(&info.name));
-        let widened = |info: TensorInfo| match info.dtype {
-            Dtype::F8_E4M3 => TensorInfo { dtype: Dtype::BF16, ..info },
-            _ => info,
-        };
-        Ok(written.map(widened).collect())
-    }
-
-    /// The bytes of a tensor as the folder has it.
-    fn copied(&self, info: &TensorInfo) -> Result<Vec<u8>> {
-        match self.folder.info(&info.name)?.dtype == info.dtype {
-            true => self.folder.bytes(&info.name).map(<[u8]>::to_vec),
-            false => encoded(info, &self.folder.values(&info.name)?),
-        }
-    }
-
-    /// The bytes of a tensor of which each of `parts` holds some rows.
-    fn assembled(&self, info: &TensorInfo, parts: &[String]) -> Result<Vec<u8>> {
+    /// The values of a tensor of which each of `parts` holds some rows.
+    fn assembled(&self, info: &TensorInfo, parts: &[String]) -> Result<Vec<f32>> {
         let total = info.shape.first().copied().unwrap_or(1);
         let width = info.shape.iter().skip(1).product::<usize>();
         let mut values = vec![0.0; total * width];
@@ -185,34 +147,10 @@ impl Exporting<'_> {
             }
         }
         match missing {
-            0 => encoded(info, &values),
+            0 => Ok(values),
             _ => {
                 Err(Error::file(self.path, format!("lacks {missing} rows of `{}`; {OTHER_MODEL}", info.name)))
             }
         }
     }
-}
-
-/// The bytes of `values` in the type of a tensor.
-fn encoded(info: &TensorInfo, values: &[f32]) -> Result<Vec<u8>> {
-    let encoding = Encoding::of(info.dtype);
-    encoding.and_then(|encoding| encoding.encode(values)).ok_or_else(|| {
-        Error::file(Path::new(&info.name), format!("holds {:?}, in which nothing is written", info.dtype))
-    })
-}
-
-/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8.
-fn drop_scales(path: &Path) -> Result<()> {
-    if !path.is_file() {
-        return Ok(());
-    }
-    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
-    let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
-    let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
-    if !config.get(QUANTISED).is_some_and(is_fp8) {
-        return Ok(());
-    }
-    config.remove(QUANTISED);
-    let text = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(path, error))?;
-    OUTPUT_DIR.write(path, &text)
 }

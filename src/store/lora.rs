@@ -3,8 +3,7 @@
 //! In a checkpoint they are in a folder of their own, `adapter`: beside the model's files, `transformers` would take the
 //! model to be in the place that the adapter names.
 //!
-//! Where the model does not change, `model.safetensors` is a hard link to that of the previous checkpoint: each
-//! checkpoint is complete, and the model takes disk space once.
+//! A model that came from files is not in the checkpoint: `base.json`, beside the adapter, says where it is (see `base`).
 
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;

@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize, de};
 use serde_json::Value;
 
+use super::hex::{self, hex};
 use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
@@ -44,14 +45,14 @@ pub struct TrainerState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaler: Option<ScalerState>,
     /// A hash of a sample of the training data; in the file as 16 hexadecimal digits, which no JSON reader rounds.
-    #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
+    #[serde(with = "hex")]
     pub data_fingerprint: u64,
     /// A hash of all training data, as the fingerprint in the file. `None` if they were not read to the end by then, or by
     /// versions that took no such hash.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_hex")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub data_hash: Option<u64>,
     /// The same of the evaluation data; `None` also where there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_hex")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub eval_data_hash: Option<u64>,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
@@ -191,43 +192,6 @@ const OF_ALL_RANKS: &str = "runner_config.gradient_accumulation_steps";
 fn difference(name: &str, there: &str, here: &str) -> String {
     let whose = if name == OF_ALL_RANKS { " (times data_parallel, where ranks share a step)" } else { "" };
     format!("{name}{whose} is {there} there, {here} here")
-}
-
-/// A hash as files and messages show it: 16 hexadecimal digits.
-pub(crate) fn hex(number: u64) -> String {
-    format!("{number:016x}")
-}
-
-fn to_hex<S: Serializer>(number: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.serialize_str(&hex(*number))
-}
-
-fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
-    let digits = String::deserialize(deserializer)?;
-    let is_hex = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let number = is_hex.then(|| u64::from_str_radix(&digits, 16).ok()).flatten();
-    number.ok_or_else(|| de::Error::custom(format!("`{digits}` is not 16 hexadecimal digits")))
-}
-
-/// The same for a hash that may be unknown.
-mod optional_hex {
-    use super::{Deserializer, Serializer, from_hex, to_hex};
-
-    pub fn serialize<S: Serializer>(
-        number: &Option<u64>,
-        serializer: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
-        match number {
-            Some(number) => to_hex(number, serializer),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> std::result::Result<Option<u64>, D::Error> {
-        from_hex(deserializer).map(Some)
-    }
 }
 
 #[cfg(test)]

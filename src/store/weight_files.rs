@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
+use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
+use twox_hash::XxHash3_64;
 
 use super::foreign::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
 use super::published_names::{Cut, Published};
@@ -13,7 +15,6 @@ use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{files_of, is_index, shards};
 use super::wrapped::{self, Wrapped};
-use crate::element::Element;
 use crate::error::{Error, Result};
 
 /// The file of a model whose tensors fit one.
@@ -145,6 +146,26 @@ impl WeightFiles {
         names
     }
 
+    /// XXH3 of all tensors in the order of their names: name, type, shape and bytes of each, with the lengths of what has no
+    /// length of its own. Checkpoints store it: it must not change.
+    ///
+    /// # Errors
+    /// None but those of [`open`](Self::open).
+    pub fn hash(&self) -> Result<u64> {
+        let mut hasher = XxHash3_64::new();
+        for name in self.names() {
+            let (shape, dtype, bytes) = self.tensor(&name)?;
+            for text in [name, dtype.to_string()] {
+                hasher.write(&(text.len() as u64).to_le_bytes());
+                hasher.write(text.as_bytes());
+            }
+            hasher.write(&(shape.len() as u64).to_le_bytes());
+            shape.iter().for_each(|size| hasher.write(&(*size as u64).to_le_bytes()));
+            hasher.write(bytes);
+        }
+        Ok(hasher.finish())
+    }
+
     /// What is stored of the tensors that a whole model calls by these `names`.
     pub fn contents(&self, names: impl Iterator<Item = String>) -> Contents {
         let stored: BTreeSet<String> =
@@ -165,24 +186,6 @@ impl WeightFiles {
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         let (shape, dtype, _) = self.tensor(name)?;
         Ok(TensorInfo { name: name.to_string(), dtype, shape: shape.to_vec() })
-    }
-
-    /// The type of the floats in the tensor `name`, which can be written as they are read.
-    ///
-    /// # Errors
-    /// There is no such tensor, or its values have another type on a device.
-    pub fn element(&self, name: &str) -> Result<Element> {
-        let (_, dtype, _) = self.tensor(name)?;
-        let why = match Encoding::of(dtype) {
-            Some(Encoding::Plain(element)) => return Ok(element),
-            Some(_) => {
-                format!(
-                    "is stored in {dtype:?}, in which sums are not written; save the model in bfloat16 or float32"
-                )
-            }
-            None => refusal(dtype),
-        };
-        Err(Error::file(&self.path, format!("`{name}` {why}")))
     }
 
     /// The bytes of the tensor `name` as it is stored.

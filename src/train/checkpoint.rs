@@ -11,12 +11,12 @@ use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
 use crate::record::Tensor;
 use crate::settings::default_decision;
-use crate::store::Contents;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
 use crate::store::shared_folder;
 use crate::store::trainer_state::TrainerState;
+use crate::store::{Base, Contents};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -56,13 +56,19 @@ impl Trainer<'_> {
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
-    /// `expected`, that of the run.
+    /// `expected`, that of the run, and the base of its adapters if the checkpoint names one, which may be at `moved`.
     ///
     /// # Errors
-    /// A file that is missing or damaged; a state or a tensor that is not the run's.
-    pub fn load(&self, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
+    /// A file that is missing or damaged; a base of other tensors; a state or a tensor that is not the run's.
+    pub fn load(
+        &self,
+        folder: &Path,
+        expected: &TrainerState,
+        moved: Option<&Path>,
+    ) -> Result<(TrainerState, Option<Base>)> {
         self.has_stale_copies.store(true, Ordering::Relaxed);
-        checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
+        let tensors = self.tensors_in_training();
+        checkpoint::load(tensors, folder, expected, moved, default_decision, self.portions())
     }
 
     /// Fails on all ranks if two hold other weights where they should hold the same. `saved` is the step of the newest
@@ -100,8 +106,8 @@ impl Trainer<'_> {
         Ok(self.recordings.replicas.iter().flat_map(|replicas| replicas.told(&words)).collect())
     }
 
-    /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either. Adapters are read from
-    /// beside the weights, if there are some. Returns what was read. Leaves out tensors without a place in the model if `is_partial`.
+    /// Reads weights alone: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
+    /// base. Adapters are read from beside the weights, if there are some. Returns what was read. Leaves out tensors without a place in the model if `is_partial`.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without a place.

@@ -9,6 +9,7 @@ use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::settings::{Resume, Run, RunPlan};
+use crate::store::Base;
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::shared_folder::unseen;
@@ -77,8 +78,8 @@ pub(super) async fn open_folder(
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
 }
 
-/// Loads the checkpoint that `folder` resumes from onto the devices of all ranks and returns its state; for a new run, returns
-/// `fresh`.
+/// Loads the checkpoint that `folder` resumes from onto the devices of all ranks and returns its state and the base of
+/// adapters that it names; for a new run, returns `fresh` and `base`.
 ///
 /// # Errors
 /// A checkpoint that is damaged, is of another run, or is not the one that the run names; a rank that does not see it.
@@ -88,8 +89,9 @@ pub(super) async fn restore(
     folder: &RunFolder,
     plan: &RunPlan,
     fresh: TrainerState,
-) -> Result<TrainerState> {
-    let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
+    base: Option<Base>,
+) -> Result<(TrainerState, Option<Base>)> {
+    let Some((_, newest)) = folder.resume_point() else { return Ok((fresh, base)) };
     if let Resume::Named(name) = &plan.settings.run.resume_training
         && !newest.ends_with(name)
     {
@@ -98,7 +100,8 @@ pub(super) async fn restore(
         );
         return Err(Error::file(newest, message));
     }
-    let state = ranks.agree(load(trainer, newest, &fresh)).await?;
+    let moved = plan.settings.run.weights();
+    let (state, base) = ranks.agree(load(trainer, newest, &fresh, moved)).await?;
     ranks.by_first(|| folder.accept_resume().map(drop)).await?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,
@@ -110,17 +113,22 @@ pub(super) async fn restore(
         let loss_scale = state.loss_scale as f32;
         trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..on_device(scaler) });
     }
-    Ok(state)
+    Ok((state, base))
 }
 
-/// Loads `checkpoint` and returns its state, which must match that of the run.
-fn load(trainer: &Trainer<'_>, checkpoint: &Path, fresh: &TrainerState) -> Result<TrainerState> {
+/// Loads `checkpoint`, whose base may be at `moved`, and returns its state, which must match that of the run, and that base.
+fn load(
+    trainer: &Trainer<'_>,
+    checkpoint: &Path,
+    fresh: &TrainerState,
+    moved: Option<&Path>,
+) -> Result<(TrainerState, Option<Base>)> {
     if !checkpoint.is_dir() {
         return Err(unseen(checkpoint));
     }
-    let state = trainer.load(checkpoint, fresh)?;
+    let (state, base) = trainer.load(checkpoint, fresh, moved)?;
     state.scaler.iter().try_for_each(|scaler| check_scaler(trainer, scaler, checkpoint))?;
-    Ok(state)
+    Ok((state, base))
 }
 
 /// Refuses a state that would lead out of the list of windows, which no run of these settings left.

@@ -22,7 +22,7 @@ use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
-use super::starting_weights::{check_weights, load_weights};
+use super::starting_weights::{base_of, check_weights, load_weights};
 use super::trainer::Trainer;
 use crate::data::{Dataset, Loader};
 use crate::device::{Gpu, GpuOptions};
@@ -182,14 +182,17 @@ async fn train_on(
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = ranks.by_first(|| start_of(&settings.run)).await?;
-    let loaded_weights = match start {
-        Start::Resume => None,
-        Start::New | Start::Again => ranks.agree(load_weights(trainer, plan)).await?,
+    let (loaded_weights, base) = match start {
+        Start::Resume => (None, None),
+        Start::New | Start::Again => {
+            (ranks.agree(load_weights(trainer, plan)).await?, ranks.by_first(|| base_of(plan)).await?)
+        }
     };
     ranks.by_first(|| prepare_folders(&plan.model, settings)).await?;
 
     let folder = open_folder(&ranks, plan, start, heard).await?;
-    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, data)).await?;
+    let fresh = fresh_state(plan, length, data);
+    let (state, base) = restore(trainer, &ranks, &folder, plan, fresh, base).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
@@ -226,7 +229,7 @@ async fn train_on(
         false => None,
     };
     let checkpoint = settings.callbacks.checkpoint.as_ref();
-    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan));
+    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan).on(base));
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
         checkpoints.note_newest(step, newest);
     }

@@ -5,6 +5,7 @@ use super::trainer::Trainer;
 use crate::error::Result;
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
+use crate::store::Base;
 use crate::store::run_folder::Start;
 use std::path::Path;
 
@@ -20,6 +21,15 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The weights that the adapters of `plan` train on, if they come from files: checkpoints name them.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub(super) fn base_of(plan: &RunPlan) -> Result<Option<Base>> {
+    let adapted = plan.settings.run.weights().filter(|_| plan.model.low_rank.is_some());
+    adapted.map(Base::of).transpose()
 }
 
 /// Loads the weights and adapters that `plan` starts from, if it names some, and says in a line what was loaded.

@@ -11,6 +11,7 @@ mod event_files;
 mod launch;
 mod place;
 
+mod adapter_base;
 mod announced;
 mod command_line;
 mod console;

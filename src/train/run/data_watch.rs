@@ -7,7 +7,8 @@
 
 use crate::data::{BackgroundCheck, DataHashes, Dataset};
 use crate::error::{Error, Result};
-use crate::store::trainer_state::{TrainerState, hex};
+use crate::store::hex::hex;
+use crate::store::trainer_state::TrainerState;
 use std::path::PathBuf;
 
 /// The data of a run, as far as this rank has read them.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 rows! {
     /// `model.model_config.pet_config`: low-rank adapters (LoRA; Hu et al., 2021). A linear layer that has one computes
     /// x Wᵀ + lora_alpha / lora_rank · (x Aᵀ) Bᵀ, and only A and B train. Checkpoints hold them as PEFT does, in
-    /// `adapter_model.safetensors`, beside the model that they adapt.
+    /// `adapter_model.safetensors`, and name the model of `load_checkpoint` instead of copying it.
     pub struct Pet in "model.model_config.pet_config" {
         /// The kind of adapters: `lora`.
         kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, OTHER_KINDS)),

@@ -1,0 +1,155 @@
+//! The weights that adapters are of, which a checkpoint names where they came from files: `adapter/base.json`.
+//!
+//! The note has their absolute path, and a hash of their tensors by which other weights at that path, or those that moved
+//! elsewhere, are told apart. It does not depend on the files that the tensors are spread over. Whoever opens such a
+//! checkpoint reads all of the base once to compare it.
+
+use super::OUTPUT_DIR;
+use super::hex::{self, hex};
+use super::lora;
+use super::weight_files::{STEM, WeightFiles};
+use super::weight_index::files_of;
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The note is called so, beside the adapter.
+const NOTE: &str = "base.json";
+/// What to do where the base is not the one that it was.
+const REMEDY: &str = "name the base with `--load_checkpoint`, or as BASE of `merge`";
+
+/// Weights that came from files, and that training leaves as they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Base {
+    /// A safetensors file, the index of several, or a folder with either.
+    path: PathBuf,
+    /// XXH3 of all its tensors; in the file as 16 hexadecimal digits.
+    #[serde(with = "hex")]
+    hash: u64,
+}
+
+impl Base {
+    /// The weights at `path`, of which all is read; those of a checkpoint that names its base are that base.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        Self::noted(path)?.map_or_else(|| Self::read(path), Ok)
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let hash = WeightFiles::open(path)?.hash()?;
+        let path = path.canonicalize().map_err(|error| read_error(path, "read", &error))?;
+        Ok(Self { path, hash })
+    }
+
+    /// The base that the checkpoint at `path` names instead of holding a model.
+    ///
+    /// # Errors
+    /// The note is damaged.
+    pub(super) fn noted(path: &Path) -> Result<Option<Self>> {
+        let holds_model =
+            || files_of(path, STEM).map_or(true, |files| files.iter().any(|file| file.exists()));
+        match path.is_dir() && !holds_model() {
+            true => Self::beside(&path.join(lora::FOLDER).join(lora::WEIGHTS)),
+            false => Ok(None),
+        }
+    }
+
+    /// The base of the adapter in the file `adapter`, if there is a note of it.
+    ///
+    /// # Errors
+    /// The note is damaged.
+    pub(super) fn beside(adapter: &Path) -> Result<Option<Self>> {
+        let note = adapter.with_file_name(NOTE);
+        if !note.is_file() {
+            return Ok(None);
+        }
+        let text = std::fs::read(&note).map_err(|error| read_error(&note, "read", &error))?;
+        let foreign =
+            |error| Error::file(&note, format!("not a note of an adapter's base ({error}); {REMEDY}"));
+        serde_json::from_slice(&text).map(Some).map_err(foreign)
+    }
+
+    /// Writes the note into `folder`, that of the adapter.
+    ///
+    /// # Errors
+    /// A path that JSON cannot hold; a disk that fails.
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).map_err(|error| Error::file(&self.path, error))?;
+        OUTPUT_DIR.write(&folder.join(NOTE), &text)
+    }
+
+    /// Where the weights are, as they were named when they were last read.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether `other` has the same tensors.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+
+    /// Checks that the weights at `path` have these tensors, and returns them as a base.
+    ///
+    /// # Errors
+    /// They are others; a file that is missing or damaged.
+    pub(super) fn check(&self, path: &Path) -> Result<Self> {
+        // The note of another checkpoint says where its base is, and not what is there now.
+        let weights = Self::noted(path)?.map_or_else(|| path.to_path_buf(), |noted| noted.path);
+        let found = Self::read(&weights)?;
+        match found.hash == self.hash {
+            true => Ok(found),
+            false => Err(Error::file(
+                path,
+                format!(
+                    "is not the base that the adapters were trained on: the hash of its tensors is {}, and that of {} was {}; \
+                     {REMEDY}",
+                    hex(found.hash),
+                    self.path.display(),
+                    hex(self.hash)
+                ),
+            )),
+        }
+    }
+
+    /// The base where it is now: at its path, or else at `moved`, which a user may have named.
+    ///
+    /// # Errors
+    /// It is at neither, or what is there are other weights.
+    fn found(&self, moved: Option<&Path>) -> Result<Self> {
+        let moved = moved.filter(|moved| moved.canonicalize().ok().as_ref() != Some(&self.path));
+        let here = self.path.exists().then(|| self.check(&self.path));
+        match (here, moved.filter(|moved| moved.exists())) {
+            (Some(Ok(base)), Some(other)) if Self::noted(other)?.is_none_or(|other| other != base) => {
+                let (path, other) = (base.path.display(), other.display());
+                tracing::warn!("{other} is not read: the adapters go on with their base, {path}");
+                Ok(base)
+            }
+            (Some(Ok(base)), _) => Ok(base),
+            (_, Some(moved)) => self.check(moved),
+            (Some(Err(other)), None) => Err(other),
+            (None, None) => {
+                let path = moved.unwrap_or(&self.path);
+                Err(Error::file(
+                    path,
+                    format!("is not there, and adapters were trained on it; if it was moved, {REMEDY}"),
+                ))
+            }
+        }
+    }
+}
+
+/// Where the tensors of the model at `path` are, and the base that they are if `path` is a checkpoint that names it; a base
+/// that is not at its path may be at `moved`.
+///
+/// # Errors
+/// The base is at neither, or what is there are other weights.
+pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
+    match Base::noted(path)? {
+        None => Ok((path.to_path_buf(), None)),
+        Some(noted) => noted.found(moved).map(|base| (base.path.clone(), Some(base))),
+    }
+}

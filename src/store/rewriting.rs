@@ -1,0 +1,97 @@
+//! A model written anew with some of its tensors changed: under its own names, in its layout and types, with the files beside it.
+
+use super::OUTPUT_DIR;
+use super::beside_weights::BesideWeights;
+use super::stored_floats::{Encoding, scale_name};
+use super::tensor_file::{TensorFile, TensorInfo};
+use super::weight_files::{MODEL, WeightFiles};
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use safetensors::Dtype;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// What says of a `config.json` that there are scales.
+const QUANTISED: &str = "quantization_config";
+
+/// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have the values
+/// that `changed` returns, or those that they had. FP8, in which nothing is written, becomes bfloat16 without scales. Returns the
+/// number of tensors.
+///
+/// # Errors
+/// Those of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
+pub(super) async fn rewrite(
+    files: &WeightFiles,
+    path: &Path,
+    out: &Path,
+    changed: impl Fn(&TensorInfo) -> Result<Option<Vec<f32>>>,
+) -> Result<usize> {
+    let infos = infos(files)?;
+    create(out)?;
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
+        let info = &infos[index];
+        match changed(info)? {
+            Some(values) => sink.put(&encoded(files, info, &values)?),
+            None if files.info(&info.name)?.dtype == info.dtype => sink.put(files.bytes(&info.name)?),
+            None => sink.put(&encoded(files, info, &files.values(&info.name)?)?),
+        }
+    })
+    .await?;
+    BesideWeights::of_model(path)?.write(out, None)?;
+    drop_scales(&out.join("config.json"))?;
+    OUTPUT_DIR.sync_files(out)?;
+    Ok(infos.len())
+}
+
+/// The tensors that are written.
+fn infos(files: &WeightFiles) -> Result<Vec<TensorInfo>> {
+    let names = files.names();
+    let infos = names.iter().map(|name| files.info(name)).collect::<Result<Vec<_>>>()?;
+    let is_fp8 = |info: &&TensorInfo| info.dtype == Dtype::F8_E4M3;
+    let scales: Vec<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
+    let written = infos.into_iter().filter(|info| !scales.contains(&info.name));
+    let widened = |info: TensorInfo| match info.dtype {
+        Dtype::F8_E4M3 => TensorInfo { dtype: Dtype::BF16, ..info },
+        _ => info,
+    };
+    Ok(written.map(widened).collect())
+}
+
+/// The bytes of `values` in the type of a tensor.
+fn encoded(files: &WeightFiles, info: &TensorInfo, values: &[f32]) -> Result<Vec<u8>> {
+    let encoding = Encoding::of(info.dtype);
+    encoding.and_then(|encoding| encoding.encode(values)).ok_or_else(|| {
+        let message = format!("`{}` holds {:?}, in which nothing is written", info.name, info.dtype);
+        Error::file(files.path(), message)
+    })
+}
+
+/// Creates the folder `out`.
+///
+/// # Errors
+/// It is there already and not empty; a disk that fails.
+pub(super) fn create(out: &Path) -> Result<()> {
+    let is_taken = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) || out.is_file();
+    if is_taken {
+        return Err(Error::file(out, "is there already and not empty; name a new folder"));
+    }
+    OUTPUT_DIR.create_folder(out)
+}
+
+/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8.
+fn drop_scales(path: &Path) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
+    let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
+    if !config.get(QUANTISED).is_some_and(is_fp8) {
+        return Ok(());
+    }
+    config.remove(QUANTISED);
+    let text = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(path, error))?;
+    OUTPUT_DIR.write(path, &text)
+}

@@ -1,0 +1,209 @@
+//! Adapters whose checkpoints name the weights that they were trained on: resumed, generated from and merged where those are, were
+//! moved to, are gone, or are others.
+
+use crate::launch::{Ended, assert_refused, gristmill, run};
+use crate::place::Place;
+use crate::runs::{metrics, read_tensors, write_tensors};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const ADAPTERS: &str =
+    "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wv'}";
+
+/// A small model in the folder `base`, and what adapters on it are trained by.
+struct Tuned {
+    place: Place,
+}
+
+impl Tuned {
+    /// The base as two files with an index.
+    fn new() -> Self {
+        let place = Place::with_run();
+        let (checkpoint, base) = (place.newest().1, place.path("base"));
+        fs::create_dir_all(&base).expect("a folder");
+        fs::copy(checkpoint.join("config.json"), base.join("config.json")).expect("a file");
+        let tensors = read_tensors(&checkpoint.join("model.safetensors"));
+        let (layers, others): (Vec<_>, Vec<_>) =
+            tensors.into_iter().partition(|(name, _)| name.contains("layers.0"));
+        let files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        let mut map = serde_json::Map::new();
+        for (file, tensors) in files.into_iter().zip([layers, others]) {
+            map.extend(tensors.iter().map(|(name, _)| (name.clone(), file.into())));
+            write_tensors(&base.join(file), &tensors.into_iter().collect());
+        }
+        let index = serde_json::json!({"metadata": {"total_size": 0}, "weight_map": map});
+        fs::write(base.join("model.safetensors.index.json"), index.to_string()).expect("a file");
+        Self { place }
+    }
+
+    fn base(&self) -> PathBuf {
+        self.place.path("base")
+    }
+
+    /// Trains or resumes adapters on `base` as the run `name`.
+    fn train(&self, name: &str, base: &Path, extra: &[&str]) -> Ended {
+        let (name, base) = (format!("--run_name={name}"), format!("--load_checkpoint={}", base.display()));
+        run(&mut self.place.command(&[&[ADAPTERS, &name, &base], extra].concat()))
+    }
+
+    fn checkpoint(&self, name: &str, step: u64) -> PathBuf {
+        self.place.path(&format!("{name}/checkpoint/step_{step:07}"))
+    }
+
+    fn losses(&self, name: &str) -> Vec<f32> {
+        metrics(&self.place.path(name)).iter().map(|line| line.loss).collect()
+    }
+
+    fn generate(&self, model: &Path, extra: &[&str]) -> Ended {
+        let flags = ["--prompt=fn ", "--tokens=4", "--temperature=0"];
+        run(gristmill(["generate"]).arg(model).args(flags).args(extra))
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn note(checkpoint: &Path) -> Value {
+    serde_json::from_slice(&fs::read(checkpoint.join("adapter/base.json")).expect("a note")).expect("JSON")
+}
+
+#[test]
+fn a_checkpoint_names_the_base_of_its_adapters() {
+    let tuned = Tuned::new();
+    tuned.train("whole", &tuned.base(), &[]).succeeded();
+    tuned.train("tuned", &tuned.base(), &["--stop_step=2"]).succeeded();
+    let checkpoint = tuned.checkpoint("tuned", 2);
+    assert_eq!(
+        names(&checkpoint),
+        [
+            "adapter",
+            "config.json",
+            "optimizer.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "trainer_state.json"
+        ]
+    );
+    assert_eq!(
+        names(&checkpoint.join("adapter")),
+        ["adapter_config.json", "adapter_model.safetensors", "base.json"]
+    );
+    let path = tuned.base().canonicalize().expect("a folder").display().to_string();
+    assert_eq!(note(&checkpoint)["path"], path.as_str());
+    let config = fs::read(checkpoint.join("adapter/adapter_config.json")).expect("a file");
+    let config: Value = serde_json::from_slice(&config).expect("JSON");
+    assert_eq!(config["base_model_name_or_path"], path.as_str());
+
+    // The hash is that of the tensors, whatever files they lie in.
+    let whole = tuned.place.path("whole_base");
+    fs::create_dir_all(&whole).expect("a folder");
+    fs::copy(tuned.base().join("config.json"), whole.join("config.json")).expect("a file");
+    let mut tensors = read_tensors(&tuned.base().join("model-00001-of-00002.safetensors"));
+    tensors.extend(read_tensors(&tuned.base().join("model-00002-of-00002.safetensors")));
+    write_tensors(&whole.join("model.safetensors"), &tensors);
+    tuned.train("other_files", &whole, &["--stop_step=1"]).succeeded();
+    assert_eq!(note(&tuned.checkpoint("other_files", 1))["hash"], note(&checkpoint)["hash"]);
+
+    let resumed = tuned.train("tuned", &tuned.base(), &["--resume_training=True"]).succeeded();
+    assert!(!resumed.stderr.contains("is not read"), "{}", resumed.stderr);
+    assert_eq!(tuned.losses("tuned"), tuned.losses("whole"));
+    let tensors =
+        |name: &str| read_tensors(&tuned.checkpoint(name, 4).join("adapter/adapter_model.safetensors"));
+    assert!(tensors("tuned") == tensors("whole"), "the resumed adapters differ");
+
+    // A run that starts from the checkpoint names the same base, and goes on with its adapters.
+    let last = tuned.checkpoint("tuned", 4);
+    tuned.train("again", &last, &["--stop_step=1"]).succeeded();
+    assert_eq!(note(&tuned.checkpoint("again", 1)), note(&last));
+    assert!(tuned.losses("again")[0] != tuned.losses("tuned")[0], "the adapters were not loaded");
+
+    // What is merged through the note is what is merged by naming the base.
+    let merge = |base: &Path, out: &Path| {
+        let ended = run(gristmill(["merge"]).arg(base).arg(&last).arg(out)).succeeded();
+        assert!(ended.stdout.starts_with("4 of 21 tensors adapted"), "{}", ended.stdout);
+        (read_tensors(&out.join("model.safetensors")), names(out))
+    };
+    let named = merge(&tuned.base(), &tuned.place.path("named"));
+    let through_note = merge(&last, &tuned.place.path("noted"));
+    assert!(named == through_note, "{:?} {:?}", named.1, through_note.1);
+    assert!(named.0 != tensors_of(&whole), "nothing was merged");
+}
+
+fn tensors_of(folder: &Path) -> crate::runs::TensorFile {
+    read_tensors(&folder.join("model.safetensors"))
+}
+
+#[test]
+fn a_base_that_moved_is_named_and_another_one_refused() {
+    let tuned = Tuned::new();
+    tuned.train("tuned", &tuned.base(), &["--stop_step=2"]).succeeded();
+    let (folder, checkpoint, out) =
+        (tuned.place.path("tuned"), tuned.checkpoint("tuned", 2), tuned.place.path("merged"));
+    let text = tuned.generate(&folder, &[]).succeeded().stdout;
+    let moved = tuned.place.path("moved");
+    fs::rename(tuned.base(), &moved).expect("a folder");
+    let resume = |base: &Path, steps: &str| tuned.train("tuned", base, &["--resume_training=True", steps]);
+    let merge = |base: &Path| run(gristmill(["merge"]).arg(base).arg(&checkpoint).arg(&out));
+
+    let missing = ["/base: is not there, and adapters were trained on it", "--load_checkpoint"];
+    assert_refused("resume", &resume(&tuned.base(), "--stop_step=3"), &missing);
+    assert_refused("generate", &tuned.generate(&folder, &[]), &missing);
+    assert_refused("generate", &tuned.generate(&checkpoint, &[]), &missing);
+    assert_refused("merge", &merge(&checkpoint), &missing);
+    let typed = tuned.generate(&folder, &["--load_checkpoint=/nowhere"]);
+    assert_refused("typed", &typed, &["/nowhere: is not there"]);
+
+    resume(&moved, "--stop_step=3").succeeded();
+    let path = moved.canonicalize().expect("a folder").display().to_string();
+    assert_eq!(note(&tuned.checkpoint("tuned", 3))["path"], path.as_str());
+    let named = format!("--load_checkpoint={}", moved.display());
+    assert_eq!(tuned.generate(&checkpoint, &[&named]).succeeded().stdout, text);
+    merge(&moved).succeeded();
+    fs::remove_dir_all(&out).expect("a folder");
+
+    // One value of one tensor is another.
+    let file = moved.join("model-00001-of-00002.safetensors");
+    let mut bytes = fs::read(&file).expect("a file");
+    *bytes.last_mut().expect("a byte") ^= 1;
+    fs::write(&file, bytes).expect("a file");
+    let hash = note(&checkpoint)["hash"].as_str().expect("a hash").to_string();
+    let other = ["moved: is not the base that the adapters were trained on", &hash, "--load_checkpoint"];
+    assert_refused("resume", &resume(&moved, "--stop_step=4"), &other);
+    assert_refused("generate", &tuned.generate(&checkpoint, &[&named]), &other);
+    assert_refused("generate", &tuned.generate(&folder, &[]), &other);
+    assert_refused("merge", &merge(&moved), &other);
+    assert!(!out.exists());
+
+    fs::write(checkpoint.join("adapter/base.json"), "{\"path\": 1}").expect("a file");
+    assert_refused(
+        "damaged",
+        &tuned.generate(&checkpoint, &[]),
+        &["base.json: not a note of an adapter's base"],
+    );
+}
+
+/// Checkpoints from before bases were named hold the whole model, and the run goes on so.
+#[test]
+fn a_checkpoint_with_its_model_resumes_and_keeps_it() {
+    let tuned = Tuned::new();
+    tuned.train("whole", &tuned.base(), &[]).succeeded();
+    tuned.train("tuned", &tuned.base(), &["--stop_step=2"]).succeeded();
+    let checkpoint = tuned.checkpoint("tuned", 2);
+    fs::remove_file(checkpoint.join("adapter/base.json")).expect("a note");
+    let files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    for name in [files[0], files[1], "model.safetensors.index.json"] {
+        fs::rename(tuned.base().join(name), checkpoint.join(name)).expect("a file");
+    }
+    tuned.train("tuned", &tuned.base(), &["--resume_training=True"]).succeeded();
+    assert_eq!(tuned.losses("tuned"), tuned.losses("whole"));
+    let last = tuned.checkpoint("tuned", 4);
+    assert!(files.iter().all(|file| last.join(file).is_file()), "{:?}", names(&last));
+    assert!(!last.join("adapter/base.json").exists());
+}
