@@ -56,18 +56,28 @@ fn products(c: &mut Criterion) {
     }
     for weights in [Nf4, Int8] {
         for (layout, n, k) in [(Layout::Nt, 2 * F, D), (Layout::Nn, D, 2 * F)] {
-            row(
-                c,
-                &gpu,
-                &format!("matmul {layout:?} {N}x{n}x{k} f32, weights in {}", weights.name()),
-                |row| {
-                    let [rows, cols] = if layout == Layout::Nt { [n, k] } else { [k, n] };
-                    let (x, w, y) =
-                        (row.tensor(N, k, F32), row.tensor(rows, cols, weights), row.tensor(N, n, F32));
-                    matmul(&mut row.rec, layout, x, w, y, Epilogue::default());
-                    Work::Flops(2.0 * N as f64 * n as f64 * k as f64)
-                },
-            );
+            let name = format!("matmul {layout:?} {N}x{n}x{k} f32, weights in {}", weights.name());
+            row(c, &gpu, &name, |row| {
+                let [rows, cols] = if layout == Layout::Nt { [n, k] } else { [k, n] };
+                let (x, w, y) =
+                    (row.tensor(N, k, F32), row.tensor(rows, cols, weights), row.tensor(N, n, F32));
+                matmul(&mut row.rec, layout, x, w, y, Epilogue::default());
+                Work::Flops(2.0 * N as f64 * n as f64 * k as f64)
+            });
+        }
+    }
+    for weights in [F32, Bf16, Nf4, Int8] {
+        for m in [1, 4] {
+            row(c, &gpu, &format!("matmul of {m} rows, as in decoding, {}", weights.name()), |row| {
+                let element = if weights.is_quantised() { F32 } else { weights };
+                let (x, w, y) = (
+                    row.tensor(m, 512, element),
+                    row.tensor(3072, 512, weights),
+                    row.tensor(m, 3072, element),
+                );
+                matmul(&mut row.rec, Layout::Nt, x, w, y, Epilogue::default());
+                Work::Bytes(weights.bytes_of(3072 * 512) as f64)
+            });
         }
     }
     let flops = 2.0 * N as f64 * D as f64 * D as f64;

@@ -1,8 +1,9 @@
 // Reductions over the invocations that share a row, and the assignment of rows and columns to invocations.
 //
 // With `shared_tile` a workgroup of LANES invocations shares a row and reduces over a tree in workgroup memory, in a
-// fixed order, so results are the same from run to run. Without it (software tier) one invocation processes the whole
-// row and the reductions are the identity. LANES is a power of two.
+// fixed order, so results are the same from run to run. With `shuffled` the workgroup is a subgroup and adds in the order
+// of the same tree, without barriers, which software adapters are slow at. With neither (software tier, many rows) one
+// invocation processes the whole row and the reductions are the identity. LANES is a power of two.
 
 import package::tile::LANES;
 
@@ -55,22 +56,49 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
     return total;
 }
 
-@if(!shared_tile) fn row_sum(value: f32, lane: u32) -> f32 { return value; }
-@if(!shared_tile) fn row_max(value: f32, lane: u32) -> f32 { return value; }
-@if(!shared_tile) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }
+@if(shuffled)
+fn row_sum(value: f32, lane: u32) -> f32 {
+    var sum = value;
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        sum += subgroupShuffle(sum, lane ^ half);
+    }
+    return sum;
+}
+
+@if(shuffled)
+fn row_max(value: f32, lane: u32) -> f32 {
+    var largest = value;
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        largest = max(largest, subgroupShuffle(largest, lane ^ half));
+    }
+    return largest;
+}
+
+@if(shuffled)
+fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
+    var sum = value;
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        sum += subgroupShuffle(sum, lane ^ half);
+    }
+    return sum;
+}
+
+@if(!shared_tile && !shuffled) fn row_sum(value: f32, lane: u32) -> f32 { return value; }
+@if(!shared_tile && !shuffled) fn row_max(value: f32, lane: u32) -> f32 { return value; }
+@if(!shared_tile && !shuffled) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }
 
 // The row of an invocation, and its elements within it: first_of(lane), first_of(lane) + STEP, ...
 //
 // Separate functions, not one that returns a struct: kernels return early for rows past the end, before the barriers
 // above, so WGSL's uniformity analysis must see that the row does not depend on the lane. It treats a struct as a whole.
-@if(shared_tile) const STEP: u32 = LANES;
-@if(!shared_tile) const STEP: u32 = 1u;
+@if(shared_tile || shuffled) const STEP: u32 = LANES;
+@if(!shared_tile && !shuffled) const STEP: u32 = 1u;
 
-@if(shared_tile) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup; }
-@if(!shared_tile) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup * LANES + lane; }
+@if(shared_tile || shuffled) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup; }
+@if(!shared_tile && !shuffled) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup * LANES + lane; }
 
-@if(shared_tile) fn first_of(lane: u32) -> u32 { return lane; }
-@if(!shared_tile) fn first_of(lane: u32) -> u32 { return 0u; }
+@if(shared_tile || shuffled) fn first_of(lane: u32) -> u32 { return lane; }
+@if(!shared_tile && !shuffled) fn first_of(lane: u32) -> u32 { return 0u; }
 
 // The group of 4 columns that an invocation sums, over the rows first..end (exclusive).
 struct ColumnBlock {

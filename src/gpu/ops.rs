@@ -45,7 +45,7 @@ pub mod work_list;
 pub mod zero;
 
 use crate::element::Element;
-use crate::kernels::{Condition, Kernel, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::record::{Recorder, fold_grid};
 
 /// Workgroup size of kernels whose invocations do not cooperate.
@@ -78,6 +78,49 @@ pub(crate) fn per_row(
         Tier::Portable => {
             (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(rows as u64))
         }
+    }
+}
+
+/// A kernel over rows, and its grid: a workgroup per row, on the software tier a subgroup of it where there are any. For rows so few
+/// that an invocation per row would leave most lanes and cores idle, as when a single token is decoded.
+#[track_caller]
+pub(crate) fn shared_rows(
+    rec: &Recorder,
+    file: &'static str,
+    entry: &'static str,
+    element: Element,
+    rows: u32,
+) -> (Kernel, [u32; 3]) {
+    let capabilities = rec.capabilities();
+    let lanes = match capabilities.tier {
+        Tier::Software => capabilities.software_workgroup(),
+        Tier::Portable => 128,
+    };
+    let kernel = Kernel::new(file, entry, element).constant("LANES", lanes);
+    (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
+}
+
+/// How the invocations of a workgroup that share a row reduce (`shaders/lib/reduce.wgsl`).
+pub(crate) fn sharing(capabilities: Capabilities) -> Condition {
+    match (capabilities.tier, capabilities.lanes) {
+        (Tier::Software, 2..) => Condition::Shuffled,
+        _ => Condition::SharedTile,
+    }
+}
+
+/// [`shared_rows`] for up to 16 rows, the workgroup of [`per_row`] on the software tier, and `per_row` for more.
+#[track_caller]
+pub(crate) fn few_or_many_rows(
+    rec: &Recorder,
+    file: &'static str,
+    entry: &'static str,
+    element: Element,
+    rows: u32,
+) -> (Kernel, [u32; 3]) {
+    if rows <= 16 {
+        shared_rows(rec, file, entry, element, rows)
+    } else {
+        per_row(rec, file, entry, element, rows)
     }
 }
 

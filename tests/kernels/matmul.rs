@@ -39,11 +39,29 @@ fn matmul_is_the_product() {
     }
 }
 
+/// Rows and sums that every lane, some lanes and one lane have a part in; columns that end within a workgroup's eight.
+#[test]
+fn products_of_few_rows() {
+    for element in [F32, F16, Bf16] {
+        for (m, n, k) in [(1, 8, 4), (1, 65, 260), (2, 31, 33), (3, 4, 1027), (4, 33, 64)] {
+            check(&format!("matmul of few rows {m}x{n}x{k} {element:?}"), |case| {
+                let problem = Problem { layout: Layout::Nt, m, n, k };
+                let kernel = plan(problem, element, case.rec.capabilities()).kernel;
+                assert_eq!(kernel.file, "matmul/vector", "{problem:?}");
+                let (a, b, want) = product(case, Layout::Nt, m, n, k, element);
+                let y = case.output(m, n, element);
+                matmul(&mut case.rec, Layout::Nt, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(element, k));
+            });
+        }
+    }
+}
+
 #[test]
 fn matmul_adds_bias_residual_and_the_previous_contents() {
-    for element in [F32, Bf16] {
-        check(&format!("matmul epilogue {element:?}"), |case| {
-            let (m, n, k) = (33, 31, 20);
+    for (element, m) in [(F32, 33), (Bf16, 33), (F32, 3), (F16, 1), (Bf16, 2)] {
+        check(&format!("matmul epilogue {m} {element:?}"), |case| {
+            let (n, k) = (31, 20);
             let (a, b, mut want) = product(case, Layout::Nt, m, n, k, element);
             let (bias, residual, y) =
                 (case.input(1, n, element), case.input(m, n, element), case.input(m, n, element));
@@ -192,7 +210,7 @@ fn uses_large_tiles(case: &Case, layout: Layout) {
 
 /// One or few tiles with long sums, which `portable` splits: into two parts, of which the second is shorter and ends within a
 /// group of 4, and into five.
-const SPLIT: [(u32, u32, u32); 2] = [(70, 31, 1030), (3, 65, 2570)];
+const SPLIT: [(u32, u32, u32); 2] = [(70, 31, 1030), (5, 65, 2570)];
 
 #[test]
 fn split_products_of_every_layout() {

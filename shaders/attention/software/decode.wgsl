@@ -3,8 +3,10 @@
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
 // alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
-// One invocation per head and sequence walks the keys with an online softmax.
-// Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite.
+// A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with an online softmax of its
+// own; at the end their sums are rescaled to the common maximum and added (lib/reduce).
+// Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and that of an
+// invocation without keys is so far below any score that its empty sums count nothing.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{params, position_of, qkv};
@@ -12,6 +14,7 @@ import package::attention::cache::{params, position_of, qkv};
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
 import package::tile::{D4, LANES, V4};
 
 @group(0) @binding(4) var<storage, read> cache: array<Packed>;
@@ -22,7 +25,7 @@ var<private> sums: array<vec4<f32>, V4>; // Σ p v
 
 @compute @workgroup_size(LANES)
 fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let item = linear_index(workgroup) * LANES + lane;
+    let item = row_of(linear_index(workgroup), lane);
     if (item >= params.sequences * params.heads) {
         return;
     }
@@ -41,7 +44,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(alibi) let slope = alibi_slope(head, params.heads);
     var highest = MASKED;
     var total = 0.0;
-    for (var i = 0u; i < seen; i++) {
+    for (var i = first_of(lane); i < seen; i += STEP) {
         let row = (position - i) * params.cache_stride;
         var score = 0.0;
         for (var c = 0u; c < D4; c++) {
@@ -58,8 +61,13 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         highest = top;
     }
 
+    let share = exp2(highest - row_max(highest, lane));
+    let all = row_sum(total * share, lane);
     let to = params.out_offset + sequence * params.out_stride + head * V4;
     for (var c = 0u; c < V4; c++) {
-        out[to + c] = store4(sums[c] / total);
+        let sum = row_sum4(sums[c] * share, lane);
+        if (lane == 0u) {
+            out[to + c] = store4(sum / all);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Attention of one new token of each sequence against a key-value cache.
 
 use super::heads::HeadLayout;
-use super::{per_item, per_row};
+use super::{per_item, shared_rows};
 use crate::element::Element;
 use crate::kernels::{Condition, Tier};
 use crate::record::{Recorder, Tensor};
@@ -81,7 +81,7 @@ pub fn decode(
     let value_dim4 = shape.layout.value_dim / 4;
     let is_portable = rec.capabilities().tier == Tier::Portable;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
-    let (kernel, grid) = per_row(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
+    let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
         .constant("D4", shape.layout.head_dim / 4)

@@ -1,7 +1,7 @@
 //! Layer normalisation (Ba, Kiros and Hinton, 2016).
 
 use super::column_sum::fold_partials;
-use super::{LANES, per_row};
+use super::{LANES, few_or_many_rows, per_row};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
@@ -54,7 +54,7 @@ pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tens
         "layer_norm needs one mean and one rstd for each of {} rows",
         x.rows
     );
-    let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm", x.element, x.rows);
+    let (kernel, grid) = few_or_many_rows(rec, "layer_norm", "layer_norm", x.element, x.rows);
     let bindings = [
         x.bind("x", x.element),
         w.bind("w", x.element),

@@ -1,6 +1,7 @@
 //! The three matrix products of a linear layer.
 
 mod parts;
+mod vector;
 
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
@@ -145,6 +146,9 @@ impl Epilogue {
 
 /// Chooses kernel, tile and parts.
 pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
+    if let Some(plan) = vector::plan(problem, element, capabilities) {
+        return plan;
+    }
     // The parts of long sums count as products: they fill a GPU too.
     let tile = Tile::of(problem, 1 + problem.k / LONG_SUM, capabilities);
     let mut grid = tile.grid(problem);
@@ -187,7 +191,7 @@ impl Tile {
                 let rows = match problem.layout {
                     _ if lanes == 1 => 16,
                     Layout::Tn => 4 * lanes,
-                    // In decode m is the batch size; do not tile wider than m.
+                    // In decode m is the batch size; do not tile wider than m (up to 4 rows `vector` has).
                     _ if problem.m <= lanes => lanes,
                     _ => 3 * lanes, // faster than 2 · lanes; 4 · lanes take longer to compile
                 };

@@ -1,7 +1,7 @@
 //! Root mean square normalisation (Zhang and Sennrich, 2019).
 
 use super::column_sum::fold_partials;
-use super::{LANES, per_row};
+use super::{LANES, few_or_many_rows, per_row};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
@@ -49,7 +49,7 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
     );
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
     assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
-    let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm", x.element, x.rows);
+    let (kernel, grid) = few_or_many_rows(rec, "rms_norm", "rms_norm", x.element, x.rows);
     let bindings = [
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),

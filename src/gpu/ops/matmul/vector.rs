@@ -1,0 +1,34 @@
+//! Products of few rows, which decoding a token takes: as fast as the weights can be read.
+
+use super::{Layout, Plan, Problem};
+use crate::element::Element;
+use crate::kernels::{Capabilities, Kernel, Tier};
+use crate::ops::sharing;
+
+/// Most rows: more would need more sums than registers, and reuse weights enough for a tile.
+const MOST_ROWS: u32 = 4;
+
+/// Groups of 4 columns that a workgroup computes.
+const COLUMNS4: u32 = 2;
+
+/// Most workgroups along a dimension of a grid.
+const MOST_WORKGROUPS: u32 = 65535;
+
+/// Kernel and grid for `problem`, if it has few rows and the weights are stored row by row.
+pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Option<Plan> {
+    let Problem { layout, m, n, k } = problem;
+    let workgroups = n.div_ceil(4 * COLUMNS4);
+    if layout != Layout::Nt || m > MOST_ROWS || workgroups > MOST_WORKGROUPS {
+        return None;
+    }
+    let lanes = match capabilities.tier {
+        Tier::Software => capabilities.software_workgroup(),
+        Tier::Portable => 64,
+    };
+    let kernel = Kernel::new("matmul/vector", "matmul", element)
+        .condition(sharing(capabilities), true)
+        .constant("ROWS", m)
+        .constant("COLUMNS4", COLUMNS4)
+        .constant("LANES", lanes);
+    Some(Plan { kernel, grid: [workgroups, 1, 1], part_k: k })
+}
