@@ -4,7 +4,9 @@
 //! No shader reads the size of its grid, which DX12 does not provide in indirect dispatches.
 
 use crate::configuration::plan;
-use crate::variants::{grouped_products, of_several_ranks, permutations, quantised_products, routers};
+use crate::variants::{
+    grouped_products, of_several_ranks, permutations, products_of_few_rows, quantised_products, routers,
+};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
@@ -222,6 +224,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(alibi(capabilities))
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))
+                .chain(products_of_few_rows(capabilities))
                 .chain(quantised_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))

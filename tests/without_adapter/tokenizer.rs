@@ -78,7 +78,7 @@ fn what_is_no_tokenizer_is_refused_in_one_line() {
         assert!(error.contains(hint) && !error.contains('\n'), "{error}");
     }
     let error = Tokenizer::load(&place.path("nowhere.json")).expect_err("no file").to_string();
-    assert!(error.contains("nowhere.json: cannot be read: "), "{error}");
+    assert!(error.contains("nowhere.json: cannot read: "), "{error}");
     let error = train_tokenizer(&[MILL.to_string()], &path, 300, 2, false).expect_err("a file that exists");
     assert!(
         error.to_string().ends_with("exists; choose another name, or replace it with --force"),

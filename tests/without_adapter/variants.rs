@@ -128,6 +128,21 @@ pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// Products of few rows, as in decoding.
+pub fn products_of_few_rows(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("products of few rows", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        for weights in [element, Element::Nf4, Element::Int8] {
+            for rows in 1..=4 {
+                let (x, y) = (rec.tensor("x", rows, 512, element), rec.tensor("y", rows, 512, element));
+                let w = rec.tensor("w", 512, 512, weights);
+                matmul(&mut rec, Layout::Nt, x, w, y, Epilogue::default());
+            }
+        }
+    }
+    rec.finish().dispatches
+}
+
 /// Products with quantised weights: of the small and the large tile, in parts, with every epilogue, and grouped.
 pub fn quantised_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("quantised products", capabilities);

@@ -8,8 +8,11 @@ use crate::ops::sharing;
 /// Most rows: more would need more sums than registers, and reuse weights enough for a tile.
 const MOST_ROWS: u32 = 4;
 
-/// Groups of 4 columns that a workgroup computes.
-const COLUMNS4: u32 = 2;
+/// Groups of 4 columns that a workgroup computes: compilers keep a sum for each of up to 16 pairs of a row and a column in
+/// registers.
+const fn columns4(rows: u32) -> u32 {
+    if rows <= 2 { 2 } else { 1 }
+}
 
 /// Most workgroups along a dimension of a grid.
 const MOST_WORKGROUPS: u32 = 65535;
@@ -17,7 +20,7 @@ const MOST_WORKGROUPS: u32 = 65535;
 /// Kernel and grid for `problem`, if it has few rows and the weights are stored row by row.
 pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Option<Plan> {
     let Problem { layout, m, n, k } = problem;
-    let workgroups = n.div_ceil(4 * COLUMNS4);
+    let workgroups = n.div_ceil(4 * columns4(m));
     if layout != Layout::Nt || m > MOST_ROWS || workgroups > MOST_WORKGROUPS {
         return None;
     }
@@ -28,7 +31,7 @@ pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilitie
     let kernel = Kernel::new("matmul/vector", "matmul", element)
         .condition(sharing(capabilities), true)
         .constant("ROWS", m)
-        .constant("COLUMNS4", COLUMNS4)
+        .constant("COLUMNS4", columns4(m))
         .constant("LANES", lanes);
     Some(Plan { kernel, grid: [workgroups, 1, 1], part_k: k })
 }
