@@ -17,6 +17,7 @@ mod gathering;
 pub(crate) mod hex;
 mod holdings;
 pub(crate) mod json_lines;
+mod kept;
 pub(crate) mod lora;
 pub mod merge;
 pub mod npy;

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
-use crate::model::parameters::{Gpt, Role, Spec};
+use crate::model::parameters::{Gpt, Spec};
 use crate::ranks::RankLayout;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -146,8 +146,7 @@ impl RunPlan {
     pub fn checkpoint_bytes(&self) -> u64 {
         // The plan was refused if its patterns do not fit.
         let specs = self.grouping().apply(Gpt::describe(&self.model)).unwrap_or_default();
-        let names_base = self.model.low_rank.is_some() && self.settings.run.weights().is_some();
-        let is_named = names_base && specs.iter().all(|spec| spec.trains == (spec.role == Role::Lora));
+        let is_named = self.model.low_rank.is_some() && self.settings.run.weights().is_some();
         let is_saved = |spec: &&Spec| spec.trains || !is_named;
         let bytes = |spec: &Spec| {
             let moments = if spec.trains { self.optimizer.moments(spec.rule) as u64 } else { 0 };

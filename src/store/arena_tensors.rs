@@ -8,11 +8,13 @@
 //! are permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files have q, k and
 //! v head by head.
 
+use super::kept;
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
 use crate::element::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
+use crate::model::config::LowRank;
 use crate::model::parameters::{Piece, Role, Spec};
 use crate::record::Tensor;
 use safetensors::Dtype;
@@ -57,6 +59,12 @@ impl<'a> ArenaTensor<'a> {
     /// Whether it is a factor of an adapter.
     pub fn is_adapter(&self) -> bool {
         self.spec.role == Role::Lora
+    }
+
+    /// The same under its name in the file of the adapters `low_rank`.
+    pub fn in_adapter(self, low_rank: &LowRank) -> Self {
+        let name = if self.is_adapter() { self.name } else { kept::name_of(low_rank, &self.name) };
+        Self { name, ..self }
     }
 
     /// Whether training never changes it.
@@ -205,15 +213,39 @@ pub(super) fn dtype_of(element: Element) -> Dtype {
 /// The files that hold the tensors of an arena.
 #[derive(Clone, Copy)]
 pub(super) struct Homes<'a> {
-    /// Those of the model; without it they are left as they are.
+    /// Those of the model; without it they are left as they are, but for what adapters come with.
     pub model: Option<&'a WeightFiles>,
     /// Those of adapters; likewise.
     pub adapters: Option<&'a WeightFiles>,
 }
 
+/// The file that holds a tensor, and its name there.
+type Home<'a> = (&'a WeightFiles, String);
+
 impl<'a> Homes<'a> {
-    fn of(&self, role: Role) -> Option<&'a WeightFiles> {
-        if role == Role::Lora { self.adapters } else { self.model }
+    /// Where each piece of a parameter is, if its tensors are called `prefix` and then as it is; `None` if nowhere. What trained beside
+    /// adapters is with them.
+    ///
+    /// # Errors
+    /// Some pieces are there, and others are not.
+    fn of(&self, spec: &Spec, prefix: &str) -> Result<Option<Vec<Home<'a>>>> {
+        let home = |piece: &Piece| -> Option<Home<'a>> {
+            let name = format!("{prefix}{}", piece.name);
+            let kept = || self.adapters.and_then(|file| Some((file, kept::find(file, &name)?)));
+            match spec.role {
+                Role::Lora => self.adapters.map(|file| (file, name)),
+                _ => kept().or_else(|| self.model.map(|file| (file, name.clone()))),
+            }
+        };
+        let homes: Vec<Option<Home<'a>>> = spec.pieces.iter().map(home).collect();
+        match homes.iter().flatten().next() {
+            Some((file, _)) if homes.iter().any(Option::is_none) => {
+                let message = format!("holds a part of {} alone, which is stored as one matrix", spec.path);
+                Err(Error::file(file.path(), message))
+            }
+            None => Ok(None),
+            Some(_) => Ok(Some(homes.into_iter().flatten().collect())),
+        }
     }
 }
 
@@ -222,9 +254,13 @@ impl<'a> Homes<'a> {
 /// # Errors
 /// A tensor that is missing or of another shape or type.
 pub(super) fn check(layout: &ArenaLayout, arena: &Arena, homes: Homes<'_>, prefix: &str) -> Result<()> {
-    ArenaTensor::list(layout, arena, prefix)
-        .iter()
-        .try_for_each(|tensor| homes.of(tensor.spec.role).map_or(Ok(()), |file| file.check(&tensor.info())))
+    for (spec, parts) in layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)) {
+        for (piece, (file, name)) in spec.pieces.iter().zip(homes.of(spec, prefix)?.unwrap_or_default()) {
+            let tensor = ArenaTensor { name, spec, parts, piece, arena };
+            file.check(&tensor.info())?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the tensors of `arena` from files, where their names start with `prefix`; `write` puts them on the device.
@@ -240,15 +276,14 @@ pub(super) fn load(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     check(layout, arena, homes, prefix)?;
-    let parameters = layout.parameters.iter();
-    for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
-        let Some(file) = homes.of(spec.role) else { continue };
+    for (spec, parts) in layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)) {
+        let Some(homes) = homes.of(spec, prefix)? else { continue };
         for part in parts {
             for held in
                 arena.held_in(part.segment, &part.range(spec, part.first_row, part.first_row + part.rows))
             {
                 let tensor = arena.range(part.segment, held.clone());
-                write(tensor, &stored(spec, part, held, file, prefix, tensor.element)?);
+                write(tensor, &stored(spec, part, held, &homes, tensor.element)?);
             }
         }
     }
@@ -261,21 +296,19 @@ fn stored(
     spec: &Spec,
     part: &Part,
     held: Range<u64>,
-    file: &WeightFiles,
-    prefix: &str,
+    homes: &[Home<'_>],
     element: Element,
 ) -> Result<Vec<u8>> {
     let stride = u64::from(spec.stride());
     let row_of = |place: u64| part.first_row + (place / stride) as usize;
     let wanted = row_of(held.start - part.offset)..row_of((held.end - part.offset).next_multiple_of(stride));
     let mut rows = vec![vec![0.0f32; spec.cols]; wanted.len()];
-    let is_wanted = |piece: &&Piece| {
+    let is_wanted = |(piece, _): &(&Piece, &Home<'_>)| {
         let end = piece.first_row + piece.rows;
         spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
     };
-    for piece in spec.pieces.iter().filter(is_wanted) {
-        let (mut values, skipped) =
-            values_of(spec, piece, &wanted, file, &format!("{prefix}{}", piece.name))?;
+    for (piece, (file, name)) in spec.pieces.iter().zip(homes).filter(is_wanted) {
+        let (mut values, skipped) = values_of(spec, piece, &wanted, file, name)?;
         for (row, first, columns) in spec.piece_rows(piece).skip(skipped) {
             let taken: Vec<f32> = values.by_ref().take(columns).collect();
             let inside = row.checked_sub(wanted.start).filter(|&row| row < wanted.len() && !taken.is_empty());

@@ -15,7 +15,8 @@
 //! Several ranks write the same tensors in files of their own: `model-00001-of-00004.safetensors` and so on with
 //! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads either.
 //!
-//! Where only adapters train on a model of random weights, `model.safetensors` is the same file in all checkpoints of a run, by
+//! What trains beside adapters on a model that is named is with them (see `kept`). Where only adapters train on a model of random
+//! weights, `model.safetensors` is the same file in all checkpoints of a run, by
 //! hard links where the file system has them: each checkpoint is whole, and the model takes room once. A model that came from
 //! files is named by `adapter/base.json`, and never read back from the device.
 //!
@@ -26,6 +27,7 @@ use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::base::{self, Base};
 use super::checkpoint_folder::PendingCheckpoint;
+use super::kept;
 use super::lora;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
@@ -44,7 +46,7 @@ use crate::model::parameters::{Role, Spec};
 use crate::ranks::Ranks;
 use crate::record::Tensor;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 const OPTIMIZER: &str = "optimizer";
@@ -85,16 +87,20 @@ pub(crate) async fn save(
     ranks: &Ranks,
     read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
 ) -> Result<()> {
-    let WeightTensors { layout, experts, low_rank, .. } = by_rank[ranks.rank()].weights;
-    let weights = |is_adapter: bool| -> Vec<Vec<ArenaTensor<'_>>> {
+    let WeightTensors { whole, experts, low_rank, .. } = by_rank[ranks.rank()].weights;
+    let base = pending.base().filter(|_| low_rank.is_some());
+    let is_with_adapters =
+        |tensor: &ArenaTensor<'_>| tensor.is_adapter() || (base.is_some() && !tensor.is_frozen());
+    let weights = |with_adapters: bool| -> Vec<Vec<ArenaTensor<'_>>> {
         let of_rank = by_rank.iter().map(|tensors| tensors.weights.list());
-        of_rank.map(|list| list.filter(|tensor| tensor.is_adapter() == is_adapter).collect()).collect()
+        of_rank
+            .map(|list| list.filter(|tensor| is_with_adapters(tensor) == with_adapters).collect())
+            .collect()
     };
     let (folder, biases) = (pending.path(), router_tensors::biases(experts));
     let (models, count) = (weights(false), ranks.size());
     let own = &models[ranks.rank()];
     let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
-    let base = pending.base().filter(|_| never_changes && low_rank.is_some());
     let is_there = base.is_some()
         || never_changes && ranks.by_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
     // A failure is kept until the others have what they need of this rank.
@@ -104,12 +110,25 @@ pub(crate) async fn save(
         done = done.and(set.save(ranks, &read).await);
     }
     if let Some(low_rank) = low_rank {
-        let (folder, adapters) = (&folder.join(lora::FOLDER), weights(true));
+        let folder = &folder.join(lora::FOLDER);
+        let adapters: Vec<Vec<_>> = weights(true)
+            .into_iter()
+            .map(|list| list.into_iter().map(|tensor| tensor.in_adapter(low_rank)).collect())
+            .collect();
+        let moves_biases = base.is_some() && moves_biases(experts);
+        let modules_to_save = match base {
+            None => BTreeSet::new(),
+            Some(_) => kept::modules_to_save(low_rank, whole, &biases, moves_biases),
+        };
+        let biases = if moves_biases { kept::router_state(low_rank, biases) } else { Vec::new() };
         ranks.by_first(|| OUTPUT_DIR.create_folder(folder)).await?;
-        let set = TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
+        let set =
+            TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &biases, writers: 1 };
         done = done.and(set.save(ranks, &read).await);
         if ranks.is_first() {
-            done = done.and_then(|()| lora::write_config(folder, low_rank, layout, base.map(Base::path)));
+            let base_path = base.map(Base::path);
+            done =
+                done.and_then(|()| lora::write_config(folder, low_rank, whole, base_path, &modules_to_save));
             done = done.and_then(|()| base.map_or(Ok(()), |base| base.write(folder)));
         }
     }
@@ -128,6 +147,11 @@ pub(crate) async fn save(
     let config = serde_json::to_vec_pretty(&config).map_err(|e| Error::file(folder, e))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
     state.save(&folder.join(STATE))
+}
+
+/// Whether training moves the biases of routers.
+fn moves_biases(experts: Option<&ExpertState>) -> bool {
+    experts.is_some_and(|experts| experts.bias_update_rate().is_some())
 }
 
 impl<'a> WeightTensors<'a> {
@@ -168,10 +192,17 @@ pub(crate) fn load(
 ) -> Result<(TrainerState, Option<Base>)> {
     let state = TrainerState::load(&folder.join(STATE))?;
     state.check_matches(folder, expected, default)?;
-    let (weights, base) = load_whole_weights(tensors.weights, folder, moved, &write)?;
-    let WeightTensors { layout, experts, .. } = tensors.weights;
-    let (model, optimizer) = (WeightFiles::open(&weights)?, WeightFiles::open_stem(folder, OPTIMIZER)?);
-    router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
+    let base = load_whole_weights(tensors.weights, folder, moved, &write)?;
+    let WeightTensors { layout, experts, low_rank, .. } = tensors.weights;
+    let (biases, optimizer) = (router_tensors::biases(experts), WeightFiles::open_stem(folder, OPTIMIZER)?);
+    match (low_rank, &base) {
+        (Some(low_rank), Some(_)) if moves_biases(experts) => {
+            let adapter = WeightFiles::open(&lora::required(folder)?)?;
+            router_tensors::load(&kept::router_state(low_rank, biases), &adapter, true, &write)?;
+        }
+        (_, Some(_)) => {} // as they are in the base
+        (_, None) => router_tensors::load(&biases, &WeightFiles::open(folder)?, true, &write)?,
+    }
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
     let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer) };
     arena_tensors::load(layout, tensors.first_moments, homes, "exp_avg.", &write)?;
@@ -192,7 +223,27 @@ pub(crate) fn load_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
     let (model, _) = base::located(path, None)?;
-    load_located(weights, &model, lora::beside(path), is_partial, write)
+    let beside = lora::beside(path);
+    if let Some(adapter) = beside.as_ref().filter(|_| weights.low_rank.is_some()) {
+        check_trained(weights, adapter)?;
+    }
+    load_located(weights, &model, beside, is_partial, write)
+}
+
+/// Checks that what an adapter comes with beside its factors trains on.
+fn check_trained(weights: WeightTensors<'_>, adapter: &Path) -> Result<()> {
+    let biases =
+        router_tensors::biases(weights.experts.filter(|experts| experts.bias_update_rate().is_some()));
+    match kept::untrained(&WeightFiles::open(adapter)?, weights.whole, &biases) {
+        None => Ok(()),
+        Some(name) => Err(Error::file(
+            adapter,
+            format!(
+                "holds `{name}`, which this run does not train and would not save: release it by `freeze_exclude` of \
+                 pet_config, or merge the adapter first"
+            ),
+        )),
+    }
 }
 
 /// [`load_weights`] of the model at `path`, with the adapter in the file `beside` it, if there is one.
@@ -225,13 +276,15 @@ fn load_located(
     let embedding = embedding.and_then(|spec| Some(spec.pieces.first()?.name.as_str()));
     Places { known: &known, embedding, weights: path, is_partial }.check(&file)?;
     arena_tensors::load(layout, arena, homes, "", &write)?;
-    router_tensors::load(&biases, &file, false, write)?;
-    adapters.iter().for_each(|file| warn_of_unknown(file, &names(weights, true).collect()));
+    router_tensors::load(&biases, &file, false, &write)?;
+    if let Some((low_rank, adapters)) = low_rank.zip(adapters.as_ref()) {
+        router_tensors::load(&kept::router_state(low_rank, biases), adapters, false, &write)?;
+        warn_of_unknown(adapters, &known_of_adapter(weights, adapters));
+    }
     Ok(file.contents(names(weights, false)))
 }
 
-/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`. Returns
-/// where the model is, and that base.
+/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`, and is returned.
 ///
 /// # Errors
 /// Those of [`load_weights`]; a checkpoint without adapters.
@@ -240,13 +293,13 @@ pub(crate) fn load_whole_weights(
     checkpoint: &Path,
     moved: Option<&Path>,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<(PathBuf, Option<Base>)> {
+) -> Result<Option<Base>> {
     if weights.low_rank.is_some() {
         lora::required(checkpoint)?;
     }
     let (model, base) = base::located(checkpoint, moved)?;
     load_located(weights, &model, lora::beside(checkpoint), false, write)?;
-    Ok((model, base))
+    Ok(base)
 }
 
 /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.
@@ -259,11 +312,22 @@ pub(crate) fn load_lora(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
-    let file = lora::open(&lora::required(path)?, low_rank)?;
+    let path = lora::required(path)?;
+    check_trained(weights, &path)?;
+    let file = lora::open(&path, low_rank)?;
     let homes = Homes { model: None, adapters: Some(&file) };
-    arena_tensors::load(weights.layout, weights.arena, homes, "", write)?;
-    warn_of_unknown(&file, &names(weights, true).collect());
+    arena_tensors::load(weights.layout, weights.arena, homes, "", &write)?;
+    let biases = router_tensors::biases(weights.experts);
+    router_tensors::load(&kept::router_state(low_rank, biases), &file, false, &write)?;
+    warn_of_unknown(&file, &known_of_adapter(weights, &file));
     Ok(())
+}
+
+/// The names that the tensors of a model with adapters may have in their file.
+fn known_of_adapter(weights: WeightTensors<'_>, file: &WeightFiles) -> HashSet<String> {
+    let biases = router_tensors::biases(weights.experts).into_iter().map(|bias| bias.info.name);
+    let kept = names(weights, false).chain(biases).filter_map(|name| kept::find(file, &name));
+    names(weights, true).chain(kept).collect()
 }
 
 /// The names of the tensors of the whole model, or of those of its adapters.

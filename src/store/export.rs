@@ -8,10 +8,11 @@
 
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;
+use super::kept;
 use super::lora;
 use super::rewriting::{create, rewrite};
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::weight_files::{HEAD, WeightFiles};
+use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::model::parameters::{adapted_module, module_of};
@@ -26,10 +27,6 @@ pub struct Exported {
     /// Those of the folder as they were.
     pub copied: usize,
 }
-
-/// Names of the embedding, which a head that a checkpoint does not have repeats.
-const EMBEDDINGS: [&str; 3] =
-    ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
 
 /// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has them: both are folders with
 /// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales.
@@ -54,13 +51,18 @@ pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Export
 async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
     let factors = WeightFiles::open(adapter)?;
     let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
+    let rename = |module: &str| module_in(folder, module).map_err(|why| Error::file(adapter, why));
     for name in &names {
-        let module = adapted_module(name).unwrap_or(name);
-        let of_folder = module_in(folder, module).map_err(|why| Error::file(adapter, why))?;
+        let kept = kept::parameter_of(name);
+        let module =
+            adapted_module(name).unwrap_or_else(|| kept.as_ref().map_or(name, |kept| kept::parts(kept).0));
+        let of_folder = rename(module)?;
         infos.push(TensorInfo { name: name.replace(module, &of_folder), ..factors.info(name)? });
-        modules.insert(of_folder);
+        if kept.is_none() {
+            modules.insert(of_folder);
+        }
     }
-    let config = lora::config_for(adapter, like, &modules)?;
+    let config = lora::config_for(adapter, like, &modules, rename)?;
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     let file = out.join(lora::WEIGHTS);

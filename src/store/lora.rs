@@ -10,9 +10,8 @@ use super::foreign::OTHER_MODEL;
 use super::weight_files::WeightFiles;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
-use crate::model::arena::ArenaLayout;
 use crate::model::config::LowRank;
-use crate::model::parameters::{Role, module_of};
+use crate::model::parameters::{Role, Spec, module_of};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -39,7 +38,8 @@ pub(super) struct LoraConfig {
     bias: String,
     rank_pattern: Value,
     alpha_pattern: Value,
-    modules_to_save: Value,
+    trainable_token_indices: Value,
+    target_parameters: Value,
 }
 
 /// The file with the adapter at `path`: a file, its folder, or a checkpoint that has one.
@@ -78,16 +78,19 @@ pub(super) fn open(weights: &Path, low_rank: &LowRank) -> Result<WeightFiles> {
     WeightFiles::open(weights)
 }
 
-/// Writes `adapter_config.json` for the adapters of the model in `layout`, which was `base`, into `folder`.
+/// Writes `adapter_config.json` for the adapters of the model with the parameters `whole`, which was `base`, into `folder`.
+/// `modules_to_save` train beside them.
 ///
 /// # Errors
 /// A disk that fails.
 pub(super) fn write_config(
     folder: &Path,
     low_rank: &LowRank,
-    layout: &ArenaLayout,
+    whole: &[Spec],
     base: Option<&Path>,
+    modules_to_save: &BTreeSet<String>,
 ) -> Result<()> {
+    let modules_to_save = Some(modules_to_save).filter(|modules| !modules.is_empty());
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -95,22 +98,28 @@ pub(super) fn write_config(
         "r": low_rank.rank,
         "lora_alpha": low_rank.alpha,
         "lora_dropout": low_rank.dropout,
-        "target_modules": target_modules(low_rank, layout),
-        "fan_in_fan_out": fan_in_fan_out(layout),
+        "target_modules": target_modules(low_rank, whole),
+        "fan_in_fan_out": fan_in_fan_out(whole),
         "bias": "none",
         "init_lora_weights": true,
-        "modules_to_save": null,
+        "modules_to_save": modules_to_save,
         "inference_mode": true,
     });
     let bytes = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(folder, error))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
 }
 
-/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called so.
+/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called so;
+/// `rename` says what a module that trained beside it is called there.
 ///
 /// # Errors
 /// It is missing, or not one of low-rank adapters.
-pub(super) fn config_for(weights: &Path, folder: &Path, modules: &BTreeSet<String>) -> Result<Vec<u8>> {
+pub(super) fn config_for(
+    weights: &Path,
+    folder: &Path,
+    modules: &BTreeSet<String>,
+    rename: impl Fn(&str) -> Result<String>,
+) -> Result<Vec<u8>> {
     let path = weights.with_file_name(CONFIG);
     if LoraConfig::beside(weights)?.is_none() {
         return Err(Error::file(&path, "is missing; name a checkpoint, or the folder that PEFT saved"));
@@ -119,6 +128,10 @@ pub(super) fn config_for(weights: &Path, folder: &Path, modules: &BTreeSet<Strin
     let mut config: Value = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error))?;
     config["base_model_name_or_path"] = folder.display().to_string().into();
     config["target_modules"] = json!(modules);
+    if let Some(saved) = config["modules_to_save"].as_array() {
+        let saved = saved.iter().filter_map(Value::as_str).map(rename).collect::<Result<Vec<_>>>()?;
+        config["modules_to_save"] = saved.into();
+    }
     serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
 }
 
@@ -149,7 +162,8 @@ impl LoraConfig {
             (!["", "none"].contains(&config.bias.as_str()), "bias"),
             (is_set(&config.rank_pattern), "rank_pattern"),
             (is_set(&config.alpha_pattern), "alpha_pattern"),
-            (is_set(&config.modules_to_save), "modules_to_save"),
+            (is_set(&config.trainable_token_indices), "trainable_token_indices"),
+            (is_set(&config.target_parameters), "target_parameters"),
         ];
         match variants.iter().find(|(is_other, _)| *is_other) {
             Some((_, key)) => Err(foreign(format!("its `{key}` asks for what is not built"))),
@@ -185,12 +199,8 @@ impl LoraConfig {
 
 /// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other, otherwise
 /// whole ones.
-fn target_modules(low_rank: &LowRank, layout: &ArenaLayout) -> BTreeSet<String> {
-    let pieces = layout
-        .parameters
-        .iter()
-        .filter(|(spec, _)| spec.role != Role::Lora)
-        .flat_map(|(spec, _)| &spec.pieces);
+fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
+    let pieces = whole.iter().filter(|spec| spec.role != Role::Lora).flat_map(|spec| &spec.pieces);
     let others: BTreeSet<&str> = pieces
         .map(|piece| module_of(&piece.name))
         .filter(|name| !low_rank.modules.contains(*name))
@@ -202,8 +212,8 @@ fn target_modules(low_rank: &LowRank, layout: &ArenaLayout) -> BTreeSet<String> 
     low_rank.modules.iter().map(target).collect()
 }
 
-fn fan_in_fan_out(layout: &ArenaLayout) -> bool {
-    layout.parameters.iter().flat_map(|(spec, _)| &spec.pieces).any(|piece| piece.is_transposed)
+fn fan_in_fan_out(whole: &[Spec]) -> bool {
+    whole.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.is_transposed)
 }
 
 fn last_part(name: &str) -> &str {

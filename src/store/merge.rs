@@ -1,9 +1,10 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
 use super::base::{self, Base};
+use super::kept;
 use super::lora::{self, LoraConfig};
 use super::rewriting::rewrite;
-use super::weight_files::WeightFiles;
+use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::model::parameters::{PEFT_PREFIX, adapted_module};
@@ -41,9 +42,9 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let (files, factors) = (WeightFiles::open(&base)?, WeightFiles::open(&weights)?);
     let merging = Merging { base: &files, factors: &factors, weights: &weights, config: &config };
     let adapted = merging.adapted()?;
-    adapted.iter().try_for_each(|(name, modules)| merging.check(name, modules))?;
+    adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
     let tensors = rewrite(&files, &base, out, |info| {
-        adapted.get(&info.name).map(|modules| merging.tensor(&info.name, modules)).transpose()
+        adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
     .await?;
     Ok(Merged { tensors, adapted: adapted.len() })
@@ -58,27 +59,79 @@ struct Merging<'a> {
     config: &'a LoraConfig,
 }
 
+/// What an adapter changes of a tensor: first what trained beside it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// The adapter's tensor of this name replaces the one that a language model by itself calls so.
+    Replaced { by: String, parameter: String },
+    /// The product of the factors of a module is added.
+    Adapted(String),
+}
+
 impl Merging<'_> {
-    /// The tensors that the adapter changes, as the model calls them, each with what the adapter calls the modules that it holds.
-    /// Either may be inside another model.
-    fn adapted(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
-        let mut adapted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    /// The tensors that the adapter changes, as the model calls them, and how. Either may be inside another model.
+    fn adapted(&self) -> Result<BTreeMap<String, BTreeSet<Change>>> {
+        let mut adapted: BTreeMap<String, BTreeSet<Change>> = BTreeMap::new();
         for name in self.factors.names() {
-            let module = adapted_module(&name).ok_or_else(|| {
-                let message = format!("`{name}` is no factor of a low-rank adapter of a linear layer");
-                Error::file(self.weights, message)
-            })?;
-            let stored = self.base.stored(&matrix_of(module));
+            let (parameter, change) = match (adapted_module(&name), kept::parameter_of(&name)) {
+                (Some(module), _) => (matrix_of(module), Change::Adapted(module.to_string())),
+                (None, Some(kept)) => {
+                    let parameter = wrapped::alone(&kept);
+                    (parameter.clone(), Change::Replaced { by: name.clone(), parameter })
+                }
+                (None, None) => {
+                    let message = format!("`{name}` is no tensor of a low-rank adapter, as PEFT calls them");
+                    return Err(Error::file(self.weights, message));
+                }
+            };
+            let module = adapted_module(&name).unwrap_or(&parameter);
             let missing = || lora::other_model(self.weights, module, "the model does not have");
-            adapted.entry(stored.ok_or_else(missing)?.to_string()).or_default().insert(module.to_string());
+            let stored = self.base.stored(&parameter).ok_or_else(missing)?;
+            adapted.entry(stored.to_string()).or_default().insert(change);
         }
+        self.add_tied_head(&mut adapted);
         Ok(adapted)
     }
 
-    /// Checks that the tensor `name` has floats, and the factors of its `modules` their sizes.
-    fn check(&self, name: &str, modules: &BTreeSet<String>) -> Result<()> {
+    /// Changes a head that repeats the embedding as the embedding is.
+    fn add_tied_head(&self, adapted: &mut BTreeMap<String, BTreeSet<Change>>) {
+        let head = self.base.stored(HEAD).filter(|head| !adapted.contains_key(*head)).map(str::to_string);
+        let is_repeated = |head: &str, name: &str| {
+            let bytes = self.base.bytes(head).ok();
+            name != head && bytes.is_some() && bytes == self.base.bytes(name).ok()
+        };
+        let Some(head) = head else { return };
+        let embedding = EMBEDDINGS.iter().filter_map(|name| self.base.stored(name));
+        let changed = embedding.filter(|name| is_repeated(&head, name)).find_map(|name| adapted.get(name));
+        if let Some(changes) = changed.cloned() {
+            adapted.insert(head, changes);
+        }
+    }
+
+    /// Checks that the tensor `name` has floats, and what changes it the sizes that it takes.
+    fn check(&self, name: &str, changes: &BTreeSet<Change>) -> Result<()> {
         self.base.row_values(name, 0..0)?;
-        modules.iter().try_for_each(|module| self.outputs(name, module).map(drop))
+        changes.iter().try_for_each(|change| match change {
+            Change::Adapted(module) => self.outputs(name, module).map(drop),
+            Change::Replaced { by, parameter } => self.replaced(name, by, parameter).map(drop),
+        })
+    }
+
+    /// Which rows of the tensor `name` are the `parameter` that the adapter has as `by`.
+    fn replaced(&self, name: &str, by: &str, parameter: &str) -> Result<Vec<Range<usize>>> {
+        let (mut shape, found) = (self.base.info(name)?.shape, self.factors.info(by)?.shape);
+        let rows = self.base.rows(parameter, shape.first().copied().unwrap_or(1))?;
+        if let Some(first) = shape.first_mut() {
+            *first = rows.iter().map(Range::len).sum();
+        }
+        self.factors.row_values(by, 0..0)?;
+        match shape == found {
+            true => Ok(rows),
+            false => {
+                let expected = format!("is {shape:?} in the model, and {found:?} there");
+                Err(lora::other_model(self.weights, parameter, &expected))
+            }
+        }
     }
 
     /// Which outputs of the tensor `name` the adapter of `module` has.
@@ -105,28 +158,41 @@ impl Merging<'_> {
         }
     }
 
-    /// The values of the tensor `name` plus what the adapters of its `modules` add.
-    fn tensor(&self, name: &str, modules: &BTreeSet<String>) -> Result<Vec<f32>> {
+    /// The values of the tensor `name` with its `changes`.
+    fn tensor(&self, name: &str, changes: &BTreeSet<Change>) -> Result<Vec<f32>> {
         let mut values = self.base.values(name)?;
-        let is_transposed = self.config.fan_in_fan_out;
         let rows = self.base.info(name)?.shape.first().copied().unwrap_or(1).max(1);
-        let width = values.len() / rows;
-        for module in modules {
-            let [a, b] = factor_names(module);
-            let (outputs, rank) = (self.outputs(name, module)?, self.factors.info(&a)?.shape[0]);
-            let (a, b) = (self.factors.values(&a)?, self.factors.values(&b)?);
-            let inputs = if is_transposed { rows } else { width };
-            for (row, output) in outputs.into_iter().flatten().enumerate() {
-                for input in 0..inputs {
-                    let place = if is_transposed { input * width + output } else { output * width + input };
-                    let product =
-                        (0..rank).map(|i| f64::from(b[row * rank + i]) * f64::from(a[i * inputs + input]));
-                    let sum = f64::from(values[place]) + self.config.scale() * product.sum::<f64>();
-                    values[place] = sum as f32;
+        for change in changes {
+            match change {
+                Change::Adapted(module) => self.add_product(name, module, rows, &mut values)?,
+                Change::Replaced { by, parameter } => {
+                    let (width, trained) = (values.len() / rows, self.factors.values(by)?);
+                    let places = self.replaced(name, by, parameter)?.into_iter();
+                    let places = places.flat_map(|range| range.start * width..range.end * width);
+                    places.zip(trained).for_each(|(place, trained)| values[place] = trained);
                 }
             }
         }
         Ok(values)
+    }
+
+    /// Adds the product of the factors of `module` to the `values` of the tensor `name`, which has so many rows.
+    fn add_product(&self, name: &str, module: &str, rows: usize, values: &mut [f32]) -> Result<()> {
+        let [a, b] = factor_names(module);
+        let (outputs, rank) = (self.outputs(name, module)?, self.factors.info(&a)?.shape[0]);
+        let (a, b) = (self.factors.values(&a)?, self.factors.values(&b)?);
+        let (is_transposed, width) = (self.config.fan_in_fan_out, values.len() / rows);
+        let inputs = if is_transposed { rows } else { width };
+        for (row, output) in outputs.into_iter().flatten().enumerate() {
+            for input in 0..inputs {
+                let place = if is_transposed { input * width + output } else { output * width + input };
+                let product =
+                    (0..rank).map(|i| f64::from(b[row * rank + i]) * f64::from(a[i * inputs + input]));
+                let sum = f64::from(values[place]) + self.config.scale() * product.sum::<f64>();
+                values[place] = sum as f32;
+            }
+        }
+        Ok(())
     }
 }
 

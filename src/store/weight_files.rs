@@ -23,6 +23,9 @@ pub(super) const MODEL: &str = "model.safetensors";
 pub(super) const STEM: &str = "model";
 /// The head of a model that is not tied.
 pub(super) const HEAD: &str = "lm_head.weight";
+/// Names of the embedding, which a head that a checkpoint does not have repeats.
+pub(super) const EMBEDDINGS: [&str; 3] =
+    ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
 /// What the names in the file of a bare model, one without a head, lack.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.

@@ -44,7 +44,9 @@ impl Tuned {
     /// Trains or resumes adapters on `base` as the run `name`.
     fn train(&self, name: &str, base: &Path, extra: &[&str]) -> Ended {
         let (name, base) = (format!("--run_name={name}"), format!("--load_checkpoint={}", base.display()));
-        run(&mut self.place.command(&[&[ADAPTERS, &name, &base], extra].concat()))
+        let describes = extra.iter().any(|flag| flag.contains("pet_config"));
+        let adapters: &[&str] = if describes { &[] } else { &[ADAPTERS] };
+        run(&mut self.place.command(&[adapters, &[&name, &base], extra].concat()))
     }
 
     fn checkpoint(&self, name: &str, step: u64) -> PathBuf {
@@ -56,7 +58,7 @@ impl Tuned {
     }
 
     fn generate(&self, model: &Path, extra: &[&str]) -> Ended {
-        let flags = ["--prompt=fn ", "--tokens=4", "--temperature=0"];
+        let flags = ["--prompt=fn ", "--tokens=20", "--temperature=0"];
         run(gristmill(["generate"]).arg(model).args(flags).args(extra))
     }
 }
@@ -206,4 +208,50 @@ fn a_checkpoint_with_its_model_resumes_and_keeps_it() {
     let last = tuned.checkpoint("tuned", 4);
     assert!(files.iter().all(|file| last.join(file).is_file()), "{:?}", names(&last));
     assert!(!last.join("adapter/base.json").exists());
+}
+
+/// Norms, the embedding and an adapted matrix train beside the adapters, in the adapter's file under PEFT's names.
+#[test]
+fn what_trains_beside_adapters_is_saved_with_them() {
+    let tuned = Tuned::new();
+    let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: '.*wo|.*w2', \
+                    freeze_exclude: ['*norm.weight', '*embed_tokens*', '*.0.mlp.down_proj.weight']}";
+    let train = |name: &str, extra: &[&str]| tuned.train(name, &tuned.base(), &[&[adapters], extra].concat());
+    train("whole", &[]).succeeded();
+    train("tuned", &["--stop_step=2"]).succeeded();
+    train("tuned", &["--resume_training=True"]).succeeded();
+    assert_eq!(tuned.losses("tuned"), tuned.losses("whole"));
+    let checkpoint = tuned.checkpoint("tuned", 4);
+    let file = |name: &str| tuned.checkpoint(name, 4).join("adapter/adapter_model.safetensors");
+    let saved = read_tensors(&file("tuned"));
+    assert!(saved == read_tensors(&file("whole")), "the resumed adapters differ");
+    assert!(!checkpoint.join("model.safetensors").exists());
+
+    let config = fs::read(checkpoint.join("adapter/adapter_config.json")).expect("a file");
+    let config: Value = serde_json::from_slice(&config).expect("JSON");
+    let norms = |layer: usize| {
+        ["input_layernorm", "post_attention_layernorm"].map(|norm| format!("model.layers.{layer}.{norm}"))
+    };
+    let mut modules = vec!["model.embed_tokens".to_string()];
+    modules.extend([norms(0), norms(1)].concat());
+    modules.push("model.norm".into());
+    assert_eq!(config["modules_to_save"], serde_json::json!(modules));
+
+    // Each replaces the tensor of the base, and the product is added to the matrix that trained.
+    let out = tuned.place.path("merged");
+    run(gristmill(["merge"]).arg(&checkpoint).arg(&checkpoint).arg(&out)).succeeded();
+    let merged = tensors_of(&out);
+    for module in &modules {
+        let name = format!("{module}.weight");
+        assert!(merged[&name] == saved[&format!("base_model.model.{name}")], "{name}");
+    }
+    let inside = "base_model.model.model.layers.0.mlp.down_proj.base_layer.weight";
+    assert!(merged["model.layers.0.mlp.down_proj.weight"] != saved[inside]);
+    let text = |model: &Path| tuned.generate(model, &[]).succeeded().stdout;
+    assert_eq!(text(&tuned.place.path("tuned")), text(&out));
+
+    // A run that does not train them would lose them.
+    let only = "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: '.*wo|.*w2'}";
+    let frozen = tuned.train("frozen", &checkpoint, &[only, "--stop_step=1"]);
+    assert_refused("frozen", &frozen, &["which this run does not train", "freeze_exclude"]);
 }

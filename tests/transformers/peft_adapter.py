@@ -6,7 +6,8 @@
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
 tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer excluded), and a
 GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an ERNIE 4.5, whose heads rotate in
-pairs, and a Llava, whose language model is inside another. Of these the adapter that `gristmill export` writes is opened on that folder.
+pairs, a Llava, whose language model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the
+adapter that `gristmill export` writes is opened on that folder.
 For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
   - 40 greedy tokens of `gristmill generate` with those of PEFT's model: equal;
@@ -63,6 +64,15 @@ FOLDERS = {
     "phi3": ("phi3", shapes.ROPE, "lora_rank: 4, target_modules: 'qkv_proj|o_proj|gate_up_proj|down_proj'"),
     "ernie4_5": ("ernie4_5", shapes.ROPE, "lora_rank: 3, lora_alpha: 6, target_modules: '.*wq|.*wk|.*w1'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
+    # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
+    "beside": (
+        "qwen2",
+        shapes.ROPE,
+        "lora_rank: 4, target_modules: '.*wo|.*w2', "
+        "freeze_exclude: ['*norm.weight', 'lm_head*', '*_proj.bias', '*.0.mlp.down_proj.weight']",
+    ),
+    # The embedding is the head too.
+    "tied": ("gpt2", {}, "lora_rank: 4, target_modules: c_attn, freeze_exclude: ['*wte*', '*c_attn.bias']"),
 }
 FOLDER_CONFIG = """
 load_checkpoint: {folder}

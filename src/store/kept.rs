@@ -1,0 +1,93 @@
+//! Parameters of the model that train beside adapters, in the adapter's file under the names by which PEFT finds them.
+//!
+//! PEFT trains copies of whole modules, which `modules_to_save` lists, and puts their tensors under the module's name. What its
+//! file has besides it writes to the model itself, under the name that the parameter then has. So a module is listed if all of it
+//! is there. Others are found by name alone: a bias whose matrix is frozen, what is in an adapted module, and an embedding that is
+//! the head too, of which PEFT would give the head no copy.
+
+use super::router_tensors::RouterTensor;
+use super::tensor_file::TensorInfo;
+use super::weight_files::{HEAD, WeightFiles};
+use crate::model::config::LowRank;
+use crate::model::parameters::{PEFT_PREFIX, Role, Spec, adapted_module};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// What PEFT calls the layer inside an adapted one.
+const BASE_LAYER: &str = ".base_layer.";
+
+/// The module and the last part of a tensor's name.
+pub(super) fn parts(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or((name, ""))
+}
+
+/// What the tensor `name` of a model with these adapters is called in their file.
+pub(super) fn name_of(low_rank: &LowRank, name: &str) -> String {
+    match parts(name) {
+        (module, part) if low_rank.modules.contains(module) => inside(module, part),
+        _ => format!("{PEFT_PREFIX}{name}"),
+    }
+}
+
+fn inside(module: &str, part: &str) -> String {
+    format!("{PEFT_PREFIX}{module}{BASE_LAYER}{part}")
+}
+
+/// The tensor of the model that is called `name` in a file of adapters, unless that is a factor.
+pub(super) fn parameter_of(name: &str) -> Option<String> {
+    match adapted_module(name) {
+        Some(_) => None,
+        None => Some(name.strip_prefix(PEFT_PREFIX)?.replace(BASE_LAYER, ".")),
+    }
+}
+
+/// What the tensor `name` of the model is called in the adapter's file, if that has it.
+pub(super) fn find(adapter: &WeightFiles, name: &str) -> Option<String> {
+    let (module, part) = parts(name);
+    [format!("{PEFT_PREFIX}{name}"), inside(module, part)].into_iter().find(|name| adapter.holds(name))
+}
+
+/// The same state of routers under its names in the adapter's file.
+pub(super) fn router_state(low_rank: &LowRank, state: Vec<RouterTensor>) -> Vec<RouterTensor> {
+    let renamed = |RouterTensor { info, tensor }| {
+        let name = name_of(low_rank, &info.name);
+        RouterTensor { info: TensorInfo { name, ..info }, tensor }
+    };
+    state.into_iter().map(renamed).collect()
+}
+
+/// The modules that PEFT is to make copies of, where `whole` are the parameters of the model, and of the biases of routers those
+/// that are `saved` are in the file too.
+pub(super) fn modules_to_save(
+    low_rank: &LowRank,
+    whole: &[Spec],
+    biases: &[RouterTensor],
+    are_saved: bool,
+) -> BTreeSet<String> {
+    let of_model = || whole.iter().filter(|spec| spec.role != Role::Lora);
+    let is_tied = !of_model().flat_map(|spec| &spec.pieces).any(|piece| piece.name == HEAD);
+    let mut modules: BTreeMap<&str, bool> = BTreeMap::new();
+    for spec in of_model() {
+        let is_saved = spec.trains && !(is_tied && spec.role == Role::Embedding);
+        for piece in &spec.pieces {
+            *modules.entry(parts(&piece.name).0).or_insert(true) &= is_saved;
+        }
+    }
+    for bias in biases {
+        *modules.entry(parts(&bias.info.name).0).or_insert(true) &= are_saved;
+    }
+    let whole =
+        modules.into_iter().filter(|(module, is_whole)| *is_whole && !low_rank.modules.contains(*module));
+    whole.map(|(module, _)| module.to_string()).collect()
+}
+
+/// Those of the tensors in the adapter's file that no parameter of `whole` trains, which checkpoints would lose.
+pub(super) fn untrained(adapter: &WeightFiles, whole: &[Spec], biases: &[RouterTensor]) -> Option<String> {
+    let trained = whole.iter().filter(|spec| spec.trains).flat_map(|spec| &spec.pieces);
+    let trained: HashSet<&str> = trained
+        .map(|piece| piece.name.as_str())
+        .chain(biases.iter().map(|bias| bias.info.name.as_str()))
+        .collect();
+    let found: HashSet<String> = trained.iter().filter_map(|name| find(adapter, name)).collect();
+    let found: HashSet<&str> = found.iter().filter_map(|name| adapter.stored(name)).collect();
+    adapter.names().into_iter().find(|name| adapted_module(name).is_none() && !found.contains(name.as_str()))
+}
