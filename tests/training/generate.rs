@@ -106,6 +106,17 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
     }
 }
 
+/// In a window of 64 a context of up to two tokens is read token by token; the shorter one waits for the other.
+#[test]
+fn short_prompts_are_read_token_by_token() {
+    let trained = trained_model(Setup::new("short", "").with(&["--model.model_config.seq_length=64"]));
+    let prompts = ["a", "th"];
+    let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
+    for tier in Tier::ALL {
+        assert_eq!(trained.generate(&open_gpu_of(tier), &prompts, &GREEDY), wanted, "{}", tier.name());
+    }
+}
+
 #[test]
 fn a_text_ends_where_it_is_told_to() {
     let trained = trained_model(Setup::new("ends", ""));
