@@ -18,6 +18,7 @@ pub(crate) mod hex;
 mod holdings;
 pub(crate) mod json_lines;
 mod kept;
+pub(crate) mod located;
 pub(crate) mod lora;
 pub mod merge;
 pub mod npy;

@@ -4,6 +4,7 @@ use super::doctor::naming_the_flag;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
+use crate::store::located::is_adapter;
 use crate::train::run::open_device_with;
 use crate::trained::TrainedRun;
 use std::path::PathBuf;
@@ -11,8 +12,12 @@ use std::path::PathBuf;
 /// A trained model and the adapter for it.
 #[derive(clap::Args)]
 pub struct ModelArguments {
-    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, or a folder of Hugging Face's
+    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, a folder of Hugging Face's, or that of an
+    /// adapter, which names its model
     model: PathBuf,
+    /// A low-rank adapter for the model: PEFT's folder, or a checkpoint or run that has one
+    #[arg(long = "adapter", value_name = "FOLDER")]
+    low_rank: Option<PathBuf>,
     /// The tokenizer.json of the training data, if the run does not name it
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -41,9 +46,17 @@ impl ModelArguments {
     /// There is none; a flag that no adapter can have.
     pub fn open(&self) -> Result<TrainedRun> {
         self.adapter.options()?;
-        let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", &self.base)];
+        // An adapter by itself is opened on a base that was moved as on any other.
+        let moved = self.base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&self.model));
+        let base = if moved.is_some() { &None } else { &self.base };
+        let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", base)];
         let overrides = keys.map(|(key, path)| Some(format!("--{key}={}", path.as_ref()?.display())));
-        TrainedRun::open(&self.model, &overrides.into_iter().flatten().collect::<Vec<_>>())
+        let overrides: Vec<String> = overrides.into_iter().flatten().collect();
+        match (&self.low_rank, moved) {
+            (Some(adapter), _) => TrainedRun::open_adapted(&self.model, adapter, &overrides),
+            (None, Some(base)) => TrainedRun::open_adapted(base, &self.model, &overrides),
+            (None, None) => TrainedRun::open(&self.model, &overrides),
+        }
     }
 
     /// Opens the adapter for what `run` stores.

@@ -31,15 +31,11 @@ pub struct Base {
 }
 
 impl Base {
-    /// The weights at `path`, of which all is read; those of a checkpoint that names its base are that base.
+    /// The weights at `path`, of which all is read.
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn of(path: &Path) -> Result<Self> {
-        Self::noted(path)?.map_or_else(|| Self::read(path), Ok)
-    }
-
-    fn read(path: &Path) -> Result<Self> {
+    pub(super) fn of(path: &Path) -> Result<Self> {
         let hash = WeightFiles::open(path)?.hash()?;
         let path = path.canonicalize().map_err(|error| read_error(path, "read", &error))?;
         Ok(Self { path, hash })
@@ -50,9 +46,7 @@ impl Base {
     /// # Errors
     /// The note is damaged.
     pub(super) fn noted(path: &Path) -> Result<Option<Self>> {
-        let holds_model =
-            || files_of(path, STEM).map_or(true, |files| files.iter().any(|file| file.exists()));
-        match path.is_dir() && !holds_model() {
+        match path.is_dir() && !holds_model(path) {
             true => Self::beside(&path.join(lora::FOLDER).join(lora::WEIGHTS)),
             false => Ok(None),
         }
@@ -87,9 +81,12 @@ impl Base {
         &self.path
     }
 
-    /// Whether `other` has the same tensors.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.hash == other.hash
+    /// The same as [`check`](Self::check), unless the weights at `path` are `known` to be this base.
+    pub(super) fn check_unless(&self, path: &Path, known: Option<&Self>) -> Result<()> {
+        match known.is_some_and(|known| known.hash == self.hash) {
+            true => Ok(()),
+            false => self.check(path).map(drop),
+        }
     }
 
     /// Checks that the weights at `path` have these tensors, and returns them as a base.
@@ -99,7 +96,7 @@ impl Base {
     pub(super) fn check(&self, path: &Path) -> Result<Self> {
         // The note of another checkpoint says where its base is, and not what is there now.
         let weights = Self::noted(path)?.map_or_else(|| path.to_path_buf(), |noted| noted.path);
-        let found = Self::read(&weights)?;
+        let found = Self::of(&weights)?;
         match found.hash == self.hash {
             true => Ok(found),
             false => Err(Error::file(
@@ -119,7 +116,7 @@ impl Base {
     ///
     /// # Errors
     /// It is at neither, or what is there are other weights.
-    fn found(&self, moved: Option<&Path>) -> Result<Self> {
+    pub(super) fn found(&self, moved: Option<&Path>) -> Result<Self> {
         let moved = moved.filter(|moved| moved.canonicalize().ok().as_ref() != Some(&self.path));
         let here = self.path.exists().then(|| self.check(&self.path));
         match (here, moved.filter(|moved| moved.exists())) {
@@ -142,14 +139,7 @@ impl Base {
     }
 }
 
-/// Where the tensors of the model at `path` are, and the base that they are if `path` is a checkpoint that names it; a base
-/// that is not at its path may be at `moved`.
-///
-/// # Errors
-/// The base is at neither, or what is there are other weights.
-pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
-    match Base::noted(path)? {
-        None => Ok((path.to_path_buf(), None)),
-        Some(noted) => noted.found(moved).map(|base| (base.path.clone(), Some(base))),
-    }
+/// Whether the folder `path` has the files of a model.
+pub(super) fn holds_model(path: &Path) -> bool {
+    files_of(path, STEM).map_or(true, |files| files.iter().any(|file| file.exists()))
 }

@@ -25,9 +25,10 @@
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
-use super::base::{self, Base};
+use super::base::Base;
 use super::checkpoint_folder::PendingCheckpoint;
 use super::kept;
+use super::located::{located, newest};
 use super::lora;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
@@ -192,7 +193,7 @@ pub(crate) fn load(
 ) -> Result<(TrainerState, Option<Base>)> {
     let state = TrainerState::load(&folder.join(STATE))?;
     state.check_matches(folder, expected, default)?;
-    let base = load_whole_weights(tensors.weights, folder, moved, &write)?;
+    let base = load_whole_weights(tensors.weights, folder, None, moved, &write)?;
     let WeightTensors { layout, experts, low_rank, .. } = tensors.weights;
     let (biases, optimizer) = (router_tensors::biases(experts), WeightFiles::open_stem(folder, OPTIMIZER)?);
     match (low_rank, &base) {
@@ -222,8 +223,8 @@ pub(crate) fn load_weights(
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
-    let (model, _) = base::located(path, None)?;
-    let beside = lora::beside(path);
+    let (model, _) = located(path, None)?;
+    let beside = lora::beside(&newest(path)?);
     if let Some(adapter) = beside.as_ref().filter(|_| weights.low_rank.is_some()) {
         check_trained(weights, adapter)?;
     }
@@ -285,20 +286,26 @@ fn load_located(
 }
 
 /// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`, and is returned.
+/// With an `adapter` of its own the adapters are those.
 ///
 /// # Errors
 /// Those of [`load_weights`]; a checkpoint without adapters.
 pub(crate) fn load_whole_weights(
     weights: WeightTensors<'_>,
     checkpoint: &Path,
+    adapter: Option<&Path>,
     moved: Option<&Path>,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Option<Base>> {
     if weights.low_rank.is_some() {
-        lora::required(checkpoint)?;
+        lora::required(adapter.unwrap_or(checkpoint))?;
     }
-    let (model, base) = base::located(checkpoint, moved)?;
-    load_located(weights, &model, lora::beside(checkpoint), false, write)?;
+    let (model, base) = located(checkpoint, moved)?;
+    if let Some(expected) = adapter.map(Base::beside).transpose()?.flatten() {
+        expected.check_unless(&model, base.as_ref())?;
+    }
+    let adapter = adapter.map(Path::to_path_buf).or_else(|| lora::beside(checkpoint));
+    load_located(weights, &model, adapter, false, write)?;
     Ok(base)
 }
 
@@ -312,7 +319,7 @@ pub(crate) fn load_lora(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
-    let path = lora::required(path)?;
+    let path = lora::required(&newest(path)?)?;
     check_trained(weights, &path)?;
     let file = lora::open(&path, low_rank)?;
     let homes = Homes { model: None, adapters: Some(&file) };

@@ -9,6 +9,7 @@
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;
 use super::kept;
+use super::located::newest;
 use super::lora;
 use super::rewriting::{create, rewrite};
 use super::tensor_file::{TensorFile, TensorInfo};
@@ -35,6 +36,7 @@ pub struct Exported {
 /// A file that is missing or damaged; weights of another model; an adapter of a part of a module; a disk that fails.
 pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Exported> {
     let folder = WeightFiles::open(like)?;
+    let checkpoint = &newest(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
         return export_adapter(&adapter, &folder, like, out).await;
     }

@@ -29,7 +29,8 @@ pub(super) const CONFIG: &str = "adapter_config.json";
 #[serde(default)]
 pub(super) struct LoraConfig {
     peft_type: String,
-    r: usize,
+    pub base_model_name_or_path: Option<String>,
+    pub r: usize,
     lora_alpha: f64,
     /// Whether the model's matrices are (in, out).
     pub fan_in_fan_out: bool,
@@ -64,7 +65,9 @@ pub(super) fn required(path: &Path) -> Result<PathBuf> {
 /// The adapter beside the weights at `path`, if there is one.
 pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
-    folder.map(|folder| folder.join(FOLDER).join(WEIGHTS)).filter(|place| place.is_file())
+    let places =
+        folder.into_iter().flat_map(|folder| [folder.join(FOLDER).join(WEIGHTS), folder.join(WEIGHTS)]);
+    places.into_iter().find(|place| place.is_file())
 }
 
 /// Opens the adapter in the file `weights` for adapters like `low_rank`.
@@ -169,6 +172,18 @@ impl LoraConfig {
             Some((_, key)) => Err(foreign(format!("its `{key}` asks for what is not built"))),
             None => Ok(Some(config)),
         }
+    }
+
+    /// The configuration beside the adapter in the file `weights`.
+    ///
+    /// # Errors
+    /// There is none, or it is of something else.
+    pub fn required(weights: &Path) -> Result<Self> {
+        Self::beside(weights)?.ok_or_else(|| {
+            let message =
+                "has no adapter_config.json beside it, which says what the product is multiplied by";
+            Error::file(weights, message)
+        })
     }
 
     /// What the product of A and B is multiplied by.

@@ -1,7 +1,8 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
-use super::base::{self, Base};
+use super::base::Base;
 use super::kept;
+use super::located::{located, newest};
 use super::lora::{self, LoraConfig};
 use super::rewriting::rewrite;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
@@ -29,16 +30,12 @@ pub struct Merged {
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one that is noted
 /// beside it; a disk that fails.
 pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
-    let weights = lora::required(lora)?;
-    let config = LoraConfig::beside(&weights)?.ok_or_else(|| {
-        Error::file(
-            &weights,
-            "has no adapter_config.json beside it, which says what the product is multiplied by",
-        )
-    })?;
-    let (base, noted) = base::located(base, None)?;
-    let expected = Base::beside(&weights)?.filter(|expected| !noted.is_some_and(|noted| noted.is(expected)));
-    expected.map(|expected| expected.check(&base)).transpose()?;
+    let weights = lora::required(&newest(lora)?)?;
+    let config = LoraConfig::required(&weights)?;
+    let (base, noted) = located(base, None)?;
+    if let Some(expected) = Base::beside(&weights)? {
+        expected.check_unless(&base, noted.as_ref())?;
+    }
     let (files, factors) = (WeightFiles::open(&base)?, WeightFiles::open(&weights)?);
     let merging = Merging { base: &files, factors: &factors, weights: &weights, config: &config };
     let adapted = merging.adapted()?;

@@ -37,6 +37,7 @@ use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
 use crate::store::beside_weights::{BesideWeights, TextBy};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
+use crate::store::located::model_at;
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -323,7 +324,9 @@ fn beside_weights(plan: &RunPlan) -> BesideWeights {
         }
         _ => TextBy::Nothing,
     };
-    BesideWeights::of(by, plan.settings.run.weights())
+    let weights =
+        plan.settings.run.weights().map(|path| model_at(path).unwrap_or_else(|_| path.to_path_buf()));
+    BesideWeights::of(by, weights.as_deref())
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

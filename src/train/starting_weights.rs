@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
 use crate::store::Base;
+use crate::store::located::{base_at, model_at};
 use crate::store::run_folder::Start;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
     let run = &plan.settings.run;
     match run.weights() {
         Some(path) if start_of(run)? != Start::Resume => {
-            config_json::check(path, &plan.model, &run.ignore_config_keys)
+            config_json::check(&model_at(path)?, &plan.model, &run.ignore_config_keys)
         }
         _ => Ok(()),
     }
@@ -26,10 +27,11 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
 /// The weights that the adapters of `plan` train on, if they come from files: checkpoints name them.
 ///
 /// # Errors
-/// A file that is missing or damaged.
+/// A file that is missing or damaged; weights that are not those that the adapters were trained on before.
 pub(super) fn base_of(plan: &RunPlan) -> Result<Option<Base>> {
     let adapted = plan.settings.run.weights().filter(|_| plan.model.low_rank.is_some());
-    adapted.map(Base::of).transpose()
+    let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
+    adapted.map(|path| base_at(path, adapter)).transpose()
 }
 
 /// Loads the weights and adapters that `plan` starts from, if it names some, and says in a line what was loaded.
@@ -37,7 +39,8 @@ pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<Opti
     let run = &plan.settings.run;
     let load = |path: &Path| {
         let contents = trainer.load_weights(path, run.load_partial)?;
-        let class = config_json::class_beside(path).map_or_else(String::new, |class| format!(", {class}"));
+        let class = config_json::class_beside(&model_at(path)?)
+            .map_or_else(String::new, |class| format!(", {class}"));
         Ok(format!("loaded: {contents} from {}{class}", path.display()))
     };
     let loaded = run.weights().map(load).transpose()?;

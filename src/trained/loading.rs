@@ -75,7 +75,8 @@ impl Loading {
         let experts = model_buffers.experts.as_ref();
         let low_rank = config.low_rank.as_ref();
         let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
-        load_whole_weights(tensors, &run.weights, run.plan.settings.run.weights(), write)?;
+        let (adapter, moved) = (run.adapter.as_deref(), run.plan.settings.run.weights());
+        load_whole_weights(tensors, &run.weights, adapter, moved, write)?;
         let reader = Reader::new(gpu, read.bytes()).await?;
         Ok(OnDevice { gpu, buffers, prepared, reader })
     }

@@ -1,12 +1,13 @@
-//! A trained model found on disk: the folder of a run, a checkpoint in one, or a folder of Hugging Face's.
+//! A trained model found on disk: the folder of a run, a checkpoint in one, a folder of Hugging Face's, or that of an adapter,
+//! whose base is any of the others.
 
 use crate::data::Codec;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
 use crate::settings::{Override, RunConfig, RunPlan};
-use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
+use crate::store::located::{Alone, base_of, newest};
+use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::sample::prompt;
 use crate::train::starting_weights::check_weights;
 use std::io;
@@ -20,6 +21,8 @@ pub struct TrainedRun {
     pub codec: Codec,
     /// The folder of its weights: a checkpoint, or one of Hugging Face's.
     pub weights: PathBuf,
+    /// The adapter to use instead of one beside them.
+    pub(super) adapter: Option<PathBuf>,
     /// How its publishers generate text.
     pub generation: GenerationConfig,
     /// Whether a text starts with the tokens that the tokenizer adds, such as Llama's `<s>`: those of other trainers do, and ours
@@ -28,12 +31,37 @@ pub struct TrainedRun {
 }
 
 impl TrainedRun {
-    /// Opens what is at `path`: a run folder, of which the newest checkpoint is used, a checkpoint inside one, or a folder of Hugging
-    /// Face's.
+    /// Opens what is at `path`: a run folder, of which the newest checkpoint is used, a checkpoint inside one, a folder of Hugging
+    /// Face's, or one of an adapter, which names its base.
     ///
     /// # Errors
-    /// One line: there is none of these, it has no checkpoint, or its tokenizer is missing.
+    /// One line: there is none of these, it has no checkpoint, its base is not here, or its tokenizer is missing.
     pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+        match base_of(path)? {
+            Some(base) => Self::open_adapted(&base, path, overrides),
+            None => Self::open_model(path, overrides),
+        }
+    }
+
+    /// Opens the model at `path` with the adapter at `adapter`, in place of one that it has: PEFT's file, its folder, or a checkpoint
+    /// or run that has one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); an adapter that is missing, damaged, or of another model.
+    pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[String]) -> Result<Self> {
+        let Alone { weights, rank, alpha, modules } = Alone::open(adapter)?;
+        let names: Vec<String> =
+            modules.iter().map(|name| format!("'{}$'", name.replace('.', "\\."))).collect();
+        let described = format!(
+            "--model.model_config.pet_config={{pet_type: lora, lora_rank: {rank}, lora_alpha: {alpha:?}, random_base: True, \
+             target_modules: [{}], exclude_layers: [], freeze_include: [], freeze_exclude: []}}",
+            names.join(", ")
+        );
+        let run = Self::open_model(path, &[overrides, &[described]].concat())?;
+        Ok(Self { adapter: Some(weights), ..run })
+    }
+
+    fn open_model(path: &Path, overrides: &[String]) -> Result<Self> {
         // The path of a checkpoint may be relative to its own folder, and the run folder is found through its parents.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let is_run = path.join(CONFIG).is_file();
@@ -41,27 +69,22 @@ impl TrainedRun {
         let config = run.map(|run| run.join(CONFIG)).filter(|config| config.is_file());
         let overrides = Override::parse_all(overrides)?;
         match config {
-            Some(config) => Self::of_run(&path, is_run, &config, &overrides),
+            Some(config) => Self::of_run(&path, &config, &overrides),
             None if path.join("config.json").is_file() => Self::of_folder(&path, &overrides),
             None => Err(Error::file(
                 &path,
                 "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
-                 folder of Hugging Face's with a config.json",
+                 folder of Hugging Face's with a config.json, nor an adapter's with an adapter_config.json",
             )),
         }
     }
 
-    fn of_run(path: &Path, is_run: bool, config: &Path, overrides: &[Override]) -> Result<Self> {
+    fn of_run(path: &Path, config: &Path, overrides: &[Override]) -> Result<Self> {
         let text = open_file(config).and_then(io::read_to_string);
         let text = text.map_err(|error| read_error(config, "read", &error))?;
         // As for a plan, the ranks of the run need not be there: its model is generated from on one.
         let plan = sound(RunConfig::of_run_folder(&text, config, overrides)?)?;
-        let checkpoint = match is_run {
-            false => Some(path.to_path_buf()),
-            true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),
-        };
-        let none = || Error::file(path, "the run has no checkpoint yet, so there are no weights");
-        let weights = checkpoint.ok_or_else(none)?;
+        let weights = newest(path)?;
         if !plan.has_text() {
             return Err(Error::file(
                 path,
@@ -69,11 +92,15 @@ impl TrainedRun {
             ));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(&weights)?);
-        Ok(Self { plan, codec, weights, generation, adds_special: false })
+        Ok(Self { plan, codec, weights, adapter: None, generation, adds_special: false })
     }
 
     fn of_folder(folder: &Path, overrides: &[Override]) -> Result<Self> {
         let plan = sound(RunConfig::of_model_folder(folder, overrides)?)?;
+        if plan.settings.run.weights() != Some(folder) {
+            let message = format!("names the base of adapters, and {} is a model itself", folder.display());
+            return Err(Error::config("--load_checkpoint", message));
+        }
         check_weights(&plan)?;
         if plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 {
             return Err(Error::file(
@@ -82,7 +109,7 @@ impl TrainedRun {
             ));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
-        Ok(Self { plan, codec, weights: folder.to_path_buf(), generation, adds_special: true })
+        Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, adds_special: true })
     }
 
     /// The tokens that end a text of the model.

@@ -255,3 +255,100 @@ fn what_trains_beside_adapters_is_saved_with_them() {
     let frozen = tuned.train("frozen", &checkpoint, &[only, "--stop_step=1"]);
     assert_refused("frozen", &frozen, &["which this run does not train", "freeze_exclude"]);
 }
+
+/// A model with an adapter beside it, an adapter that names its model, and a run as a model: each is opened by one name.
+#[test]
+fn adapters_and_runs_are_models() {
+    let tuned = Tuned::new();
+    tuned.train("tuned", &tuned.base(), &[]).succeeded();
+    let (checkpoint, run_folder) = (tuned.checkpoint("tuned", 4), tuned.place.path("tuned"));
+    let adapter = checkpoint.join("adapter");
+    let text = |model: &Path, extra: &[&str]| tuned.generate(model, extra).succeeded().stdout;
+    let with = |adapter: &Path| format!("--adapter={}", adapter.display());
+    let want = text(&run_folder, &[]);
+    assert!(want != text(&tuned.base(), &[]), "the adapter changes nothing");
+    assert_eq!(text(&adapter, &[]), want);
+    for named in [&adapter, &adapter.join("adapter_model.safetensors"), &checkpoint, &run_folder] {
+        assert_eq!(text(&tuned.base(), &[&with(named)]), want, "{}", named.display());
+    }
+    // In place of the adapter that a run has, which was of another rank, and of more.
+    let other = "--model.model_config.pet_config={pet_type: lora, lora_rank: 2, target_modules: '.*', exclude_layers: ['1']}";
+    tuned.train("other", &tuned.base(), &[other]).succeeded();
+    assert_eq!(text(&tuned.place.path("other"), &[&with(&adapter)]), want);
+    let judge = |arguments: &[&str]| {
+        let judged =
+            run(gristmill(["eval"]).args(arguments).args(["tests/data/mill.txt", "--json"])).succeeded();
+        serde_json::from_str::<Value>(&judged.stdout).expect("JSON")["loss"].as_f64().expect("a loss")
+    };
+    let paths = [&run_folder, &tuned.base(), &adapter].map(|path| path.display().to_string());
+    let of_run = judge(&[&paths[0]]);
+    assert_eq!(judge(&[&paths[1], &with(&adapter)]), of_run);
+    assert_eq!(judge(&[&paths[2]]), of_run);
+
+    // A run goes on from an adapter, and from a run: what that is is its newest checkpoint.
+    tuned.train("of_adapter", &adapter, &["--stop_step=1"]).succeeded();
+    tuned.train("of_run", &run_folder, &["--stop_step=1"]).succeeded();
+    tuned.train("of_checkpoint", &checkpoint, &["--stop_step=1"]).succeeded();
+    for name in ["of_adapter", "of_run"] {
+        assert_eq!(tuned.losses(name), tuned.losses("of_checkpoint"), "{name}");
+        assert_eq!(note(&tuned.checkpoint(name, 1)), note(&checkpoint), "{name}");
+    }
+    // On a model that it was not trained on it starts nothing.
+    let other = tuned.place.newest().1.parent().expect("a folder").join("step_0000001");
+    let load = format!(
+        "--model.model_config.pet_config={{pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wv', \
+                        adapter_path: {}}}",
+        adapter.display()
+    );
+    let refused = tuned.train("on_another", &other, &[&load]);
+    assert_refused("another", &refused, &["step_0000001: is not the base that the adapters were trained on"]);
+    assert_refused("another", &tuned.generate(&other, &[&with(&adapter)]), &["is not the base that"]);
+    let out = tuned.place.path("merged");
+    run(gristmill(["merge"]).args([&adapter, &run_folder, &out])).succeeded();
+    assert_eq!(text(&out, &[]), want);
+}
+
+#[test]
+fn an_adapter_without_a_base_is_one_line() {
+    let tuned = Tuned::new();
+    tuned.train("tuned", &tuned.base(), &["--stop_step=1"]).succeeded();
+    let adapter = tuned.place.path("adapter");
+    fs::create_dir_all(&adapter).expect("a folder");
+    let of_run = tuned.checkpoint("tuned", 1).join("adapter");
+    fs::copy(of_run.join("adapter_model.safetensors"), adapter.join("adapter_model.safetensors"))
+        .expect("a file");
+    let text = fs::read(of_run.join("adapter_config.json")).expect("a file");
+    let mut config: Value = serde_json::from_slice(&text).expect("JSON");
+    let mut refuses = |name: &str, base: Value, expected: &str| {
+        config["base_model_name_or_path"] = base;
+        fs::write(adapter.join("adapter_config.json"), config.to_string()).expect("a file");
+        let out = tuned.place.path("out");
+        let merge = run(gristmill(["merge"]).args([&adapter, &adapter, &out]));
+        let expected = ["adapter_config.json: ", expected, "--adapter"];
+        for ended in [tuned.generate(&adapter, &[]), merge, tuned.train(name, &adapter, &[])] {
+            assert_refused(name, &ended, &expected);
+        }
+    };
+    refuses(
+        "hub",
+        "meta-llama/Llama-3.2-1B".into(),
+        "its base `meta-llama/Llama-3.2-1B` is no folder on this disk",
+    );
+    refuses("none", Value::Null, "names no `base_model_name_or_path`");
+    let own = adapter.display().to_string();
+    refuses("itself", own.into(), "is an adapter itself, and they are not stacked");
+    let other = of_run.display().to_string();
+    refuses("another", other.into(), "is an adapter itself, and they are not stacked");
+    let named = format!("--adapter={}", adapter.display());
+    tuned.generate(&tuned.base(), &[&named]).succeeded();
+    let missing = tuned.generate(&tuned.base(), &["--adapter=/nowhere"]);
+    assert_refused("missing", &missing, &["/nowhere: holds no adapter"]);
+    let of_itself = tuned.generate(&tuned.base(), &["--load_checkpoint=/nowhere"]);
+    assert_eq!(of_itself.code, Some(2), "{}", of_itself.stderr);
+    let plain = tuned.place.folder();
+    assert_refused(
+        "no adapter",
+        &tuned.generate(&tuned.base(), &[&format!("--adapter={}", plain.display())]),
+        &["holds no adapter"],
+    );
+}

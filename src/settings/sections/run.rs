@@ -13,7 +13,9 @@ rows! {
         run_name: String = Host.optional().read_by(folder_name).example("trial"),
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
-        /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either; floats of 16 or 32 bits.
+        /// Weights that the run starts from: a safetensors file, the index of several, a folder with either, a run, of which it is the
+        /// newest checkpoint, or an adapter, whose base it is; floats of 16 or 32 bits. Where a run of adapters resumes, their base if it
+        /// was moved.
         /// Where sizes of the model are not written, the `config.json` there says them and all else that is not written, and data sets
         /// that name no tokenizer are read by the `tokenizer.json` there.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),

@@ -4,9 +4,12 @@
 //! where it is not.
 
 use super::spread::Spread;
-use crate::runs::{FolderRun, Left, Setup, metrics};
+use crate::runs::{FolderRun, Left, Setup, metrics, new_trainer, save_checkpoint};
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use tempfile::TempDir;
 
 /// Relative error allowed between runs that differ in how they are spread.
 const ALLOWED: f64 = 1e-6;
@@ -30,15 +33,34 @@ fn half() -> FolderRun {
 
 /// A run with experts, whose biases move.
 fn mixture() -> FolderRun {
-    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
-                   topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
-    evaluated(Setup::experts("mixture", routing, ""))
+    evaluated(Setup::experts("mixture", ROUTING, ""))
 }
 
 /// A run that trains adapters alone: checkpoints share the files of the model.
 fn adapted() -> FolderRun {
     let adapters = "pet_config: {pet_type: lora, random_base: True, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*w2'}";
     evaluated(Setup::new("adapted", &format!("compute_dtype: bfloat16, {adapters}")))
+}
+
+const ROUTING: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
+                       topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
+
+/// A run of adapters on a mixture from files, beside which norms, the embedding and the biases of routers change: its checkpoints
+/// name the model.
+fn adapted_to_files() -> FolderRun {
+    static BASE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, base) = BASE.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let setup = Setup::experts("base", ROUTING, "");
+        let (plan, _, length) = setup.data();
+        let gpu = setup.gpu_for(&plan);
+        let base = save_checkpoint(&new_trainer(&gpu, &plan, &length), 1, folder.path());
+        (folder, base)
+    });
+    let adapters = "pet_config: {pet_type: lora, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*wo', \
+                    freeze_exclude: ['*norm.weight', '*embed_tokens*']}";
+    let load = format!("--load_checkpoint={}", base.display());
+    evaluated(Setup::experts("adapted", ROUTING, adapters).with(&[&load]))
 }
 
 /// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if both are the
@@ -169,6 +191,25 @@ fn spread_experts_resume_on_any_number_of_ranks() {
 fn adapters_resume_on_any_number_of_ranks() {
     let two = Spread::sharded(2);
     resumes(adapted, two, &[two, Spread::ONE]);
+}
+
+#[test]
+fn adapters_on_a_model_from_files_resume_on_any_number_of_ranks() {
+    let two = Spread::sharded(2);
+    resumes(adapted_to_files, two, &[two, Spread::ONE]);
+    let run = adapted_to_files();
+    two.train(&run, 1);
+    let left = run.left();
+    let names: Vec<&str> = left.checkpoint.keys().map(String::as_str).collect();
+    assert!(names.contains(&"adapter/base.json"), "{names:?}");
+    assert!(!names.iter().any(|name| name.starts_with("model")), "{names:?}");
+    let tensors = tensors(&left);
+    let names: Vec<&String> = tensors.keys().collect();
+    for kept in
+        ["model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.gate.e_score_correction_bias"]
+    {
+        assert!(names.iter().any(|name| **name == format!("base_model.model.{kept}")), "{kept} in {names:?}");
+    }
 }
 
 /// What is written does not depend on who writes it.

@@ -1,0 +1,125 @@
+//! Where the tensors of a model are that a user names: in the newest checkpoint of a run, in a checkpoint, in the base that a
+//! checkpoint or an adapter names, or in the folder or file itself.
+
+use super::base::{Base, holds_model};
+use super::checkpoint_folder::CheckpointFolder;
+use super::lora::{self, LoraConfig};
+use super::run_folder::{CHECKPOINTS, CONFIG};
+use super::weight_files::WeightFiles;
+use super::wrapped;
+use crate::error::{Error, Result};
+use crate::model::parameters::adapted_module;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The newest checkpoint of the run in the folder `path`; of anything else `path` itself.
+///
+/// # Errors
+/// The run has no checkpoint.
+pub(crate) fn newest(path: &Path) -> Result<PathBuf> {
+    if !path.join(CONFIG).is_file() {
+        return Ok(path.to_path_buf());
+    }
+    let newest = CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest);
+    newest.ok_or_else(|| Error::file(path, "the run has no checkpoint yet, so there are no weights"))
+}
+
+/// The folder or file that describes the model at `path`: the newest checkpoint of a run, the base that an adapter names, or `path`.
+///
+/// # Errors
+/// A run without a checkpoint; an adapter that names no base that is here.
+pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
+    let path = newest(path)?;
+    Ok(base_of(&path)?.unwrap_or(path))
+}
+
+/// The folder or file with the tensors of the model at `path`, and the base that they are if a checkpoint or an adapter at `path`
+/// names it; a base that is not at its path may be at `moved`.
+///
+/// # Errors
+/// The base is at neither, or what is there are other weights.
+pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
+    let path = newest(path)?;
+    let moved = moved.map(newest).transpose()?;
+    match Base::noted(&path)? {
+        Some(noted) => noted.found(moved.as_deref()).map(|base| (base.path().to_path_buf(), Some(base))),
+        None => Ok((model_at(&path)?, None)),
+    }
+}
+
+/// The model at `path` as the base of adapters: that which a checkpoint or an adapter names, or its own tensors, which are all read.
+/// If there is a note of the base of `adapter`, it is that one.
+///
+/// # Errors
+/// A file that is missing or damaged; an adapter that names no base, or was trained on another.
+pub(crate) fn base_at(path: &Path, adapter: Option<&Path>) -> Result<Base> {
+    let path = newest(path)?;
+    let base = match Base::noted(&path)? {
+        Some(noted) => noted,
+        None => Base::of(&model_at(&path)?)?,
+    };
+    let own = lora::beside(&path);
+    let adapter = adapter.map(|adapter| lora::required(&newest(adapter)?)).transpose()?.or(own);
+    if let Some(expected) = adapter.map(|adapter| Base::beside(&adapter)).transpose()?.flatten() {
+        expected.check_unless(base.path(), Some(&base))?;
+    }
+    Ok(base)
+}
+
+/// An adapter by itself: what describes a run with it, and its base.
+pub(crate) struct Alone {
+    /// The file of its tensors.
+    pub weights: PathBuf,
+    /// Rows of A.
+    pub rank: usize,
+    /// What the product of A and B is multiplied by, times the rank.
+    pub alpha: f64,
+    /// The modules that it adapts, as a language model by itself calls them.
+    pub modules: BTreeSet<String>,
+}
+
+impl Alone {
+    /// Opens the adapter at `path`: PEFT's file, its folder, or a checkpoint or run that has one.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        let weights = lora::required(&newest(path)?)?;
+        let config = LoraConfig::required(&weights)?;
+        let names = WeightFiles::open(&weights)?.names();
+        let modules = names.iter().filter_map(|name| adapted_module(name)).map(wrapped::alone).collect();
+        Ok(Self { weights, rank: config.r, alpha: config.scale() * config.r as f64, modules })
+    }
+}
+
+/// Whether `path` is the folder of an adapter, and no run.
+pub(crate) fn is_adapter(path: &Path) -> bool {
+    path.join(lora::CONFIG).is_file() && !path.join(CONFIG).is_file() && !holds_model(path)
+}
+
+/// The base that the adapter folder `path` names; `None` if it is none, but a run, a checkpoint or a model.
+///
+/// # Errors
+/// It names none that is here, itself, or another adapter.
+pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
+    if !is_adapter(path) {
+        return Ok(None);
+    }
+    let config = path.join(lora::CONFIG);
+    let noted = Base::beside(&config)?.map(|base| base.path().to_path_buf());
+    let named = LoraConfig::required(&path.join(lora::WEIGHTS))?.base_model_name_or_path.map(PathBuf::from);
+    let remedy = "name the folder of the model, and this one with `--adapter`";
+    let Some(base) = noted.or(named) else {
+        return Err(Error::file(&config, format!("names no `base_model_name_or_path`; {remedy}")));
+    };
+    let shown = base.display();
+    if !base.exists() {
+        let message = format!("its base `{shown}` is no folder on this disk; {remedy}");
+        return Err(Error::file(&config, message));
+    }
+    if is_adapter(&base) {
+        let message = format!("its base `{shown}` is an adapter itself, and they are not stacked; {remedy}");
+        return Err(Error::file(&config, message));
+    }
+    Ok(Some(base))
+}
