@@ -191,6 +191,32 @@ fn a_base_that_moved_is_named_and_another_one_refused() {
     );
 }
 
+/// The device holds other values than the base's: a resumed run, a merge and a generator read it anew.
+#[test]
+fn a_quantised_base_is_read_from_its_files() {
+    let tuned = Tuned::new();
+    let flag = &ADAPTERS.replace("pet_type: lora", "pet_type: lora, base_dtype: nf4");
+    tuned.train("whole", &tuned.base(), &[flag]).succeeded();
+    tuned.train("plain", &tuned.base(), &[]).succeeded();
+    assert!(tuned.losses("whole") != tuned.losses("plain"), "nothing was quantised");
+    tuned.train("tuned", &tuned.base(), &[flag, "--stop_step=2"]).succeeded();
+    tuned.train("tuned", &tuned.base(), &[flag, "--resume_training=True"]).succeeded();
+    assert_eq!(tuned.losses("tuned"), tuned.losses("whole"));
+    let other = tuned.train("tuned", &tuned.base(), &["--resume_training=True"]);
+    assert_refused("another type", &other, &["base_dtype"]);
+
+    let checkpoint = tuned.checkpoint("tuned", 4);
+    let text = tuned.generate(&tuned.place.path("tuned"), &[]).succeeded().stdout;
+    assert_eq!(tuned.generate(&checkpoint, &[]).succeeded().stdout, text);
+    let out = tuned.place.path("merged");
+    run(gristmill(["merge"]).arg(&checkpoint).arg(&checkpoint).arg(&out)).succeeded();
+    let merged = tensors_of(&out);
+    let base = read_tensors(&tuned.base().join("model-00001-of-00002.safetensors"));
+    let is_same = |name: &str| merged[name] == base[name];
+    assert!(is_same("model.layers.0.mlp.down_proj.weight"), "a weight without adapter is not the base's");
+    assert!(!is_same("model.layers.0.self_attn.q_proj.weight"), "nothing was merged");
+}
+
 /// Checkpoints from before bases were named hold the whole model, and the run goes on so.
 #[test]
 fn a_checkpoint_with_its_model_resumes_and_keeps_it() {
