@@ -15,6 +15,7 @@ mod adapter_base;
 mod announced;
 mod command_line;
 mod console;
+mod conversations;
 mod errors_of_configuration;
 mod errors_of_runs;
 mod finetune;

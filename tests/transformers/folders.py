@@ -4,8 +4,9 @@
 
 Random models of six families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
 bytes, each after the byte before it and the first after a line feed, in float64, and the losses of five steps of AdamW on the first
-BATCH of them, in float32. tests/processes/folders.rs holds gristmill's against them. Needs torch and transformers, and runs from the
-root of the repository.
+BATCH of them, in float32. tests/processes/folders.rs holds gristmill's against them. Two more have a tokenizer, a chat template and
+weights in bfloat16, one of them in two files: tests/processes/conversations.rs takes them from conversations to merged weights. Needs
+torch and transformers, and runs from the root of the repository.
 """
 
 import json
@@ -13,6 +14,7 @@ import logging
 import pathlib
 import shutil
 
+import tokenizers
 import torch
 import transformers
 
@@ -30,6 +32,15 @@ FAMILIES = {
     "deepseek_v3": ("deepseek_v3", shapes.LATENT),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
+CONVERSING = {
+    "qwen2": ("qwen2", {"tie_word_embeddings": True, **shapes.ROPE}),
+    "phi3": ("phi3", {"original_max_position_embeddings": 96, **shapes.ROPE}),
+}
+LONGEST, VOCABULARY = 96, 384
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 TEXT = list(pathlib.Path("tests/data/mill.txt").read_bytes())
 
 
@@ -58,6 +69,27 @@ def training(model):
     return losses
 
 
+def tokenizer():
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=VOCABULARY - 8, special_tokens=special, initial_alphabet=alphabet)
+    bpe.train(["tests/data/mill.txt"], trainer)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>", pad_token="<|end|>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def conversing(name, kind, keys):
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": LONGEST, "hidden_size": 32, "intermediate_size": 48}
+    model = shapes.make(kind, keys | sizes | {"eos_token_id": 0, "bos_token_id": 0, "pad_token_id": 0}, FOLDERS / name)
+    (FOLDERS / name / "model.safetensors").unlink()
+    model.bfloat16().save_pretrained(FOLDERS / name, max_shard_size="40KB" if name == "phi3" else "1GB")
+    tokenizer().save_pretrained(FOLDERS / name)
+
+
 def main():
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
@@ -67,8 +99,11 @@ def main():
     for name, (kind, keys) in FAMILIES.items():
         model = shapes.make(kind, keys, FOLDERS / name)
         (FOLDERS / name / "generation_config.json").unlink(missing_ok=True)
-        (FOLDERS / name / "model.safetensors").chmod(0o644)
         losses[name] = {"evaluation": evaluation(model), "training": training(model)}
+    for name, (kind, keys) in CONVERSING.items():
+        conversing(name, kind, keys)
+    for file in FOLDERS.rglob("*.safetensors"):
+        file.chmod(0o644)
     (FOLDERS / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
 
 
