@@ -21,7 +21,7 @@ import transformers
 import shapes
 
 FOLDERS = pathlib.Path("tests/data/folders")
-WINDOW, BATCH, STEPS, RATE = 48, 4, 5, 3e-3
+WINDOW, BATCH = shapes.WINDOW, shapes.BATCH
 TINY = {"vocab_size": 128, "hidden_size": 16, "num_hidden_layers": 2, "head_dim": 8, "max_position_embeddings": WINDOW, "n_positions": WINDOW, "intermediate_size": 20, "moe_intermediate_size": 12,
         "n_embd": 16, "n_layer": 2, "n_inner": 20, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4}
 FAMILIES = {
@@ -55,20 +55,6 @@ def evaluation(model):
     return total / len(TEXT)
 
 
-def training(model):
-    model, tokens = model.float().train(), torch.tensor(TEXT[: WINDOW * BATCH + 1])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
-    losses = []
-    for _ in range(STEPS):
-        logits = model(tokens[:-1].view(BATCH, WINDOW), use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def tokenizer():
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -99,7 +85,7 @@ def main():
     for name, (kind, keys) in FAMILIES.items():
         model = shapes.make(kind, keys, FOLDERS / name)
         (FOLDERS / name / "generation_config.json").unlink(missing_ok=True)
-        losses[name] = {"evaluation": evaluation(model), "training": training(model)}
+        losses[name] = {"evaluation": evaluation(model), "training": shapes.training(model, TEXT[: WINDOW * BATCH + 1])}
     for name, (kind, keys) in CONVERSING.items():
         conversing(name, kind, keys)
     for file in FOLDERS.rglob("*.safetensors"):

@@ -1,7 +1,7 @@
 """Loads a small random model of every family of causal language models in transformers, and compares losses.
 
     cargo build --release --bin gristmill
-    python tests/transformers/shapes.py [--list] [--keys] [--export] [SHAPE ...]
+    python tests/transformers/shapes.py [--list] [--steps] [--keys] [--export] [SHAPE ...]
 
 Each shape is saved by `save_pretrained`, and its folder is all that a configuration says of the model (`load_checkpoint`). It is
 
@@ -9,7 +9,7 @@ Each shape is saved by `save_pretrained`, and its folder is all that a configura
     refused     gristmill ends with an error that names the culprit
     DIFFERENT   it trains another model, or loads this one with a warning: the script then ends with exit code 1
 
-With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
+With --steps the losses of five steps of AdamW at a rate of 3e-3 have to be those of torch, each at most 1e-5 apart. With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
 what transformers computes with the same file. With --export the checkpoint of the step, whose learning rate moves no weight by more than
 1e-9, and its export are opened by transformers: their losses have to be that of the model, and where they are of its class, which exports
 are, each tensor. Those of SHAPES are expected to be equal or refused as they say; of the other families
@@ -37,6 +37,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 GRISTMILL = "target/release/gristmill"
 WINDOW, BATCH, VOCABULARY = 48, 4, 256
 ALLOWED = 1e-5
+STEPS, RATE = 5, 3e-3  # of --steps
+BETAS, EPSILON = [0.9, 0.95], 1e-8
 LARGEST = 20_000_000  # parameters of a shape that is made
 
 # Values of keys that a class has: none is its default, and a key that is left out shows in the loss.
@@ -274,35 +276,63 @@ def in_pickles(folder, model):
 STORED = {"llama in fp8": in_fp8, "llama in float64": in_float64, "llama in pickles": in_pickles}
 
 
-def gristmill(folder):
-    """The loss of the first step, or None; and what standard error says."""
-    text, file = folder / "text", folder / "shape.yaml"
+def gristmill(folder, steps=1, rate=1e-9):
+    """The losses of steps on the same tokens, or None; and what standard error says."""
+    text, file, name = folder / "text", folder / "shape.yaml", "run" if steps == 1 else "steps"
     text.write_bytes(TEXT)
     lines = {
-        "output_dir": str(folder), "run_name": "run", "load_checkpoint": str(folder / "model"),
+        "output_dir": str(folder), "run_name": name, "load_checkpoint": str(folder / "model"),
         "model": {"model_config": {"seq_length": WINDOW}},
         "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [str(text)]}},
-        "runner_config": {"epochs": 1, "batch_size": BATCH},
-        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-9},
-        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}, {"type": "CheckpointMonitor", "save_checkpoint_steps": 1}],
+        "runner_config": {"epochs": steps, "batch_size": BATCH}, "runner_wrapper": {"use_clip_grad": False},
+        "optimizer": {"type": "AdamW", "betas": BETAS, "eps": EPSILON, "weight_decay": 0.0},
+        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": rate},
+        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}, {"type": "CheckpointMonitor", "save_checkpoint_steps": steps}],
     }
     file.write_text(json.dumps(lines))  # which is YAML
     done = subprocess.run([GRISTMILL, "train", str(file), "--tier", "software"], capture_output=True, text=True)
     log = (done.stdout + done.stderr).strip()
     if done.returncode != 0:
         return None, log
-    metrics = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return next(line["loss"] for line in metrics if "loss" in line), log
+    metrics = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in metrics if "loss" in line], log
 
 
 TEXT = (pathlib.Path("tests/data/mill.txt").read_bytes() * 20)[: WINDOW * BATCH + 1]
 
 
+def loss_on(text, model):
+    tokens = torch.tensor(list(text))
+    logits = model(tokens[:-1].view(BATCH, WINDOW), use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).double(), tokens[1:])
+
+
 def loss_of(model):
-    tokens = torch.tensor(list(TEXT))
     with torch.no_grad():
-        logits = model(tokens[:-1].view(BATCH, WINDOW), use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).double(), tokens[1:]).item()
+        return loss_on(TEXT, model).item()
+
+
+def training(model, text=TEXT):
+    """The losses of STEPS steps on `text`, which change the model. Nothing is dropped."""
+    model, losses = model.float().eval(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=0.0)
+    for _ in range(STEPS):
+        loss = loss_on(text, model)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def trained(folder, model):
+    """Whether the steps of both go the same way, and a line of it."""
+    ours, log = gristmill(folder, STEPS, RATE)
+    if ours is None:
+        return False, f"{STEPS} steps: {log}"
+    theirs = training(copy.deepcopy(model))
+    apart = max(abs(one - other) / other for one, other in zip(ours, theirs, strict=True))
+    return apart <= ALLOWED, f"{STEPS} steps: {theirs[0]:.4f} to {theirs[-1]:.4f}, at most {apart:.1e} apart"
 
 
 def verdict(folder, model):
@@ -313,7 +343,7 @@ def verdict(folder, model):
         return "refused", "; ".join(line.replace(str(folder), "") for line in errors[:3])
     if model is None:
         return "DIFFERENT", "transformers refuses it"
-    theirs = loss_of(model)
+    ours, theirs = ours[0], loss_of(model)
     apart, warned = abs(ours - theirs) / theirs, "not in this model" in log
     word = "equal" if apart <= ALLOWED and not warned else "DIFFERENT"
     return word, f"loss {ours:.7f} and {theirs:.7f}, {apart:.1e} apart" + (", with a warning" if warned else "")
@@ -418,6 +448,10 @@ def shape(name, kind, config, expected, arguments):
             return "not made", expected is None
         fine = word != "DIFFERENT" and expected in [None, word]
         print(f"{name}: {word}: {why}" + ("" if fine or word == "DIFFERENT" else f" (expected: {expected})"), flush=True)
+        if arguments.steps and word == "equal":
+            is_same, line = trained(folder, model)
+            fine &= is_same
+            print(f"    {line}" + ("" if is_same else ": DIFFERENT"), flush=True)
         if arguments.export and word == "equal":
             is_same, line = exported(name, folder, model)
             fine &= is_same
@@ -432,6 +466,7 @@ def shape(name, kind, config, expected, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name the shapes")
+    parser.add_argument("--steps", action="store_true", help="train those that are equal for five steps")
     parser.add_argument("--keys", action="store_true", help="try each key of those that are equal")
     parser.add_argument("--export", action="store_true", help="open the checkpoints of those that are equal in transformers")
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help="all of them if left out")
