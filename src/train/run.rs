@@ -29,16 +29,19 @@ use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::report::events::Event;
+use crate::report::instrument::Instruments;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
+use crate::store::Base;
 use crate::store::beside_weights::{BesideWeights, TextBy};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::located::model_at;
 use crate::store::run_folder::{RunFolder, Start};
+use crate::store::trainer_state::TrainerState;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -136,6 +139,11 @@ impl Loaded {
         let length = RunLength::new(plan, data.train.steps_per_epoch());
         Ok(Self { config, data, length, reads_first_files: true })
     }
+
+    /// When the run evaluates, if it does.
+    fn evaluation(&self) -> Option<Evaluation<'_>> {
+        Evaluation::new(&self.config.plan.settings.run, self.data.eval.as_ref()?, &self.length)
+    }
 }
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
@@ -182,53 +190,20 @@ async fn train_on(
 ) -> Result<Summary> {
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
-    let start = ranks.by_first(|| start_of(&settings.run)).await?;
-    let (loaded_weights, base) = match start {
-        Start::Resume => (None, None),
-        Start::New | Start::Again => {
-            (ranks.agree(load_weights(trainer, plan)).await?, ranks.by_first(|| base_of(plan)).await?)
-        }
-    };
-    ranks.by_first(|| prepare_folders(&plan.model, settings)).await?;
-
-    let folder = open_folder(&ranks, plan, start, heard).await?;
-    let fresh = fresh_state(plan, length, data);
-    let (state, base) = restore(trainer, &ranks, &folder, plan, fresh, base).await?;
-    let eval = data.eval.as_ref();
-    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
+    let opened = Opened::open(trainer, loaded, &ranks, heard).await?;
+    let evaluation = loaded.evaluation();
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
     let mounted = log.as_ref().map(|log| {
-        let metrics = open_log(log, &folder, config)?;
-        let mut announced = Vec::new();
-        let mut say = |line: String| {
-            tracing::info!("{line}");
-            announced.push(line);
-        };
-        data.summary.iter().cloned().chain(loaded_weights).for_each(&mut say);
-        announce(trainer, plan.tokens_per_step, peak, &mut say);
-        if ranks.size() > 1 {
-            let size = ranks.size();
-            say(format!(
-                "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
-            ));
-        }
-        evaluation.iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
-        log.note(Event::Start { step: state.step, total_steps: length.total_steps, announced });
-        if let Some((step, checkpoint)) = folder.resume_point() {
-            announce_resume(plan, length, step, checkpoint);
-        }
-        let places = progress_plan(plan, length, state.step, peak);
-        let (progress, formats) = (Progress::new(places, log), board.formats().clone());
-        let lines = MonitorLines { plan: places, formats };
-        heard(Milestone::Opened(folder.path()));
-        let after = (start != Start::New).then_some(state.step);
-        instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
+        let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
+        heard(Milestone::Opened(opened.folder.path()));
+        Ok(mounted)
     });
     let mounted = ranks.agree(mounted.transpose()).await?;
     let memory_by_rank = match settings.monitor.device_local_metrics {
         true => Some(memory_by_rank(&ranks, trainer).await?),
         false => None,
     };
+    let Opened { folder, state, base, .. } = opened;
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan).on(base));
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
@@ -280,20 +255,97 @@ async fn train_on(
         }
     };
     if let Some(log) = log {
-        match &trained {
-            Ok(summary) => announce_end(&log, settings.sample.as_ref(), summary),
-            Err(error) => {
-                let text = trainer.explain(error.clone()).to_string();
-                tracing::error!(target: FILE_TARGET, "{text}");
-                log.note(Event::Failed { text });
-            }
-        }
-        let report = page::write_at_end(folder.path());
-        if let Ok(summary) = &trained {
-            announce_files(plan, summary, report.as_deref());
-        }
+        conclude(&log, plan, trainer, &folder, &trained);
     }
     trained
+}
+
+/// A run whose folder is open and whose weights are on the device.
+struct Opened {
+    start: Start,
+    folder: RunFolder,
+    state: TrainerState,
+    /// What was loaded, in a line, unless the run resumes.
+    loaded_weights: Option<String>,
+    /// The weights that adapters are of, where they came from files.
+    base: Option<Base>,
+}
+
+impl Opened {
+    async fn open(
+        trainer: &Trainer<'_>,
+        loaded: &Loaded,
+        ranks: &Ranks,
+        heard: &mut dyn FnMut(Milestone<'_>),
+    ) -> Result<Self> {
+        let plan = &loaded.config.plan;
+        let start = ranks.by_first(|| start_of(&plan.settings.run)).await?;
+        let (loaded_weights, base) = match start {
+            Start::Resume => (None, None),
+            Start::New | Start::Again => {
+                (ranks.agree(load_weights(trainer, plan)).await?, ranks.by_first(|| base_of(plan)).await?)
+            }
+        };
+        ranks.by_first(|| prepare_folders(&plan.model, &plan.settings)).await?;
+        let folder = open_folder(ranks, plan, start, heard).await?;
+        let fresh = fresh_state(plan, &loaded.length, &loaded.data);
+        let (state, base) = restore(trainer, ranks, &folder, plan, fresh, base).await?;
+        Ok(Self { start, folder, state, loaded_weights, base })
+    }
+
+    /// Announces the run, of `size` ranks, and makes what shows its steps. Only the first rank does.
+    fn mount(
+        &self,
+        log: &Log,
+        loaded: &Loaded,
+        trainer: &Trainer<'_>,
+        peak: Peak,
+        board: &Board,
+        size: usize,
+    ) -> Result<Instruments> {
+        let Loaded { config, data, length, .. } = loaded;
+        let plan = &config.plan;
+        let metrics = open_log(log, &self.folder, config)?;
+        let mut announced = Vec::new();
+        let mut say = |line: String| {
+            tracing::info!("{line}");
+            announced.push(line);
+        };
+        data.summary.iter().chain(&self.loaded_weights).cloned().for_each(&mut say);
+        announce(trainer, plan.tokens_per_step, peak, &mut say);
+        if size > 1 {
+            say(format!(
+                "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
+            ));
+        }
+        loaded.evaluation().iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
+        let Self { folder, state, .. } = self;
+        log.note(Event::Start { step: state.step, total_steps: length.total_steps, announced });
+        if let Some((step, checkpoint)) = folder.resume_point() {
+            announce_resume(plan, length, step, checkpoint);
+        }
+        let places = progress_plan(plan, length, state.step, peak);
+        let (progress, formats) = (Progress::new(places, log), board.formats().clone());
+        let lines = MonitorLines { plan: places, formats };
+        let after = (self.start != Start::New).then_some(state.step);
+        instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
+    }
+}
+
+/// Says how the run has ended, and writes its report.
+fn conclude(log: &Log, plan: &RunPlan, trainer: &Trainer<'_>, folder: &RunFolder, trained: &Result<Summary>) {
+    match trained {
+        Ok(summary) => announce_end(log, plan.settings.sample.as_ref(), summary),
+        Err(error) => {
+            let text = trainer.explain(error.clone()).to_string();
+            tracing::error!(target: FILE_TARGET, "{text}");
+            log.note(Event::Failed { text });
+        }
+    }
+    let report = page::write_at_end(folder.path());
+    if let Ok(summary) = trained {
+        announce_files(plan, summary, report.as_deref());
+    }
 }
 
 /// The checkpoints of a run, named and kept as `config` says.

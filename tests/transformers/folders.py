@@ -21,7 +21,7 @@ import transformers
 import shapes
 
 FOLDERS = pathlib.Path("tests/data/folders")
-WINDOW, BATCH = shapes.WINDOW, shapes.BATCH
+WINDOW, BATCH, RATE = shapes.WINDOW, shapes.BATCH, 3e-3
 TINY = {"vocab_size": 128, "hidden_size": 16, "num_hidden_layers": 2, "head_dim": 8, "max_position_embeddings": WINDOW, "n_positions": WINDOW, "intermediate_size": 20, "moe_intermediate_size": 12,
         "n_embd": 16, "n_layer": 2, "n_inner": 20, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4}
 FAMILIES = {
@@ -85,7 +85,7 @@ def main():
     for name, (kind, keys) in FAMILIES.items():
         model = shapes.make(kind, keys, FOLDERS / name)
         (FOLDERS / name / "generation_config.json").unlink(missing_ok=True)
-        losses[name] = {"evaluation": evaluation(model), "training": shapes.training(model, TEXT[: WINDOW * BATCH + 1])}
+        losses[name] = {"evaluation": evaluation(model), "training": shapes.training(model.float(), TEXT[: WINDOW * BATCH + 1], RATE)}
     for name, (kind, keys) in CONVERSING.items():
         conversing(name, kind, keys)
     for file in FOLDERS.rglob("*.safetensors"):

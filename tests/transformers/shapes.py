@@ -9,7 +9,7 @@ Each shape is saved by `save_pretrained`, and its folder is all that a configura
     refused     gristmill ends with an error that names the culprit
     DIFFERENT   it trains another model, or loads this one with a warning: the script then ends with exit code 1
 
-With --steps the losses of five steps of AdamW at a rate of 3e-3 have to be those of torch, each at most 1e-5 apart. With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
+With --steps the losses of five steps of AdamW at a rate of 1e-3 have to be those of torch in float64, each at most 1e-5 apart. With --keys each key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or
 what transformers computes with the same file. With --export the checkpoint of the step, whose learning rate moves no weight by more than
 1e-9, and its export are opened by transformers: their losses have to be that of the model, and where they are of its class, which exports
 are, each tensor. Those of SHAPES are expected to be equal or refused as they say; of the other families
@@ -37,7 +37,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 GRISTMILL = "target/release/gristmill"
 WINDOW, BATCH, VOCABULARY = 48, 4, 256
 ALLOWED = 1e-5
-STEPS, RATE = 5, 3e-3  # of --steps
+STEPS, RATE = 5, 1e-3  # of --steps
 BETAS, EPSILON = [0.9, 0.95], 1e-8
 LARGEST = 20_000_000  # parameters of a shape that is made
 
@@ -312,10 +312,10 @@ def loss_of(model):
         return loss_on(TEXT, model).item()
 
 
-def training(model, text=TEXT):
+def training(model, text=TEXT, rate=RATE):
     """The losses of STEPS steps on `text`, which change the model. Nothing is dropped."""
-    model, losses = model.float().eval(), []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=0.0)
+    model, losses = model.eval(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0)
     for _ in range(STEPS):
         loss = loss_on(text, model)
         optimizer.zero_grad()
@@ -330,7 +330,7 @@ def trained(folder, model):
     ours, log = gristmill(folder, STEPS, RATE)
     if ours is None:
         return False, f"{STEPS} steps: {log}"
-    theirs = training(copy.deepcopy(model))
+    theirs = training(copy.deepcopy(model).double())
     apart = max(abs(one - other) / other for one, other in zip(ours, theirs, strict=True))
     return apart <= ALLOWED, f"{STEPS} steps: {theirs[0]:.4f} to {theirs[-1]:.4f}, at most {apart:.1e} apart"
 
