@@ -37,7 +37,7 @@ impl<'a> Chat<'a> {
     ///
     /// # Errors
     /// A message that the template refuses or the tokenizer cannot encode; a device that fails.
-    pub async fn hold(mut self, model: &TrainedModel<'_>, settings: &Settings) -> Result<()> {
+    pub async fn hold(mut self, model: &mut TrainedModel<'_>, settings: &Settings) -> Result<()> {
         let mut settings = settings.clone();
         for line in std::io::stdin().lock().lines() {
             let line = line.map_err(|error| Error::Plan(format!("standard input: {error}")))?;

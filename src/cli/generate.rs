@@ -87,7 +87,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let texts = arguments.prompt.iter().map(text_of).collect::<Result<Vec<String>>>()?;
     let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run)? };
     let gpu = arguments.model.device(&run).await?;
-    let model = TrainedModel::load(&gpu, &run, prompts.len().max(1) as u32).await?;
+    let mut model = TrainedModel::load(&gpu, &run, prompts.len().max(1) as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
@@ -95,11 +95,11 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         stops: if arguments.ignore_eod { Vec::new() } else { run.stops() },
     };
     if let Some(chat) = chat {
-        return chat.hold(&model, &settings).await;
+        return chat.hold(&mut model, &settings).await;
     }
     match &prompts[..] {
-        [prompt] => print_as_generated(&model, &run.codec, prompt, &settings).await,
-        several => print_when_complete(&model, &run.codec, several, &settings).await,
+        [prompt] => print_as_generated(&mut model, &run.codec, prompt, &settings).await,
+        several => print_when_complete(&mut model, &run.codec, several, &settings).await,
     }
 }
 
@@ -136,7 +136,7 @@ fn prompts<'a>(texts: &'a [String], samples: usize, run: &TrainedRun) -> Result<
 }
 
 async fn print_as_generated(
-    model: &TrainedModel<'_>,
+    model: &mut TrainedModel<'_>,
     codec: &Codec,
     (text, tokens): &Prompt<'_>,
     settings: &Settings,
@@ -158,7 +158,7 @@ async fn print_as_generated(
 }
 
 async fn print_when_complete(
-    model: &TrainedModel<'_>,
+    model: &mut TrainedModel<'_>,
     codec: &Codec,
     prompts: &[Prompt<'_>],
     settings: &Settings,

@@ -12,8 +12,8 @@ use std::ops::ControlFlow;
 /// The random stream of sampling; initialisation uses the small stream numbers.
 const STREAM: u64 = 1 << 40;
 
-/// Contexts of at most this part of the window are read by steps, since a pass computes the whole window: on llvmpipe a pass over
-/// 512 tokens takes as long as 40 steps at 1 million parameters and as 33 at 28 million.
+/// What the caches lack is read by steps where it is at most this part of the window, since a pass computes the whole window: on
+/// llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million parameters and as 33 at 28 million.
 const PART_BY_STEPS: usize = 32;
 
 /// Settings of a generation.
@@ -43,6 +43,8 @@ pub struct Generator<'a> {
     pub recordings: &'a GenerateRecordings,
     /// Reads the logits back.
     pub reader: &'a Reader,
+    /// The tokens whose keys and values the caches hold, for each sequence. Nothing at first, and whenever weights change.
+    pub cached: &'a mut Vec<Vec<u32>>,
 }
 
 /// A sequence in progress.
@@ -64,8 +66,9 @@ impl Generator<'_> {
     /// break. An empty prompt is replaced by token 0.
     ///
     /// The continuation of prompt i does not depend on the other prompts, except for rounding: alone, with seed + i, it
-    /// would be the same. A sequence that exceeds the model's window keeps the last half of the window as context, and
-    /// all caches are prefilled again.
+    /// would be the same. Nor does it depend on earlier calls, likewise except for rounding, although tokens that a prompt shares
+    /// with what the cache holds of them are not computed again. A sequence that exceeds the model's window keeps the last half of
+    /// the window as context, and all caches are prefilled again.
     ///
     /// # Errors
     /// A device failure.
@@ -73,7 +76,7 @@ impl Generator<'_> {
     /// # Panics
     /// If the number of prompts differs from that of the recordings.
     pub async fn generate(
-        &self,
+        &mut self,
         prompts: &[Vec<u32>],
         settings: &Settings,
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
@@ -93,15 +96,15 @@ impl Generator<'_> {
             is_done: settings.tokens == 0,
         };
         let mut sequences: Vec<Sequence> = (0..).zip(prompts).map(begin).collect();
-        let mut must_prefill = true;
+        self.cached.resize(prompts.len(), Vec::new());
         while sequences.iter().any(|sequence| !sequence.is_done) {
-            if must_prefill {
-                self.prefill(&sequences).await?;
-            } else {
-                self.step(&sequences, window).await?;
-            }
+            // A finished sequence may exceed the window by one token; its logits are not used.
+            let context = |sequence| -> &[u32] {
+                let context = Sequence::context(sequence);
+                &context[..context.len().min(window)]
+            };
+            self.read(&sequences.iter().map(context).collect::<Vec<_>>()).await?;
             let logits = self.logits().await?;
-            must_prefill = false;
             for (number, (sequence, logits)) in sequences.iter_mut().zip(&logits).enumerate() {
                 if sequence.is_done {
                     continue;
@@ -117,30 +120,36 @@ impl Generator<'_> {
                 }
                 if !sequence.is_done && sequence.context().len() > window {
                     sequence.start = sequence.tokens.len() - window.div_ceil(2);
-                    must_prefill = true;
                 }
             }
         }
         Ok(sequences.into_iter().map(Sequence::continuation).collect())
     }
 
-    /// Runs the contexts of all sequences through the model, filling the caches: in one pass, or token by token if they are short.
-    async fn prefill(&self, sequences: &[Sequence]) -> Result<()> {
+    /// Runs through the model what the caches lack of the contexts, and the last token of each in any case: token by token if it is
+    /// little, or else the contexts in one pass.
+    async fn read(&mut self, contexts: &[&[u32]]) -> Result<()> {
+        let lacks = |(context, cached): (&&[u32], &Vec<u32>)| {
+            let shared = context.iter().zip(cached).take_while(|(a, b)| a == b).count();
+            context.len() - shared.min(context.len() - 1)
+        };
+        let lacking = contexts.iter().zip(&*self.cached).map(lacks).max().unwrap_or(0);
+        if lacking > (self.recordings.window as usize / PART_BY_STEPS).max(1) {
+            return self.prefill(contexts).await;
+        }
+        for behind in (0..lacking).rev() {
+            self.step(contexts, behind).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the contexts in one pass, which fills the caches.
+    async fn prefill(&mut self, contexts: &[&[u32]]) -> Result<()> {
         let recordings = self.recordings;
         let window = recordings.window as usize;
-        let longest = sequences.iter().map(|sequence| sequence.context().len()).max().unwrap_or(0);
-        if longest <= window / PART_BY_STEPS {
-            for number in 0..longest {
-                self.step(sequences, number).await?;
-            }
-            return Ok(());
-        }
         let (mut tokens, mut positions, mut last_rows) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, sequence) in sequences.iter().enumerate() {
-            let context = sequence.context();
-            // A finished sequence may exceed the window by one token; its logits are not used.
-            let context = &context[..context.len().min(window)];
-            tokens.extend(context);
+        for (number, context) in contexts.iter().enumerate() {
+            tokens.extend(*context);
             tokens.resize((number + 1) * window, 0);
             positions.extend(0..window as u32);
             last_rows.push((number * window + context.len() - 1) as u32);
@@ -148,19 +157,25 @@ impl Generator<'_> {
         self.write(recordings.prompt, &tokens);
         self.write(recordings.prompt_positions, &positions);
         self.write(recordings.last_rows, &last_rows);
-        self.replay(self.programs.0).await
+        self.cached.fill(Vec::new()); // also if the pass fails
+        self.replay(self.programs.0).await?;
+        *self.cached = contexts.iter().map(|context| context.to_vec()).collect();
+        Ok(())
     }
 
-    /// Runs the token at `place` of every context, or the last one of those that are shorter: a finished sequence keeps recomputing
-    /// the last position of its context.
-    async fn step(&self, sequences: &[Sequence], place: usize) -> Result<()> {
-        let window = self.recordings.window as usize;
-        let place_in = |sequence: &Sequence| place.min(sequence.context().len() - 1).min(window - 1);
-        let token = |sequence: &Sequence| sequence.context()[place_in(sequence)];
-        let places: Vec<u32> = sequences.iter().map(|sequence| place_in(sequence) as u32).collect();
-        self.write(self.recordings.token, &sequences.iter().map(token).collect::<Vec<_>>());
-        self.write(self.recordings.position, &places);
-        self.replay(self.programs.1).await
+    /// Runs the token of every context that has `behind` others behind it, or else its first: what is in the cache already is
+    /// computed again.
+    async fn step(&mut self, contexts: &[&[u32]], behind: usize) -> Result<()> {
+        let place = |context: &&[u32]| (context.len() - 1).saturating_sub(behind);
+        let places: Vec<usize> = contexts.iter().map(place).collect();
+        let tokens: Vec<u32> = contexts.iter().zip(&places).map(|(context, place)| context[*place]).collect();
+        let positions: Vec<u32> = places.iter().map(|place| *place as u32).collect();
+        self.write(self.recordings.token, &tokens);
+        self.write(self.recordings.position, &positions);
+        self.cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.truncate(*place));
+        self.replay(self.programs.1).await?;
+        self.cached.iter_mut().zip(tokens).for_each(|(cached, token)| cached.push(token));
+        Ok(())
     }
 
     async fn replay(&self, program: usize) -> Result<()> {

@@ -18,13 +18,14 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
     else {
         return Ok(String::new());
     };
-    let generator = Generator {
+    let mut generator = Generator {
         gpu: trainer.gpu,
         buffers: &trainer.buffers,
         prepared: &trainer.prepared,
         programs: (prefill, decode),
         recordings,
         reader: &trainer.reader,
+        cached: &mut Vec::new(),
     };
     let settings = Settings {
         tokens: config.tokens,

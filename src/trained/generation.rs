@@ -14,6 +14,7 @@ const FEWER_PROMPTS: &str = "continue fewer prompts at once";
 pub struct TrainedModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
+    cached: Vec<Vec<u32>>,
 }
 
 impl<'gpu> TrainedModel<'gpu> {
@@ -33,22 +34,24 @@ impl<'gpu> TrainedModel<'gpu> {
             .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
         let programs = [&recordings.prefill, &recordings.step];
         let on_device = loading.finish(gpu, run, config, &programs, recordings.logits).await?;
-        Ok(Self { on_device, recordings })
+        Ok(Self { on_device, recordings, cached: Vec::new() })
     }
 
-    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`].
+    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`]. What they share with those of the
+    /// call before and their continuations is not computed again.
     ///
     /// # Errors
     /// A device that fails.
     pub async fn generate(
-        &self,
+        &mut self,
         prompts: &[Vec<u32>],
         settings: &Settings,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
-        let recordings = &self.recordings;
-        let generator = Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader };
+        let (recordings, cached) = (&self.recordings, &mut self.cached);
+        let mut generator =
+            Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader, cached };
         generator.generate(prompts, settings, on_token).await
     }
 }

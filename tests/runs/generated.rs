@@ -44,12 +44,16 @@ impl FolderRun {
 
     /// Continuations of `prompts`, generated as one batch.
     pub fn generate(&self, gpu: &Gpu, prompts: &[&str], settings: &Settings) -> Vec<Vec<u32>> {
-        continuations(&self.load(gpu, prompts.len() as u32), &self.encode(prompts), settings)
+        continuations(&mut self.load(gpu, prompts.len() as u32), &self.encode(prompts), settings)
     }
 }
 
 /// Continuations of `prompts`, of which there are as many as `model` was loaded for.
-pub fn continuations(model: &TrainedModel<'_>, prompts: &[Vec<u32>], settings: &Settings) -> Vec<Vec<u32>> {
+pub fn continuations(
+    model: &mut TrainedModel<'_>,
+    prompts: &[Vec<u32>],
+    settings: &Settings,
+) -> Vec<Vec<u32>> {
     block_on(model.generate(prompts, settings, |_, _| ControlFlow::Continue(())))
         .unwrap_or_else(|e| panic!("{e}"))
 }

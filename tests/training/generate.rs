@@ -87,7 +87,7 @@ fn four_at_once_write_what_each_writes_alone() {
 fn together_and_alone(trained: &FolderRun, tier: Tier) {
     let gpu = open_gpu_of(tier);
     let prompts = trained.encode(&["the mill", "a", "stones that grind slowly", "water "]);
-    let [of_four, of_one] = [4, 1].map(|batch| trained.load(&gpu, batch));
+    let [mut of_four, mut of_one] = [4, 1].map(|batch| trained.load(&gpu, batch));
     // More tokens than a window of 24, so that the caches are refilled on the way.
     let greedy = Settings { tokens: 30, ..GREEDY };
     let drawn = Settings {
@@ -96,17 +96,17 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
     };
     // What is greedy is compared with the reference above, one text at a time.
     for settings in [drawn].into_iter().chain(is_long().then_some(greedy)) {
-        let together = continuations(&of_four, &prompts, &settings);
+        let together = continuations(&mut of_four, &prompts, &settings);
         for (number, prompt) in prompts.iter().enumerate() {
             // The seed of a text is the batch's plus its index, so alone it is drawn with that sum.
             let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
-            let alone = continuations(&of_one, std::slice::from_ref(prompt), &alone).remove(0);
+            let alone = continuations(&mut of_one, std::slice::from_ref(prompt), &alone).remove(0);
             assert_eq!(together[number], alone, "{}, {}: prompt {number}", trained.setup.name, tier.name());
         }
     }
 }
 
-/// In a window of 64 a context of up to two tokens is read token by token; the shorter one waits for the other.
+/// In a window of 64 a context of up to two tokens is read token by token; the shorter one reads its first token twice.
 #[test]
 fn short_prompts_are_read_token_by_token() {
     let trained = trained_model(Setup::new("short", "").with(&["--model.model_config.seq_length=64"]));
@@ -115,6 +115,61 @@ fn short_prompts_are_read_token_by_token() {
     for tier in Tier::ALL {
         assert_eq!(trained.generate(&open_gpu_of(tier), &prompts, &GREEDY), wanted, "{}", tier.name());
     }
+}
+
+/// Turns of a conversation in a window of 128, in which up to four tokens are read by steps: a message behind the last answer, an
+/// answer that is encoded otherwise at its end, one that is forgotten, the same prompt again, a text that outgrows the window, one
+/// behind that, and another text.
+#[test]
+fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
+    for setup in [Setup::new("talk", ""), dense("talk, latent", RANKS)] {
+        let trained = trained_model(setup.with(&["--model.model_config.seq_length=128"]));
+        for tier in Tier::ALL {
+            let gpu = open_gpu_of(tier);
+            let mut kept = trained.load(&gpu, 2);
+            let mut prompts = trained.encode(&["the mill", "water "]);
+            let other = trained.encode(&["stones", "a miller is"]);
+            for turn in 0..7 {
+                let settings = Settings { tokens: if turn == 4 { 130 } else { 20 }, ..GREEDY };
+                let got = continuations(&mut kept, &prompts, &settings);
+                let want = continuations(&mut trained.load(&gpu, 2), &prompts, &settings);
+                assert_eq!(got, want, "{}, {}: turn {turn}", trained.setup.name, tier.name());
+                for ((prompt, answer), other) in prompts.iter_mut().zip(got).zip(&other) {
+                    match turn {
+                        1 => prompt.extend([&answer[..answer.len() - 1], &other[..2]].concat()),
+                        2 => prompt.truncate(prompt.len() - 3),
+                        3 => {}
+                        5 => prompt.clone_from(other),
+                        _ => prompt.extend(answer.iter().chain(&other[..1])),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Each step is a submission. In a window of 512 up to 16 tokens are read by steps.
+#[test]
+fn a_second_turn_reads_what_is_new_alone() {
+    let overrides = ["--model.model_config.seq_length=512", "--runner_config.batch_size=1"];
+    let trained = trained_model(Setup::new("second", "").with(&overrides));
+    let gpu = trained.setup.gpu();
+    let mut model = trained.load(&gpu, 1);
+    let [first, other] = ["mill", "stones"].map(|text| trained.encode(&[text]));
+    let short = Settings { tokens: 8, ..GREEDY };
+    let answer = continuations(&mut model, &first, &short).remove(0);
+    let second = [[&first[0][..], &answer, b" a".map(u32::from).as_slice()].concat()];
+    let mut counted = || {
+        let before = gpu.submissions();
+        let text = continuations(&mut model, &second, &short);
+        let submissions = gpu.submissions() - before;
+        continuations(&mut model, &other, &short); // nothing of the conversation is cached any more
+        (text, submissions)
+    };
+    let ((text, reused), (fresh, all)) = (counted(), counted());
+    assert_eq!(text, fresh);
+    // The last token of the answer was not read yet.
+    assert_eq!(all - reused, 4 + 8 - 1, "{reused} submissions instead of {all}");
 }
 
 #[test]
