@@ -248,7 +248,7 @@ impl<'a> Finetune<'a> {
 }
 
 fn model_of(folder: &Path) -> Result<RunPlan> {
-    let RunConfig { plan, data_faults, .. } = RunConfig::of_model_folder(folder, &[])?;
+    let RunConfig { plan, data_faults, .. } = RunConfig::of_model_folder(folder, &[], None)?;
     if data_faults.is_empty() { Ok(plan) } else { Err(Error::all(data_faults)) }
 }
 

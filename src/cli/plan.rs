@@ -16,9 +16,11 @@ use crate::train::fit::Fit;
 use crate::train::length::RunLength;
 use crate::train::recordings::{Recordings, assumed_capabilities};
 use crate::train::starting_weights::check_weights;
+use crate::trained;
 pub(super) use fitted::recompute as recompute_keys;
 use machine::MachineArguments;
 use report::Report;
+use std::path::Path;
 
 /// What to plan.
 #[derive(clap::Args)]
@@ -40,8 +42,11 @@ pub struct Arguments {
 
 /// What follows the options in `--help`.
 pub fn after_help() -> String {
-    format!("{}\n\n{OVERRIDES}", machine::MODEL)
+    format!("{PLANNED_MODELS}\n\n{}\n\n{OVERRIDES}", machine::MODEL)
 }
+
+const PLANNED_MODELS: &str = "A model in place of the configuration is planned as it was trained if it is a run or a checkpoint of one, \
+    as trained whole if it is a folder of Hugging Face's, and as trained on its base if it is an adapter.";
 
 /// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
@@ -57,11 +62,7 @@ const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 /// If the configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
-    let overrides = Override::parse_all(overrides)?;
-    let config = match arguments.ranks {
-        Some(ranks) => RunConfig::outline_on(config, &overrides, ranks)?,
-        None => RunConfig::outline(config, &overrides)?,
-    };
+    let config = outline(config, overrides, arguments.ranks)?;
     let plan = &config.plan;
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
@@ -82,6 +83,18 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     match arguments.fit {
         None => report(plan, length.as_ref(), adapter, machine),
         Some(Bytes(memory)) => fit(&config, length.as_ref(), adapter, machine, memory),
+    }
+}
+
+/// The configuration in the file `path`, or of the model that is there.
+fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
+    if path.is_dir() {
+        return trained::outline(path, overrides, ranks);
+    }
+    let overrides = Override::parse_all(overrides)?;
+    match ranks {
+        Some(ranks) => RunConfig::outline_on(path, &overrides, ranks),
+        None => RunConfig::outline(path, &overrides),
     }
 }
 

@@ -6,6 +6,7 @@ use super::output::say;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
 use crate::report::page::{RunFiles, page, write};
+use crate::store::located::run_of;
 
 /// What chose the place of the page.
 const OUTPUT: ChosenBy = ChosenBy("--output");
@@ -16,7 +17,7 @@ const REPORT: &str = "report.html";
 /// Runs to draw.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The folder of a run, such as output/tiny; several are drawn in the same charts
+    /// The folder of a run, such as output/tiny, or a checkpoint or an adapter in it; several are drawn in the same charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write [default: report.html in the run's folder, or here for several runs]
@@ -30,6 +31,7 @@ pub struct Arguments {
 /// A folder is missing or has no metrics; the page cannot be written.
 pub fn report(arguments: &Arguments) -> Result<()> {
     let Arguments { runs, output } = arguments;
+    let runs: Vec<PathBuf> = runs.iter().map(|run| run_of(run).unwrap_or_else(|| run.clone())).collect();
     let files = runs.iter().map(|run| read(run)).collect::<Result<Vec<_>>>()?;
     let path = match (output, runs.as_slice()) {
         (Some(path), _) => path.clone(),

@@ -62,22 +62,32 @@ impl RunConfig {
     }
 
     /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has every key itself:
-    /// `base_config` would let a folder from elsewhere name any file of this machine, so it is an error.
+    /// `base_config` would let a folder from elsewhere name any file of this machine, so it is an error. For `ranks` ranks, or else as
+    /// many as it asks for.
     ///
     /// # Errors
-    /// The others of [`RunConfig::load`].
-    pub fn of_run_folder(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
-        resolve(text, file, overrides, Purpose::RunFolder)
+    /// The others of [`RunConfig::outline_on`].
+    pub fn of_run_folder(
+        text: &str,
+        file: &Path,
+        overrides: &[Override],
+        ranks: Option<usize>,
+    ) -> Result<Self> {
+        resolve(text, file, overrides, Purpose::RunFolder(ranks))
     }
 
     /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: what it says of training is arbitrary.
     ///
     /// # Errors
     /// A folder whose model cannot be computed.
-    pub(crate) fn of_model_folder(folder: &Path, overrides: &[Override]) -> Result<Self> {
+    pub(crate) fn of_model_folder(
+        folder: &Path,
+        overrides: &[Override],
+        ranks: Option<usize>,
+    ) -> Result<Self> {
         let folder = folder.display().to_string();
         let text = format!("load_checkpoint: {}\n{UNTRAINED}", serde_json::Value::from(folder.as_str()));
-        resolve(&text, Path::new(&folder), overrides, Purpose::Plan(None))
+        resolve(&text, Path::new(&folder), overrides, Purpose::Plan(ranks))
     }
 
     /// Like [`RunConfig::load`] for text that was read from `file`.
@@ -111,8 +121,8 @@ const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: {data
 enum Purpose {
     /// A plan, which needs no data: for as many ranks as these, or else as the file asks for.
     Plan(Option<usize>),
-    /// A plan of the run whose folder the file is in.
-    RunFolder,
+    /// The same of the run whose folder the file is in.
+    RunFolder(Option<usize>),
     /// A run on these ranks.
     Run(Started),
 }
@@ -140,7 +150,7 @@ fn read(
     overrides: &[Override],
     purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Fault>> {
-    let bases = (!matches!(purpose, Purpose::RunFolder)).then_some(BASES);
+    let bases = (!matches!(purpose, Purpose::RunFolder(_))).then_some(BASES);
     let sources = &sections::dataset::SOURCES;
     let document = Document::parse(text, file, overrides, NAMES, bases, sources)
         .map_err(|error| vec![Fault::of_document(error)])?;
@@ -151,8 +161,7 @@ fn read(
             .fault(BASES, "the file of a run folder has every key itself and builds on no other; remove it");
     }
     let started = match purpose {
-        Purpose::Plan(size) => size.map(Started::planned),
-        Purpose::RunFolder => None,
+        Purpose::Plan(size) | Purpose::RunFolder(size) => size.map(Started::planned),
         Purpose::Run(started) => Some(started),
     };
     let plan = RunPlan::read(&source, started);

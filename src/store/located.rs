@@ -12,6 +12,19 @@ use crate::model::parameters::adapted_module;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+/// The folder of the run that `path` is, or that the checkpoint or the adapter at `path` belongs to; `None` if it is none of a run's.
+pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
+    let is_run = |folder: &&Path| folder.join(CONFIG).is_file();
+    if is_run(&path) {
+        return Some(path.to_path_buf());
+    }
+    // The path of a checkpoint may be relative to its own folder, and the run folder is found through its parents.
+    let path = path.canonicalize().ok()?;
+    let checkpoint = if path.ends_with(lora::FOLDER) { path.parent()? } else { &path };
+    let checkpoints = checkpoint.parent().filter(|folder| folder.ends_with(CHECKPOINTS))?;
+    checkpoints.parent().filter(is_run).map(Path::to_path_buf)
+}
+
 /// The newest checkpoint of the run in the folder `path`; of anything else `path` itself.
 ///
 /// # Errors
@@ -71,11 +84,11 @@ pub(crate) struct Alone {
     /// The file of its tensors.
     pub weights: PathBuf,
     /// Rows of A.
-    pub rank: usize,
+    rank: usize,
     /// What the product of A and B is multiplied by, times the rank.
-    pub alpha: f64,
+    alpha: f64,
     /// The modules that it adapts, as a language model by itself calls them.
-    pub modules: BTreeSet<String>,
+    modules: BTreeSet<String>,
 }
 
 impl Alone {
@@ -89,6 +102,18 @@ impl Alone {
         let names = WeightFiles::open(&weights)?.names();
         let modules = names.iter().filter_map(|name| adapted_module(name)).map(wrapped::alone).collect();
         Ok(Self { weights, rank: config.r, alpha: config.scale() * config.r as f64, modules })
+    }
+
+    /// The flag that describes a run with it on its base.
+    pub fn flag(&self) -> String {
+        let Self { rank, alpha, modules, .. } = self;
+        let names: Vec<String> =
+            modules.iter().map(|name| format!("'{}$'", name.replace('.', "\\."))).collect();
+        format!(
+            "--model.model_config.pet_config={{pet_type: lora, lora_rank: {rank}, lora_alpha: {alpha:?}, random_base: True, \
+             target_modules: [{}], exclude_layers: [], freeze_include: [], freeze_exclude: []}}",
+            names.join(", ")
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
 use crate::settings::{Override, RunConfig, RunPlan};
-use crate::store::located::{Alone, base_of, newest};
+use crate::store::located::{Alone, base_of, newest, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::sample::prompt;
 use crate::train::starting_weights::check_weights;
@@ -49,41 +49,20 @@ impl TrainedRun {
     /// # Errors
     /// Those of [`open`](Self::open); an adapter that is missing, damaged, or of another model.
     pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[String]) -> Result<Self> {
-        let Alone { weights, rank, alpha, modules } = Alone::open(adapter)?;
-        let names: Vec<String> =
-            modules.iter().map(|name| format!("'{}$'", name.replace('.', "\\."))).collect();
-        let described = format!(
-            "--model.model_config.pet_config={{pet_type: lora, lora_rank: {rank}, lora_alpha: {alpha:?}, random_base: True, \
-             target_modules: [{}], exclude_layers: [], freeze_include: [], freeze_exclude: []}}",
-            names.join(", ")
-        );
-        let run = Self::open_model(path, &[overrides, &[described]].concat())?;
-        Ok(Self { adapter: Some(weights), ..run })
+        let adapter = Alone::open(adapter)?;
+        let run = Self::open_model(path, &[overrides, &[adapter.flag()]].concat())?;
+        Ok(Self { adapter: Some(adapter.weights), ..run })
     }
 
     fn open_model(path: &Path, overrides: &[String]) -> Result<Self> {
-        // The path of a checkpoint may be relative to its own folder, and the run folder is found through its parents.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let is_run = path.join(CONFIG).is_file();
-        let run = if is_run { Some(path.as_path()) } else { path.parent().and_then(Path::parent) };
-        let config = run.map(|run| run.join(CONFIG)).filter(|config| config.is_file());
-        let overrides = Override::parse_all(overrides)?;
-        match config {
-            Some(config) => Self::of_run(&path, &config, &overrides),
-            None if path.join("config.json").is_file() => Self::of_folder(&path, &overrides),
-            None => Err(Error::file(
-                &path,
-                "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
-                 folder of Hugging Face's with a config.json, nor an adapter's with an adapter_config.json",
-            )),
-        }
+        // As for a plan, the ranks of a run need not be there: its model is generated from on one.
+        let config = outline_of_model(&path, overrides, None)?;
+        if run_of(&path).is_some() { Self::of_run(&path, config) } else { Self::of_folder(&path, config) }
     }
 
-    fn of_run(path: &Path, config: &Path, overrides: &[Override]) -> Result<Self> {
-        let text = open_file(config).and_then(io::read_to_string);
-        let text = text.map_err(|error| read_error(config, "read", &error))?;
-        // As for a plan, the ranks of the run need not be there: its model is generated from on one.
-        let plan = sound(RunConfig::of_run_folder(&text, config, overrides)?)?;
+    fn of_run(path: &Path, config: RunConfig) -> Result<Self> {
+        let plan = sound(config)?;
         let weights = newest(path)?;
         if !plan.has_text() {
             return Err(Error::file(
@@ -95,8 +74,8 @@ impl TrainedRun {
         Ok(Self { plan, codec, weights, adapter: None, generation, adds_special: false })
     }
 
-    fn of_folder(folder: &Path, overrides: &[Override]) -> Result<Self> {
-        let plan = sound(RunConfig::of_model_folder(folder, overrides)?)?;
+    fn of_folder(folder: &Path, config: RunConfig) -> Result<Self> {
+        let plan = sound(config)?;
         if plan.settings.run.weights() != Some(folder) {
             let message = format!("names the base of adapters, and {} is a model itself", folder.display());
             return Err(Error::config("--load_checkpoint", message));
@@ -118,6 +97,42 @@ impl TrainedRun {
             [] => self.codec.eod().into_iter().collect(),
             stops => stops.to_vec(),
         }
+    }
+}
+
+/// The configuration of the model at `path`, whatever [`TrainedRun::open`] finds there, for a plan on `ranks` ranks or else on as many
+/// as it asks for: that of a run; of a folder of Hugging Face's, training all of it with the defaults of every key; of an adapter,
+/// that of its base with it.
+///
+/// # Errors
+/// There is none, it cannot be computed, or a flag is wrong.
+pub(crate) fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
+    let (model, adapter) = match base_of(path)? {
+        Some(base) => (base, Some(Alone::open(path)?.flag())),
+        None => (path.to_path_buf(), None),
+    };
+    let mut config = outline_of_model(&model, &[overrides, adapter.as_slice()].concat(), ranks)?;
+    let names_data = overrides.iter().any(|flag| flag.contains("train_dataset.data_loader"));
+    if run_of(&model).is_none() && !names_data {
+        config.data_faults.insert(0, Error::file(&model, "is a model, which names no data"));
+    }
+    Ok(config)
+}
+
+fn outline_of_model(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
+    let overrides = Override::parse_all(overrides)?;
+    match run_of(path).map(|run| run.join(CONFIG)) {
+        Some(config) => {
+            let text = open_file(&config).and_then(io::read_to_string);
+            let text = text.map_err(|error| read_error(&config, "read", &error))?;
+            RunConfig::of_run_folder(&text, &config, &overrides, ranks)
+        }
+        None if path.join("config.json").is_file() => RunConfig::of_model_folder(path, &overrides, ranks),
+        None => Err(Error::file(
+            path,
+            "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
+             folder of Hugging Face's with a config.json, nor an adapter's with an adapter_config.json",
+        )),
     }
 }
 

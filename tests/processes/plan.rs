@@ -3,7 +3,9 @@
 //! A plan for ranks that are not there has memory, bytes, time and warnings; degrees that do not fill them are one
 //! line. The keys that `--fit` prints can be pasted.
 
-use crate::launch::{gristmill, run, without_adapter};
+use crate::launch::{assert_refused, gristmill, run, without_adapter};
+use crate::place::Place;
+use std::path::Path;
 
 #[test]
 fn plan_needs_no_adapter() {
@@ -19,6 +21,53 @@ fn plan_needs_no_adapter() {
     ] {
         assert!(planned.stdout.contains(text), "`{text}` is missing:\n{}", planned.stdout);
     }
+}
+
+/// Whatever names a model elsewhere names it here: a run or its checkpoint is planned as it was trained, a folder of Hugging Face's as
+/// trained whole, and an adapter as trained on its base.
+#[test]
+fn plan_takes_a_model_for_a_file() {
+    let planned = |model: &Path, flags: &[&str]| {
+        run(without_adapter(gristmill(["plan"]).arg(model).args(flags))).succeeded().stdout
+    };
+    let place = Place::with_run();
+    let of_run = planned(&place.folder(), &[]);
+    assert!(of_run.contains("saves"), "{of_run}");
+    assert_eq!(of_run, planned(&place.folder().join("config.yaml"), &[]));
+    assert_eq!(of_run, planned(&place.newest().1, &[]));
+
+    let folder = Path::new("tests/data/folders/llama");
+    let whole = planned(folder, &[]);
+    let unknown = "The number of steps is not known without the data: tests/data/folders/llama: is a model, which names no data";
+    assert!(whole.contains(unknown) && whole.contains("9,168 parameters"), "{whole}");
+    let text = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: [tests/data/mill.txt]}";
+    let with_text = planned(folder, &[text]);
+    assert!(with_text.contains("steps") && !with_text.contains("not known"), "{with_text}");
+
+    let adapter = place.path("adapter");
+    let lora = "{pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wv'}";
+    let file = place.path("tuned.yaml");
+    let config = format!(
+        "output_dir: {}\nrun_name: tuned\nload_checkpoint: {}\nmodel: {{model_config: {{pet_config: {lora}}}}}\n\
+         train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: [tests/data/mill.txt]}}}}\n\
+         runner_config: {{stop_step: 1}}\nlr_schedule: {{learning_rate: 1.0e-3}}\n",
+        place.home.path().display(),
+        folder.canonicalize().expect("a folder").display(),
+    );
+    std::fs::write(&file, config).expect("a file");
+    run(gristmill(["train"]).arg(&file)).succeeded();
+    std::fs::rename(place.path("tuned/checkpoint/step_0000001/adapter"), &adapter).expect("an adapter");
+    let adapted = planned(&adapter, &[]);
+    let trained = |planned: &str| planned.lines().find(|line| line.starts_with("model ")).map(str::to_string);
+    assert_eq!(trained(&adapted), trained(&planned(&file, &[])), "{adapted}");
+    assert_ne!(trained(&adapted), trained(&whole));
+
+    let nothing = run(without_adapter(gristmill(["plan"]).arg(place.home.path())));
+    assert_refused(
+        "no model",
+        &nothing,
+        &["neither the folder of a run (output/tiny), nor a checkpoint in one"],
+    );
 }
 
 /// As many ranks as the file asks for, and what of it cannot be trained.

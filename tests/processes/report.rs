@@ -150,6 +150,26 @@ fn runs_are_compared_from_what_differs() {
     }
 }
 
+/// A checkpoint is of a run, and so is the adapter in one.
+#[test]
+fn a_checkpoint_stands_for_its_run() {
+    let home = tempfile::tempdir().expect("a folder");
+    let run = home.path().join("mill");
+    copy(&run, ("", ""));
+    let checkpoint = run.join("checkpoint/step_0000012");
+    fs::create_dir_all(checkpoint.join("adapter")).expect("folders");
+    let said = report(&[&run.canonicalize().expect("a folder")]).succeeded().stdout;
+    for part in [checkpoint.join("adapter"), checkpoint] {
+        fs::remove_file(run.join("report.html")).expect("a page");
+        assert_eq!(report(&[&part]).succeeded().stdout, said);
+        assert!(run.join("report.html").is_file(), "{}", part.display());
+    }
+    // A folder beside the checkpoints is none.
+    fs::create_dir_all(run.join("notes/today")).expect("folders");
+    let elsewhere = report(&[&run.join("notes/today")]);
+    assert_refused("no checkpoint", &elsewhere, &["no step is in its metrics.jsonl"]);
+}
+
 #[test]
 fn errors_are_one_line() {
     let home = tempfile::tempdir().expect("a folder");

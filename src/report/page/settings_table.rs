@@ -38,7 +38,7 @@ impl SettingsTable {
             }
         };
         // As a plan, which needs none of the data or ranks that the run had.
-        match RunConfig::of_run_folder(&text, path, &[]) {
+        match RunConfig::of_run_folder(&text, path, &[], None) {
             Ok(config) => Self::Rows(config.plan.settings.resolved()),
             Err(error) => Self::Text { text, reason: error.to_string() },
         }
