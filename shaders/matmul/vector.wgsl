@@ -2,16 +2,17 @@
 //
 // Each element of b is used M times only, so loading b is the cost, on every tier. A workgroup computes 4·COLUMNS4 columns of
 // all rows of y: its invocations share each sum along k, so that neighbours load neighbouring groups of a row of b, and one
-// load of `a` serves all these rows of b. Their parts are added at the end (lib/reduce).
+// load of `a` serves all these rows of b. Their parts are added at the end (lib/reduce). With LANES 1, for software adapters
+// that load fastest from an address common to all lanes, nothing is shared.
 // Numerics: f32; each invocation sums every LANES-th group of 4, in ascending order, and the parts are added in the order of a
 // tree.
 
 import package::lib::element::load4;
 @if(nf4) import package::lib::quantised::fill_levels;
-import package::lib::reduce::row_sum4;
+import package::lib::reduce::{STEP, first_of, row_sum4};
 import package::matmul::operands::{a, load_b4, params, product_of};
 import package::matmul::operands::{bias_of, destination, epilogue};
-import package::tile::{ROWS, COLUMNS4, LANES};
+import package::tile::{ROWS, COLUMNS4, LANES, UNROLL};
 
 const COLUMNS: u32 = 4u * COLUMNS4;
 
@@ -29,17 +30,15 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
     let a_stride = params.a_stride;
     var sums: array<array<vec4<f32>, ROWS>, COLUMNS>;
-    for (var k4 = lane; k4 < (product.k + 3u) / 4u; k4 += LANES) {
-        var x: array<vec4<f32>, ROWS>;
-        for (var r = 0u; r < ROWS; r++) {
-            x[r] = load4(a[product.a_start + r * a_stride + k4]);
+    let groups = (product.k + 3u) / 4u;
+    let unrolled = groups - groups % (STEP * UNROLL);
+    for (var k4 = first_of(lane); k4 < unrolled; k4 += STEP * UNROLL) {
+        for (var i = 0u; i < UNROLL; i++) {
+            sums = add_group(sums, starts, product.a_start, a_stride, k4 + STEP * i);
         }
-        for (var c = 0u; c < COLUMNS; c++) {
-            let w = load_b4(starts[c] + k4);
-            for (var r = 0u; r < ROWS; r++) {
-                sums[c][r] = fma(x[r], w, sums[c][r]);
-            }
-        }
+    }
+    for (var k4 = unrolled + first_of(lane); k4 < groups; k4 += STEP) {
+        sums = add_group(sums, starts, product.a_start, a_stride, k4);
     }
     let to = destination(product);
     for (var c4 = 0u; c4 < COLUMNS4; c4++) {
@@ -55,4 +54,26 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             }
         }
     }
+}
+
+// Adds the products of group k4 of every row to the sums.
+fn add_group(
+    sums: array<array<vec4<f32>, ROWS>, COLUMNS>,
+    starts: array<u32, COLUMNS>,
+    a_start: u32,
+    a_stride: u32,
+    k4: u32,
+) -> array<array<vec4<f32>, ROWS>, COLUMNS> {
+    var added = sums;
+    var x: array<vec4<f32>, ROWS>;
+    for (var r = 0u; r < ROWS; r++) {
+        x[r] = load4(a[a_start + r * a_stride + k4]);
+    }
+    for (var c = 0u; c < COLUMNS; c++) {
+        let w = load_b4(starts[c] + k4);
+        for (var r = 0u; r < ROWS; r++) {
+            added[c][r] = fma(x[r], w, added[c][r]);
+        }
+    }
+    return added;
 }

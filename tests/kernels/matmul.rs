@@ -57,6 +57,25 @@ fn products_of_few_rows() {
     }
 }
 
+/// Matrices beyond a core's cache, of which adapters with uniform loads leave rows to one invocation: four steps at once, and a rest.
+#[test]
+fn products_of_few_rows_and_large_matrices() {
+    for [element, weights] in [[F32, F32], [F16, F16], [Bf16, Bf16], [F32, Nf4], [Bf16, Int8]] {
+        for (m, n, k) in [(1, 1025, 258), (3, 1031, 270)] {
+            let name = format!("matmul of few rows {m}x{n}x{k} {element:?} and {weights:?}");
+            check_tier(&name, Tier::Software, &|case| {
+                let capabilities = case.rec.capabilities().with_uniform_loads(true);
+                let alone = plan(Problem { layout: Layout::Nt, m, n, k }, element, capabilities).kernel;
+                assert!(alone.constants().contains(&("UNROLL", 4)), "{alone}");
+                let (a, b, want) = product_of(case, Layout::Nt, (m, n, k), [element, weights]);
+                let y = case.output(m, n, element);
+                matmul(&mut case.rec, Layout::Nt, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(element, k));
+            });
+        }
+    }
+}
+
 #[test]
 fn matmul_adds_bias_residual_and_the_previous_contents() {
     for (element, m) in [(F32, 33), (Bf16, 33), (F32, 3), (F16, 1), (Bf16, 2)] {

@@ -149,7 +149,12 @@ pub fn portable_variants() -> Vec<Kernel> {
 /// One dispatch of every variant that a recording can contain.
 pub fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
-    let others = [software.with_lanes(1), software.with_lanes(4), Capabilities::portable()];
+    let others = [
+        software.with_lanes(1),
+        software.with_lanes(4),
+        software.with_uniform_loads(true),
+        Capabilities::portable(),
+    ];
     let mut seen = HashSet::new();
     variants_of(&[&[software][..], &others].concat())
         .into_iter()

@@ -100,6 +100,7 @@ impl Gpu {
                 tier,
                 limits,
                 lanes: 1,
+                uniform_loads: report.has_uniform_loads(),
                 native_f16: false,
                 widens_in_integers: false,
             },

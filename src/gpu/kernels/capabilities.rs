@@ -46,6 +46,9 @@ pub struct Capabilities {
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
+    /// Whether invocations of the software tier load from an address that they have in common at once, within loops too, and from
+    /// different ones in turns. Then kernels that are bound by what they load do not share rows among invocations.
+    pub uniform_loads: bool,
     /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which then are known to round to
     /// nearest even; otherwise they use integer arithmetic, with the same bits.
     pub native_f16: bool,
@@ -60,6 +63,7 @@ impl Capabilities {
             tier: Tier::Software,
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             lanes: 8,
+            uniform_loads: false,
             native_f16: false,
             widens_in_integers: false,
         }
@@ -71,6 +75,7 @@ impl Capabilities {
             tier: Tier::Portable,
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             lanes: 1,
+            uniform_loads: false,
             native_f16: false,
             widens_in_integers: false,
         }
@@ -91,6 +96,11 @@ impl Capabilities {
         Self { lanes, ..self }
     }
 
+    /// The same adapter with or without cheap loads from common addresses.
+    pub const fn with_uniform_loads(self, uniform_loads: bool) -> Self {
+        Self { uniform_loads, ..self }
+    }
+
     /// The same adapter with or without conversions of its own between f32 and f16.
     pub const fn with_native_f16(self, native_f16: bool) -> Self {
         Self { native_f16, ..self }
@@ -108,12 +118,13 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides the variants that run: `tier software, 8 lanes, native f16, f16 widened in integers`.
+    /// What decides the variants that run: `tier software, 8 lanes, uniform loads, native f16, f16 widened in integers`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         if let (Tier::Software, 2..) = (self.tier, self.lanes) {
             write!(f, ", {} lanes", self.lanes)?;
         }
+        f.write_str(if self.uniform_loads { ", uniform loads" } else { "" })?;
         f.write_str(if self.native_f16 { ", native f16" } else { "" })?;
         f.write_str(if self.widens_in_integers { ", f16 widened in integers" } else { "" })
     }

@@ -15,6 +15,7 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 }
 
 /// Runs a case on one tier, unchecked and checked; if its kernels share loads between lanes, also without sharing. If its
+/// kernels depend on how cheap loads from common addresses are, also with the others. If its
 /// kernels convert f16 by the adapter's own instructions, all of that also with packed halves; if they store f16, also with halves
 /// that are widened in integers.
 ///
@@ -33,6 +34,12 @@ pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
             let is_equal = packed == outputs || !compiles_as_written();
             assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
         }
+    }
+    let (alone, other) =
+        (format!("{name} other loads"), capabilities.with_uniform_loads(!capabilities.uniform_loads));
+    let loading = kernels(other, build);
+    if loading != kernels(capabilities, build) && is_due("other loads", &loading) {
+        check_capabilities(&alone, devices, other, build);
     }
     let (name, capabilities) =
         (format!("{name} widened in integers"), capabilities.with_integer_widening(true));
