@@ -22,6 +22,7 @@ mod condition;
 mod interface;
 mod kernel;
 mod sources;
+mod unroll;
 
 pub use capabilities::{Capabilities, Limits, Tier};
 pub use compose::{Composed, compose};
@@ -29,3 +30,4 @@ pub use condition::Condition;
 pub use interface::{Access, ParamsLayout, Variable};
 pub use kernel::Kernel;
 pub use sources::Sources;
+pub use unroll::unroll;

@@ -25,4 +25,5 @@ mod tidy;
 mod tokenize;
 mod tokenizer;
 mod uniformity;
+mod unroll;
 mod writers;

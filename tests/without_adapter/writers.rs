@@ -1,27 +1,90 @@
-//! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12: a shader that one of them refuses would
-//! fail only on machines that no test reaches.
+//! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12, for which loops over arrays of an invocation
+//! are unrolled: a shader that one of them refuses would fail only on machines that no test reaches.
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
-use crate::shaders::variants;
-use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose};
+use crate::shaders::{portable_variants, variants};
+use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{Module, ResourceBinding, ShaderStage};
-use std::collections::BTreeMap;
+use naga::{
+    AddressSpace, Block, Expression, Function, Handle, Module, ResourceBinding, ShaderStage, Statement,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn every_variant_is_written_for_every_api() {
     for dispatch in variants() {
         let kernel = &dispatch.kernel;
-        let composed = compose(kernel).unwrap_or_else(|e| panic!("{e}"));
+        let mut composed = compose(kernel).unwrap_or_else(|e| panic!("{e}"));
         let shader = Shader::new(kernel, &composed);
         shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
+        unroll(&mut composed.module);
+        let shader = Shader::new(kernel, &composed);
         shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
         shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}"));
     }
+}
+
+/// Indices that no loop of constant length counts, by file and array: each is looked at once for a whole row or tile.
+const INDEXED_BY_VALUES: [(&str, &str); 0] = [];
+
+/// What a compiler keeps in registers only if each index is a constant, on GPUs.
+#[test]
+fn arrays_of_an_invocation_are_indexed_by_constants() {
+    let mut found = BTreeSet::new();
+    for kernel in portable_variants() {
+        let mut composed = compose(&kernel).unwrap_or_else(|e| panic!("{e}"));
+        unroll(&mut composed.module);
+        let functions = composed.module.functions.iter().map(|(_, function)| function);
+        for function in functions.chain(composed.module.entry_points.iter().map(|entry| &entry.function)) {
+            let arrays = arrays_indexed_by_values(&composed.module, function);
+            found.extend(arrays.into_iter().map(|array| (kernel.file, array)));
+        }
+    }
+    let expected = INDEXED_BY_VALUES.map(|(file, array)| (file, array.to_string()));
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
+}
+
+/// The names of a function's arrays, of those of its invocation, and of arguments, that it indexes by what it computes.
+fn arrays_indexed_by_values(module: &Module, function: &Function) -> BTreeSet<String> {
+    let expressions = &function.expressions;
+    let root = |mut base: Handle<Expression>| loop {
+        match expressions[base] {
+            Expression::Access { base: outer, .. } | Expression::AccessIndex { base: outer, .. } => {
+                base = outer
+            }
+            Expression::LocalVariable(variable) => return function.local_variables[variable].name.clone(),
+            Expression::FunctionArgument(index) => return function.arguments[index as usize].name.clone(),
+            Expression::GlobalVariable(variable) => {
+                let variable = &module.global_variables[variable];
+                return variable.name.clone().filter(|_| variable.space == AddressSpace::Private);
+            }
+            _ => return Some("a value".to_string()),
+        }
+    };
+    emitted(&function.body)
+        .into_iter()
+        .filter_map(|each| match expressions[each] {
+            Expression::Access { base, .. } => root(base),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The expressions that are computed in `block`.
+fn emitted(block: &Block) -> Vec<Handle<Expression>> {
+    let of = |statement: &Statement| match statement {
+        Statement::Emit(range) => range.clone().collect(),
+        Statement::Block(inner) => emitted(inner),
+        Statement::If { accept: one, reject: other, .. }
+        | Statement::Loop { body: one, continuing: other, .. } => [emitted(one), emitted(other)].concat(),
+        Statement::Switch { cases, .. } => cases.iter().flat_map(|case| emitted(&case.body)).collect(),
+        _ => Vec::new(),
+    };
+    block.iter().flat_map(of).collect()
 }
 
 struct Shader<'a> {

@@ -23,6 +23,9 @@ pub struct GpuOptions {
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
     /// shapes keep every index in bounds.
     pub checked_shaders: bool,
+    /// Whether loops over arrays of an invocation are unrolled before the driver gets a kernel. Default: on Metal and DX12, whose
+    /// compilers may keep such an array in memory otherwise.
+    pub unrolled_loops: Option<bool>,
     /// Leaves out the checks of every access to a buffer that wgpu has Vulkan drivers make. Some compile kernels to half as many
     /// instructions again with them. Refused with `checked_shaders` and shaders of a user, whose checks count on them; elsewhere than
     /// on Vulkan it changes nothing.

@@ -6,7 +6,7 @@ use super::gpu::Gpu;
 use super::options::GpuOptions;
 use super::submissions::Polling;
 use crate::error::{Error, Result};
-use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable};
+use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable, unroll};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,6 +35,7 @@ pub(super) struct Pipelines {
     cache: Option<(wgpu::PipelineCache, PathBuf)>,
     sources: Sources,
     is_checked: bool,
+    is_unrolled: bool,
     is_parallel: bool,
 }
 
@@ -51,6 +52,9 @@ impl Pipelines {
             cache,
             sources: options.sources.clone(),
             is_checked: options.checked_shaders,
+            is_unrolled: options
+                .unrolled_loops
+                .unwrap_or(device.adapter_info().backend != wgpu::Backend::Vulkan),
             is_parallel: options.polling == Polling::Thread,
         }
     }
@@ -114,7 +118,10 @@ impl Pipelines {
         gpu: &Gpu,
         kernel: &Kernel,
     ) -> Result<(Pipeline, impl Future<Output = Option<wgpu::Error>> + use<>)> {
-        let composed = self.sources.compose(kernel)?;
+        let mut composed = self.sources.compose(kernel)?;
+        if self.is_unrolled {
+            unroll(&mut composed.module);
+        }
         // Error scopes belong to the thread.
         let invalid = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let failed = gpu.device.push_error_scope(wgpu::ErrorFilter::Internal);

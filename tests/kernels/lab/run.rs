@@ -106,7 +106,8 @@ pub(super) fn compiles_as_written() -> bool {
 
 static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
 
-/// A device with the shaders' run-time checks and one without, which on Vulkan has none of the driver either.
+/// A device with the shaders' run-time checks, which gets them as Metal and DX12 do, with loops unrolled; and one without, which on
+/// Vulkan has none of the driver either.
 struct Devices {
     checked: Gpu,
     unchecked: Gpu,
@@ -115,8 +116,12 @@ struct Devices {
 impl Devices {
     fn open() -> Self {
         let [checked, unchecked] = [true, false].map(|checked_shaders| {
-            let unchecked_buffers = !checked_shaders;
-            let options = GpuOptions { checked_shaders, unchecked_buffers, ..GpuOptions::default() };
+            let options = GpuOptions {
+                checked_shaders,
+                unrolled_loops: Some(checked_shaders),
+                unchecked_buffers: !checked_shaders,
+                ..GpuOptions::default()
+            };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
             pollster::block_on(gpu.try_native_f16());
             gpu
