@@ -101,12 +101,20 @@ fn product_of(workgroup: vec3<u32>) -> Product {
     );
 }
 
-// Group `at` of `b`.
-@if(!nf4 && !int8) fn load_b4(at: u32) -> vec4<f32> { return load4(b[at]); }
+// Group `at` of `b`, as it is stored and widened. Between the two there is time for other work.
+@if(!nf4 && !int8) alias FetchedB = Packed;
+@if(!nf4 && !int8) fn fetch_b(at: u32) -> FetchedB { return b[at]; }
+@if(!nf4 && !int8) fn widen_b(at: u32, group: FetchedB) -> vec4<f32> { return load4(group); }
+@if(nf4 || int8) alias FetchedB = vec2<u32>; // the first word of the block, and that with the codes
 @if(nf4 || int8)
-fn load_b4(at: u32) -> vec4<f32> {
+fn fetch_b(at: u32) -> FetchedB {
     let block = block_of(at);
-    return widened(at, b[block], b[block + word_of_codes(at)]);
+    return vec2<u32>(b[block], b[block + word_of_codes(at)]);
+}
+@if(nf4 || int8) fn widen_b(at: u32, group: FetchedB) -> vec4<f32> { return widened(at, group.x, group.y); }
+
+fn load_b4(at: u32) -> vec4<f32> {
+    return widen_b(at, fetch_b(at));
 }
 
 // Location of the result. Read once, before the epilogues: drivers may reload a uniform in every branch.

@@ -149,17 +149,21 @@ fn a_stack_in_parts_of_whole_experts() {
     }
 }
 
-/// From 512 rows per expert on, the portable tier uses large tiles.
+/// From 512 rows per expert on, the portable tier uses large tiles; from 2,048 on, flat ones for experts with fewer.
 #[test]
 fn many_rows() {
     check_all_three(&[700, 324], (33, 12), F32, &[2]);
     check_all_three(&[513], (129, 257), F32, &[1]); // several columns of tiles
+    check_all_three(&[500, 431, 0, 700, 419], (12, 140), F32, &[2, 3]);
 }
 
-/// From 64 tiles of weight gradients on, the portable tier uses large tiles for these: here 2 x 3 for each of 11 experts.
+/// From 64 tiles of weight gradients on, the portable tier uses larger tiles for these: here 2 x 3 for each of 11 experts, and
+/// 3 x 3, flat ones, where the second row of tiles would be nearly empty.
 #[test]
 fn large_gradients() {
-    check_all_three(&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], (129, 257), F32, &[4, 7]);
+    for out in [193, 129] {
+        check_all_three(&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], (out, 257), F32, &[4, 7]);
+    }
 }
 
 /// Compared with a loop on the host.

@@ -222,9 +222,34 @@ fn check_large(name: &str, build: impl Fn(&mut Case)) {
 }
 
 fn uses_large_tiles(case: &Case, layout: Layout) {
-    let (m, n, k) = LARGE;
+    uses_tiles(case, layout, LARGE, [2, 2]);
+}
+
+/// Asserts that an invocation computes so many groups of 4 rows and of 4 columns.
+fn uses_tiles(case: &Case, layout: Layout, (m, n, k): (u32, u32, u32), [rows4, columns4]: [u32; 2]) {
     let kernel = plan(Problem { layout, m, n, k }, F32, case.rec.capabilities()).kernel;
-    assert!(kernel.constants().contains(&("TM4", 2)), "{layout:?}: the plan has another tile: {kernel}");
+    let has = |constant| kernel.constants().contains(&constant);
+    assert!(has(("TM4", rows4)) && has(("TN4", columns4)), "{layout:?}: the plan has another tile: {kernel}");
+}
+
+/// Few rows or few columns, for which `portable` uses 64 tiles of 64 x 128 or of 128 x 64; with the groups of 4 rows and columns of
+/// an invocation.
+const NARROW: [((u32, u32, u32), [u32; 2]); 2] = [((33, 8130, 37), [1, 2]), ((8130, 33, 37), [2, 1])];
+
+#[test]
+fn narrow_products_of_every_layout() {
+    for ((m, n, k), tile) in NARROW {
+        for (layout, element) in [(Layout::Nt, F32), (Layout::Nn, F32), (Layout::Tn, F32), (Layout::Nt, Bf16)]
+        {
+            check_tier(&format!("matmul {m}x{n}x{k} {layout:?} {element:?}"), Tier::Portable, &|case| {
+                uses_tiles(case, layout, (m, n, k), tile);
+                let (a, b, want) = product(case, layout, m, n, k, element);
+                let y = case.output(m, n, element);
+                matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(element, k));
+            });
+        }
+    }
 }
 
 /// One or few tiles with long sums, which `portable` splits: into two parts, of which the second is shorter and ends within a
@@ -283,15 +308,14 @@ fn split_products_with_epilogues() {
     });
 }
 
-/// 32 tiles of 128 x 128 with sums of 8,192: since its parts fill a GPU, it has these tiles.
+/// 32 tiles of 64 x 128 with sums of 8,192: since its parts fill a GPU, it has these tiles.
 #[test]
-fn large_tiles_of_split_products() {
+fn wide_tiles_of_split_products() {
     let (m, n, k) = (3, 3970, 8192);
     check_tier(&format!("matmul {m}x{n}x{k} in parts"), Tier::Portable, &|case| {
         let problem = Problem { layout: Layout::Nn, m, n, k };
         is_split(case, problem);
-        let kernel = plan(problem, F32, case.rec.capabilities()).kernel;
-        assert!(kernel.constants().contains(&("TM4", 2)), "the plan has another tile: {kernel}");
+        uses_tiles(case, Layout::Nn, (m, n, k), [1, 2]);
         // Drawing 33 million numbers would take longer than the product.
         let pattern: Vec<f64> = (0..1021).map(|_| case.normal()).collect();
         let repeated = |count: u32| pattern.iter().copied().cycle().take(count as usize).collect::<Vec<_>>();

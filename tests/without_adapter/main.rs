@@ -20,6 +20,7 @@ mod samples;
 mod settings;
 mod shaders;
 mod sizes;
+mod staging;
 mod text_data;
 mod tidy;
 mod tokenize;

@@ -48,14 +48,19 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<K
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
 }
 
-/// The products of large models, which have the largest tile; the models of `portable_variants` are small.
+/// The products of large models, which have the larger tiles; the models of `portable_variants` are small.
 fn large_products() -> impl Iterator<Item = Kernel> {
-    [Layout::Nt, Layout::Nn, Layout::Tn].into_iter().map(|layout| {
-        let kernel =
-            plan(Problem { layout, m: 2048, n: 2048, k: 2048 }, F32, Capabilities::portable()).kernel;
-        let tile = kernel.constants().iter().find(|(name, _)| *name == "TM4");
-        assert!(tile == Some(&("TM4", 2)), "{kernel} has another tile");
-        kernel
+    let tiles = [(2048, 2048, [2, 2]), (64, 8192, [1, 2]), (8192, 64, [2, 1])];
+    let layouts = [Layout::Nt, Layout::Nn, Layout::Tn];
+    let shapes = tiles.into_iter().flat_map(move |tile| layouts.map(|layout| (tile, layout)));
+    shapes.flat_map(|((m, n, [rows4, columns4]), layout)| {
+        [F32, F16, Bf16].map(|element| {
+            let problem = Problem { layout, m, n, k: 2048 };
+            let kernel = plan(problem, element, Capabilities::portable()).kernel;
+            let has = |constant| kernel.constants().contains(&constant);
+            assert!(has(("TM4", rows4)) && has(("TN4", columns4)), "{kernel} has another tile");
+            kernel
+        })
     })
 }
 
@@ -71,7 +76,8 @@ fn kernels() -> Vec<Kernel> {
     ];
     let attention =
         sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(conversions);
-    portable_variants().into_iter().chain(attention).chain(large_products()).collect()
+    let products = large_products().flat_map(conversions);
+    portable_variants().into_iter().chain(attention).chain(products).collect()
 }
 
 #[test]

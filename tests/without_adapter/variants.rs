@@ -111,13 +111,14 @@ pub fn of_several_ranks(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Grouped products of small and large groups.
+/// Grouped products of small and large groups, and of many small ones.
 pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("grouped products", capabilities);
-    for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
-        let offsets = rec.tensor("offsets", 1, 3, U32);
+    let small = [F32, Element::F16, Element::Bf16].map(|element| (40, 2, element));
+    for (rows, experts, element) in small.into_iter().chain([(2048, 2, F32), (2048, 6, F32)]) {
+        let offsets = rec.tensor("offsets", 1, experts + 1, U32);
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
-        let (stack, gradient) = (rec.tensor("stack", 24, 20, element), rec.tensor("gradient", 24, 20, F32));
+        let [stack, gradient] = [element, F32].map(|element| rec.tensor("stack", 12 * experts, 20, element));
         let work = WorkList::new(&mut rec, offsets, rows);
         grouped_matmul(&mut rec, x, &[stack], &work, dy);
         for accumulate in [false, true] {

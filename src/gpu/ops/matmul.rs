@@ -175,10 +175,12 @@ pub(crate) enum Tile {
         /// Whether they exchange what they load by subgroup shuffles.
         is_shuffled: bool,
     },
-    /// A square of side 64 · `width4`.
+    /// 64 · `rows4` rows of 64 · `columns4` columns.
     Portable {
-        /// Groups of 4 elements along each side of an invocation's part: 1 or 2.
-        width4: u32,
+        /// Groups of 4 rows of an invocation's part: 1 or 2.
+        rows4: u32,
+        /// Groups of 4 columns of it: 1 or 2.
+        columns4: u32,
     },
 }
 
@@ -198,12 +200,24 @@ impl Tile {
                 Self::software(rows, capabilities)
             }
             Tier::Portable => {
+                let workgroups = |tile: Self| tile.grid(problem).map(u64::from).into_iter().product::<u64>();
                 // Small products use the small tile, for more than a handful of workgroups.
-                let tiles = |side: u32| problem.m.div_ceil(side) as u64 * problem.n.div_ceil(side) as u64;
-                Self::Portable { width4: if tiles(128) * count as u64 >= 64 { 2 } else { 1 } }
+                let fills = |tile: Self| tile == Self::SMALL || workgroups(tile) * u64::from(count) >= 64;
+                let shapes = PORTABLE.map(|(tile, instructions)| (tile, workgroups(tile) * instructions));
+                let best = shapes.into_iter().filter(|(tile, _)| fills(*tile)).min_by_key(|(_, work)| *work);
+                best.map_or(Self::SMALL, |(tile, _)| tile)
             }
         }
     }
+
+    /// 64 x 64.
+    pub const SMALL: Self = Self::Portable { rows4: 1, columns4: 1 };
+    /// 64 x 128.
+    pub const FLAT: Self = Self::Portable { rows4: 1, columns4: 2 };
+    /// 128 x 64.
+    pub const TALL: Self = Self::Portable { rows4: 2, columns4: 1 };
+    /// 128 x 128.
+    pub const LARGE: Self = Self::Portable { rows4: 2, columns4: 2 };
 
     /// A tile of `rows` rows on the software tier.
     pub fn software(rows: u32, capabilities: Capabilities) -> Self {
@@ -214,7 +228,7 @@ impl Tile {
     pub fn rows(self) -> u32 {
         match self {
             Self::Software { rows, .. } => rows,
-            Self::Portable { width4 } => 64 * width4,
+            Self::Portable { rows4, .. } => 64 * rows4,
         }
     }
 
@@ -222,7 +236,7 @@ impl Tile {
     pub fn columns(self) -> u32 {
         match self {
             Self::Software { .. } => SOFTWARE_COLUMNS,
-            Self::Portable { width4 } => 64 * width4,
+            Self::Portable { columns4, .. } => 64 * columns4,
         }
     }
 
@@ -239,16 +253,20 @@ impl Tile {
                 .constant("ROWS", rows)
                 .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / lanes)
                 .constant("LANES", lanes),
-            Self::Portable { width4 } => Kernel::new("matmul/portable", "matmul", element)
-                .constant("TM4", width4)
-                .constant("TN4", width4)
-                .constant("DEPTH", if width4 == 2 { 8 } else { 16 }),
+            Self::Portable { rows4, columns4 } => Kernel::new("matmul/portable", "matmul", element)
+                .constant("TM4", rows4)
+                .constant("TN4", columns4)
+                .constant("DEPTH", if self == Self::LARGE { 8 } else { 16 }),
         };
         kernel
             .condition(Condition::ATransposed, layout == Layout::Tn)
             .condition(Condition::BTransposed, layout == Layout::Nt)
     }
 }
+
+/// The tiles of the portable tier, and the instructions that AMD's compiler needs for a step along k: 1.21 to 1.52 for each
+/// multiply-add of an invocation (x Wᵀ in f32; benches/LOG.md). A tile that is largely past an edge is no bargain.
+const PORTABLE: [(Tile, u64); 4] = [(Tile::LARGE, 78), (Tile::FLAT, 42), (Tile::TALL, 44), (Tile::SMALL, 24)];
 
 /// Columns of a tile of the software tier.
 const SOFTWARE_COLUMNS: u32 = 64;

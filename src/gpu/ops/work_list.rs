@@ -104,12 +104,14 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
     (rows / height + experts).min(rows)
 }
 
-/// One tile height for all products: separate lists would cost more than better tiles gain. The large tile is used if
-/// the experts have enough rows on average to fill it.
+/// One tile for all products: separate lists would cost more than better tiles gain. The large tile is used if the
+/// experts have enough rows on average to fill it, the small one where larger ones would be few.
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
         Tier::Software => Tile::software(16, capabilities),
-        Tier::Portable => Tile::Portable { width4: if rows / experts >= 512 { 2 } else { 1 } },
+        Tier::Portable if rows / experts >= 512 => Tile::LARGE,
+        Tier::Portable if rows >= 2048 => Tile::FLAT,
+        Tier::Portable => Tile::SMALL,
     }
 }
 
