@@ -23,7 +23,6 @@ pub mod monitors;
 mod passes;
 pub mod peak;
 mod programs;
-mod published_peaks;
 mod rank_layouts;
 mod rank_status;
 mod readback;

@@ -10,7 +10,7 @@ use super::Configured;
 use super::output::{self, say};
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits, Tier};
+use crate::kernels::{Capabilities, Limits, Tier, Units};
 use crate::settings::{Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
@@ -78,7 +78,9 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
             None
         }
     };
-    let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
+    let context = &plan.settings.context;
+    let units = context.device_name.as_deref().map_or(Units::ASSUMED, Units::of);
+    let adapter = assumed_capabilities(context.tier.unwrap_or(Tier::Portable)).with_units(units);
     let machine = &arguments.machine;
     match arguments.fit {
         None => report(plan, length.as_ref(), adapter, machine),

@@ -21,7 +21,9 @@ mod compose;
 mod condition;
 mod interface;
 mod kernel;
+mod published_gpus;
 mod sources;
+mod units;
 mod unroll;
 
 pub use capabilities::{Capabilities, Limits, Tier};
@@ -29,5 +31,7 @@ pub use compose::{Composed, compose};
 pub use condition::Condition;
 pub use interface::{Access, ParamsLayout, Variable};
 pub use kernel::Kernel;
+pub use published_gpus::PublishedGpu;
 pub use sources::Sources;
+pub use units::{Unit, Units, Workgroup};
 pub use unroll::unroll;

@@ -1,8 +1,8 @@
 //! Peaks of the adapter: of arithmetic, published or measured, which MFU refers to, and of its memory.
 
-use super::published_peaks::published_peak;
 use crate::device::{AdapterReport, Gpu, Guard, Job};
 use crate::error::Result;
+use crate::kernels::PublishedGpu;
 use crate::ops::add::add;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ impl Peak {
 
     /// The published peak of a well-known GPU.
     pub fn published(adapter: &AdapterReport) -> Option<Self> {
-        published_peak(&adapter.name).map(|(model, flops)| Self::Published { model, flops })
+        let PublishedGpu { model, flops, .. } = PublishedGpu::named(&adapter.name)?;
+        flops.map(|flops| Self::Published { model, flops })
     }
 
     /// Floating-point operations per second.

@@ -4,7 +4,7 @@ mod alike;
 mod data_watch;
 mod run_loop;
 
-use self::alike::{agree_on_widening, check_devices, check_division, check_run};
+use self::alike::{agree_on_units, agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
 use self::run_loop::{Results, RunLoop};
 pub use super::announce::{Milestone, Summary};
@@ -110,6 +110,7 @@ async fn train(
     ranks.by_first(|| check_weights(plan)).await?;
     let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     agree_on_widening(&ranks, &mut gpu).await?;
+    agree_on_units(&ranks, &mut gpu).await?;
     check_devices(&ranks, plan, &gpu).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;

@@ -70,6 +70,22 @@ fn plan_takes_a_model_for_a_file() {
     );
 }
 
+/// Grids and memory depend on the compute units, which a name is enough for.
+#[test]
+fn plan_names_the_units_that_it_assumes() {
+    for (flags, line) in [
+        (&[][..], "divided for 64 compute units, as on an unknown GPU; context.device_name may name one"),
+        (&["--device_name=RX 7900 XTX"], "divided for RX 7900 XTX, which has 96 compute units"),
+        (&["--device_name=Voodoo 2"], "divided for 64 compute units"),
+    ] {
+        let planned = run(without_adapter(gristmill(["plan", "configs/tiny.yaml"]).args(flags))).succeeded();
+        assert!(planned.stdout.contains(line), "`{line}` is missing:\n{}", planned.stdout);
+    }
+    let software = ["plan", "configs/tiny.yaml", "--tier=software"];
+    let planned = run(without_adapter(&mut gristmill(software))).succeeded();
+    assert!(!planned.stdout.contains("compute units"), "{}", planned.stdout);
+}
+
 /// As many ranks as the file asks for, and what of it cannot be trained.
 #[test]
 fn plan_takes_the_ranks_from_the_file() {

@@ -4,7 +4,7 @@ use super::machine::MachineArguments;
 use super::ranks::RankReport;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Tier};
+use crate::kernels::{Capabilities, PublishedGpu, Tier};
 use crate::model::config::{LowRank, Operator};
 use crate::model::count;
 use crate::ranks::RankLayout;
@@ -214,8 +214,20 @@ impl<'a> Report<'a> {
             format!("         planned for tensors of at most {limit} MiB, {kind}"),
             format!("         the largest binding takes {}: {}", HumanBytes(largest.bytes), largest.label),
         ];
+        lines.extend((adapter.tier == Tier::Portable).then(|| self.units()));
         lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
         lines
+    }
+
+    /// The GPU whose units products are divided for: with more of them they have more parts, which take memory.
+    fn units(&self) -> String {
+        let count = self.adapter.units.count;
+        match self.plan.settings.context.device_name.as_deref().and_then(PublishedGpu::named) {
+            Some(gpu) => format!("         divided for {}, which has {count} compute units", gpu.model),
+            None => format!(
+                "         divided for {count} compute units, as on an unknown GPU; context.device_name may name one"
+            ),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::pipelines::{PipelineCaching, Pipelines};
 use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Pace, Submissions};
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits};
+use crate::kernels::{Capabilities, Limits, Units};
 use std::time::Duration;
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
@@ -99,6 +99,7 @@ impl Gpu {
             capabilities: Capabilities {
                 tier,
                 limits,
+                units: Units::of(&report.name),
                 lanes: 1,
                 uniform_loads: report.has_uniform_loads(),
                 native_f16: false,
@@ -121,6 +122,11 @@ impl Gpu {
     /// The capabilities for kernel planning.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    /// Has products that are recorded from now on divided for `units`: those of another GPU, beside which this one computes.
+    pub fn divide_for(&mut self, units: Units) {
+        self.capabilities.units = units;
     }
 
     /// Whether timestamps are available, which [`profile`](Self::profile) needs.

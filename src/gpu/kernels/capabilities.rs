@@ -1,4 +1,6 @@
-//! The properties of an adapter that decide which kernel variants run on it.
+//! The properties of an adapter that decide which kernel variants run on it, and on what grids.
+
+use super::units::Units;
 
 /// A family of kernels written for one class of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,6 +45,8 @@ pub struct Capabilities {
     pub tier: Tier,
     /// Size limits.
     pub limits: Limits,
+    /// Compute units, which products are divided for on [`Tier::Portable`].
+    pub units: Units,
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
@@ -62,6 +66,7 @@ impl Capabilities {
         Self {
             tier: Tier::Software,
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
+            units: Units::ASSUMED,
             lanes: 8,
             uniform_loads: false,
             native_f16: false,
@@ -69,11 +74,12 @@ impl Capabilities {
         }
     }
 
-    /// A GPU with the limits that most have, for recordings of [`Tier::Portable`] where no adapter is opened.
+    /// A GPU with the limits that most have and [`Units::ASSUMED`], for recordings of [`Tier::Portable`] where no adapter is opened.
     pub const fn portable() -> Self {
         Self {
             tier: Tier::Portable,
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
+            units: Units::ASSUMED,
             lanes: 1,
             uniform_loads: false,
             native_f16: false,
@@ -111,6 +117,11 @@ impl Capabilities {
         Self { widens_in_integers, ..self }
     }
 
+    /// The same adapter with other compute units.
+    pub const fn with_units(self, units: Units) -> Self {
+        Self { units, ..self }
+    }
+
     /// The same adapter with no binding, and so no tensor, larger than `bytes`.
     pub const fn with_binding_bytes(self, bytes: u64) -> Self {
         Self { limits: Limits { binding_bytes: bytes, ..self.limits }, ..self }
@@ -118,11 +129,13 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides the variants that run: `tier software, 8 lanes, uniform loads, native f16, f16 widened in integers`.
+    /// What decides what runs: `tier software, 8 lanes, uniform loads, native f16, f16 widened in integers`, `tier portable, 96 units`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
-        if let (Tier::Software, 2..) = (self.tier, self.lanes) {
-            write!(f, ", {} lanes", self.lanes)?;
+        match (self.tier, self.lanes) {
+            (Tier::Software, 2..) => write!(f, ", {} lanes", self.lanes)?,
+            (Tier::Software, _) => {}
+            (Tier::Portable, _) => write!(f, ", {} units", self.units.count)?,
         }
         f.write_str(if self.uniform_loads { ", uniform loads" } else { "" })?;
         f.write_str(if self.native_f16 { ", native f16" } else { "" })?;

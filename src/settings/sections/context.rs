@@ -7,7 +7,8 @@ use std::str::FromStr;
 rows! {
     /// `context`: the adapter and what may be used of it.
     pub struct Context in "context" {
-        /// Part of the name of the adapter to use; see `gristmill doctor`.
+        /// Part of the name of the adapter to use; see `gristmill doctor`. `gristmill plan` takes the compute units of the published
+        /// GPU of that name.
         device_name: Option<String> = Host.optional().example("llvmpipe"),
         /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several ranks on a
         /// machine the first takes it and the others the next ones of its kind, in turns.

@@ -4,12 +4,14 @@
 //! about the machine, may differ as long as what computes does not: where several ranks compute the same update,
 //! adapter, driver, tier and conversions of f16 must be those of the first rank, or their weights would drift
 //! apart. Where one rank updates each weight and sends it to the others (`enable_parallel_optimizer` over all data
-//! ranks) devices may differ. If one rank must widen f16 in integers, all do.
+//! ranks) devices may differ. If one rank must widen f16 in integers, all do, and all divide products for the compute units of the
+//! first.
 
 use super::data_watch::unlike;
 use crate::data::Dataset;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
+use crate::kernels::Units;
 use crate::ranks::Ranks;
 use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
@@ -50,6 +52,19 @@ pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()
         gpu.widen_in_integers();
     }
     Ok(())
+}
+
+/// Has all ranks divide products for the compute units of the first one, so that sums have one order.
+///
+/// # Errors
+/// A rank that has ended.
+pub(super) async fn agree_on_units(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
+    gpu.divide_for(units_of_first(ranks, gpu.capabilities().units).await?);
+    Ok(())
+}
+
+async fn units_of_first(ranks: &Ranks, own: Units) -> Result<Units> {
+    ranks.by_first(|| Ok(own)).await
 }
 
 /// Fails on all ranks if one computes on another kind of device than the first one, or with other kernels, while several ranks
@@ -145,38 +160,4 @@ async fn check<T: serde::Serialize + serde::de::DeserializeOwned + Clone>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Own, differing_lines};
-
-    #[test]
-    fn what_differs_is_named() {
-        let own = |version: &str, settings: &str, data: &str| {
-            let [version, settings, data] = [version, settings, data].map(str::to_string);
-            Own { version, settings, data, hash: Some(7) }
-        };
-        let (first, remedy) =
-            (own("1.0", "a: 1\n", "f00d"), "start all ranks with the same program, files and flags");
-        assert_eq!(first.difference(&first), None);
-        for (other, line) in [
-            // Another version may write other settings for the same file.
-            (own("1.1", "a: 2\n", "beef"), "this is gristmill 1.1, and rank 0 is 1.0"),
-            (own("1.0", "a: 2\n", "beef"), "its settings have `a: 2` where those of rank 0 have `a: 1`"),
-            (own("1.0", "a: 1\n", "beef"), "its data have the fingerprint beef, and those of rank 0 f00d"),
-        ] {
-            assert_eq!(other.difference(&first), Some(format!("{line}; {remedy}")));
-        }
-        // A byte that the fingerprint does not see.
-        let other = Own { hash: Some(8), ..first.clone() };
-        assert!(
-            other.difference(&first).unwrap().starts_with("its data have the hash 0000000000000008, and")
-        );
-        assert_eq!(Own { hash: None, ..other }.difference(&first), None);
-    }
-
-    #[test]
-    fn the_first_difference_is_shown() {
-        assert_eq!(differing_lines("a: 1\nb: 2\n", "a: 1\nb: 2\n"), None);
-        assert_eq!(differing_lines("a: 1\n  b: 2\n", "a: 1\n  b: 3\n"), Some(("b: 2", "b: 3")));
-        assert_eq!(differing_lines("a: 1\n", "a: 1\nc: 3\n"), Some(("nothing more", "c: 3")));
-    }
-}
+mod tests;
