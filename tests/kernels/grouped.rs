@@ -1,7 +1,7 @@
 //! Grouped products against the f64 reference: group sizes around those of tiles, empty groups, all rows in one group, stacks
 //! in parts.
 
-use crate::lab::{Bits, Case, Input, allowed, check, sum, tensors, values};
+use crate::lab::{Bits, Case, Input, allowed, check, check_units, sum, tensors, values};
 use ::reference::grouped_matmul as reference;
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::ops::grouped_matmul::{
@@ -76,36 +76,46 @@ fn check_with_weights(
     parts: &[u32],
 ) {
     check(&format!("grouped {sizes:?} {out}x{cols} {element:?} by {weights:?} in {parts:?}"), |case| {
-        let problem = Problem::new(case, sizes, (out, cols), [element, weights], parts);
-        let (stack, stack_parts, work) = (values(&problem.stack), tensors(&problem.stack), problem.work);
-        let (x, dy) = (&problem.x, &problem.dy);
-        let rows = x.tensor.rows;
-        let (o, i) = (out as usize, cols as usize);
-        let want = reference::grouped_matmul(&x.values, &stack, &problem.offsets, o, i);
-        let (want_dx, want_dw) =
-            reference::grouped_matmul_backward(&x.values, &stack, &problem.offsets, &dy.values, o, i);
-
-        let y = case.output(rows, out, element);
-        grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y);
-        case.expect("y", y, want, allowed(element, cols));
-
-        let dx = case.output(rows, cols, element);
-        grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, false);
-        case.expect("dx", dx, want_dx.clone(), allowed(element, out));
-        let more = case.input(rows, cols, element);
-        grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, more.tensor, true);
-        case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed(element, out));
-
-        let before: Vec<Input> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
-        grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &tensors(&before));
-        let mut first = 0;
-        for (number, part) in before.iter().enumerate() {
-            let added = &want_dw[first..first + part.values.len()];
-            let want = sum(&part.values, added);
-            case.expect(&format!("dw, part {number}"), part.tensor, want, allowed(F32, rows));
-            first += part.values.len();
-        }
+        all_three(case, sizes, (out, cols), [element, weights], parts);
     });
+}
+
+fn all_three(
+    case: &mut Case,
+    sizes: &[u32],
+    (out, cols): (u32, u32),
+    [element, weights]: [Element; 2],
+    parts: &[u32],
+) {
+    let problem = Problem::new(case, sizes, (out, cols), [element, weights], parts);
+    let (stack, stack_parts, work) = (values(&problem.stack), tensors(&problem.stack), problem.work);
+    let (x, dy) = (&problem.x, &problem.dy);
+    let rows = x.tensor.rows;
+    let (o, i) = (out as usize, cols as usize);
+    let want = reference::grouped_matmul(&x.values, &stack, &problem.offsets, o, i);
+    let (want_dx, want_dw) =
+        reference::grouped_matmul_backward(&x.values, &stack, &problem.offsets, &dy.values, o, i);
+
+    let y = case.output(rows, out, element);
+    grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y);
+    case.expect("y", y, want, allowed(element, cols));
+
+    let dx = case.output(rows, cols, element);
+    grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, false);
+    case.expect("dx", dx, want_dx.clone(), allowed(element, out));
+    let more = case.input(rows, cols, element);
+    grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, more.tensor, true);
+    case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed(element, out));
+
+    let before: Vec<Input> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
+    grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &tensors(&before));
+    let mut first = 0;
+    for (number, part) in before.iter().enumerate() {
+        let added = &want_dw[first..first + part.values.len()];
+        let want = sum(&part.values, added);
+        case.expect(&format!("dw, part {number}"), part.tensor, want, allowed(F32, rows));
+        first += part.values.len();
+    }
 }
 
 #[test]
@@ -157,12 +167,15 @@ fn many_rows() {
     check_all_three(&[500, 431, 0, 700, 419], (12, 140), F32, &[2, 3]);
 }
 
-/// From 64 tiles of weight gradients on, the portable tier uses larger tiles for these: here 2 x 3 for each of 11 experts, and
-/// 3 x 3, flat ones, where the second row of tiles would be nearly empty.
+/// On one unit, the portable tier uses large tiles for the weight gradients of many experts: here 2 x 3 for each of 11, and 3 x 3,
+/// flat ones, where the second row of tiles would be nearly empty.
 #[test]
 fn large_gradients() {
+    let (sizes, parts) = ([7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], [4, 7]);
     for out in [193, 129] {
-        check_all_three(&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], (out, 257), F32, &[4, 7]);
+        check_units(&format!("grouped gradients of {out}x257"), 1, &|case| {
+            all_three(case, &sizes, (out, 257), [F32; 2], &parts);
+        });
     }
 }
 

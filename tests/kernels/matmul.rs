@@ -1,6 +1,6 @@
 //! matmul and its epilogues against the f64 reference.
 
-use crate::lab::{Case, allowed, check, check_tier};
+use crate::lab::{Case, allowed, check, check_tier, check_units};
 use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::Tier;
@@ -114,9 +114,9 @@ fn matmul_accumulates_gradients_in_f32() {
     });
 }
 
-/// 2 x 32 tiles of 128 x 128, for which `portable` uses tiles of that size. The last tile of each row and column is cut off, and
-/// k is no multiple of a step.
-const LARGE: (u32, u32, u32) = (200, 3970, 37);
+/// 2 x 5 tiles of 128 x 128, which `portable` uses on a GPU of one unit. The last tile of each row and column is cut off, and k is no
+/// multiple of a step.
+const LARGE: (u32, u32, u32) = (200, 610, 37);
 
 #[test]
 fn large_products_of_every_layout() {
@@ -188,9 +188,9 @@ fn weights_may_be_quantised() {
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
                 case.expect("y", y, want, allowed(Bf16, k));
             });
-            let (m, n, k) = SPLIT[0];
+            let (m, n, k, parts) = SPLIT[1];
             check_tier(&format!("matmul {layout:?} of {weights:?} in parts"), Tier::Portable, &|case| {
-                is_split(case, Problem { layout, m, n, k });
+                is_split(case, Problem { layout, m, n, k }, parts);
                 let (a, b, want) = product_of(case, layout, (m, n, k), [Bf16, weights]);
                 let y = case.output(m, n, Bf16);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
@@ -218,7 +218,7 @@ fn quantised_rows_start_at_any_block() {
 
 fn check_large(name: &str, build: impl Fn(&mut Case)) {
     let (m, n, k) = LARGE;
-    check_tier(&format!("matmul {m}x{n}x{k} {name}"), Tier::Portable, &build);
+    check_units(&format!("matmul {m}x{n}x{k} {name}"), 1, &build);
 }
 
 fn uses_large_tiles(case: &Case, layout: Layout) {
@@ -232,16 +232,16 @@ fn uses_tiles(case: &Case, layout: Layout, (m, n, k): (u32, u32, u32), [rows4, c
     assert!(has(("TM4", rows4)) && has(("TN4", columns4)), "{layout:?}: the plan has another tile: {kernel}");
 }
 
-/// Few rows or few columns, for which `portable` uses 64 tiles of 64 x 128 or of 128 x 64; with the groups of 4 rows and columns of
-/// an invocation.
-const NARROW: [((u32, u32, u32), [u32; 2]); 2] = [((33, 8130, 37), [1, 2]), ((8130, 33, 37), [2, 1])];
+/// Few rows or few columns, for which `portable` uses tiles of 64 x 128 or of 128 x 64 on a GPU of one unit; with the groups of 4 rows
+/// and columns of an invocation.
+const NARROW: [((u32, u32, u32), [u32; 2]); 2] = [((33, 1000, 37), [1, 2]), ((1000, 33, 37), [2, 1])];
 
 #[test]
 fn narrow_products_of_every_layout() {
     for ((m, n, k), tile) in NARROW {
         for (layout, element) in [(Layout::Nt, F32), (Layout::Nn, F32), (Layout::Tn, F32), (Layout::Nt, Bf16)]
         {
-            check_tier(&format!("matmul {m}x{n}x{k} {layout:?} {element:?}"), Tier::Portable, &|case| {
+            check_units(&format!("matmul {m}x{n}x{k} {layout:?} {element:?}"), 1, &|case| {
                 uses_tiles(case, layout, (m, n, k), tile);
                 let (a, b, want) = product(case, layout, m, n, k, element);
                 let y = case.output(m, n, element);
@@ -252,18 +252,19 @@ fn narrow_products_of_every_layout() {
     }
 }
 
-/// One or few tiles with long sums, which `portable` splits: into two parts, of which the second is shorter and ends within a
-/// group of 4, and into five.
-const SPLIT: [(u32, u32, u32); 2] = [(70, 31, 1030), (5, 65, 2570)];
+/// Few tiles with long sums, which `portable` splits: into parts of which the last is shorter and ends within a group of 4. Two are the
+/// fewest, and 29 more than a GPU has for products of real sizes.
+const SPLIT: [(u32, u32, u32, u32); 4] =
+    [(70, 31, 610, 2), (70, 31, 1030, 4), (5, 65, 2570, 10), (5, 2, 7681, 29)];
 
 #[test]
 fn split_products_of_every_layout() {
     for element in [F32, F16, Bf16] {
         for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-            for (m, n, k) in SPLIT {
-                let name = format!("matmul {m}x{n}x{k} in parts, {layout:?} {element:?}");
+            for (m, n, k, parts) in SPLIT {
+                let name = format!("matmul {m}x{n}x{k} in {parts} parts, {layout:?} {element:?}");
                 check_tier(&name, Tier::Portable, &|case| {
-                    is_split(case, Problem { layout, m, n, k });
+                    is_split(case, Problem { layout, m, n, k }, parts);
                     let (a, b, want) = product(case, layout, m, n, k, element);
                     let y = case.output(m, n, element);
                     matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
@@ -276,9 +277,9 @@ fn split_products_of_every_layout() {
 
 #[test]
 fn split_products_with_epilogues() {
-    let (m, n, k) = SPLIT[0];
+    let (m, n, k, parts) = SPLIT[1];
     check_tier("matmul in parts, epilogue, Bf16", Tier::Portable, &|case| {
-        is_split(case, Problem { layout: Layout::Nt, m, n, k });
+        is_split(case, Problem { layout: Layout::Nt, m, n, k }, parts);
         let (a, b, mut want) = product(case, Layout::Nt, m, n, k, Bf16);
         let (bias, residual, y) = (case.input(1, n, Bf16), case.input(m, n, Bf16), case.input(m, n, Bf16));
         for (i, w) in want.iter_mut().enumerate() {
@@ -291,7 +292,7 @@ fn split_products_with_epilogues() {
     });
     check_tier("matmul in parts, added to an f32 gradient, F16", Tier::Portable, &|case| {
         let n = 28;
-        is_split(case, Problem { layout: Layout::Tn, m, n, k });
+        is_split(case, Problem { layout: Layout::Tn, m, n, k }, parts);
         let (a, b, mut want) = product(case, Layout::Tn, m, n, k, F16);
         // Columns of a wider tensor: parts and result have strides of their own.
         let y = case.input(m, n + 12, F32);
@@ -308,29 +309,25 @@ fn split_products_with_epilogues() {
     });
 }
 
-/// 32 tiles of 64 x 128 with sums of 8,192: since its parts fill a GPU, it has these tiles.
+/// A tile of 128 x 128 on one unit, which has two workgroups if its sums are in two parts.
 #[test]
-fn wide_tiles_of_split_products() {
-    let (m, n, k) = (3, 3970, 8192);
-    check_tier(&format!("matmul {m}x{n}x{k} in parts"), Tier::Portable, &|case| {
-        let problem = Problem { layout: Layout::Nn, m, n, k };
-        is_split(case, problem);
-        uses_tiles(case, Layout::Nn, (m, n, k), [1, 2]);
-        // Drawing 33 million numbers would take longer than the product.
-        let pattern: Vec<f64> = (0..1021).map(|_| case.normal()).collect();
-        let repeated = |count: u32| pattern.iter().copied().cycle().take(count as usize).collect::<Vec<_>>();
-        let (a, b) = (case.input_of(&repeated(m * k), m, k, F32), case.input_of(&repeated(k * n), k, n, F32));
-        let want = reference::matmul::matmul_nn(&a.values, &b.values, m as usize, n as usize, k as usize);
-        let y = case.output(m, n, F32);
-        matmul(&mut case.rec, Layout::Nn, a.tensor, b.tensor, y, Epilogue::default());
-        case.expect("y", y, want, allowed(F32, k));
-    });
+fn large_tiles_of_split_products() {
+    let (m, n, k) = (125, 125, 12301);
+    for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+        check_units(&format!("matmul {layout:?} {m}x{n}x{k} in parts"), 1, &|case| {
+            is_split(case, Problem { layout, m, n, k }, 2);
+            uses_tiles(case, layout, (m, n, k), [2, 2]);
+            let (a, b, want) = product(case, layout, m, n, k, F32);
+            let y = case.output(m, n, F32);
+            matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+            case.expect("y", y, want, allowed(F32, k));
+        });
+    }
 }
 
-fn is_split(case: &Case, problem: Problem) {
+fn is_split(case: &Case, problem: Problem, parts: u32) {
     let plan = plan(problem, F32, case.rec.capabilities());
-    assert!(plan.part_k < problem.k, "{problem:?} is one part: {plan:?}");
-    assert_eq!(plan.grid[2], problem.k.div_ceil(plan.part_k));
+    assert_eq!((plan.grid[2], problem.k.div_ceil(plan.part_k)), (parts, parts), "{problem:?}: {plan:?}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn layer_of(line: &str) -> Option<usize> {
     line.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
-fn assert_golden(golden: &Path, listing: &str) {
+pub fn assert_golden(golden: &Path, listing: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(golden.parent().expect("a folder")).expect("a folder for goldens");
         fs::write(golden, listing).expect("a golden file");

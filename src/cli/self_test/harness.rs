@@ -3,7 +3,7 @@
 use crate::device::{Gpu, Guard, Job};
 use crate::element::Element::U32;
 use crate::error::Result;
-use crate::kernels::Tier;
+use crate::kernels::{Tier, Units};
 use crate::random::Philox;
 use crate::record::Tensor;
 
@@ -29,10 +29,13 @@ pub struct Computed {
     pub known: Option<Vec<f64>>,
 }
 
+/// Products are divided for a GPU of one unit, for which small ones have the tiles of large ones.
+pub const UNITS: Units = Units { count: 1, ..Units::ASSUMED };
+
 impl<'gpu> Harness<'gpu> {
     /// A harness without tensors or kernels.
     pub fn new(gpu: &'gpu Gpu, tier: Tier) -> Self {
-        let job = Job::new("self-test", gpu.capabilities().with_tier(tier));
+        let job = Job::new("self-test", gpu.capabilities().with_tier(tier).with_units(UNITS));
         Self { gpu, job, random: Philox::new(1, 1), drawn: 0, results: Vec::new() }
     }
 

@@ -5,12 +5,12 @@ use super::harness::Harness;
 use super::products::{grouped, products};
 use crate::ops::heads::HeadLayout;
 
-/// Sizes of a product (m, n) over k. From 64 tiles of 128 x 128 on, a GPU uses these.
+/// Sizes of a product (m, n) over k, for which a GPU of one unit uses tiles of 128 x 128.
 const PRODUCT: [u32; 3] = [200, 3970, 40];
 
 /// Rows of each expert, and a matrix (out, cols). From 512 rows per expert on, a GPU uses large tiles.
 const MANY_ROWS: (&[u32], [u32; 2]) = (&[700, 340], [72, 200]);
-/// The same for gradients of weights: from 64 such tiles on in all experts.
+/// The same for gradients of weights.
 const MANY_EXPERTS: (&[u32], [u32; 2]) = (&[10; 16], [200, 200]);
 
 pub(super) fn tiles(harness: &mut Harness<'_>) {
@@ -36,6 +36,7 @@ fn experts(harness: &mut Harness<'_>, (sizes, [out, cols]): (&[u32], [u32; 2]), 
 
 #[cfg(test)]
 mod tests {
+    use super::super::harness::UNITS;
     use super::*;
     use crate::element::Element::{F32, U32};
     use crate::kernels::{Capabilities, Kernel};
@@ -51,11 +52,12 @@ mod tests {
     /// Whichever rule chooses it, a GPU uses the large tile for each of these products.
     #[test]
     fn the_sizes_have_large_tiles() {
+        let capabilities = Capabilities::portable().with_units(UNITS);
         let [m, n, k] = PRODUCT;
         for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-            assert_large(&plan(Problem { layout, m, n, k }, F32, Capabilities::portable()).kernel);
+            assert_large(&plan(Problem { layout, m, n, k }, F32, capabilities).kernel);
         }
-        let mut rec = Recorder::new("tiles", Capabilities::portable());
+        let mut rec = Recorder::new("tiles", capabilities);
         let mut record = |(sizes, [out, cols]): (&[u32], [u32; 2]), is_gradient: bool| {
             let (experts, rows) = (sizes.len() as u32, sizes.iter().sum());
             let offsets = rec.tensor("offsets", 1, experts + 1, U32);

@@ -4,8 +4,9 @@ mod parts;
 mod vector;
 
 use crate::element::Element;
-use crate::kernels::{Capabilities, Condition, Kernel, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
+use parts::{Division, divide};
 
 /// How the operands are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,19 +150,17 @@ pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> P
     if let Some(plan) = vector::plan(problem, element, capabilities) {
         return plan;
     }
-    // The parts of long sums count as products: they fill a GPU too.
-    let tile = Tile::of(problem, 1 + problem.k / LONG_SUM, capabilities);
-    let mut grid = tile.grid(problem);
-    let part_k = match capabilities.tier {
-        Tier::Software => problem.k,
-        Tier::Portable => parts::length(problem.k, grid[0] as u64 * grid[1] as u64),
+    let (tile, part_k) = match capabilities.tier {
+        Tier::Software => (Tile::of(problem, 1, capabilities), problem.k),
+        Tier::Portable => {
+            let Division { tile, part_k, .. } = divide(problem, capabilities);
+            (tile, part_k)
+        }
     };
-    grid[2] = problem.k.div_ceil(part_k);
+    let [across, down, _] = tile.grid(problem);
+    let grid = [across, down, problem.k.div_ceil(part_k)];
     Plan { kernel: tile.kernel(problem.layout, element), grid, part_k }
 }
-
-/// From this length on, a part of a sum is worth a large tile.
-const LONG_SUM: u32 = 8192;
 
 /// The tile of the result that one workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,14 +198,7 @@ impl Tile {
                 };
                 Self::software(rows, capabilities)
             }
-            Tier::Portable => {
-                let workgroups = |tile: Self| tile.grid(problem).map(u64::from).into_iter().product::<u64>();
-                // Small products use the small tile, for more than a handful of workgroups.
-                let fills = |tile: Self| tile == Self::SMALL || workgroups(tile) * u64::from(count) >= 64;
-                let shapes = PORTABLE.map(|(tile, instructions)| (tile, workgroups(tile) * instructions));
-                let best = shapes.into_iter().filter(|(tile, _)| fills(*tile)).min_by_key(|(_, work)| *work);
-                best.map_or(Self::SMALL, |(tile, _)| tile)
-            }
+            Tier::Portable => parts::tile(problem, count, capabilities),
         }
     }
 
@@ -243,6 +235,12 @@ impl Tile {
     /// The grid of a product: tiles along its columns, then along its rows.
     pub fn grid(self, problem: Problem) -> [u32; 3] {
         [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
+    }
+
+    /// What a workgroup takes of a unit on [`Tier::Portable`]: for each lane the sums, and 56 registers for operands, the next slice and
+    /// addresses, as compilers for RDNA 3 and Ampere have it.
+    fn workgroup(self) -> Workgroup {
+        Workgroup { lanes: 256, registers: self.rows() * self.columns() / 256 + 56, bytes: 16 << 10 }
     }
 
     /// The kernel with this tile.

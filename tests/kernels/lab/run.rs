@@ -4,7 +4,7 @@ use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::element::Element;
-use gristmill::kernels::{Capabilities, Condition, Kernel, Tier};
+use gristmill::kernels::{Capabilities, Condition, Kernel, Tier, Units};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -23,9 +23,19 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
+    check_on(name, tier, Units::ASSUMED.count, build);
+}
+
+/// Runs a case on tier `portable`, its products divided for so many compute units: with few of them small products have large tiles.
+pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
+    check_on(&format!("{name} for {units} units"), Tier::Portable, units, build);
+}
+
+fn check_on(name: &str, tier: Tier, units: u32, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
     let devices = &*devices();
-    let capabilities = devices.checked.capabilities().with_tier(tier);
+    let units = Units { count: units, ..Units::ASSUMED };
+    let capabilities = devices.checked.capabilities().with_tier(tier).with_units(units);
     let outputs = check_capabilities(&name, devices, capabilities, build);
     if uses(Condition::NativeF16, &kernels(capabilities, build)) {
         let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));

@@ -1,31 +1,51 @@
-//! Products whose sums are split ("split K"): few tiles with long sums would leave most of a GPU idle.
+//! How a product is divided among the workgroups of a GPU: into tiles, and into parts of sums ("split K") where tiles alone would
+//! leave units idle.
+//!
+//! The division is the cheapest by a model of a unit's time: the workgroups of the fullest unit, and what the sums of parts cost to be
+//! written, read and added in a launch of their own. Parts of one product never take more bytes than its factors do, nor more than a
+//! binding. It depends on the problem and the capabilities alone.
 
-use super::{Epilogue, Params, Plan};
-use crate::element::Element;
-use crate::kernels::Condition;
+use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile};
+use crate::element::{Element, stride_of};
+use crate::kernels::{Capabilities, Condition};
 use crate::ops::per_item;
 use crate::record::{Recorder, Tensor};
 
-/// Fewer workgroups leave compute units of a large GPU idle.
-const FEW_WORKGROUPS: u64 = 64;
+/// Instructions that a lane of each multiplier issues while a byte goes to or comes from memory: 6 to 40 by published figures.
+const OF_A_BYTE: f64 = 16.0;
 
-/// Workgroups that split sums amount to: an H100 has 132 compute units, an RX 7900 XTX 96.
-const ENOUGH_WORKGROUPS: u64 = 128;
+/// Instructions of all lanes of a unit while a launch takes its 5 us: by published figures half a million to a million and a half.
+const OF_A_LAUNCH: f64 = 1e6;
 
-/// Shortest part: writing and adding its result then costs little beside the 2 · 512 operations on each element.
-const SHORTEST: u64 = 512;
+/// The share that more parts must save: less is beyond what the model knows, and parts take memory.
+const WORTH: f64 = 0.03;
+
+/// Shortest part: loading its first slices and storing its tile then cost little beside its products.
+const SHORTEST: u32 = 256;
 
 /// Parts are a multiple of every tile's step along k, and start at whole groups of 4.
-const STEP: u64 = 16;
+const STEP: u32 = 16;
 
-/// Length of the parts of sums over `k`, in a product that has `workgroups` of them; `k` if they are not split.
-pub(super) fn length(k: u32, workgroups: u64) -> u32 {
-    if workgroups >= FEW_WORKGROUPS {
-        return k;
-    }
-    let parts = ENOUGH_WORKGROUPS.div_ceil(workgroups).min(u64::from(k) / SHORTEST).max(1);
-    let length = u64::from(k).div_ceil(parts).next_multiple_of(STEP);
-    k.min(u32::try_from(length).unwrap_or(u32::MAX))
+/// How a product is divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Division {
+    /// The tile of each workgroup.
+    pub tile: Tile,
+    /// Length of the parts of sums; k if they are not split.
+    pub part_k: u32,
+    /// Instructions of the lanes of a unit.
+    cost: f64,
+}
+
+/// The division of `problem`.
+pub(super) fn divide(problem: Problem, capabilities: Capabilities) -> Division {
+    let lengths = part_lengths(problem, capabilities).into_iter();
+    fewest_of_the_best(lengths.map(|part_k| best_tile(problem, 1, part_k, capabilities)).collect())
+}
+
+/// The tile for `count` products of one shape, whose sums are not split.
+pub(super) fn tile(problem: Problem, count: u32, capabilities: Capabilities) -> Tile {
+    best_tile(problem, count, problem.k, capabilities).tile
 }
 
 /// Records a product in parts, and their sum with the epilogue. `params` are those of the whole product.
@@ -50,18 +70,85 @@ pub(super) fn in_parts(
     rec.dispatch(kernel, &bindings, &Params { a_offset: 0, a_stride: parts.stride4(), ..params }, grid);
 }
 
+/// The lengths that parts may have, longest first.
+fn part_lengths(problem: Problem, capabilities: Capabilities) -> Vec<u32> {
+    let Problem { m, n, k, .. } = problem;
+    let [of_result, of_factors] = [u64::from(m) * u64::from(n), (u64::from(m) + u64::from(n)) * u64::from(k)];
+    let bytes = Element::F32.bytes_of(u64::from(m) * u64::from(stride_of(n)));
+    let most =
+        (of_factors / of_result).min(capabilities.limits.binding_bytes / bytes).min((k / SHORTEST).into());
+    let mut lengths: Vec<u32> =
+        (1..=most.max(1)).map(|parts| k.min(k.div_ceil(parts as u32).next_multiple_of(STEP))).collect();
+    lengths.dedup();
+    lengths
+}
+
+fn best_tile(problem: Problem, count: u32, part_k: u32, capabilities: Capabilities) -> Division {
+    let divisions = PORTABLE.into_iter().map(|(tile, instructions)| {
+        let cost = cost(problem, count, (tile, instructions), part_k, capabilities);
+        Division { tile, part_k, cost }
+    });
+    divisions.min_by(|a, b| a.cost.total_cmp(&b.cost)).expect("there are tiles")
+}
+
+/// Instructions of the lanes of the fullest unit, of which a lane issues so many for a `tile` and a step along k.
+fn cost(
+    problem: Problem,
+    count: u32,
+    (tile, instructions): (Tile, u64),
+    part_k: u32,
+    capabilities: Capabilities,
+) -> f64 {
+    let (units, workgroup) = (capabilities.units, tile.workgroup());
+    let parts = u64::from(problem.k.div_ceil(part_k));
+    let tiles = tile.grid(problem).map(u64::from).iter().product::<u64>() * u64::from(count);
+    let of_a_part = u64::from(workgroup.lanes) * instructions * u64::from(part_k);
+    let products = units.rounds(workgroup, tiles * parts) * of_a_part;
+    let bytes = 2 * parts * Element::F32.bytes_of(u64::from(problem.m) * u64::from(problem.n));
+    let sums = bytes as f64 * OF_A_BYTE / f64::from(units.count) + OF_A_LAUNCH;
+    products as f64 + if parts > 1 { sums } else { 0.0 }
+}
+
+/// The first, which has the fewest parts, of those that are nearly as good as the best.
+fn fewest_of_the_best(divisions: Vec<Division>) -> Division {
+    let least = divisions.iter().map(|division| division.cost).fold(f64::INFINITY, f64::min);
+    let found = divisions.into_iter().find(|division| division.cost * (1.0 - WORTH) <= least);
+    found.expect("the best is one of them")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::matmul::Layout;
 
     #[test]
-    fn few_tiles_with_long_sums_are_split() {
-        assert_eq!(length(50257, 64), 50257, "enough tiles");
-        assert_eq!(length(1023, 4), 1023, "short sums");
-        assert_eq!(length(1024, 4), 512);
-        assert_eq!(length(50257, 24), 8384, "six parts");
-        assert_eq!(length(4096, 1), 512);
-        assert_eq!(length(4097, 1), 528, "a multiple of 16");
-        assert_eq!(length(1, 1), 1);
+    fn lengths_cover_k_and_keep_to_the_bytes() {
+        let lengths = |m, n, k| {
+            let problem = Problem { layout: Layout::Nn, m, n, k };
+            part_lengths(problem, Capabilities::portable())
+        };
+        assert_eq!(lengths(768, 768, 511), [511], "short sums");
+        assert_eq!(lengths(64, 64, 1030), [1030, 528, 352, 272], "multiples of 16");
+        assert_eq!(
+            lengths(4096, 768, 3072),
+            [3072, 1536, 1024, 768],
+            "five would take more bytes than the factors"
+        );
+        assert_eq!(lengths(1, 1, 1), [1]);
+        let small = Capabilities::portable().with_binding_bytes(3 * 4 * 64 * 64);
+        let problem = Problem { layout: Layout::Nn, m: 64, n: 62, k: 4096 };
+        assert_eq!(part_lengths(problem, small).len(), 3, "parts fit a binding, padding included");
+    }
+
+    #[test]
+    fn parts_must_be_worth_their_memory() {
+        let division = |part_k, cost| Division { tile: Tile::LARGE, part_k, cost };
+        let chosen = |costs: &[f64]| {
+            let divisions = costs.iter().zip(1..).map(|(cost, parts)| division(100 / parts, *cost));
+            fewest_of_the_best(divisions.collect()).part_k
+        };
+        assert_eq!(chosen(&[100.0, 98.0, 99.0]), 100);
+        assert_eq!(chosen(&[100.0, 96.0, 95.0]), 50);
+        assert_eq!(chosen(&[100.0, 120.0, 90.0]), 33);
     }
 }
