@@ -1,11 +1,11 @@
 // Sum over rows:   y (P, D) [+]= Σ over each block of `block` consecutive rows of x (N, D),   P = ceil(N / block)
 //
-// A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. An invocation
-// owns 4 columns of one block and adds its rows in ascending order, so results are the same from run to run.
+// A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. The rows of a block are
+// added in a fixed order (lib/reduce), so results are the same from run to run.
 // y is f32. x is f32 with `gradient` (it holds partials), otherwise it has the storage type.
 
 import package::lib::element::{Packed, load4};
-import package::lib::reduce::column_block;
+import package::lib::reduce::{ROW_STEP, column_block, down};
 import package::tile::LANES;
 
 struct Params {
@@ -27,15 +27,15 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let own = column_block(workgroup, lane, params.block, params.rows);
-    if (own.column4 >= params.y_stride4) {
-        return;
-    }
+    let own = column_block(workgroup, lane, params.block, params.rows, params.y_stride4);
     var sum = vec4<f32>(0.0);
-    for (var row = own.first; row < own.end; row++) {
+    for (var row = own.first; row < own.end; row += ROW_STEP) {
         sum += load_x(row * params.x_stride4 + own.column4);
     }
-    let at = workgroup.y * params.y_stride4 + own.column4;
-    @if(accumulate) { sum += y[at]; }
-    y[at] = sum;
+    sum = down(sum, lane);
+    if (own.is_writer) {
+        let at = workgroup.y * params.y_stride4 + own.column4;
+        @if(accumulate) { sum += y[at]; }
+        y[at] = sum;
+    }
 }

@@ -8,14 +8,14 @@
 //                                (ceil(N / ROWS), D) f32; column_sum reduces them
 //
 // One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
-// columns of one block of rows.
+// columns of one block of rows; otherwise the lanes of a workgroup share the rows.
 // Numerics: statistics and sums in f32, in a fixed order. The variance takes a second pass over x − mean: the
 // difference mean(x²) − mean(x)² would cancel where the mean is large.
 // Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{STEP, column_block, first_of, row_of, row_sum};
+import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
 
@@ -102,18 +102,19 @@ fn layer_norm_backward_weight(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let own = column_block(workgroup, lane, ROWS, params.rows);
-    if (own.column4 >= params.stride4) {
-        return;
-    }
+    let own = column_block(workgroup, lane, ROWS, params.rows, params.stride4);
     var w_sum = vec4<f32>(0.0);
     var b_sum = vec4<f32>(0.0);
-    for (var row = own.first; row < own.end; row++) {
+    for (var row = own.first; row < own.end; row += ROW_STEP) {
         let at = row * params.stride4 + own.column4;
         let gradient = load4(dy[at]);
         w_sum += gradient * (load4(x[at]) - mean[row]) * rstd[row];
         b_sum += gradient;
     }
-    w_partials[workgroup.y * params.stride4 + own.column4] = w_sum;
-    b_partials[workgroup.y * params.stride4 + own.column4] = b_sum;
+    w_sum = down(w_sum, lane);
+    b_sum = down(b_sum, lane);
+    if (own.is_writer) {
+        w_partials[workgroup.y * params.stride4 + own.column4] = w_sum;
+        b_partials[workgroup.y * params.stride4 + own.column4] = b_sum;
+    }
 }

@@ -10,13 +10,13 @@
 // Iteration: v = w / ‖w‖, w = Wᵀ (W v), after which ‖w‖ is at most the largest eigenvalue and never falls. A stack in several
 // parts takes a launch of what reads W for each. Everything but W, which has its storage type, is f32.
 // multiply, square_rows, normalise, fold_squares: one workgroup for each row or matrix; software tier: one invocation (lib/reduce). In
-// multiply_transposed an invocation owns 4 columns of one block. All sums have a fixed order.
+// multiply_transposed a workgroup owns 16 groups of 4 columns of one block, software tier: a lane one. All sums have a fixed order.
 // A matrix of zeros has vectors of zeros and the eigenvalue 0.
 
 import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
 import package::lib::philox::philox;
-import package::lib::reduce::{STEP, column_block, first_of, row_of, row_sum, row_sum4};
+import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum, row_sum4};
 import package::lib::row::keep_inside;
 import package::lib::squares::{SMALLEST, Squares, norm_of, squares_of};
 import package::lib::step_state::StepState;
@@ -135,16 +135,16 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
 @compute @workgroup_size(LANES)
 fn multiply_transposed(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let local = vec3<u32>(workgroup.x, workgroup.y % params.blocks, 0u);
-    let own = column_block(local, lane, params.block, params.rows);
+    let own = column_block(local, lane, params.block, params.rows, params.cols4);
     let start = workgroup.y / params.blocks * params.rows;
-    if (own.column4 >= params.cols4) {
-        return;
-    }
     var sum = vec4<f32>(0.0);
-    for (var row = start + own.first; row < start + own.end; row++) {
+    for (var row = start + own.first; row < start + own.end; row += ROW_STEP) {
         sum += u_in[params.first_row + row] * load4(matrix[row * params.cols4 + own.column4]);
     }
-    partials[(params.first_block + workgroup.y) * params.cols4 + own.column4] = sum;
+    sum = down(sum, lane);
+    if (own.is_writer) {
+        partials[(params.first_block + workgroup.y) * params.cols4 + own.column4] = sum;
+    }
 }
 
 @compute @workgroup_size(LANES)

@@ -5,8 +5,8 @@
 //
 //   qk_norm                   one invocation per token and head, v heads included
 //   qk_norm_backward          dy to dx in place on the packed gradient; one invocation per head, which no other touches
-//   qk_norm_backward_weight   one invocation per block of ROWS tokens and group of 4 columns of a head: partials
-//                             (ceil(N / ROWS), head_dim) f32, for q or for k, which column_sum reduces. Must run before
+//   qk_norm_backward_weight   sums each block of ROWS tokens, over their heads, into one row of partials
+//                             (ceil(N / ROWS), head_dim) f32, for q or for k, which column_sum reduces (lib/reduce). Must run before
 //                             qk_norm_backward, which overwrites dy
 //
 // Numerics: f32 statistics; sums in a fixed order.
@@ -14,6 +14,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::reduce::{ROW_STEP, column_block, down};
 import package::tile::{LANES, ROWS};
 
 struct Params {
@@ -112,17 +113,16 @@ fn qk_norm_backward_weight(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let column4 = workgroup.x * LANES + lane;
-    if (column4 >= params.head4) {
-        return;
-    }
-    let first = workgroup.y * ROWS;
+    let own = column_block(workgroup, lane, ROWS, params.tokens, params.head4);
     var sum = vec4<f32>(0.0);
-    for (var token = first; token < min(first + ROWS, params.tokens); token++) {
+    for (var token = own.first; token < own.end; token += ROW_STEP) {
         for (var head = params.first_head; head < params.first_head + params.head_count; head++) {
-            let at = token * params.stride4 + head * params.head4 + column4;
+            let at = token * params.stride4 + head * params.head4 + own.column4;
             sum += load4(dy[at]) * load4(x[at]) * rstd[token * params.rstd_stride + head];
         }
     }
-    partials[workgroup.y * params.head4 + column4] = sum;
+    sum = down(sum, lane);
+    if (own.is_writer) {
+        partials[workgroup.y * params.head4 + own.column4] = sum;
+    }
 }

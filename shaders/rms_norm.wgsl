@@ -8,13 +8,13 @@
 //                              column_sum reduces
 //
 // One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
-// columns of one block of rows.
+// columns of one block of rows; otherwise the lanes of a workgroup share the rows.
 // Numerics: statistics and sums in f32, in a fixed order: weight gradients are the same from run to run.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{STEP, column_block, first_of, row_of, row_sum};
+import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
 
@@ -93,14 +93,14 @@ fn rms_norm_backward_weight(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let own = column_block(workgroup, lane, ROWS, params.rows);
-    if (own.column4 >= params.cols4) {
-        return;
-    }
+    let own = column_block(workgroup, lane, ROWS, params.rows, params.cols4);
     var sum = vec4<f32>(0.0);
-    for (var row = own.first; row < own.end; row++) {
+    for (var row = own.first; row < own.end; row += ROW_STEP) {
         let value = load4(x[params.x_offset + row * params.x_stride + own.column4]);
         sum += load4(dy[row * params.cols4 + own.column4]) * value * rstd[row];
     }
-    partials[workgroup.y * params.cols4 + own.column4] = sum;
+    sum = down(sum, lane);
+    if (own.is_writer) {
+        partials[workgroup.y * params.cols4 + own.column4] = sum;
+    }
 }

@@ -100,14 +100,40 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
 @if(shared_tile || shuffled) fn first_of(lane: u32) -> u32 { return lane; }
 @if(!shared_tile && !shuffled) fn first_of(lane: u32) -> u32 { return 0u; }
 
-// The group of 4 columns that an invocation sums, over the rows first..end (exclusive).
+// Sums over the rows of a block, by 4 columns: an invocation adds the rows first, first + ROW_STEP, ... of the block, and `down`
+// adds what those with the same columns have. With `shared_tile` a workgroup has 16 groups of columns, 256 bytes of f32 in a
+// row, and its lanes share the rows; without it each lane has a group and adds all rows.
+@if(shared_tile) const ACROSS: u32 = 16u;
+@if(!shared_tile) const ACROSS: u32 = LANES;
+const ROW_STEP: u32 = LANES / ACROSS;
+
 struct ColumnBlock {
     column4: u32,
     first: u32,
-    end: u32,
+    end: u32, // exclusive; 0 past the last column
+    is_writer: bool, // whether the invocation gets the sum
 }
 
-fn column_block(workgroup: vec3<u32>, lane: u32, block: u32, rows: u32) -> ColumnBlock {
-    let first = workgroup.y * block;
-    return ColumnBlock(workgroup.x * LANES + lane, first, min(first + block, rows));
+fn column_block(workgroup: vec3<u32>, lane: u32, block: u32, rows: u32, columns4: u32) -> ColumnBlock {
+    let column4 = workgroup.x * ACROSS + lane % ACROSS;
+    let start = workgroup.y * block;
+    let end = select(0u, min(start + block, rows), column4 < columns4);
+    return ColumnBlock(column4, start + lane / ACROSS, end, lane < ACROSS && column4 < columns4);
 }
+
+// The sum for the lanes of the first row, in a fixed order.
+@if(shared_tile)
+fn down(value: vec4<f32>, lane: u32) -> vec4<f32> {
+    shared_sums[lane] = value;
+    for (var half = LANES / 2u; half >= ACROSS; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            shared_sums[lane] += shared_sums[lane + half];
+        }
+    }
+    let total = shared_sums[lane]; // of the first row, which its lanes have written themselves
+    workgroupBarrier(); // the next sum writes the same memory
+    return total;
+}
+
+@if(!shared_tile) fn down(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }

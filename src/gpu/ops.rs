@@ -100,6 +100,24 @@ pub(crate) fn shared_rows(
     (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
 }
 
+/// A kernel that sums each block of rows by groups of 4 columns, and its grid: a lane per group, or, where barriers are fast, a
+/// workgroup for 16 groups, whose lanes share the rows (`shaders/lib/reduce.wgsl`).
+#[track_caller]
+pub(crate) fn per_block(
+    rec: &Recorder,
+    file: &'static str,
+    entry: &'static str,
+    element: Element,
+    [columns4, blocks]: [u32; 2],
+) -> (Kernel, [u32; 3]) {
+    let kernel = Kernel::new(file, entry, element);
+    let (kernel, across) = match rec.capabilities().tier {
+        Tier::Software => (kernel.constant("LANES", LANES), LANES),
+        Tier::Portable => (kernel.constant("LANES", 256).condition(Condition::SharedTile, true), 16),
+    };
+    (kernel, [columns4.div_ceil(across), blocks, 1])
+}
+
 /// How the invocations of a workgroup that share a row reduce (`shaders/lib/reduce.wgsl`).
 pub(crate) fn sharing(capabilities: Capabilities) -> Condition {
     match (capabilities.tier, capabilities.lanes) {

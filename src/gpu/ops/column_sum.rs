@@ -1,11 +1,11 @@
 //! Sums over rows: the gradient of a bias, and the last step of every weight gradient that is summed over tokens.
 
-use super::LANES;
+use super::per_block;
 use crate::element::Element;
-use crate::kernels::{Condition, Kernel};
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation sums in the first launch.
+/// Rows that become one in the first launch.
 const BLOCK: u32 = 64;
 
 crate::params! {
@@ -35,11 +35,8 @@ pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
 
 #[track_caller]
 fn launch(rec: &mut Recorder, x: Tensor, y: Tensor, block: u32, gradient: bool, accumulate: bool) {
-    let kernel = Kernel::new("column_sum", "column_sum", x.element)
-        .constant("LANES", LANES)
-        .condition(Condition::Gradient, gradient)
-        .condition(Condition::Accumulate, accumulate);
+    let (kernel, grid) = per_block(rec, "column_sum", "column_sum", x.element, [y.stride4(), y.rows]);
+    let kernel = kernel.condition(Condition::Gradient, gradient).condition(Condition::Accumulate, accumulate);
     let params = Params { rows: x.rows, block, x_stride4: x.stride4(), y_stride4: y.stride4() };
-    let grid = [y.stride4().div_ceil(LANES), y.rows, 1];
     rec.dispatch(kernel, &[x.bind("x", x.element), y.bind("y", Element::F32)], &params, grid);
 }

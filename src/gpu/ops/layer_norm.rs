@@ -1,12 +1,12 @@
 //! Layer normalisation (Ba, Kiros and Hinton, 2016).
 
 use super::column_sum::fold_partials;
-use super::{LANES, few_or_many_rows, per_row};
+use super::{few_or_many_rows, per_block, per_row};
 use crate::element::Element;
-use crate::kernels::{Condition, Kernel};
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation of the weight gradient sums.
+/// Rows that the weight gradient sums in its first launch.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -103,8 +103,8 @@ pub fn layer_norm_backward_weight(
     let LayerNormSaved { x, mean, rstd, .. } = saved;
     let blocks = x.rows.div_ceil(ROWS);
     let [w_partials, b_partials] = [0; 2].map(|_| rec.tensor("partials", blocks, x.cols, Element::F32));
-    let kernel = Kernel::new("layer_norm", "layer_norm_backward_weight", x.element);
-    let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+    let size = [x.stride4(), blocks];
+    let (kernel, grid) = per_block(rec, "layer_norm", "layer_norm_backward_weight", x.element, size);
     let bindings = [
         x.bind("x", x.element),
         dy.bind("dy", x.element),
@@ -113,7 +113,7 @@ pub fn layer_norm_backward_weight(
         w_partials.bind("w_partials", Element::F32),
         b_partials.bind("b_partials", Element::F32),
     ];
-    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
+    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(x, 0.0), grid);
     fold_partials(rec, w_partials, dw);
     fold_partials(rec, b_partials, db);
 }

@@ -1,9 +1,8 @@
 //! The largest eigenvalue of WᵀW and the sum of squares of W, of which the stable rank follows.
 
 use super::step_state::StepState;
-use super::{LANES, per_item, per_row};
+use super::{per_block, per_item, per_row};
 use crate::element::Element;
-use crate::kernels::Kernel;
 use crate::record::{Binding, Recorder, State, Tensor};
 
 /// Blocks into which the rows of a matrix are divided at most, whose partial sums one workgroup adds.
@@ -166,13 +165,13 @@ impl<'a> Stack<'a> {
         for part in self.parts {
             let (rows, blocks) = self.blocks(part);
             let all_blocks = part.rows / rows * blocks;
-            let kernel = Kernel::new(FILE, "multiply_transposed", part.element).constant("LANES", LANES);
+            let size = [params.cols4, all_blocks];
+            let (kernel, grid) = per_block(rec, FILE, "multiply_transposed", part.element, size);
             let bindings = [
                 part.bind("matrix", part.element),
                 u.bind("u_in", Element::F32),
                 partials.bind("partials", Element::F32),
             ];
-            let grid = [params.cols4.div_ceil(LANES), all_blocks, 1];
             rec.dispatch(kernel, &bindings, &Params { rows, blocks, ..params }, grid);
             params.first_row += part.rows;
             params.first_block += all_blocks;

@@ -2,12 +2,12 @@
 
 use super::column_sum::fold_partials;
 use super::heads::HeadLayout;
-use super::{LANES, per_item};
+use super::{per_block, per_item};
 use crate::element::Element;
 use crate::kernels::Kernel;
 use crate::record::{Recorder, Tensor};
 
-/// Tokens that one invocation of the weight gradient sums.
+/// Tokens that the weight gradient sums in its first launch.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -87,8 +87,8 @@ pub fn qk_norm_backward_weight(
         let Some(dw) = dw else { continue };
         let blocks = x.rows.div_ceil(ROWS);
         let partials = rec.tensor("partials", blocks, layout.head_dim, Element::F32);
-        let kernel = Kernel::new("qk_norm", "qk_norm_backward_weight", x.element);
-        let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+        let size = [partials.stride4(), blocks];
+        let (kernel, grid) = per_block(rec, "qk_norm", "qk_norm_backward_weight", x.element, size);
         let params = Params { first_head, head_count, ..params(saved, layout, 0.0) };
         let bindings = [
             x.bind("x", x.element),
@@ -96,7 +96,7 @@ pub fn qk_norm_backward_weight(
             rstd.bind("rstd", Element::F32),
             partials.bind("partials", Element::F32),
         ];
-        rec.dispatch(kernel, &bindings, &params, [partials.stride4().div_ceil(LANES), blocks, 1]);
+        rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &params, grid);
         fold_partials(rec, partials, dw);
     }
 }

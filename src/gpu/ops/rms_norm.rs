@@ -1,12 +1,12 @@
 //! Root mean square normalisation (Zhang and Sennrich, 2019).
 
 use super::column_sum::fold_partials;
-use super::{LANES, few_or_many_rows, per_row};
+use super::{few_or_many_rows, per_block, per_row};
 use crate::element::{Element, stride_of};
-use crate::kernels::{Condition, Kernel};
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation of the weight gradient sums.
+/// Rows that the weight gradient sums in its first launch.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -100,16 +100,16 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     assert!(dw.element == Element::F32, "gradients of parameters must be f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
-    let kernel = Kernel::new("rms_norm", "rms_norm_backward_weight", x.element);
-    let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+    let params = Params::new(x, 0.0);
+    let size = [params.cols4, blocks];
+    let (kernel, grid) = per_block(rec, "rms_norm", "rms_norm_backward_weight", x.element, size);
     let bindings = [
         x.bind_with_offset("x", x.element),
         dy.bind("dy", x.element),
         rstd.bind("rstd", Element::F32),
         partials.bind("partials", Element::F32),
     ];
-    let params = Params::new(x, 0.0);
-    rec.dispatch(kernel, &bindings, &params, [params.cols4.div_ceil(LANES), blocks, 1]);
+    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &params, grid);
     fold_partials(rec, partials, dw);
 }
 
