@@ -24,6 +24,7 @@ mod work;
 pub use ranks::RankForecast;
 pub use step_time::{Machine, StepTime};
 pub use traffic::{Traffic, TrafficKind, traffic};
+pub use work::launch_flops;
 
 use super::finished::{EvaluationReadback, StepReadback};
 use super::initial::start_bytes;

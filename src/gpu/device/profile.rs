@@ -16,6 +16,13 @@ pub struct DispatchTime {
     pub time: Duration,
 }
 
+impl std::fmt::Display for DispatchTime {
+    /// Path, kernel and microseconds, between tabs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\t{}\t{:.3}", self.path, self.kernel, 1e6 * self.time.as_secs_f64())
+    }
+}
+
 /// Timestamp pairs per query set; WebGPU allows 4096 queries.
 const PAIRS: usize = 2048;
 

@@ -12,6 +12,8 @@ pub struct Variable {
     pub index: u32,
     /// How the entry point accesses it.
     pub access: Access,
+    /// Whether it reads what is bound: an output is often written alone.
+    pub is_read: bool,
     /// The variable in the module of [`Composed`](super::Composed).
     pub handle: Handle<GlobalVariable>,
 }
@@ -40,14 +42,16 @@ impl Variable {
     /// The bound variables of `module` that an entry point uses, sorted by index.
     pub(super) fn used(module: &Module, usage: &naga::valid::FunctionInfo) -> Vec<Self> {
         let used = module.global_variables.iter().filter(|(handle, _)| !usage[*handle].is_empty());
-        let mut variables: Vec<Self> = used.filter_map(|(handle, global)| Self::of(handle, global)).collect();
+        let is_read = |handle: Handle<GlobalVariable>| usage[handle].contains(naga::valid::GlobalUse::READ);
+        let variable = |(handle, global)| Self::of(handle, global, is_read(handle));
+        let mut variables: Vec<Self> = used.filter_map(variable).collect();
         variables.sort_by_key(|variable| variable.index);
         variables
     }
 
-    fn of(handle: Handle<GlobalVariable>, global: &GlobalVariable) -> Option<Self> {
+    fn of(handle: Handle<GlobalVariable>, global: &GlobalVariable, is_read: bool) -> Option<Self> {
         let (index, access) = (global.binding.as_ref()?.binding, access(global.space)?);
-        Some(Self { name: declared_name(global.name.as_deref()?), index, access, handle })
+        Some(Self { name: declared_name(global.name.as_deref()?), index, access, is_read, handle })
     }
 }
 

@@ -1,14 +1,21 @@
-//! How much of a recording's work each launch does.
+//! The work of each launch of a recording.
 
 use crate::model::config::ModelConfig;
 use crate::model::count;
-use crate::record::Dispatch;
+use crate::record::{Dispatch, Recording};
 use crate::train::recordings::Recordings;
 
-/// Which share of the time of a micro-batch each launch takes: by the floating-point operations of matrix products and of
-/// attention, beside which those of the others count for nothing. Products of experts count with the rows that there are if all
-/// experts are chosen equally often, not with those that there is room for.
+/// Which share of the time of a micro-batch each launch takes, by its operations.
 pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
+    let flops = launch_flops(recordings, &recordings.micro_step);
+    let all = flops.iter().sum::<f64>().max(1.0);
+    flops.into_iter().map(|one| one / all).collect()
+}
+
+/// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention, beside which those of the
+/// others count for nothing. Products of experts count with the rows that there are if all experts are chosen equally often, not
+/// with those that there is room for.
+pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> {
     let tokens = recordings.tensors.batch.tokens.cols;
     let mixture = recordings.model.mixture.as_ref();
     let rows = mixture.map_or(0, |mixture| mixture.placement(tokens, false).rows());
@@ -17,9 +24,7 @@ pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
         "matmul" => product(launch, rows, local as u32),
         entry => attention(&recordings.model, entry) * f64::from(tokens),
     };
-    let flops: Vec<f64> = recordings.micro_step.dispatches.iter().map(flops).collect();
-    let all = flops.iter().sum::<f64>().max(1.0);
-    flops.into_iter().map(|one| one / all).collect()
+    recording.dispatches.iter().map(flops).collect()
 }
 
 /// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`.

@@ -1,0 +1,78 @@
+//! How long a launch takes on a GPU.
+
+use crate::kernel::{Loop, Shader};
+use gristmill::kernels::PublishedGpu;
+
+/// A launch, or several alike.
+pub struct Work<'a> {
+    pub shader: &'a Shader,
+    pub flops: f64,
+    pub bytes: f64,
+    pub workgroups: u64,
+}
+
+/// The seconds of a launch.
+#[derive(Clone, Copy)]
+pub struct Time {
+    /// Multiply-adds, were all slots in use.
+    pub compute: f64,
+    /// Reading and writing, at the rate of the memory.
+    pub memory: f64,
+    /// What it takes longer because slots are empty, or because too few loads are under way.
+    pub idle: f64,
+    /// Share of the units' time that its workgroups fill.
+    pub share: f64,
+}
+
+/// Seconds between launches: wgpu puts a barrier before nearly each of them.
+pub const LAUNCH: f64 = 5e-6;
+
+/// Seconds until a load from memory has arrived, and the bytes that a lane has asked for meanwhile.
+const LATENCY: f64 = 0.6e-6;
+const LOAD: f64 = 16.0;
+
+/// Bytes of workgroup memory that a unit reads in a clock.
+const SHARED_BYTES: f64 = 128.0;
+
+/// FLOP/s of a core of Apple's from M2 Pro on, of which no peak is published: 128 lanes at 1.38 GHz.
+const UNPUBLISHED: f64 = 0.353e12;
+
+impl Time {
+    pub fn of(work: &Work<'_>, gpu: &PublishedGpu) -> Self {
+        let slots = gpu.units.slots(work.shader.workgroup);
+        let share = gpu.units.share(work.shader.workgroup, work.workgroups);
+        let compute = work.flops / 2.0 * cycles(work.shader.inner, gpu) / cycles_per_second(gpu);
+        let memory = work.bytes / gpu.memory_bytes;
+        let lanes = work.workgroups.min(slots) as f64 * f64::from(work.shader.workgroup.lanes);
+        let latency = work.bytes / (lanes * LOAD / LATENCY);
+        let busy = (compute / share).max(memory).max(latency);
+        Self { compute, memory, idle: busy - compute.max(memory), share }
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.compute.max(self.memory) + self.idle + LAUNCH
+    }
+
+    /// What most of its time goes to.
+    pub fn bound(&self) -> &'static str {
+        let parts = [(self.idle, "idle"), (LAUNCH, "launch"), (self.compute.max(self.memory), "")];
+        match parts.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b)) {
+            Some((_, "")) if self.compute > self.memory => "compute",
+            Some((_, "")) => "memory",
+            Some((_, name)) => name,
+            None => "",
+        }
+    }
+}
+
+/// Cycles that a unit takes for a multiply-add of one lane.
+fn cycles(inner: Loop, gpu: &PublishedGpu) -> f64 {
+    let issuing = inner.instructions / f64::from(gpu.issued);
+    issuing.max(inner.shared_bytes / SHARED_BYTES)
+}
+
+/// Those of all units together.
+fn cycles_per_second(gpu: &PublishedGpu) -> f64 {
+    let flops = gpu.flops.unwrap_or(UNPUBLISHED * f64::from(gpu.units.count));
+    flops / (2.0 * f64::from(gpu.multiply_adds))
+}
