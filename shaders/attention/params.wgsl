@@ -34,6 +34,8 @@ struct Params {
     seed_high: u32,
     threshold: u32,
     factor: f32,
+    d4: u32, // D4 and V4 again, for loops that compilers would unroll into more registers than there are if they knew their length
+    v4: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -233,6 +233,17 @@ fn attention_at_the_sizes_of_a_gpu() {
             dropout: 0.25,
             ..BASE
         },
+        // One token less than a block, as many, one more; tiles of 64 and 128, whole and in part, of which the last has one step.
+        Row { batch: 1, tokens: 63, heads: (1, 1), dims: (40, 48), element: F16, ..BASE },
+        Row { batch: 1, tokens: 64, heads: (1, 1), dims: (64, 64), causal: false, ..BASE },
+        Row { batch: 2, tokens: 65, heads: (1, 1), dims: (64, 64), element: Bf16, ..BASE },
+        Row { batch: 1, tokens: 97, heads: (3, 1), dims: (64, 64), dropout: 0.25, ..BASE },
+        Row { batch: 1, tokens: 161, heads: (1, 1), dims: (96, 80), causal: false, ..BASE },
+        Row { batch: 1, tokens: 257, heads: (2, 1), dims: (16, 128), ..BASE },
+        // The widest heads, whose groups are the widest.
+        Row { batch: 1, tokens: 129, heads: (1, 1), dims: (256, 256), ..BASE },
+        Row { tokens: 70, heads: (2, 1), dims: (160, 164), causal: false, element: Bf16, ..BASE },
+        Row { dims: (256, 256), alibi: true, batch: 1, ..EVERYTHING },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
         Row { batch: 1, tokens: 2000, heads: (2, 1), dims: (4, 4), alibi: true, ..BASE },
     ] {

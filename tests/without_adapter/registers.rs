@@ -65,7 +65,7 @@ fn large_products() -> impl Iterator<Item = Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    // The last two are DeepSeek's latent attention.
+    // 192 and 128 are DeepSeek's latent attention.
     let sizes = [
         ([64; 2], F32),
         ([64; 2], F16),
@@ -73,6 +73,8 @@ fn kernels() -> Vec<Kernel> {
         ([128; 2], Bf16),
         ([192, 128], F32),
         ([192, 128], Bf16),
+        ([256; 2], F32),
+        ([256; 2], Bf16),
     ];
     let attention =
         sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(conversions);

@@ -2,35 +2,33 @@
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
-// A workgroup owns 32 keys of one key head and walks the heads of the group and their queries, 32 at a time
+// A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
 // (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, with p and with ds as weights. A
 // fixed order of summation and no atomics.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::params::params;
-import package::attention::portable::gradient_staging::{stage_gradient_columns, value_gradient_scores};
+import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
-import package::attention::portable::staging::{query_key_scores, stage_columns};
-import package::attention::portable::tiles::{BLOCK, GROUPS, LANES, PORTION, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_portion, place_of, put_weights, row_of, weight_of};
+import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, Sums, TILE, place_of, put_weights};
+import package::attention::portable::tiles::{row_of_share, sum_of, weight_of};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 @if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
 
-const K_PARTS: u32 = (D4 + WIDTH - 1u) / WIDTH; // column chunks of dk
-const V_PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH;
+const K_COLUMNS: u32 = (D4 + WIDTH - 1u) / WIDTH; // vec4s of a row of dk that an invocation sums
+const V_COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH;
 
-var<private> dk: array<Quad, K_PARTS>;
-var<private> dv: array<Quad, V_PARTS>;
-// One past the last query that sees each of the 4 keys of a group.
-@if(windowed || segmented) var<workgroup> ends_of: array<vec4<u32>, GROUPS>;
+var<private> dk: Sums;
+var<private> dv: Sums;
 
 // A head of queries in one sequence: the first row of the sequence, and where its columns start in qkv and dout.
 struct Head {
@@ -50,11 +48,6 @@ fn attention_backward_kv(
     let sequence = workgroup.z * params.tokens;
     let block = workgroup.x * BLOCK;
     let key = block + 4u * place.group;
-    @if(windowed || segmented) {
-        if (place.column == 0u) {
-            ends_of[place.group] = ends_seen(sequence, key);
-        }
-    }
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
 
@@ -82,69 +75,49 @@ fn attention_backward_kv(
 // Adds the contribution of the queries tile..end (exclusive) of one tile.
 fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
     let key = block + 4u * place.group;
-    let first = tile + SHARE * place.column;
+    let first = tile + row_of_share(place, 0u); // the queries of an invocation follow each other
     @if(dropout) let kept = kept_of_keys((head.sequence + first) * params.heads + head.index, first, end, key);
     // dp waits in the memory of the weights: the registers of Intel's GPUs do not hold it beside the other scores and the
     // sums at a head size of 128.
-    let dp = value_gradient_scores(lane, place, values, block, head.gradients, tile);
-    for (var j = 0u; j < SHARE; j++) {
-        put_weights(place, j, dp[j]);
-    }
-    let s = query_key_scores(lane, place, keys, block, head.queries, tile);
+    put_weights(place, value_gradient_scores(lane, place, values, block, head.gradients, tile), 0u);
+    let s = query_key_scores(lane, place, keys, block, head.queries, tile, params.d4);
 
+    var p: array<vec4<f32>, SHARE>;
     var ds: array<vec4<f32>, SHARE>;
+    @if(windowed || segmented) let ends_of = ends_seen(head.sequence, key);
+    @if(!windowed && !segmented) let ends_of = vec4<u32>(params.tokens);
     for (var j = 0u; j < SHARE; j++) {
-        let row = head.sequence + min(first + j, params.tokens - 1u);
+        let query = first + j;
+        let row = head.sequence + min(query, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
         @if(alibi) {
             // A slope kept from head to head, or a vector of keys, costs the registers that Intel's GPUs lack at a head size of 128.
             let slope = alibi_slope(head.index, params.heads);
-            score -= slope * (f32(i32(first + j) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
+            score -= slope * (f32(i32(query) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
         }
-        var p = select(vec4<f32>(), exp2(score), sees(place, first + j, key));
+        p[j] = select(vec4<f32>(), exp2(score), sees(query, key, ends_of));
         var weighted = weight_of(place, j);
         @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), is_kept_query(kept, j));
         @if(dropout) { weighted *= mask; }
-        ds[j] = p * (weighted - delta[row * params.delta_stride + head.index]);
-        @if(dropout) { p *= mask; }
-        put_weights(place, j, p);
+        ds[j] = p[j] * (weighted - delta[row * params.delta_stride + head.index]);
+        @if(dropout) { p[j] *= mask; }
     }
-    for (var part = 0u; part < V_PARTS; part++) {
-        for (var skipped = 0u; skipped < TILE; skipped += PORTION) {
-            let first = tile + skipped;
-            workgroupBarrier();
-            stage_gradient_columns(lane, head.gradients, first, part * WIDTH);
-            workgroupBarrier();
-            dv[part] = add_portion(dv[part], place, skipped, first, min(first + PORTION, end));
-        }
-    }
-    workgroupBarrier(); // all have read the weights p
-    for (var j = 0u; j < SHARE; j++) {
-        put_weights(place, j, ds[j]);
-    }
-    for (var part = 0u; part < K_PARTS; part++) {
-        for (var skipped = 0u; skipped < TILE; skipped += PORTION) {
-            let first = tile + skipped;
-            workgroupBarrier();
-            stage_columns(lane, head.queries, first, part * WIDTH, D4);
-            workgroupBarrier();
-            dk[part] = add_portion(dk[part], place, skipped, first, min(first + PORTION, end));
-        }
-    }
+    put_weights(place, p, 0u);
+    dv = add_gradient_rows(dv, lane, place, head.gradients, tile, end, V_COLUMNS);
+    put_weights(place, ds, 0u);
+    dk = add_rows(dk, lane, place, head.queries, tile, end, D4, K_COLUMNS);
 }
 
-// Whether `query` sees each of the 4 keys from `key` on.
+// Whether `query` sees each of the 4 keys from `key` on, which are not seen from `ends` on.
 @if(!causal)
-fn sees(place: Place, query: u32, key: u32) -> vec4<bool> {
-    return vec4<bool>(query < params.tokens);
+fn sees(query: u32, key: u32, ends: vec4<u32>) -> vec4<bool> {
+    return vec4<u32>(query) < ends;
 }
 
 @if(causal)
-fn sees(place: Place, query: u32, key: u32) -> vec4<bool> {
-    let seen = key + vec4<u32>(0u, 1u, 2u, 3u) <= vec4<u32>(query);
-    @if(windowed || segmented) { return seen & (vec4<u32>(query) < ends_of[place.group]); }
-    @if(!windowed && !segmented) { return seen & vec4<bool>(query < params.tokens); }
+fn sees(query: u32, key: u32, ends: vec4<u32>) -> vec4<bool> {
+    return (key + vec4<u32>(0u, 1u, 2u, 3u) <= vec4<u32>(query)) & (vec4<u32>(query) < ends);
 }
 
 // One past the last query that sees each of the 4 keys from `key` on.
@@ -168,16 +141,16 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
 
 // Writes key r of the invocation and its value to the columns of `dqkv` that start at k_at and v_at.
 fn write_row(place: Place, k_at: u32, v_at: u32, r: u32) {
-    for (var part = 0u; part < K_PARTS; part++) {
-        let column = part * WIDTH + place.column;
+    for (var i = 0u; i < K_COLUMNS; i++) {
+        let column = place.column + i * WIDTH;
         if (column < D4) {
-            dqkv[k_at + column] = store4(params.scale * row_of(dk[part], r));
+            dqkv[k_at + column] = store4(params.scale * sum_of(dk, i, r));
         }
     }
-    for (var part = 0u; part < V_PARTS; part++) {
-        let column = part * WIDTH + place.column;
+    for (var i = 0u; i < V_COLUMNS; i++) {
+        let column = place.column + i * WIDTH;
         if (column < V4) {
-            dqkv[v_at + column] = store4(row_of(dv[part], r));
+            dqkv[v_at + column] = store4(sum_of(dv, i, r));
         }
     }
 }

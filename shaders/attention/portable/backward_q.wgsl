@@ -2,7 +2,7 @@
 //
 //   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
 //
-// A workgroup owns 32 queries of one head and walks the keys 32 at a time (attention/portable/tiles.wgsl): two tiles of
+// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/portable/tiles.wgsl): two tiles of
 // scores, q·k and dout·v, give the weights ds of the sum. delta is stored for backward_kv.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
@@ -12,22 +12,21 @@ import package::attention::params::params;
 import package::attention::portable::gradient_staging::{dout, gradient_value_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::staging::{query_key_scores, stage_columns};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_weighted, group_sum, place_of, put_weights, row_of};
+import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, Sums, TILE, columns_of, group_sum, place_of};
+import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, weight_of};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
-const PARTS: u32 = (D4 + WIDTH - 1u) / WIDTH; // column chunks of dq
+const COLUMNS: u32 = (D4 + WIDTH - 1u) / WIDTH; // vec4s of a row of dq that an invocation sums
 
-var<private> dq: array<Quad, PARTS>;
 var<private> lse_of: vec4<f32>; // times log2 e
 var<private> delta_of: vec4<f32>;
 
@@ -52,21 +51,18 @@ fn attention_backward_q(
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
     let end = keys_end(block);
+    var dq: Sums;
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        let s = query_key_scores(lane, place, queries, block, keys, tile);
+        // They wait in the memory of the weights while the other scores are computed, which saves registers.
+        put_weights(place, query_key_scores(lane, place, queries, block, keys, tile, params.d4), 0u);
         let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
-        weigh(s, dp, place, (sequence + token) * params.heads + head, token, tile);
-        for (var part = 0u; part < PARTS; part++) {
-            workgroupBarrier();
-            stage_columns(lane, keys, tile, part * WIDTH, D4);
-            workgroupBarrier();
-            dq[part] = add_weighted(dq[part], place, tile, min(tile + TILE, end));
-        }
+        weigh(dp, place, (sequence + token) * params.heads + head, token, tile);
+        dq = add_rows(dq, lane, place, keys, tile, end, D4, COLUMNS);
     }
 
     for (var r = 0u; r < 4u; r++) {
         if (token + r < params.tokens) {
-            write_row(place, sequence + token + r, head, r);
+            write_row(dq, place, sequence + token + r, head, r);
         }
     }
 }
@@ -83,37 +79,32 @@ fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
         }
         lse_of[r] = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
     }
-    delta_of = group_sum(part, place);
+    delta_of = group_sum(part, place, WIDTH);
 }
 
-// Publishes ds; `index` numbers the first of the 4 queries and the head, for dropout.
-fn weigh(
-    s: array<vec4<f32>, SHARE>,
-    dp: array<vec4<f32>, SHARE>,
-    place: Place,
-    index: u32,
-    token: u32,
-    tile: u32,
-) {
-    let first = tile + SHARE * place.column;
-    @if(dropout) let kept = kept_of_queries(index, token, first);
+// Turns the published scores into the weights ds; `index` numbers the first of the 4 queries and the head, for dropout.
+fn weigh(dp: array<vec4<f32>, SHARE>, place: Place, index: u32, token: u32, tile: u32) {
+    var ds: array<vec4<f32>, SHARE>;
+    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place, 0u));
     for (var j = 0u; j < SHARE; j++) {
-        var score = (params.scale * LOG2_E) * s[j] - lse_of;
-        @if(alibi) { score += slope * (f32(first + j) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
-        let p = select(vec4<f32>(), exp2(score), is_seen(token, first + j));
+        let key = tile + row_of_share(place, j);
+        var score = (params.scale * LOG2_E) * weight_of(place, j) - lse_of;
+        @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
+        let p = select(vec4<f32>(), exp2(score), is_seen(token, key));
         var weighted = dp[j];
         @if(dropout) { weighted = select(vec4<f32>(), params.factor * weighted, is_kept_key(kept, j)); }
-        put_weights(place, j, p * (weighted - delta_of));
+        ds[j] = p * (weighted - delta_of);
     }
+    put_weights(place, ds, 0u);
 }
 
 // Writes query r of the invocation; `row` is its row of `dqkv`.
-fn write_row(place: Place, row: u32, head: u32, r: u32) {
+fn write_row(dq: Sums, place: Place, row: u32, head: u32, r: u32) {
     let at = params.dqkv_offset + row * params.dqkv_stride + head * D4;
-    for (var part = 0u; part < PARTS; part++) {
-        let column = part * WIDTH + place.column;
+    for (var i = 0u; i < COLUMNS; i++) {
+        let column = place.column + i * WIDTH;
         if (column < D4) {
-            dqkv[at + column] = store4(params.scale * row_of(dq[part], r));
+            dqkv[at + column] = store4(params.scale * sum_of(dq, i, r));
         }
     }
     // The last head also clears the padding of the row of delta.

@@ -2,7 +2,7 @@
 //
 //   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
-// A workgroup owns 32 queries of one head and walks the keys 32 at a time (attention/portable/tiles.wgsl). Each
+// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/portable/tiles.wgsl). Each
 // invocation keeps the running maximum of its 4 queries and its own part of their sums of weights, which are added up
 // over the group at the end.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
@@ -13,21 +13,20 @@ import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::staging::{query_key_scores, stage_columns};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_weighted, group_max, group_sum, place_of, put_weights, row_of};
+import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, STEP, Sums, TILE};
+import package::attention::portable::tiles::{columns_of, group_max, group_sum, place_of, put_weights, row_of_share, sum_of};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
 @if(logits) @group(0) @binding(9) var<storage, read_write> logits: array<f32>; // laid out as lse
 
-const PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH; // column chunks of the sums
+const COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH; // vec4s of a row that an invocation sums
 
-var<private> sums: array<Quad, PARTS>; // Σ p v, to be divided by `total`
 var<private> highest: vec4<f32>;
 var<private> total: vec4<f32>; // Σ p over this invocation's keys
 var<private> decay: vec4<f32>; // rescales the sums to the new maximum
@@ -49,59 +48,67 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
     let end = keys_end(block);
+    // With 8 walked rows an invocation has no register left in which to hide the width (nor is a head so short that it must).
+    let width = select(params.d4, D4, SHARE == 8u);
+    var sums: Sums; // Σ p v, to be divided by `total`
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        var scores = query_key_scores(lane, place, queries, block, keys, tile);
-        weigh(&scores, place, (sequence + token) * params.heads + head, token, tile);
-        for (var part = 0u; part < PARTS; part++) {
-            workgroupBarrier();
-            stage_columns(lane, values, tile, part * WIDTH, V4);
-            workgroupBarrier();
-            sums[part] = add_weighted(decayed(sums[part]), place, tile, min(tile + TILE, end));
+        var p = query_key_scores(lane, place, queries, block, keys, tile, width);
+        weigh(&p, place, (sequence + token) * params.heads + head, token, tile);
+        sums = decayed(sums);
+        put_weights(place, p, 0u);
+        sums = add_rows(sums, lane, place, values, tile, end, V4, COLUMNS);
+        if (TILE > STEP && tile + STEP < end) {
+            put_weights(place, p, SHARE - PART);
+            sums = add_rows(sums, lane, place, values, tile + STEP, end, V4, COLUMNS);
         }
     }
 
-    total = group_sum(total, place);
+    total = group_sum(total, place, columns_of(params.tokens));
     for (var r = 0u; r < 4u; r++) {
         if (token + r < params.tokens) {
-            write_row(place, sequence + token + r, head, r);
+            write_row(sums, place, sequence + token + r, head, r);
         }
     }
 }
 
-// One step of the online softmax: turns scores into weights and publishes them. `index` numbers the first of the 4
-// queries and the head, for dropout.
+// One step of the online softmax: turns scores into weights. `index` numbers the first of the 4 queries and the head, for
+// dropout.
 fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u32, token: u32, tile: u32) {
-    let first = tile + SHARE * place.column;
     var top = highest;
     for (var j = 0u; j < SHARE; j++) {
+        let key = tile + row_of_share(place, j);
         var score = params.scale * (*scores)[j];
-        @if(alibi) { score += slope * (f32(first + j) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
-        (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, first + j));
+        @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
+        (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, key));
         top = max(top, (*scores)[j]);
     }
-    top = group_max(top, place);
+    top = group_max(top, place, columns_of(params.tokens - tile));
     decay = exp2(highest - top);
     highest = top;
     total *= decay;
-    @if(dropout) let kept = kept_of_queries(index, token, first);
+    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place, 0u));
     for (var j = 0u; j < SHARE; j++) {
-        var p = exp2((*scores)[j] - top);
+        let p = exp2((*scores)[j] - top);
         total += p;
-        @if(dropout) { p = select(vec4<f32>(), p, is_kept_key(kept, j)); }
-        put_weights(place, j, p);
+        (*scores)[j] = p;
+        @if(dropout) { (*scores)[j] = select(vec4<f32>(), p, is_kept_key(kept, j)); }
     }
 }
 
-fn decayed(quad: Quad) -> Quad {
+fn decayed(sums: Sums) -> Sums {
+    return Sums(decayed_quad(sums.a), decayed_quad(sums.b), decayed_quad(sums.c), decayed_quad(sums.d));
+}
+
+fn decayed_quad(quad: Quad) -> Quad {
     return Quad(quad.x * decay.x, quad.y * decay.y, quad.z * decay.z, quad.w * decay.w);
 }
 
 // Writes query r of the invocation; `row` is its row of `out`.
-fn write_row(place: Place, row: u32, head: u32, r: u32) {
+fn write_row(sums: Sums, place: Place, row: u32, head: u32, r: u32) {
     let at = params.out_offset + row * params.out_stride + head * V4;
-    for (var part = 0u; part < PARTS; part++) {
-        let column = part * WIDTH + place.column;
-        var sum = row_of(sums[part], r);
+    for (var i = 0u; i < COLUMNS; i++) {
+        let column = place.column + i * WIDTH;
+        var sum = sum_of(sums, i, r);
         @if(dropout) { sum *= params.factor; }
         if (column < V4) {
             out[at + column] = store4(sum / total[r]);

@@ -2,11 +2,13 @@
 // for the sums; as attention/portable/staging.wgsl, whose loops cannot serve here because WGSL functions take no storage
 // buffers.
 
-import package::attention::params::{params, qkv};
-import package::attention::portable::tiles::{BLOCK, LANES, PORTION, Place, SHARE, add_scores};
-import package::attention::portable::tiles::{owned_slot, staged, sum_slot, walked_slot};
+import package::attention::params::params;
+import package::attention::portable::staging::{ROUND, stage_owned, stage_walked};
+import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, STEP, Sums, TILE};
+import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
+import package::attention::portable::tiles::{walked_row, walked_slot};
 import package::lib::element::{Packed, load4};
-import package::tile::{CHUNK, V4, WIDTH};
+import package::tile::{SHARE, V4, WIDTH};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 
@@ -20,12 +22,12 @@ fn gradient_value_scores(
     tile: u32,
 ) -> array<vec4<f32>, SHARE> {
     var scores: array<vec4<f32>, SHARE>;
-    for (var c = 0u; c < V4; c += CHUNK) {
-        let width = min(CHUNK, V4 - c);
+    for (var c = 0u; c < params.v4; c += CHUNK) {
+        stage_owned_gradients(lane, gradients, block, c);
+        stage_walked(lane, values, tile, c, V4);
         workgroupBarrier();
-        stage_owned_gradients(lane, gradients + c, block, values + c, tile, width);
+        scores = add_scores(scores, place, min(CHUNK, params.v4 - c));
         workgroupBarrier();
-        scores = add_scores(scores, place, width);
     }
     return scores;
 }
@@ -40,49 +42,57 @@ fn value_gradient_scores(
     tile: u32,
 ) -> array<vec4<f32>, SHARE> {
     var scores: array<vec4<f32>, SHARE>;
-    for (var c = 0u; c < V4; c += CHUNK) {
-        let width = min(CHUNK, V4 - c);
+    for (var c = 0u; c < params.v4; c += CHUNK) {
+        stage_owned(lane, values, block, c, V4);
+        stage_walked_gradients(lane, gradients, tile, c);
         workgroupBarrier();
-        stage_walked_gradients(lane, values + c, block, gradients + c, tile, width);
+        scores = add_scores(scores, place, min(CHUNK, params.v4 - c));
         workgroupBarrier();
-        scores = add_scores(scores, place, width);
     }
     return scores;
 }
 
-fn stage_owned_gradients(lane: u32, gradients: u32, block: u32, values: u32, tile: u32, width: u32) {
-    let last = params.tokens - 1u;
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = i / CHUNK;
-        let c = i % CHUNK;
-        if (c < width) {
-            staged[owned_slot(row, c)] = load4(dout[gradients + min(block + row, last) * params.dout_stride + c]);
-            staged[walked_slot(row, c)] = load4(qkv[values + min(tile + row, last) * params.qkv_stride + c]);
+fn stage_owned_gradients(lane: u32, rows: u32, block: u32, column: u32) {
+    let c = min(column + lane % CHUNK, V4 - 1u);
+    for (var first = 0u; first < BLOCK; first += ROUND) {
+        let i = first + lane / CHUNK;
+        let row = min(block + i, params.tokens - 1u);
+        if (ROUND <= BLOCK || i < BLOCK) {
+            memory[owned_slot(i, lane % CHUNK)] = load4(dout[rows + row * params.dout_stride + c]);
         }
     }
 }
 
-fn stage_walked_gradients(lane: u32, values: u32, block: u32, gradients: u32, tile: u32, width: u32) {
-    let last = params.tokens - 1u;
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = i / CHUNK;
-        let c = i % CHUNK;
-        if (c < width) {
-            staged[owned_slot(row, c)] = load4(qkv[values + min(block + row, last) * params.qkv_stride + c]);
-            staged[walked_slot(row, c)] = load4(dout[gradients + min(tile + row, last) * params.dout_stride + c]);
+fn stage_walked_gradients(lane: u32, rows: u32, tile: u32, column: u32) {
+    let c = min(column + lane % CHUNK, V4 - 1u);
+    for (var first = 0u; first < TILE; first += ROUND) {
+        let i = first + lane / CHUNK;
+        let row = min(tile + walked_row(i), params.tokens - 1u);
+        if (ROUND <= TILE || i < TILE) {
+            memory[walked_slot(i, lane % CHUNK)] = load4(dout[rows + row * params.dout_stride + c]);
         }
     }
 }
 
-// Stages WIDTH vec4s of PORTION walked rows for the sums, from column `column` on.
-fn stage_gradient_columns(lane: u32, rows: u32, tile: u32, column: u32) {
-    for (var i = lane; i < PORTION * WIDTH; i += LANES) {
-        let row = min(tile + i / WIDTH, params.tokens - 1u);
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < V4) {
-            value = load4(dout[rows + row * params.dout_stride + c]);
-        }
-        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
+// Adds the rows first..end (exclusive) of dout, one step at most, weighted by the published weights.
+fn add_gradient_rows(sums: Sums, lane: u32, place: Place, rows: u32, first: u32, end: u32, columns: u32) -> Sums {
+    var s = sums;
+    let portion = portion_of(columns);
+    for (var skipped = 0u; skipped < STEP; skipped += portion) {
+        let start = min(first + skipped, end);
+        stage_gradient_rows(lane, rows, start, portion, columns);
+        workgroupBarrier();
+        s = add_weighted(s, place, columns, skipped, min(portion, end - start));
+        workgroupBarrier();
+    }
+    return s;
+}
+
+fn stage_gradient_rows(lane: u32, rows: u32, first: u32, portion: u32, columns: u32) {
+    let pitch = columns * WIDTH;
+    for (var k = 0u; k < portion * pitch; k += LANES) {
+        let i = k + lane;
+        let row = min(first + i / pitch, params.tokens - 1u);
+        memory[row_slot(i)] = load4(dout[rows + row * params.dout_stride + min(i % pitch, V4 - 1u)]);
     }
 }

@@ -3,25 +3,33 @@
 // would interleave the draws, each of ten rounds, and run out of registers on Intel.
 
 import package::attention::params::{mask_words, params};
-import package::attention::portable::tiles::SHARE;
+import package::attention::portable::tiles::{PART, STEP};
+import package::tile::SHARE;
 
-// Of 4 owned queries and SHARE walked keys, from `token` and `key` on: bit 4 r + j for query r and key j. `index` numbers
-// the first query and its head.
+// Of the 4 owned queries from `token` on and the walked keys of an invocation, of which the first is `key`: bit SHARE r + j
+// for query r and key j. `index` numbers the first query and its head.
 fn kept_of_queries(index: u32, token: u32, key: u32) -> u32 {
     var kept = 0u;
     for (var r = 0u; r < min(4u, params.tokens - min(token, params.tokens)); r++) {
-        kept |= (kept_keys(index + r * params.heads, key / 4u) >> (key % 4u)) << (4u * r);
+        for (var j = 0u; j < SHARE; j += PART) {
+            kept |= kept_part(index + r * params.heads, key + j / PART * STEP) << (SHARE * r + j);
+        }
     }
     return kept;
 }
 
-// Whether the weights of key j are kept, for each of the 4 queries.
-fn is_kept_key(kept: u32, j: u32) -> vec4<bool> {
-    return (vec4<u32>(kept >> j) & vec4<u32>(1u, 0x10u, 0x100u, 0x1000u)) != vec4<u32>();
+// Of PART keys from `key` on, which lie within one group of 4.
+fn kept_part(index: u32, key: u32) -> u32 {
+    return (kept_keys(index, key / 4u) >> (key % 4u)) & ((1u << PART) - 1u);
 }
 
-// Of 4 owned keys and SHARE walked queries, from `key` and `query` on: bit 4 j + r for query j and key r. `index` numbers
-// the first query and its head; `end` is past the last query.
+// Whether the weights of key j are kept, for each of the 4 queries.
+fn is_kept_key(kept: u32, j: u32) -> vec4<bool> {
+    return (vec4<u32>(kept >> j) & (vec4<u32>(1u) << vec4<u32>(0u, SHARE, 2u * SHARE, 3u * SHARE))) != vec4<u32>();
+}
+
+// Of the 4 owned keys from `key` on and the SHARE walked queries from `query` on: bit 4 j + r for query j and key r. `index`
+// numbers the first query and its head; `end` is past the last query.
 fn kept_of_keys(index: u32, query: u32, end: u32, key: u32) -> u32 {
     var kept = 0u;
     for (var j = 0u; j < min(SHARE, end - min(query, end)); j++) {

@@ -32,8 +32,8 @@ fn is_seen(token: u32, key: u32) -> vec4<bool> {
     @if(!windowed && !segmented) { return seen; }
 }
 
-// The key where the walk of a block of queries starts: a multiple of TILE, so that sums group the same keys with a window
-// and without.
+// The key where the walk of a block of queries starts: a multiple of TILE, so that kernels of one TILE sum the same keys
+// together with a window and without.
 fn first_key(sequence: u32, block: u32) -> u32 {
     @if(windowed || segmented) { return first_seen(sequence, block) / TILE * TILE; }
     @if(!windowed && !segmented) { return 0u; }

@@ -1,15 +1,19 @@
-// Rows of qkv in the workgroup memory of attention/portable/tiles.wgsl: CHUNK vec4s of them for the scores, WIDTH vec4s
-// for the sums. `rows` is where the head's columns start in the first row of the sequence. Rows past the end repeat the
-// last token's, and masks exclude them.
+// Rows of qkv in the workgroup memory of attention/portable/tiles.wgsl: CHUNK vec4s of them for the scores, whole rows for
+// the sums. `rows` is where the head's columns start in the first row of the sequence, `width` how many vec4s they are. Rows
+// past the end repeat the last token's, and columns past the last vec4 that one: masks exclude the former, and nobody reads
+// what the latter give.
 
 import package::attention::params::{params, qkv};
-import package::attention::portable::tiles::{BLOCK, LANES, PORTION, Place, SHARE, add_scores};
-import package::attention::portable::tiles::{owned_slot, staged, sum_slot, walked_slot};
+import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, STEP, Sums, TILE};
+import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
+import package::attention::portable::tiles::{walked_row, walked_slot};
 import package::lib::element::load4;
-import package::tile::{CHUNK, D4, WIDTH};
+import package::tile::{D4, SHARE, WIDTH};
+
+const ROUND: u32 = LANES / CHUNK; // rows that are staged at once for the scores
 
 // The products q · k of the owned rows from `block` on with the walked rows from `tile` on; one side are queries, the
-// other keys, whose columns start at `owned` and `walked`.
+// other keys, whose columns start at `owned` and `walked`. `width` is D4, or params.d4 to hide it.
 fn query_key_scores(
     lane: u32,
     place: Place,
@@ -17,40 +21,64 @@ fn query_key_scores(
     block: u32,
     walked: u32,
     tile: u32,
+    width: u32,
 ) -> array<vec4<f32>, SHARE> {
     var scores: array<vec4<f32>, SHARE>;
-    for (var c = 0u; c < D4; c += CHUNK) {
-        let width = min(CHUNK, D4 - c);
+    for (var c = 0u; c < width; c += CHUNK) {
+        stage_owned(lane, owned, block, c, D4);
+        stage_walked(lane, walked, tile, c, D4);
         workgroupBarrier();
-        stage_rows(lane, owned + c, block, walked + c, tile, width);
+        scores = add_scores(scores, place, min(CHUNK, width - c));
         workgroupBarrier();
-        scores = add_scores(scores, place, width);
     }
     return scores;
 }
 
-// Stages `width` vec4s of the owned and of the walked rows. One loop for both, so that their loads are in flight together.
-fn stage_rows(lane: u32, owned: u32, block: u32, walked: u32, tile: u32, width: u32) {
-    let last = params.tokens - 1u;
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = i / CHUNK;
-        let c = i % CHUNK;
-        if (c < width) {
-            staged[owned_slot(row, c)] = load4(qkv[owned + min(block + row, last) * params.qkv_stride + c]);
-            staged[walked_slot(row, c)] = load4(qkv[walked + min(tile + row, last) * params.qkv_stride + c]);
+// Stages the vec4s from `column` on of the owned rows.
+fn stage_owned(lane: u32, rows: u32, block: u32, column: u32, width: u32) {
+    let c = min(column + lane % CHUNK, width - 1u);
+    for (var first = 0u; first < BLOCK; first += ROUND) {
+        let i = first + lane / CHUNK;
+        let row = min(block + i, params.tokens - 1u);
+        if (ROUND <= BLOCK || i < BLOCK) {
+            memory[owned_slot(i, lane % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + c]);
         }
     }
 }
 
-// Stages WIDTH vec4s of PORTION walked rows for the sums, from column `column` on; zeros from column `columns` on.
-fn stage_columns(lane: u32, rows: u32, tile: u32, column: u32, columns: u32) {
-    for (var i = lane; i < PORTION * WIDTH; i += LANES) {
-        let row = min(tile + i / WIDTH, params.tokens - 1u);
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < columns) {
-            value = load4(qkv[rows + row * params.qkv_stride + c]);
+// The same of the walked rows.
+fn stage_walked(lane: u32, rows: u32, tile: u32, column: u32, width: u32) {
+    let c = min(column + lane % CHUNK, width - 1u);
+    for (var first = 0u; first < TILE; first += ROUND) {
+        let i = first + lane / CHUNK;
+        let row = min(tile + walked_row(i), params.tokens - 1u);
+        if (ROUND <= TILE || i < TILE) {
+            memory[walked_slot(i, lane % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + c]);
         }
-        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
+    }
+}
+
+// Adds the rows first..end (exclusive), one step at most, weighted by the published weights. An invocation sums `columns` of
+// their vec4s.
+fn add_rows(sums: Sums, lane: u32, place: Place, rows: u32, first: u32, end: u32, width: u32, columns: u32) -> Sums {
+    var s = sums;
+    let portion = portion_of(columns);
+    for (var skipped = 0u; skipped < STEP; skipped += portion) {
+        let start = min(first + skipped, end);
+        stage_rows(lane, rows, start, portion, width, columns);
+        workgroupBarrier();
+        s = add_weighted(s, place, columns, skipped, min(portion, end - start));
+        workgroupBarrier();
+    }
+    return s;
+}
+
+// Stages `portion` whole rows from `first` on.
+fn stage_rows(lane: u32, rows: u32, first: u32, portion: u32, width: u32, columns: u32) {
+    let pitch = columns * WIDTH;
+    for (var k = 0u; k < portion * pitch; k += LANES) {
+        let i = k + lane;
+        let row = min(first + i / pitch, params.tokens - 1u);
+        memory[row_slot(i)] = load4(qkv[rows + row * params.qkv_stride + min(i % pitch, width - 1u)]);
     }
 }

@@ -2,31 +2,34 @@
 // side, TILE rows at a time, with three steps in common:
 //
 //   scores     s (TILE, BLOCK) = Σ over columns  owned row · walked row
-//   weights    w (TILE, BLOCK), which follow from the scores, go to workgroup memory
+//   weights    w (STEP, BLOCK), which follow from the scores, go to workgroup memory: STEP of the TILE rows at once
 //   sums       (BLOCK, columns) += Σ over walked rows  w · walked row
 //
-// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with the walked rows
-// SHARE column + 0..SHARE-1, and the sums of those 4 rows in the columns 4 (column + WIDTH c) + 0..3. No invocation
-// holds a whole row, so registers do not grow with the head size as long as WIDTH grows with it.
-// Rows are staged CHUNK vec4s at a time for the scores and WIDTH vec4s at a time for the sums, PORTION rows at once.
-// Workgroup memory: 15 KiB at most. `staged` is read and written by all: every stage_* is preceded and followed by a barrier.
+// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with SHARE walked rows, PART
+// neighbours in each step, and the sums of those 4 rows in the vec4s column + WIDTH i of the columns. No invocation holds a
+// whole row, so registers do not grow with the head size as long as WIDTH grows with it.
+// Rows are staged CHUNK vec4s at a time for the scores and whole for the sums. Whatever reads workgroup memory ends with a
+// barrier, so that all 16 KiB of it are free where nothing else is said.
 // Source: Dao, "FlashAttention-2", 2023, section 3.3 (partition of work within a block).
 
 import package::lib::attention::add_dot;
-import package::tile::{CHUNK, WIDTH};
+import package::tile::{GROUPS, SHARE, WIDTH};
 
-const GROUPS: u32 = 8u; // of 4 owned rows
 const BLOCK: u32 = 4u * GROUPS;
-const TILE: u32 = 32u; // as many as BLOCK, so that one loop stages both sides for the scores
-const SHARE: u32 = TILE / WIDTH; // walked rows of an invocation
-const PORTION: u32 = min(TILE, 512u / WIDTH); // walked rows staged for the sums: 8 KiB at most
+const TILE: u32 = WIDTH * SHARE;
 const LANES: u32 = WIDTH * GROUPS;
+const PART: u32 = min(SHARE, 512u / LANES);
+const STEP: u32 = WIDTH * PART;
+const CHUNK: u32 = 4u;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
-const WALKED: u32 = BLOCK * PITCH; // where the walked rows start in `staged`
+const WEIGHTS: u32 = STEP * GROUPS; // vec4s of weights
+const ROWS: u32 = 512u; // vec4s of rows for the sums
 
-var<workgroup> staged: array<vec4<f32>, max((BLOCK + TILE) * PITCH, PORTION * WIDTH)>;
-var<workgroup> weights: array<vec4<f32>, TILE * GROUPS>;
-var<workgroup> partials: array<vec4<f32>, LANES>;
+// Weights, then rows for the sums. Rows for the scores are at the end, where they overlap the weights if SHARE is 8.
+var<workgroup> memory: array<vec4<f32>, WEIGHTS + ROWS>;
+
+const OWNED: u32 = WEIGHTS + ROWS - (BLOCK + TILE) * PITCH; // where owned rows start
+const WALKED: u32 = OWNED + BLOCK * PITCH;
 
 // The place of an invocation in its workgroup.
 struct Place {
@@ -34,7 +37,7 @@ struct Place {
     group: u32,
 }
 
-// The sums of 4 owned rows, in 4 columns each.
+// The sums of 4 owned rows in one vec4 of columns.
 struct Quad {
     x: vec4<f32>,
     y: vec4<f32>,
@@ -42,9 +45,13 @@ struct Quad {
     w: vec4<f32>,
 }
 
-// The sums of owned row r of the 4.
-fn row_of(quad: Quad, r: u32) -> vec4<f32> {
-    return select(select(quad.x, quad.y, r == 1u), select(quad.z, quad.w, r == 3u), r > 1u);
+// The sums of an invocation: those of up to 4 vec4s of columns, WIDTH apart. They have names because an array would have
+// to be indexed by a loop that holds barriers, which not every compiler unrolls; then the array would be in memory.
+struct Sums {
+    a: Quad,
+    b: Quad,
+    c: Quad,
+    d: Quad,
 }
 
 fn place_of(lane: u32) -> Place {
@@ -53,25 +60,37 @@ fn place_of(lane: u32) -> Place {
 
 // Where column c of a chunk of owned row `row` is staged.
 fn owned_slot(row: u32, c: u32) -> u32 {
-    return row * PITCH + c;
+    return OWNED + row * PITCH + c;
 }
 
-// The same for walked rows. Rows of one invocation are WIDTH apart, so that neighbouring invocations read neighbouring rows.
-fn walked_slot(row: u32, c: u32) -> u32 {
-    return WALKED + (row % SHARE * WIDTH + row / SHARE) * PITCH + c;
+// The same for walked rows, in the order of `walked_row`.
+fn walked_slot(place: u32, c: u32) -> u32 {
+    return WALKED + place * PITCH + c;
+}
+
+// Which walked row of the tile is staged at place column + WIDTH j: row j of the invocations of that column.
+fn walked_row(place: u32) -> u32 {
+    let j = place / WIDTH;
+    return j / PART * STEP + place % WIDTH * PART + j % PART;
+}
+
+// Row j of an invocation in the tile.
+fn row_of_share(place: Place, j: u32) -> u32 {
+    return j / PART * STEP + place.column * PART + j % PART;
 }
 
 // Adds the products of one staged chunk of `width` vec4s to the scores of all walked rows of the invocation.
 fn add_scores(scores: array<vec4<f32>, SHARE>, place: Place, width: u32) -> array<vec4<f32>, SHARE> {
     var s = scores;
     for (var c = 0u; c < width; c++) {
-        let first = 4u * place.group;
-        let x = staged[owned_slot(first, c)];
-        let y = staged[owned_slot(first + 1u, c)];
-        let z = staged[owned_slot(first + 2u, c)];
-        let w = staged[owned_slot(first + 3u, c)];
+        let owned = owned_slot(4u * place.group, c);
+        let x = memory[owned];
+        let y = memory[owned + PITCH];
+        let z = memory[owned + 2u * PITCH];
+        let w = memory[owned + 3u * PITCH];
+        let nearest = walked_slot(place.column, c);
         for (var j = 0u; j < SHARE; j++) {
-            let walked = staged[walked_slot(SHARE * place.column + j, c)];
+            let walked = memory[nearest + j * WIDTH * PITCH];
             s[j] = vec4<f32>(
                 add_dot(s[j].x, x, walked),
                 add_dot(s[j].y, y, walked),
@@ -83,62 +102,92 @@ fn add_scores(scores: array<vec4<f32>, SHARE>, place: Place, width: u32) -> arra
     return s;
 }
 
-// Publishes the weights of walked row j of the invocation.
-fn put_weights(place: Place, j: u32, value: vec4<f32>) {
-    weights[(SHARE * place.column + j) * GROUPS + place.group] = value;
+// Publishes the weights of the walked rows first..first + PART of the invocation: those of one step.
+fn put_weights(place: Place, values: array<vec4<f32>, SHARE>, first: u32) {
+    for (var j = 0u; j < PART; j++) {
+        memory[(PART * place.column + j) * GROUPS + place.group] = values[first + j];
+    }
 }
 
-// The weights of walked row j that the invocation published.
+// What the invocation published for its walked row j.
 fn weight_of(place: Place, j: u32) -> vec4<f32> {
-    return weights[(SHARE * place.column + j) * GROUPS + place.group];
+    return memory[(PART * place.column + j) * GROUPS + place.group];
 }
 
-// Where column `column` of walked row `row` is staged for the sums.
-fn sum_slot(row: u32, column: u32) -> u32 {
-    return row * WIDTH + column;
+// Where vec4 i of the rows for the sums is staged.
+fn row_slot(i: u32) -> u32 {
+    return WEIGHTS + i;
 }
 
-// Adds the weighted sum of the staged columns of the walked rows tile..end (exclusive), at most TILE.
-fn add_weighted(quad: Quad, place: Place, tile: u32, end: u32) -> Quad {
-    return add_portion(quad, place, 0u, tile, end);
+// How many walked rows are staged at once for the sums, of `columns` vec4s an invocation.
+fn portion_of(columns: u32) -> u32 {
+    return min(STEP, ROWS / WIDTH / select(columns, 4u, columns == 3u));
 }
 
-// The same of the rows first..end of a tile, at most PORTION, of which row first is number `skipped` of the tile. The bounds
-// hide how many there are: compilers unroll a loop of 32, and then spill on Intel.
-fn add_portion(quad: Quad, place: Place, skipped: u32, first: u32, end: u32) -> Quad {
-    var sum = quad;
-    for (var walked = first; walked < end; walked++) {
-        let row = walked - first;
-        let weight = weights[(skipped + row) * GROUPS + place.group];
-        let value = staged[sum_slot(row, place.column)];
-        sum.x = fma(vec4<f32>(weight.x), value, sum.x);
-        sum.y = fma(vec4<f32>(weight.y), value, sum.y);
-        sum.z = fma(vec4<f32>(weight.z), value, sum.z);
-        sum.w = fma(vec4<f32>(weight.w), value, sum.w);
+// Adds the weighted sum of the first `rows` staged rows, of which the first is number `skipped` of the step. The parameter
+// hides how many there are: compilers unroll a loop of 32, and then spill on Intel.
+fn add_weighted(sums: Sums, place: Place, columns: u32, skipped: u32, rows: u32) -> Sums {
+    var s = sums;
+    for (var row = 0u; row < rows; row++) {
+        let weight = memory[(skipped + row) * GROUPS + place.group];
+        let at = row_slot(row * columns * WIDTH + place.column);
+        s.a = add_product(s.a, weight, memory[at]);
+        if (columns > 1u) { s.b = add_product(s.b, weight, memory[at + WIDTH]); }
+        if (columns > 2u) { s.c = add_product(s.c, weight, memory[at + 2u * WIDTH]); }
+        if (columns > 3u) { s.d = add_product(s.d, weight, memory[at + 3u * WIDTH]); }
     }
-    return sum;
+    return s;
 }
 
-// The largest of `value` over the invocations of a group, for each of its 4 rows.
-fn group_max(value: vec4<f32>, place: Place) -> vec4<f32> {
-    partials[place.group * WIDTH + place.column] = value;
+fn add_product(sum: Quad, weight: vec4<f32>, value: vec4<f32>) -> Quad {
+    return Quad(
+        fma(vec4<f32>(weight.x), value, sum.x),
+        fma(vec4<f32>(weight.y), value, sum.y),
+        fma(vec4<f32>(weight.z), value, sum.z),
+        fma(vec4<f32>(weight.w), value, sum.w),
+    );
+}
+
+// The sums of owned row r of the 4 in vec4 i of the columns of the invocation.
+fn sum_of(sums: Sums, i: u32, r: u32) -> vec4<f32> {
+    switch i {
+        case 0u: { return row_of(sums.a, r); }
+        case 1u: { return row_of(sums.b, r); }
+        case 2u: { return row_of(sums.c, r); }
+        default: { return row_of(sums.d, r); }
+    }
+}
+
+fn row_of(quad: Quad, r: u32) -> vec4<f32> {
+    return select(select(quad.x, quad.y, r == 1u), select(quad.z, quad.w, r == 3u), r > 1u);
+}
+
+// The largest of `value` over the first `columns` invocations of a group, for each of its 4 rows. How many they are is hidden from
+// compilers, which would load all at once into registers.
+fn group_max(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
+    memory[place.group * WIDTH + place.column] = value;
     workgroupBarrier();
-    var largest = partials[place.group * WIDTH];
-    for (var i = 1u; i < WIDTH; i++) {
-        largest = max(largest, partials[place.group * WIDTH + i]);
+    var largest = memory[place.group * WIDTH];
+    for (var i = 1u; i < columns; i++) {
+        largest = max(largest, memory[place.group * WIDTH + i]);
     }
-    workgroupBarrier(); // the next reduction writes the same memory
+    workgroupBarrier();
     return largest;
 }
 
-// The sum over the invocations of a group, in a fixed order.
-fn group_sum(value: vec4<f32>, place: Place) -> vec4<f32> {
-    partials[place.group * WIDTH + place.column] = value;
+// Their sum, in a fixed order.
+fn group_sum(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
+    memory[place.group * WIDTH + place.column] = value;
     workgroupBarrier();
-    var sum = partials[place.group * WIDTH];
-    for (var i = 1u; i < WIDTH; i++) {
-        sum += partials[place.group * WIDTH + i];
+    var sum = memory[place.group * WIDTH];
+    for (var i = 1u; i < columns; i++) {
+        sum += memory[place.group * WIDTH + i];
     }
     workgroupBarrier();
     return sum;
+}
+
+// How many invocations of a group hold a walked row, of which the tile has `rows`.
+fn columns_of(rows: u32) -> u32 {
+    return min(WIDTH, (rows + PART - 1u) / PART);
 }

@@ -71,6 +71,8 @@ crate::params! {
         seed_high: u32,
         threshold: u32,
         factor: f32,
+        d4: u32,
+        v4: u32,
     }
 }
 
@@ -217,6 +219,8 @@ impl Attention {
             seed_high,
             threshold,
             factor,
+            d4: self.layout.head_dim / 4,
+            v4: self.layout.value_dim / 4,
         }
     }
 

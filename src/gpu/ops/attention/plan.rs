@@ -30,7 +30,7 @@ pub(super) fn plan(
 ) -> Plan {
     let (kernel, block) = match capabilities.tier {
         Tier::Software => software(pass, shape.layout, element, capabilities),
-        Tier::Portable => portable(pass, shape, element),
+        Tier::Portable => portable(pass, shape, is_packed, element),
     };
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
@@ -63,24 +63,40 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
     (kernel, rows * lanes)
 }
 
-/// The kernel in which a workgroup shares 32 rows, and those rows.
-fn portable(pass: Pass, shape: &Attention, element: Element) -> (Kernel, u32) {
+/// The kernel in which a workgroup shares the rows of a block, and how many they are.
+fn portable(pass: Pass, shape: &Attention, is_packed: bool, element: Element) -> (Kernel, u32) {
     let (file, entry) = match pass {
         Pass::Forward => ("attention/portable/forward", "attention"),
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see
-    // benches/LOG.md: a longer chunk is unrolled into more registers where few chunks make a head.
-    let has_all_masks = shape.dropout.is_some() && shape.window.is_some();
-    let (width, chunk) = match shape.layout.head_dim.max(shape.layout.value_dim) {
-        ..=32 => (8, 2),
-        33..=64 => (16, 4),
-        65..=128 if pass == Pass::BackwardKv && has_all_masks => (16, 1),
-        65..=128 => (16, 8),
-        // Its sums of keys and of values are five chunks of columns at DeepSeek's sizes, and three of twice the width.
-        _ if pass == Pass::BackwardKv => (32, 4),
-        _ => (16, 4),
+    let has_masks = is_packed || shape.window.is_some() || shape.has_alibi || shape.dropout.is_some();
+    let HeadLayout { head_dim, value_dim, .. } = shape.layout;
+    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see benches/LOG.md.
+    // Wider groups hold fewer columns of the sums in an invocation.
+    let (width, groups, share) = match pass {
+        Pass::Forward => match value_dim {
+            ..=32 => (8, 16, 4),
+            33..=64 => (8, 16, if has_masks { 4 } else { 8 }),
+            65..=128 => (16, 8, if has_masks { 4 } else { 8 }),
+            _ => (32, 8, 4),
+        },
+        Pass::BackwardQ => match head_dim {
+            ..=64 => (8, 16, 4),
+            65..=128 => (16, 8, 4),
+            _ => (32, 8, 2),
+        },
+        Pass::BackwardKv => match head_dim.max(value_dim) {
+            ..=32 => (8, 16, 4),
+            33..=64 => (16, 8, 4),
+            65..=128 if !has_masks => (16, 16, 2),
+            _ if head_dim.div_ceil(128) + value_dim.div_ceil(128) <= 3 => (32, 8, 2),
+            _ => (64, 4, 2),
+        },
     };
-    (Kernel::new(file, entry, element).constant("WIDTH", width).constant("CHUNK", chunk), 32)
+    let kernel = Kernel::new(file, entry, element)
+        .constant("WIDTH", width)
+        .constant("GROUPS", groups)
+        .constant("SHARE", share);
+    (kernel, 4 * groups)
 }
