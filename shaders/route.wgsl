@@ -90,20 +90,19 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let score_sum = row_sum(sum, lane);
     row_barrier(); // from here on invocations read each other's scores
 
-    let chosen = choose_experts(row, lane);
+    choose_experts(row, lane);
     if (first != 0u) {
         return;
     }
     var chosen_sum = 0.0;
     for (var j = 0u; j < CHOSEN; j++) {
-        ids[row * CHOSEN + j] = chosen[j];
-        chosen_sum += scores[start + chosen[j]];
+        chosen_sum += scores[start + ids[row * CHOSEN + j]];
     }
     let factor = gate_factor(chosen_sum);
     for (var j = 0u; j < params.gates_stride; j++) {
         var gate = 0.0;
         if (j < CHOSEN) {
-            gate = scores[start + chosen[j]] * factor;
+            gate = scores[start + ids[row * CHOSEN + j]] * factor;
         }
         gates[row * params.gates_stride + j] = gate;
     }
@@ -113,15 +112,8 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
 @compute @workgroup_size(LANES)
 fn choose(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = row_of(linear_index(workgroup), lane);
-    if (row >= params.tokens) {
-        return;
-    }
-    let chosen = choose_experts(row, lane);
-    if (first_of(lane) != 0u) {
-        return;
-    }
-    for (var j = 0u; j < CHOSEN; j++) {
-        ids[row * CHOSEN + j] = chosen[j];
+    if (row < params.tokens) {
+        choose_experts(row, lane);
     }
 }
 
@@ -219,11 +211,11 @@ fn selection_score(start: u32, expert: u32) -> f32 {
     return scores[start + expert];
 }
 
-// The first k eligible experts in the order of lib/best, best first.
-fn choose_experts(row: u32, lane: u32) -> array<u32, CHOSEN> {
+// Writes the first k eligible experts in the order of lib/best, best first. The first invocation of the row does, and may read
+// them: an array of them would be in memory where a compiler does not unroll the loop.
+fn choose_experts(row: u32, lane: u32) {
     let start = row * params.stride;
     @if(group_limited) let last_group = choose_groups(row, lane);
-    var chosen: array<u32, CHOSEN>;
     var taken = FIRST;
     for (var j = 0u; j < CHOSEN; j++) {
         var best = LAST;
@@ -236,9 +228,10 @@ fn choose_experts(row: u32, lane: u32) -> array<u32, CHOSEN> {
             }
         }
         taken = row_best(best, lane);
-        chosen[j] = taken.index;
+        if (first_of(lane) == 0u) {
+            ids[row * CHOSEN + j] = taken.index;
+        }
     }
-    return chosen;
 }
 
 // The last eligible group in the order of lib/best; also writes the keys of all groups to group_keys.
