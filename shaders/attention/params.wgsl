@@ -36,6 +36,8 @@ struct Params {
     factor: f32,
     d4: u32, // D4 and V4 again, for loops that compilers would unroll into more registers than there are if they knew their length
     v4: u32,
+    rows: u32, // N
+    parts: u32, // of dq, with `split`
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

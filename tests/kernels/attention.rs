@@ -6,7 +6,7 @@ use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::{Capabilities, Tier};
+use gristmill::kernels::{Capabilities, Condition, Tier};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -250,6 +250,66 @@ fn attention_at_the_sizes_of_a_gpu() {
         check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));
         check_tier(&format!("attention_backward {row}"), Tier::Portable, &|case| backward(case, &row));
     }
+}
+
+/// Heads and sequences so many that one backward pass fills a GPU and leaves dq in parts: 384 workgroups at least, and no more parts
+/// than blocks of keys, which are 64 at head sizes up to 32 and else 32. Two passes over as many numbers in f32 are further from the
+/// reference than `allowed` expects of the worst (2.4 times in the first row, 1.1 in the last): a query that sees one key has no
+/// gradient, and what is left is rounding. So rows of long sums are stored in 16 bits.
+#[test]
+fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
+    for row in [
+        // Of 3 and 2 parts.
+        Row { tokens: 130, heads: (64, 64), dims: (8, 12), ..BASE },
+        Row { batch: 1, tokens: 65, heads: (384, 192), dims: (4, 4), causal: false, ..BASE },
+        Row { batch: 1, tokens: 67, heads: (384, 192), dims: (4, 8), alibi: true, element: Bf16, ..BASE },
+        // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key.
+        Row { batch: 16, tokens: 200, heads: (12, 12), dims: (4, 4), dropout: 0.25, ..BASE },
+        Row { batch: 4, tokens: 257, heads: (12, 12), dims: (36, 4), element: F16, ..BASE },
+        Row { batch: 4, tokens: 255, heads: (12, 12), dims: (64, 64), element: Bf16, ..BASE },
+        // Queries that see keys of some parts only.
+        Row { tokens: 257, heads: (48, 48), dims: (4, 12), window: Some(7), ..BASE },
+        Row { tokens: 257, heads: (48, 48), dims: (4, 36), window: Some(100), element: F16, ..BASE },
+        Row { batch: 16, tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE },
+        Row { batch: 16, heads: (24, 12), element: F16, ..EVERYTHING },
+        Row { batch: 16, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING },
+    ] {
+        assert!(is_in_parts(&row), "{row} takes two passes");
+        check_tier(&format!("attention_backward {row} in parts"), Tier::Portable, &|case| {
+            backward(case, &row)
+        });
+    }
+    assert!(
+        !is_in_parts(&Row { batch: 4, tokens: 224, heads: (12, 12), dims: (64, 64), ..BASE }),
+        "7 blocks"
+    );
+    assert!(
+        !is_in_parts(&Row { batch: 4, tokens: 1024, heads: (12, 4), dims: (64, 64), ..BASE }),
+        "24 parts"
+    );
+    assert!(
+        !is_in_parts(&Row { batch: 4, tokens: 1024, heads: (12, 12), dims: (64, 68), ..BASE }),
+        "wide heads"
+    );
+    assert!(
+        is_in_parts(&Row { batch: 4, tokens: 1 << 15, heads: (12, 12), dims: (16, 16), ..BASE }),
+        "768 MiB"
+    );
+    assert!(
+        !is_in_parts(&Row { batch: 4, tokens: 1 << 16, heads: (12, 12), dims: (16, 16), ..BASE }),
+        "1.5 GiB"
+    );
+}
+
+/// Whether the backward pass of `row` leaves dq in parts, on a GPU with the limits that most have.
+fn is_in_parts(row: &Row) -> bool {
+    let mut rec = Recorder::new("case", Capabilities::portable());
+    let (n, shape) = (row.batch * row.tokens, row.shape());
+    let [qkv, dqkv] = [(); 2].map(|()| rec.tensor("qkv", n, shape.layout.cols(), F32));
+    let [out, dout] = [(); 2].map(|()| rec.tensor("out", n, shape.layout.out_cols(), F32));
+    let lse = rec.tensor("lse", n, row.heads.0, F32);
+    attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
+    rec.finish().dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|c| c == Condition::Split))
 }
 
 #[test]

@@ -15,10 +15,10 @@ use gristmill::record::{Recorder, State};
 use radv::{FAMILIES, FAMILY, Radv, environment, is_installed};
 use std::process::Command;
 
-/// Attention at the head sizes of real models, plain and with every mask.
-fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kernel> {
+/// Attention at the head sizes of real models, plain and with every mask. With many `kv_heads` the backward pass is another.
+fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, kv_heads: u32) -> Vec<Kernel> {
     let mut rec = Recorder::new("attention", Capabilities::portable());
-    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
+    let layout = HeadLayout { heads: 2 * kv_heads, kv_heads, head_dim, value_dim };
     let mut tensor = |cols, element| rec.tensor("x", 64, cols, element);
     let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols(), element));
     let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols(), element));
@@ -67,19 +67,27 @@ fn large_products() -> impl Iterator<Item = Kernel> {
 fn kernels() -> Vec<Kernel> {
     // 192 and 128 are DeepSeek's latent attention.
     let sizes = [
-        ([64; 2], F32),
-        ([64; 2], F16),
-        ([128; 2], F32),
-        ([128; 2], Bf16),
-        ([192, 128], F32),
-        ([192, 128], Bf16),
-        ([256; 2], F32),
-        ([256; 2], Bf16),
+        ([64; 2], F32, 1),
+        ([64; 2], F16, 1),
+        ([32; 2], F32, 384),
+        ([64; 2], F32, 384),
+        ([64; 2], Bf16, 384),
+        ([128; 2], F32, 1),
+        ([128; 2], Bf16, 1),
+        ([192, 128], F32, 1),
+        ([192, 128], Bf16, 1),
+        ([256; 2], F32, 1),
+        ([256; 2], Bf16, 1),
     ];
     let attention =
         sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(conversions);
     let products = large_products().flat_map(conversions);
     portable_variants().into_iter().chain(attention).chain(products).collect()
+    let attention = sizes
+        .into_iter()
+        .flat_map(|(dims, element, kv_heads)| attention_kernels(dims, element, kv_heads))
+        .flat_map(conversions);
+    portable_variants().into_iter().chain(attention).chain(large_products()).collect()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::variants::{
 };
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
-use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
+use gristmill::kernels::{Access, Capabilities, Condition, Kernel, Sources, Tier, Variable, compose};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::decode::{Decode, decode};
@@ -78,6 +78,43 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
         }
     }
     rec.finish().dispatches
+}
+
+/// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts.
+fn many_heads(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("many heads", capabilities);
+    let layout = HeadLayout { heads: 48, kv_heads: 24, head_dim: 8, value_dim: 12 };
+    let [starts, ends] = [(); 2].map(|()| rec.tensor("bounds", 1, 256, U32));
+    let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
+    let lse = rec.tensor("lse", 256, layout.heads, F32);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let mut tensor = |cols| rec.tensor("x", 256, cols, element);
+        let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
+        let [out, dout] = [layout.out_cols(); 2].map(&mut tensor);
+        for bits in 0..16 {
+            let [is_windowed, is_packed, is_dropping, has_alibi] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+            let shape = Attention {
+                layout,
+                tokens: 16,
+                is_causal: true,
+                scale: 1.0,
+                window: is_windowed.then_some(3),
+                has_alibi,
+                dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state }),
+            };
+            let documents = is_packed.then_some(DocumentBounds { starts, ends });
+            let tensors = AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) };
+            attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
+            if !is_windowed && !is_packed && !has_alibi {
+                let shape = Attention { is_causal: false, ..shape };
+                attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
+            }
+        }
+    }
+    let dispatches = rec.finish().dispatches;
+    let is_split = |dispatch: &Dispatch| dispatch.kernel.conditions().any(|c| c == Condition::Split);
+    assert_eq!(dispatches.iter().any(is_split), capabilities.tier == Tier::Portable, "a GPU makes parts");
+    dispatches
 }
 
 /// The rows of a head, divided by their length.
@@ -226,6 +263,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(optimizers)
                 .chain(rounded)
                 .chain(packed_documents(capabilities))
+                .chain(many_heads(capabilities))
                 .chain(alibi(capabilities))
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))

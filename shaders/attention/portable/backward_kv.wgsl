@@ -11,24 +11,33 @@
 import package::attention::params::params;
 import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
+@if(split) import package::attention::portable::parts::block_of;
 import package::attention::portable::staging::{add_rows, query_key_scores};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, Sums, TILE, place_of, put_weights};
+@if(split) import package::attention::portable::staging::stage_rows;
+import package::attention::portable::tiles::{BLOCK, LANES, OWNED, Place, Sums, TILE, WEIGHTS, place_of, put_weights};
 import package::attention::portable::tiles::{row_of_share, sum_of, weight_of};
+@if(split) import package::attention::portable::tiles::{Quad, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
-import package::tile::{D4, SHARE, V4, WIDTH};
+import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 
+@if(split) @group(0) @binding(2) var<storage, read_write> parts: array<vec4<f32>>; // (P, N, heads · 4 D4)
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 @if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
+
+const_assert OWNED >= WEIGHTS; // dp waits in the memory of the weights
 
 const K_COLUMNS: u32 = (D4 + WIDTH - 1u) / WIDTH; // vec4s of a row of dk that an invocation sums
 const V_COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH;
 
 var<private> dk: Sums;
 var<private> dv: Sums;
+@if(split) const QUERIES: u32 = min(TILE / GROUPS, 4u); // of dq, whose sums an invocation holds at once
+@if(split) var<private> part: u32; // of dq
+@if(split) var<private> written: u32; // one past the last query of which it holds anything
 
 // A head of queries in one sequence: the first row of the sequence, and where its columns start in qkv and dout.
 struct Head {
@@ -44,12 +53,26 @@ fn attention_backward_kv(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let place = place_of(lane);
-    let kv_head = workgroup.y;
     let sequence = workgroup.z * params.tokens;
-    let block = workgroup.x * BLOCK;
+    @if(!split) { own_keys(lane, place, sequence, workgroup.y, workgroup.x * BLOCK); }
+    @if(split) {
+        part = workgroup.x;
+        for (var i = 0u; i * params.parts * BLOCK < params.tokens; i++) {
+            let block = block_of(workgroup.x, i) * BLOCK;
+            if (block < params.tokens) {
+                written = own_keys(lane, place, sequence, workgroup.y, block);
+            }
+        }
+    }
+}
+
+// Computes the gradients of the keys from `block` on. Returns one past the last query that sees any of them.
+fn own_keys(lane: u32, place: Place, sequence: u32, kv_head: u32, block: u32) -> u32 {
     let key = block + 4u * place.group;
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    @if(split) { dk = Sums(); }
+    @if(split) { dv = Sums(); }
 
     @if(causal) let first = block; // earlier queries see no key of this block
     @if(!causal) let first = 0u;
@@ -70,6 +93,7 @@ fn attention_backward_kv(
             write_row(place, at + params.k_start + kv_head * D4, at + params.v_start + kv_head * V4, r);
         }
     }
+    return end;
 }
 
 // Adds the contribution of the queries tile..end (exclusive) of one tile.
@@ -107,12 +131,52 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     dv = add_gradient_rows(dv, lane, place, head.gradients, tile, end, V_COLUMNS);
     put_weights(place, ds, 0u);
     dk = add_rows(dk, lane, place, head.queries, tile, end, D4, K_COLUMNS);
+    @if(split) { add_queries(lane, place, head, keys, block, tile, end); }
+}
+
+// Adds Σ ds k of the owned keys to the part of dq of the queries tile..end; ds are the published weights. Invocation (column,
+// group) computes 4 columns of the queries group + GROUPS i of the tile, a few at a time.
+@if(split)
+fn add_queries(lane: u32, place: Place, head: Head, keys: u32, block: u32, tile: u32, end: u32) {
+    let groups = min(GROUPS, (params.tokens - block + 3u) / 4u); // of keys that exist, which hides how many there are
+    for (var c = 0u; c < params.d4; c += WIDTH) {
+        stage_rows(lane, keys + c, block, BLOCK, D4 - c, 1u);
+        workgroupBarrier();
+        for (var row = place.group; row < end - tile; row += GROUPS * QUERIES) {
+            var sums: array<vec4<f32>, QUERIES>;
+            for (var group = 0u; group < groups; group++) {
+                let at = row_slot(4u * group * WIDTH + place.column);
+                let k = Quad(memory[at], memory[at + WIDTH], memory[at + 2u * WIDTH], memory[at + 3u * WIDTH]);
+                for (var i = 0u; i < QUERIES; i++) {
+                    let ds = memory[(row + GROUPS * i) * GROUPS + group];
+                    sums[i] = fma(vec4<f32>(ds.x), k.x, fma(vec4<f32>(ds.y), k.y, sums[i]));
+                    sums[i] = fma(vec4<f32>(ds.z), k.z, fma(vec4<f32>(ds.w), k.w, sums[i]));
+                }
+            }
+            for (var i = 0u; i < QUERIES; i++) {
+                let query = tile + row + GROUPS * i;
+                if (query < end && c + place.column < D4) {
+                    add_to_part(head, query, c + place.column, sums[i]);
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+}
+
+// Adds to column `column` of a query in the part of dq, which holds nothing yet of the queries from `written` on.
+@if(split)
+fn add_to_part(head: Head, query: u32, column: u32, sum: vec4<f32>) {
+    let at = (part * params.rows + head.sequence + query) * params.heads * D4 + head.index * D4 + column;
+    var value = sum;
+    if (query < written) { value += parts[at]; }
+    parts[at] = value;
 }
 
 // Whether `query` sees each of the 4 keys from `key` on, which are not seen from `ends` on.
 @if(!causal)
 fn sees(query: u32, key: u32, ends: vec4<u32>) -> vec4<bool> {
-    return vec4<u32>(query) < ends;
+    return (key + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.tokens)) & (vec4<u32>(query) < ends);
 }
 
 @if(causal)

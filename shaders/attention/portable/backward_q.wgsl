@@ -13,7 +13,7 @@ import package::attention::portable::gradient_staging::{dout, gradient_value_sco
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
 import package::attention::portable::staging::{add_rows, query_key_scores};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, Sums, TILE, columns_of, group_sum, place_of};
+import package::attention::portable::tiles::{BLOCK, LANES, OWNED, Place, Sums, TILE, WEIGHTS, columns_of, group_sum, place_of};
 import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, weight_of};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
@@ -24,6 +24,8 @@ import package::tile::{D4, SHARE, V4, WIDTH};
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+
+const_assert OWNED >= WEIGHTS; // scores wait in the memory of the weights
 
 const COLUMNS: u32 = (D4 + WIDTH - 1u) / WIDTH; // vec4s of a row of dq that an invocation sums
 

@@ -4,11 +4,11 @@
 
 import package::attention::params::params;
 import package::attention::portable::staging::{ROUND, stage_owned, stage_walked};
-import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, STEP, Sums, TILE};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, STEP, Sums, TILE};
 import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
 import package::attention::portable::tiles::{walked_row, walked_slot};
 import package::lib::element::{Packed, load4};
-import package::tile::{SHARE, V4, WIDTH};
+import package::tile::{CHUNK, SHARE, V4, WIDTH};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 

@@ -4,11 +4,11 @@
 // what the latter give.
 
 import package::attention::params::{params, qkv};
-import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, STEP, Sums, TILE};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, STEP, Sums, TILE};
 import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
 import package::attention::portable::tiles::{walked_row, walked_slot};
 import package::lib::element::load4;
-import package::tile::{D4, SHARE, WIDTH};
+import package::tile::{CHUNK, D4, SHARE, WIDTH};
 
 const ROUND: u32 = LANES / CHUNK; // rows that are staged at once for the scores
 

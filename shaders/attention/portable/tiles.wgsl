@@ -13,14 +13,13 @@
 // Source: Dao, "FlashAttention-2", 2023, section 3.3 (partition of work within a block).
 
 import package::lib::attention::add_dot;
-import package::tile::{GROUPS, SHARE, WIDTH};
+import package::tile::{CHUNK, GROUPS, SHARE, WIDTH};
 
 const BLOCK: u32 = 4u * GROUPS;
 const TILE: u32 = WIDTH * SHARE;
 const LANES: u32 = WIDTH * GROUPS;
 const PART: u32 = min(SHARE, 512u / LANES);
 const STEP: u32 = WIDTH * PART;
-const CHUNK: u32 = 4u;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
 const WEIGHTS: u32 = STEP * GROUPS; // vec4s of weights
 const ROWS: u32 = 512u; // vec4s of rows for the sums

@@ -86,7 +86,7 @@ conditions! {
     Shuffled = "shuffled",
     /// A router scores experts by the sigmoid instead of the softmax.
     Sigmoid = "sigmoid",
-    /// The sums of a product are split into parts, each with a result of its own.
+    /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of its own.
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",

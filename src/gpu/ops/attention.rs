@@ -5,8 +5,10 @@
 //! hold already, so the shader computes it. Only distances count, so windows, documents and caches need nothing
 //! more.
 
+mod backward;
 mod plan;
 
+pub use self::backward::attention_backward;
 use self::plan::{Pass, Plan, plan};
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
@@ -73,6 +75,8 @@ crate::params! {
         factor: f32,
         d4: u32,
         v4: u32,
+        rows: u32,
+        parts: u32,
     }
 }
 
@@ -128,54 +132,6 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
-/// dqkv (N, layout.cols()), all columns written, from the inputs and outputs of [`attention`] and dout, shaped like
-/// out. Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that
-/// of keys and values.
-#[track_caller]
-pub fn attention_backward(
-    rec: &mut Recorder,
-    tensors: &AttentionTensors,
-    dout: Tensor,
-    dqkv: Tensor,
-    shape: &Attention,
-) {
-    let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
-    shape.assert_masks(documents, qkv);
-    let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
-    let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
-    assert!(fits, "dqkv must have the shape and element type of qkv");
-    let delta = rec.tensor("delta", lse.rows, lse.cols, Element::F32);
-    let params = Params {
-        dout_offset: dout.offset4(),
-        dout_stride: dout.stride4(),
-        delta_stride: delta.stride,
-        dqkv_offset: dqkv.offset4(),
-        dqkv_stride: dqkv.stride4(),
-        ..shape.params(tensors)
-    };
-    let both = [
-        qkv.bind_with_offset("qkv", qkv.element),
-        dout.bind_with_offset("dout", qkv.element),
-        lse.bind_with_offset("lse", Element::F32),
-        delta.bind("delta", Element::F32),
-        dqkv.bind_with_offset("dqkv", qkv.element),
-    ];
-    let dropout = shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state));
-    let Plan { kernel, blocks } =
-        plan(Pass::BackwardQ, shape, documents.is_some(), qkv.element, rec.capabilities());
-    let mut bindings = both.to_vec();
-    bindings.push(out.bind_with_offset("out", qkv.element));
-    bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
-    bindings.extend(dropout);
-    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
-    let Plan { kernel, blocks } =
-        plan(Pass::BackwardKv, shape, documents.is_some(), qkv.element, rec.capabilities());
-    let mut bindings = both.to_vec();
-    bindings.extend(documents.map(|documents| documents.ends.bind_with_offset("ends", Element::U32)));
-    bindings.extend(dropout);
-    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
-}
-
 impl Attention {
     #[track_caller]
     fn assert_masks(&self, documents: Option<DocumentBounds>, qkv: Tensor) {
@@ -188,7 +144,7 @@ impl Attention {
         }
     }
 
-    /// The params of all three kernels; the backward kernels set more fields.
+    /// The params of all kernels; those of the backward pass set more fields.
     fn params(&self, tensors: &AttentionTensors) -> Params {
         let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
         let offset_of = |row: Option<Tensor>| row.map_or(0, |row| 4 * row.offset4());
@@ -221,6 +177,8 @@ impl Attention {
             factor,
             d4: self.layout.head_dim / 4,
             v4: self.layout.value_dim / 4,
+            rows: qkv.rows,
+            parts: 0,
         }
     }
 

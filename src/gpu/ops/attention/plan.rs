@@ -4,6 +4,7 @@ use super::Attention;
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::ops::heads::HeadLayout;
+use crate::ops::per_item;
 
 /// A pass of attention.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,10 +71,28 @@ fn portable(pass: Pass, shape: &Attention, is_packed: bool, element: Element) ->
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    let has_masks = is_packed || shape.window.is_some() || shape.has_alibi || shape.dropout.is_some();
+    let Tile { width, groups, share, chunk } = tile(pass, shape, is_packed);
+    let kernel = Kernel::new(file, entry, element)
+        .constant("WIDTH", width)
+        .constant("GROUPS", groups)
+        .constant("SHARE", share)
+        .constant("CHUNK", chunk);
+    (kernel, 4 * groups)
+}
+
+/// The constants of `shaders/attention/portable/tiles.wgsl`.
+struct Tile {
+    width: u32,
+    groups: u32,
+    share: u32,
+    chunk: u32,
+}
+
+/// The largest tile with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see benches/LOG.md. Wider groups
+/// leave an invocation fewer columns of the sums.
+fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     let HeadLayout { head_dim, value_dim, .. } = shape.layout;
-    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see benches/LOG.md.
-    // Wider groups hold fewer columns of the sums in an invocation.
+    let has_masks = is_packed || shape.window.is_some() || shape.has_alibi || shape.dropout.is_some();
     let (width, groups, share) = match pass {
         Pass::Forward => match value_dim {
             ..=32 => (8, 16, 4),
@@ -94,9 +113,51 @@ fn portable(pass: Pass, shape: &Attention, is_packed: bool, element: Element) ->
             _ => (64, 4, 2),
         },
     };
-    let kernel = Kernel::new(file, entry, element)
-        .constant("WIDTH", width)
-        .constant("GROUPS", groups)
-        .constant("SHARE", share);
-    (kernel, 4 * groups)
+    // Rows of 16 owned and 128 walked ones leave room for the scores that wait if chunks are short.
+    Tile { width, groups, share, chunk: if groups == 4 { 2 } else { 4 } }
+}
+
+/// Workgroups that fill a large GPU: an RX 7900 XTX has 96 compute units with workgroup memory for 4 each, an H100 132 with
+/// registers for 3.
+const ENOUGH_WORKGROUPS: u32 = 384;
+
+/// More parts take more memory than the time that they save is worth.
+const MOST_PARTS: u32 = 8;
+
+/// How many parts of the gradient of the queries one pass over the keys makes in an attention over `batch` sequences; `None` where two
+/// passes are better: few workgroups, heads so wide that registers do not suffice, or too much memory.
+pub(super) fn parts(
+    shape: &Attention,
+    is_packed: bool,
+    batch: u32,
+    capabilities: Capabilities,
+) -> Option<u32> {
+    let HeadLayout { heads, kv_heads, head_dim, value_dim } = shape.layout;
+    let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);
+    let parts = ENOUGH_WORKGROUPS.div_ceil(kv_heads.saturating_mul(batch));
+    let elements = [parts, batch, shape.tokens, heads, head_dim].into_iter().map(u64::from).product();
+    let is_better = capabilities.tier == Tier::Portable
+        && head_dim.max(value_dim) <= 64
+        && parts <= blocks.min(MOST_PARTS)
+        && Element::F32.bytes_of(elements) <= capabilities.limits.binding_bytes;
+    is_better.then_some(parts)
+}
+
+/// The kernel that adds the parts of the gradient of `rows` queries, and its grid.
+pub(super) fn sum_queries(
+    shape: &Attention,
+    is_packed: bool,
+    element: Element,
+    rows: u32,
+) -> (Kernel, [u32; 3]) {
+    let d4 = shape.layout.head_dim / 4;
+    let items = u64::from(rows) * u64::from(shape.layout.heads * d4);
+    let (kernel, grid) = per_item("attention/portable/sum_queries", "attention_sum_queries", element, items);
+    let kernel = kernel
+        .condition(Condition::Causal, shape.is_causal)
+        .condition(Condition::Windowed, shape.window.is_some())
+        .condition(Condition::Segmented, is_packed)
+        .constant("BLOCK", 4 * tile(Pass::BackwardKv, shape, is_packed).groups)
+        .constant("D4", d4);
+    (kernel, grid)
 }

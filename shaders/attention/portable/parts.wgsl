@@ -1,0 +1,16 @@
+// Which blocks of keys give which part of dq (attention/portable/backward_kv.wgsl with `split`). Parts take turns, forwards and
+// then backwards, so that the many queries that see early keys and the few that see late ones make equal parts.
+
+import package::attention::params::params;
+
+// Block i of part `part`.
+fn block_of(part: u32, i: u32) -> u32 {
+    return i * params.parts + select(part, params.parts - 1u - part, i % 2u == 1u);
+}
+
+// The first block of a part that is not before block `first`.
+fn next_block(part: u32, first: u32) -> u32 {
+    let turn = first / params.parts;
+    let block = block_of(part, turn);
+    return select(block_of(part, turn + 1u), block, block >= first);
+}
