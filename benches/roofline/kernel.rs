@@ -1,6 +1,6 @@
 //! What a kernel takes of a GPU: of its shader, and of the loop that the compilers of GPUs made of it.
 
-use gristmill::kernels::{Access, Composed, Kernel, Workgroup, compose};
+use gristmill::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
 use gristmill::record::Dispatch;
 use naga::AddressSpace;
 
@@ -8,20 +8,23 @@ use naga::AddressSpace;
 pub struct Shader {
     /// What a workgroup takes of a compute unit.
     pub workgroup: Workgroup,
-    /// What a multiply-add costs in the loop that does most of them.
+    /// What its loop takes.
     pub inner: Loop,
     composed: Composed,
 }
 
-/// The instructions and the bytes of workgroup memory that a lane takes for a multiply-add.
+/// What a lane takes in the loop that does most of the multiply-adds.
 #[derive(Clone, Copy)]
 pub struct Loop {
+    /// Instructions for a multiply-add.
     pub instructions: f64,
+    /// Bytes of workgroup memory for a multiply-add.
     pub shared_bytes: f64,
+    /// Registers; `None` where they are estimated.
+    registers: Option<u32>,
 }
 
-/// Registers beside those of variables: addresses, counters, operands. The products take 96 and 48 on RDNA 3 and Ampere, as this
-/// says; attention takes 64 to 108.
+/// Registers beside those of variables, where no compiler's are known: addresses, counters, operands.
 const OTHER_REGISTERS: u64 = 16;
 
 impl Shader {
@@ -43,13 +46,14 @@ impl Shader {
         };
         // Of functions that call each other the largest counts.
         let words = (globals(AddressSpace::Private) + functions.map(locals).max().unwrap_or(0)) / 4;
-        let registers = (words + OTHER_REGISTERS).next_multiple_of(8).clamp(24, 256) as u32;
+        let estimate = (words + OTHER_REGISTERS).next_multiple_of(8).clamp(24, 256) as u32;
+        let inner = Loop::of(kernel);
         let workgroup = Workgroup {
             lanes: entry.workgroup_size.iter().product(),
-            registers,
+            registers: inner.registers.unwrap_or(estimate),
             bytes: globals(AddressSpace::WorkGroup) as u32,
         };
-        Self { workgroup, inner: Loop::of(kernel), composed }
+        Self { workgroup, inner, composed }
     }
 
     /// Bytes that a launch reads and writes, each element once: a tensor that is read and written counts twice.
@@ -70,18 +74,25 @@ impl Shader {
 }
 
 impl Loop {
-    /// Counted in the assembly that Mesa 26's compiler makes for RDNA 3 of the f32 kernels, over all of a loop along k or over
-    /// tiles of keys. 16-bit kernels are taken to be like them.
+    /// Counted in the assembly that Mesa 26's compiler makes for RDNA 3 of the f32 kernels, over all of a loop along k or over tiles of
+    /// keys; registers are the most of RDNA 3 and Ampere. 16-bit kernels are taken to be like them.
     fn of(kernel: &Kernel) -> Self {
-        let is = |name, value| kernel.constants().contains(&(name, value));
-        let (instructions, shared_bytes) = match (kernel.file, kernel.entry) {
-            ("matmul/portable", _) if is("TM4", 2) => (1.62, 1.25),
-            ("matmul/portable", _) => (2.08, 2.5),
-            (_, "attention") => (2.08, 2.93),
-            (_, "attention_backward_q") => (1.98, 2.85),
-            (_, "attention_backward_kv") => (2.0, 2.69),
-            _ => (2.0, 2.0),
+        let constant = |name| {
+            let found = kernel.constants().iter().find(|(known, _)| *known == name);
+            found.map_or(0, |(_, value)| *value)
         };
-        Self { instructions, shared_bytes }
+        let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
+        let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
+        let (instructions, shared_bytes, registers) = match (kernel.entry, constant("TM4"), constant("TN4")) {
+            ("matmul", 2, 2) => (1.22, 1.06, of_layout(96, 120)),
+            ("matmul", 1, 2) => (1.33, 1.59, of_layout(64, 96)),
+            ("matmul", 2, 1) => (1.39, 1.59, of_layout(64, 96)),
+            ("matmul", 1, 1) => (1.55, 2.13, of_layout(48, 60)),
+            ("attention", ..) => (2.08, 2.93, Some(108)),
+            ("attention_backward_q", ..) => (1.98, 2.85, Some(84)),
+            ("attention_backward_kv", ..) => (2.0, 2.69, Some(84)),
+            _ => (2.0, 2.0, None),
+        };
+        Self { instructions, shared_bytes, registers }
     }
 }

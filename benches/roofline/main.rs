@@ -13,9 +13,9 @@
 //! What it leaves out: caches, so that a tensor which the launch before has left there costs as much as any, and one that several
 //! workgroups read costs once; waits within a workgroup that no other workgroup hides; the start and the end of a launch, in which not
 //! all units are busy; bank conflicts, and lanes that read the same bytes of workgroup memory; masks of attention within a tile;
-//! arithmetic outside of products and attention; clocks below the published ones. Registers are estimated, and instructions
-//! are those of one compiler (`kernel.rs`). A real GPU is slower by what that makes together; what the model is for is the order of what to
-//! do next, and before and after.
+//! arithmetic outside of products and attention; clocks below the published ones. Instructions and registers are those that Mesa's
+//! compilers need, or estimates (`kernel.rs`). A real GPU is slower by what that makes together; what the model is for is what to do next,
+//! and before and after.
 
 mod kernel;
 mod model;

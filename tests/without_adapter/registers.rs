@@ -50,7 +50,7 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, kv_heads
 
 /// The products of large models, which have the larger tiles; the models of `portable_variants` are small.
 fn large_products() -> impl Iterator<Item = Kernel> {
-    let tiles = [(2048, 2048, [2, 2]), (64, 8192, [1, 2]), (8192, 64, [2, 1])];
+    let tiles = [(2048, 2048, [2, 2]), (64, 32768, [1, 2]), (32768, 64, [2, 1])];
     let layouts = [Layout::Nt, Layout::Nn, Layout::Tn];
     let shapes = tiles.into_iter().flat_map(move |tile| layouts.map(|layout| (tile, layout)));
     shapes.flat_map(|((m, n, [rows4, columns4]), layout)| {
@@ -79,15 +79,12 @@ fn kernels() -> Vec<Kernel> {
         ([256; 2], F32, 1),
         ([256; 2], Bf16, 1),
     ];
-    let attention =
-        sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(conversions);
-    let products = large_products().flat_map(conversions);
-    portable_variants().into_iter().chain(attention).chain(products).collect()
     let attention = sizes
         .into_iter()
         .flat_map(|(dims, element, kv_heads)| attention_kernels(dims, element, kv_heads))
         .flat_map(conversions);
-    portable_variants().into_iter().chain(attention).chain(large_products()).collect()
+    let products = large_products().flat_map(conversions);
+    portable_variants().into_iter().chain(attention).chain(products).collect()
 }
 
 #[test]

@@ -112,7 +112,7 @@ struct Product {
 
 impl Product {
     fn new([rows4, columns4]: [u32; 2], layout: Layout, element: Element) -> Self {
-        let side = |width4| if width4 == 1 { 64 } else { 8192 };
+        let side = |width4| if width4 == 1 { 64 } else { 32768 };
         let problem = Problem { layout, m: side(rows4), n: side(columns4), k: 64 };
         let kernel = plan(problem, element, Capabilities::portable()).kernel;
         let constants: HashMap<_, _> = kernel.constants().iter().copied().collect();

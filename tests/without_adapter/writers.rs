@@ -28,8 +28,17 @@ fn every_variant_is_written_for_every_api() {
     }
 }
 
-/// Indices that no loop of constant length counts, by file and array: each is looked at once for a whole row or tile.
-const INDEXED_BY_VALUES: [(&str, &str); 0] = [];
+/// What is indexed by other values, by file and name: `values` by an argument that is a constant of each call, the others are vectors,
+/// one of whose components is read or written outside of the loop over keys, or in rope's rarest form.
+const INDEXED_BY_VALUES: [(&str, &str); 7] = [
+    ("attention/portable/backward_kv", "values"),
+    ("attention/portable/backward_q", "delta_of"),
+    ("attention/portable/backward_q", "values"),
+    ("attention/portable/forward", "highest"),
+    ("attention/portable/forward", "total"),
+    ("attention/portable/forward", "values"),
+    ("rope", "a value"),
+];
 
 /// What a compiler keeps in registers only if each index is a constant, on GPUs.
 #[test]

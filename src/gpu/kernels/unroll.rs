@@ -320,19 +320,13 @@ impl Copy<'_, '_> {
             Expression::Load { pointer } if self.of.variable(pointer) == Some(self.counter.variable) => {
                 Some(self.counter.value)
             }
-            ref other => {
-                value_of(other, self.of.globals, |operand| match self.of.function.expressions[operand] {
-                    Expression::Literal(literal) => Some(literal),
-                    _ => None,
-                })
-            }
+            ref other => value_of(other, self.of.globals, |operand| self.of.evaluate(operand, None)),
         };
         if let Some(value) = value {
             return self.of.add(Expression::Literal(value));
         }
         if let Expression::Access { base, index } = new
-            && let Expression::Literal(index) = self.of.function.expressions[index]
-            && let Some(index) = whole(index)
+            && let Some(index) = self.of.evaluate(index, None).and_then(whole)
         {
             new = Expression::AccessIndex { base, index };
         }

@@ -237,10 +237,11 @@ impl Tile {
         [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
     }
 
-    /// What a workgroup takes of a unit on [`Tier::Portable`]: for each lane the sums, and 56 registers for operands, the next slice and
-    /// addresses, as compilers for RDNA 3 and Ampere have it.
-    fn workgroup(self) -> Workgroup {
-        Workgroup { lanes: 256, registers: self.rows() * self.columns() / 256 + 56, bytes: 16 << 10 }
+    /// What a workgroup takes of a unit on [`Tier::Portable`], by the compilers for RDNA 3 and Ampere: registers for the sums, the
+    /// operands and the next slice, and more of them where groups along k are transposed on their way.
+    fn workgroup(self, layout: Layout) -> Workgroup {
+        let others = if layout == Layout::Tn { 32 } else { 56 };
+        Workgroup { lanes: 256, registers: self.rows() * self.columns() / 256 + others, bytes: 16 << 10 }
     }
 
     /// The kernel with this tile.
@@ -262,9 +263,10 @@ impl Tile {
     }
 }
 
-/// The tiles of the portable tier, and the instructions that AMD's compiler needs for a step along k: 1.21 to 1.52 for each
-/// multiply-add of an invocation (x Wᵀ in f32; benches/LOG.md). A tile that is largely past an edge is no bargain.
-const PORTABLE: [(Tile, u64); 4] = [(Tile::LARGE, 78), (Tile::FLAT, 42), (Tile::TALL, 44), (Tile::SMALL, 24)];
+/// The tiles of the portable tier, and what a lane takes for a step along k: the instructions that AMD's compiler needs, 1.21 to 1.52
+/// for each multiply-add (x Wᵀ in f32; benches/LOG.md), and two more for each group of 4 that it reads from workgroup memory, which some
+/// GPUs read for a quarter of the lanes at a time.
+const PORTABLE: [(Tile, u64); 4] = [(Tile::LARGE, 86), (Tile::FLAT, 48), (Tile::TALL, 50), (Tile::SMALL, 28)];
 
 /// Columns of a tile of the software tier.
 const SOFTWARE_COLUMNS: u32 = 64;

@@ -11,8 +11,9 @@ use crate::kernels::{Capabilities, Condition};
 use crate::ops::per_item;
 use crate::record::{Recorder, Tensor};
 
-/// Instructions that a lane of each multiplier issues while a byte goes to or comes from memory: 6 to 40 by published figures.
-const OF_A_BYTE: f64 = 16.0;
+/// Instructions that all lanes issue while a byte goes to or comes from memory: 6 to 40 by published figures, and less where a cache
+/// still holds what was written.
+const OF_A_BYTE: f64 = 10.0;
 
 /// Instructions of all lanes of a unit while a launch takes its 5 us: by published figures half a million to a million and a half.
 const OF_A_LAUNCH: f64 = 1e6;
@@ -99,7 +100,7 @@ fn cost(
     part_k: u32,
     capabilities: Capabilities,
 ) -> f64 {
-    let (units, workgroup) = (capabilities.units, tile.workgroup());
+    let (units, workgroup) = (capabilities.units, tile.workgroup(problem.layout));
     let parts = u64::from(problem.k.div_ceil(part_k));
     let tiles = tile.grid(problem).map(u64::from).iter().product::<u64>() * u64::from(count);
     let of_a_part = u64::from(workgroup.lanes) * instructions * u64::from(part_k);
