@@ -270,22 +270,3 @@ const PORTABLE: [(Tile, u64); 4] = [(Tile::LARGE, 86), (Tile::FLAT, 48), (Tile::
 
 /// Columns of a tile of the software tier.
 const SOFTWARE_COLUMNS: u32 = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tiles_are_as_large_as_the_grid_and_the_edges_allow() {
-        let tile = |m, n| {
-            let problem = Problem { layout: Layout::Nt, m, n, k: 768 };
-            Tile::of(problem, 1, Capabilities::portable())
-        };
-        assert_eq!(tile(4096, 2304), Tile::LARGE);
-        assert_eq!(tile(768, 768), Tile::FLAT, "36 of 128 x 128 are few");
-        assert_eq!(tile(640, 640), Tile::SMALL, "and so are 50 of 64 x 128");
-        assert_eq!(tile(8192, 130), Tile::TALL, "192 columns computed, not 256");
-        assert_eq!(tile(130, 8192), Tile::FLAT);
-        assert_eq!(tile(200, 8192), Tile::LARGE);
-    }
-}
