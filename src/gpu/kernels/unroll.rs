@@ -315,7 +315,7 @@ impl Copy<'_, '_> {
 
     fn expression(&mut self, old: Handle<Expression>) -> Handle<Expression> {
         let mut new = self.of.function.expressions[old].clone();
-        operands(&mut new, |operand| *operand = self.new(*operand));
+        operands(&mut new, |operand| *operand = self.copy_of(*operand));
         let value = match new {
             Expression::Load { pointer } if self.of.variable(pointer) == Some(self.counter.variable) => {
                 Some(self.counter.value)
@@ -334,7 +334,7 @@ impl Copy<'_, '_> {
     }
 
     /// The copy of `old`, or `old` if it was computed before the loop.
-    fn new(&self, old: Handle<Expression>) -> Handle<Expression> {
+    fn copy_of(&self, old: Handle<Expression>) -> Handle<Expression> {
         self.made.get(&old).copied().unwrap_or(old)
     }
 
@@ -353,34 +353,46 @@ impl Copy<'_, '_> {
         match statement {
             Statement::Block(inner) => Statement::Block(self.block(&inner)),
             Statement::If { condition, accept, reject } => Statement::If {
-                condition: self.new(condition),
+                condition: self.copy_of(condition),
                 accept: self.block(&accept),
                 reject: self.block(&reject),
             },
             Statement::Loop { body, continuing, break_if } => {
                 let (body, continuing) = (self.block(&body), self.block(&continuing));
-                Statement::Loop { body, continuing, break_if: break_if.map(|condition| self.new(condition)) }
+                Statement::Loop {
+                    body,
+                    continuing,
+                    break_if: break_if.map(|condition| self.copy_of(condition)),
+                }
             }
-            Statement::Return { value } => Statement::Return { value: value.map(|value| self.new(value)) },
+            Statement::Return { value } => {
+                Statement::Return { value: value.map(|value| self.copy_of(value)) }
+            }
             Statement::Store { pointer, value } => {
-                Statement::Store { pointer: self.new(pointer), value: self.new(value) }
+                Statement::Store { pointer: self.copy_of(pointer), value: self.copy_of(value) }
             }
             Statement::Call { function, arguments, result } => Statement::Call {
                 function,
-                arguments: arguments.into_iter().map(|argument| self.new(argument)).collect(),
+                arguments: arguments.into_iter().map(|argument| self.copy_of(argument)).collect(),
                 result: result.map(|result| self.result(result)),
             },
             Statement::SubgroupGather { mut mode, argument, result } => {
                 use naga::GatherMode as G;
                 match &mut mode {
-                    G::Broadcast(lane) | G::Shuffle(lane) | G::QuadBroadcast(lane) => *lane = self.new(*lane),
-                    G::ShuffleDown(by) | G::ShuffleUp(by) | G::ShuffleXor(by) => *by = self.new(*by),
+                    G::Broadcast(lane) | G::Shuffle(lane) | G::QuadBroadcast(lane) => {
+                        *lane = self.copy_of(*lane)
+                    }
+                    G::ShuffleDown(by) | G::ShuffleUp(by) | G::ShuffleXor(by) => *by = self.copy_of(*by),
                     G::BroadcastFirst | G::QuadSwap(_) => {}
                 }
-                Statement::SubgroupGather { mode, argument: self.new(argument), result: self.result(result) }
+                Statement::SubgroupGather {
+                    mode,
+                    argument: self.copy_of(argument),
+                    result: self.result(result),
+                }
             }
             Statement::SubgroupCollectiveOperation { op, collective_op, argument, result } => {
-                let (argument, result) = (self.new(argument), self.result(result));
+                let (argument, result) = (self.copy_of(argument), self.result(result));
                 Statement::SubgroupCollectiveOperation { op, collective_op, argument, result }
             }
             // Without operands; `is_copied` lets no other pass.
