@@ -5,6 +5,8 @@
 // A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
 // (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, with p and with ds as weights. A
 // fixed order of summation and no atomics.
+// split: a workgroup owns several blocks of keys in turn (attention/portable/parts.wgsl), and also adds Σ ds k to a part of dq of its
+// own. Tiles start at multiples of GROUPS, so one invocation makes all additions to an element of it.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
