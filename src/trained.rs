@@ -8,6 +8,5 @@ mod scoring;
 
 pub use generation::TrainedModel;
 pub use judgement::{Judgement, Share};
-pub(crate) use opened::outline;
-pub use opened::{TrainedRun, prompt_tokens};
+pub use opened::{TrainedRun, outline, prompt_tokens};
 pub use scoring::Scorer;

@@ -106,7 +106,7 @@ impl TrainedRun {
 ///
 /// # Errors
 /// There is none, it cannot be computed, or a flag is wrong.
-pub(crate) fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
+pub fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
     let (model, adapter) = match base_of(path)? {
         Some(base) => (base, Some(Alone::open(path)?.flag())),
         None => (path.to_path_buf(), None),
