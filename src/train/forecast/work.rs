@@ -1,5 +1,6 @@
 //! The work of each launch of a recording.
 
+use crate::kernels::{Condition, Kernel};
 use crate::model::config::ModelConfig;
 use crate::model::count;
 use crate::record::{Dispatch, Recording};
@@ -22,7 +23,7 @@ pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> 
     let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.ownership.ranks.expert);
     let flops = |launch: &Dispatch| match launch.kernel.entry {
         "matmul" => product(launch, rows, local as u32),
-        entry => attention(&recordings.model, entry) * f64::from(tokens),
+        _ => attention(&recordings.model, &launch.kernel) * f64::from(tokens),
     };
     recording.dispatches.iter().map(flops).collect()
 }
@@ -39,11 +40,13 @@ fn product(launch: &Dispatch, rows: u32, local: u32) -> f64 {
 }
 
 /// Operations on a token of a kernel of attention: scores and sums forward are two products; the backward computes the scores
-/// again and then the gradients of queries, or of keys and values.
-fn attention(model: &ModelConfig, entry: &str) -> f64 {
-    let products = match entry {
+/// again and then the gradients of queries, or of keys and values, or, where these leave parts of the gradients of queries, of all.
+fn attention(model: &ModelConfig, kernel: &Kernel) -> f64 {
+    let leaves_parts = kernel.conditions().any(|condition| condition == Condition::Split);
+    let products = match kernel.entry {
         "attention" => 2.0,
         "attention_backward_q" => 3.0,
+        "attention_backward_kv" if leaves_parts => 5.0,
         "attention_backward_kv" => 4.0,
         _ => return 0.0,
     };
