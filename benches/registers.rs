@@ -13,7 +13,7 @@ use common::Setting;
 use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::{Capabilities, Kernel, Tier};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
-use gristmill::ops::decode::{Decode, decode};
+use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
@@ -88,7 +88,7 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
     let shape = Decode { layout, tokens: 1, scale: 0.125, window: None, has_alibi: false };
     let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
     let positions = rec.tensor("positions", 1, LARGE, U32);
-    decode(&mut rec, qkv, positions, cache, out, &shape);
+    decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     let kernels = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel);
     kernels.map(|kernel| (format!("{} D={head_dim}", kernel.entry), kernel)).collect()
 }

@@ -1,4 +1,4 @@
-// SwiGLU activation:   out = silu(gate) · up,   silu(x) = x · s(x),   s(x) = 1 / (1 + e^-x)
+// SwiGLU activation:   out = silu(gate) · up,   silu(x) = x · s(x),   s the logistic function
 //
 //   swiglu             reads packed (N, 2 F), writes out (N, F)
 //   swiglu_backward    reads packed (N, 2 F) and dout (N, F), writes d_packed (N, 2 F):
@@ -6,12 +6,12 @@
 //
 // A row of `packed` is gate, then up, which starts at the next multiple of 4 columns. One invocation computes 4 columns of
 // one row of out; a workgroup stays within a row, so finding the row costs one scalar division.
-// Numerics: f32 between load and store. gate is clamped to at least -80, so that e^-x stays finite; |silu| is below
-// 1.5e-33 there. Padding needs no mask: both formulas map zeros to zeros.
+// Numerics: f32 between load and store (lib/silu). Padding needs no mask: both formulas map zeros to zeros.
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::silu::{bounded, sigmoid, silu};
 import package::tile::LANES;
 
 struct Params {
@@ -41,9 +41,9 @@ fn swiglu(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         return;
     }
     let at = params.packed_offset + row * params.packed_stride + column;
-    let gate = bounded(load4(packed[at]));
+    let gate = load4(packed[at]);
     let up = load4(packed[at + params.columns4]);
-    out[params.y_offset + row * params.y_stride + column] = store4(gate * sigmoid(gate) * up);
+    out[params.y_offset + row * params.y_stride + column] = store4(silu(gate) * up);
 }
 
 @compute @workgroup_size(LANES)
@@ -63,13 +63,4 @@ fn swiglu_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_i
     let d_at = params.d_packed_offset + row * params.d_packed_stride + column;
     d_packed[d_at] = store4(dy * up * (s + silu * (1.0 - s)));
     d_packed[d_at + params.columns4] = store4(dy * silu);
-}
-
-fn sigmoid(x: vec4<f32>) -> vec4<f32> {
-    return 1.0 / (1.0 + exp(-x));
-}
-
-// max may replace a NaN by -80, which would hide an overflow; select keeps it.
-fn bounded(gate: vec4<f32>) -> vec4<f32> {
-    return select(gate, vec4<f32>(-80.0), gate < vec4<f32>(-80.0));
 }

@@ -1,10 +1,13 @@
 // What decoding against a KV cache shares:
 //
 //   qkv (B, columns) read        a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4) of the new token
-//   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b
 //   positions (B) u32 read       position of the new token in its sequence
+//   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b. That of the new token is
+//                                written, by the first of the heads that share its keys, and read from qkv instead
+//   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated on their way, as rope.wgsl does it
 
-import package::lib::element::Packed;
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, V4};
 
 struct Params {
     sequences: u32, // B
@@ -12,8 +15,8 @@ struct Params {
     window: u32,
     heads: u32,
     group: u32, // query heads per key and value head
-    copied4: u32, // columns of a cache row; columns, offsets, starts and strides count groups of 4 elements
-    k_start: u32,
+    k_start: u32, // columns, offsets, starts and strides count groups of 4 elements
+    v_start: u32,
     qkv_offset: u32,
     qkv_stride: u32,
     cache_offset: u32,
@@ -23,13 +26,95 @@ struct Params {
     out_stride: u32,
     positions_offset: u32, // in elements
     scale: f32, // times log2 e
+    pairs: u32, // per head
+    table_offset: u32,
+    table_stride: u32,
+    table_rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> qkv: array<Packed>;
 @group(0) @binding(2) var<storage, read> positions: array<u32>;
+@group(0) @binding(3) var<storage, read_write> cache: array<Packed>;
+@if(rotated) @group(0) @binding(5) var<storage, read> table: array<vec4<f32>>;
 
-// Clamped: a position past the end of the cache would address another sequence's rows.
-fn position_of(sequence: u32) -> u32 {
-    return min(positions[params.positions_offset + sequence], params.tokens - 1u);
+// Where the tensors have what one head of one sequence reads.
+struct Place {
+    position: u32,
+    query: u32, // in qkv, as the next two
+    key: u32,
+    value: u32,
+    keys: u32, // in the cache, of token 0, as the next
+    values: u32,
+    angles: u32, // in the table
+    appends: bool, // whether the head writes the new token's key and value to the cache
+}
+
+fn place_of(sequence: u32, head: u32) -> Place {
+    let own = params.qkv_offset + sequence * params.qkv_stride;
+    let start = params.cache_offset + sequence * params.tokens * params.cache_stride;
+    let kv_head = head / params.group;
+    let at = positions[params.positions_offset + sequence];
+    var angles = 0u;
+    @if(rotated) { angles = params.table_offset + min(at, params.table_rows - 1u) * params.table_stride; }
+    return Place(
+        min(at, params.tokens - 1u), // a position past the end of the cache would address another sequence's rows
+        own + head * D4,
+        own + params.k_start + kv_head * D4,
+        own + params.v_start + kv_head * V4,
+        start + kv_head * D4,
+        start + params.cached_v_start + kv_head * V4,
+        angles,
+        head % params.group == 0u,
+    );
+}
+
+// Group c of the query or key at `head`, rotated and rounded as it is stored.
+@if(!rotated)
+fn rotated_group(head: u32, c: u32, angles: u32) -> Packed {
+    return qkv[head + c];
+}
+
+@if(rotated && interleaved)
+fn rotated_group(head: u32, c: u32, angles: u32) -> Packed {
+    let x = load4(qkv[head + c]);
+    let turn = table[angles + min(c, (params.pairs - 1u) / 2u)]; // cos, sin, cos, sin
+    let y = x * turn.xxzz + x.yxwz * turn.yyww * vec4<f32>(-1.0, 1.0, -1.0, 1.0);
+    let pair = vec4<u32>(2u * c) + vec4<u32>(0u, 0u, 1u, 1u);
+    return store4(select(x, y, pair < vec4<u32>(params.pairs)));
+}
+
+@if(rotated && !interleaved && !straddling)
+fn rotated_group(head: u32, c: u32, angles: u32) -> Packed {
+    let half4 = params.pairs / 4u;
+    if (c >= 2u * half4) {
+        return qkv[head + c];
+    }
+    let is_second = c >= half4;
+    let first = select(c, c - half4, is_second);
+    let partner = load4(qkv[head + select(c + half4, first, is_second)]);
+    let low = table[angles + 2u * first];
+    let high = table[angles + 2u * first + 1u];
+    let sines = vec4<f32>(low.yw, high.yw);
+    return store4(load4(qkv[head + c]) * vec4<f32>(low.xz, high.xz) + partner * select(-sines, sines, is_second));
+}
+
+@if(rotated && !interleaved && straddling)
+fn rotated_group(head: u32, c: u32, angles: u32) -> Packed {
+    let x = load4(qkv[head + c]);
+    var y = x;
+    for (var e = 0u; e < 4u; e++) {
+        let i = 4u * c + e;
+        if (i < 2u * params.pairs) {
+            let is_second = i >= params.pairs;
+            let pair = select(i, i - params.pairs, is_second);
+            let partner = select(i + params.pairs, pair, is_second);
+            let turn = table[angles + pair / 2u];
+            let cosine = select(turn.x, turn.z, pair % 2u == 1u);
+            let sine = select(turn.y, turn.w, pair % 2u == 1u);
+            let other = load4(qkv[head + partner / 4u])[partner % 4u];
+            y[e] = x[e] * cosine + select(-other, other, is_second) * sine;
+        }
+    }
+    return store4(y);
 }

@@ -5,7 +5,7 @@
 //   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
 //   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
 //                      the workgroup sums over all rows of that expert
-// With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
+// With `wide` the weights `b` are loaded 64 bits at a time. With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
 
 import package::lib::element::{Packed, load4, store4};
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
@@ -24,6 +24,8 @@ struct Params {
     y_stride: u32,
     residual_stride: u32,
     @if(!grouped) part_k: u32, // length of a part of the sums, a multiple of 16; k if they are not split
+    @if(!grouped) up_start: u32, // of matmul/vector: the first row of the up projection in b
+    @if(!grouped) epsilon: f32, // of its norm
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
@@ -34,7 +36,9 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<Packed>;
-@if(!nf4 && !int8) @group(0) @binding(2) var<storage, read> b: array<Packed>;
+@if(!nf4 && !int8 && !wide) @group(0) @binding(2) var<storage, read> b: array<Packed>;
+@if(!nf4 && !int8 && wide && f32) @group(0) @binding(2) var<storage, read> b: array<vec2<u64>>;
+@if(!nf4 && !int8 && wide && !f32) @group(0) @binding(2) var<storage, read> b: array<u64>;
 @if(nf4 || int8) @group(0) @binding(2) var<storage, read> b: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<Output>;
 @if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N)
@@ -103,7 +107,17 @@ fn product_of(workgroup: vec3<u32>) -> Product {
 
 // Group `at` of `b`, as it is stored and widened. Between the two there is time for other work.
 @if(!nf4 && !int8) alias FetchedB = Packed;
-@if(!nf4 && !int8) fn fetch_b(at: u32) -> FetchedB { return b[at]; }
+@if(!nf4 && !int8 && !wide) fn fetch_b(at: u32) -> FetchedB { return b[at]; }
+@if(!nf4 && !int8 && wide && f32)
+fn fetch_b(at: u32) -> FetchedB {
+    let two = b[at];
+    return bitcast<vec4<f32>>(vec4<u32>(u32(two.x), u32(two.x >> 32u), u32(two.y), u32(two.y >> 32u)));
+}
+@if(!nf4 && !int8 && wide && !f32)
+fn fetch_b(at: u32) -> FetchedB {
+    let four = b[at];
+    return vec2<u32>(u32(four), u32(four >> 32u));
+}
 @if(!nf4 && !int8) fn widen_b(at: u32, group: FetchedB) -> vec4<f32> { return load4(group); }
 @if(nf4 || int8) alias FetchedB = vec2<u32>; // the first word of the block, and that with the codes
 @if(nf4 || int8)

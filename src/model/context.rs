@@ -4,6 +4,7 @@ use super::batch::BatchTensors;
 use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
 use crate::ops::dropout::Dropout;
+use crate::ops::matmul::FUSED_ROWS;
 use crate::ops::rope::Rope;
 use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
@@ -131,6 +132,12 @@ impl ForwardContext<'_> {
     pub(super) fn largest_scores(&self, layer: usize) -> Option<Tensor> {
         let all = self.training()?.largest_scores?;
         Some(all.rows(layer as u32, 1).columns(0, self.config.num_heads as u32))
+    }
+
+    /// Whether the pass computes so few tokens that norms and gates belong in the products beside them: a launch costs more than
+    /// computing them twice.
+    pub(super) fn has_few_rows(&self) -> bool {
+        matches!(self.mode, Mode::Decode(_)) && self.batch.tokens.cols <= FUSED_ROWS
     }
 
     pub(super) fn training(&self) -> Option<Training> {

@@ -18,6 +18,7 @@ use super::parameters::{
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
+use crate::ops::rope::Rope;
 use crate::record::Tensor;
 use crate::tape::{CrossEntropy, Parameter, Tape, Var};
 
@@ -167,14 +168,28 @@ impl Block<Parameter> {
         queries: Option<Var>,
         x: Var, // (N, D)
     ) -> Var {
-        let h = self.attention_norm.forward(tape, "attention_norm", ctx, x);
+        let h = self.attention_norm.before(&self.attention.wqkv, tape, "attention_norm", ctx, x);
         let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, queries, h, x));
-        let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
-        tape.scope("feed_forward", |tape| match &self.feed_forward {
-            FeedForward::Dense(dense) => dense.forward(tape, ctx, layer, h, x),
-            FeedForward::Mixture(mixture) => mixture.forward(tape, ctx, layer, h, x),
-        })
+        match &self.feed_forward {
+            FeedForward::Dense(dense) => {
+                let h = self.ffn_norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x);
+                tape.scope("feed_forward", |tape| dense.forward(tape, ctx, layer, h, x))
+            }
+            FeedForward::Mixture(mixture) => {
+                let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
+                tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, x))
+            }
+        }
     }
+}
+
+/// The input (N, D) of a layer's first product.
+#[derive(Clone, Copy)]
+enum Normed<'p> {
+    /// After the norm.
+    Done(Var),
+    /// Before it: the product normalises, with this weight.
+    Pending(Var, &'p Parameter),
 }
 
 impl SelfAttention<Parameter> {
@@ -185,29 +200,28 @@ impl SelfAttention<Parameter> {
         ctx: &ForwardContext<'_>,
         layer: usize,
         queries: Option<Var>, // (N, D)
-        h: Var,               // (N, D)
+        h: Normed<'p>,        // (N, D)
         x: Var,               // (N, D)
     ) -> Var {
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, queries, h)); // (N, (H + 2 G)·C), or their latent parts
-        let qkv = match &self.latent {
-            Some(latent) => latent.heads(tape, ctx, qkv),
-            None => self.heads(tape, ctx, qkv),
+        let (qkv, rope) = match &self.latent {
+            Some(latent) => (latent.heads(tape, ctx, qkv), None),
+            None => (self.normed_heads(tape, ctx, qkv), ctx.rope()),
         };
-        let y = attend(tape, ctx, layer, qkv); // (N, H·C), of latent attention (N, H·V)
+        let y = attend(tape, ctx, layer, qkv, rope); // (N, H·C), of latent attention (N, H·V)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
         tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 
-    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised and rotated.
-    fn heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, mut qkv: Var) -> Var {
-        let layout = ctx.config.head_layout();
-        if let Some([q, k]) = &self.qk_norm {
-            qkv = tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()));
+    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that do so.
+    fn normed_heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, qkv: Var) -> Var {
+        match &self.qk_norm {
+            Some([q, k]) => {
+                let layout = ctx.config.head_layout();
+                tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()))
+            }
+            None => qkv,
         }
-        if let Some((rope, cos_sin)) = ctx.rope() {
-            qkv = tape.scope("rope", |tape| tape.rope(qkv, ctx.batch.positions, cos_sin, layout, rope));
-        }
-        qkv
     }
 
     /// q, k and v of h (N, D), q of `queries` (N, D) instead where they are given: (N, (H + 2 G)·C).
@@ -216,9 +230,9 @@ impl SelfAttention<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         queries: Option<Var>,
-        h: Var,
+        h: Normed<'p>,
     ) -> Var {
-        let projected = self.wqkv.forward(tape, ctx, h, None);
+        let projected = self.wqkv.of_normed(tape, ctx, h);
         match self.wq.as_ref().zip(queries) {
             Some((wq, queries)) => {
                 let q = wq.forward(tape, ctx, queries, None);
@@ -229,16 +243,24 @@ impl SelfAttention<Parameter> {
     }
 }
 
-/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C).
-fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: Var) -> Var {
-    let sizes = ctx.config.decode();
-    match ctx.mode {
-        Mode::Decode(caches) => {
-            let positions = ctx.batch.positions;
-            return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], &sizes));
-        }
-        Mode::Prefill(caches) => tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes)),
-        Mode::Training(_) | Mode::Evaluation | Mode::Scoring => {}
+/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With `rope` q and k are
+/// rotated before.
+fn attend(
+    tape: &mut Tape<'_, '_>,
+    ctx: &ForwardContext<'_>,
+    layer: usize,
+    mut qkv: Var,
+    rope: Option<(Rope, Tensor)>,
+) -> Var {
+    let (sizes, positions) = (ctx.config.decode(), ctx.batch.positions);
+    if let Mode::Decode(caches) = ctx.mode {
+        return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, &sizes));
+    }
+    if let Some((rope, cos_sin)) = rope {
+        qkv = tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, sizes.layout, rope));
+    }
+    if let Mode::Prefill(caches) = ctx.mode {
+        tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes));
     }
     let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
@@ -254,21 +276,46 @@ impl DenseFeedForward<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Var, // (N, D)
-        x: Var, // (N, D)
+        h: Normed<'p>, // (N, D)
+        x: Var,        // (N, D)
     ) -> Var {
-        let inner = ctx.config.intermediate_size as u32;
-        let h = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, ctx, h, None)); // (N, 2 F); without a gate (N, F)
-        let y = match ctx.config.activation {
-            Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)), // (N, F)
-            Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)), // (N, F)
-        };
+        let y = self.activated(tape, ctx, h); // (N, F)
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         tape.scope("w_down", |tape| self.w_down.add(tape, ctx, y, dropout, x)) // (N, D)
+    }
+
+    /// activation(W_gate_up · h): (N, F).
+    fn activated<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
+        let (w, inner) = (&self.w_gate_up, ctx.config.intermediate_size as u32);
+        let activation = ctx.config.activation;
+        if activation == Activation::SwiGlu && ctx.has_few_rows() && w.lora.is_none() {
+            return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some(inner)));
+        }
+        let h = tape.scope("w_gate_up", |tape| w.of_normed(tape, ctx, h)); // (N, 2 F); without a gate (N, F)
+        match activation {
+            Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)),
+            Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),
+        }
     }
 }
 
 impl NormWeights<Parameter> {
+    /// The norm of x for `reader`, which computes it itself where [that is faster](ForwardContext::has_few_rows).
+    fn before<'p>(
+        &'p self,
+        reader: &Linear<Parameter>,
+        tape: &mut Tape<'_, 'p>,
+        name: &str,
+        ctx: &ForwardContext<'_>,
+        x: Var,
+    ) -> Normed<'p> {
+        if ctx.has_few_rows() && self.bias.is_none() && reader.lora.is_none() {
+            Normed::Pending(x, &self.weight)
+        } else {
+            Normed::Done(self.forward(tape, name, ctx, x))
+        }
+    }
+
     /// LayerNorm with a bias, RMSNorm without: (N, D).
     fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, name: &str, ctx: &ForwardContext<'_>, x: Var) -> Var {
         tape.scope(name, |tape| match &self.bias {
@@ -292,6 +339,29 @@ impl Linear<Parameter> {
             Some(lora) => lora.add(tape, ctx, x, y),
             None => y,
         }
+    }
+
+    /// h Wᵀ + b, and what the adapters add to it.
+    fn of_normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
+        match h {
+            Normed::Done(h) => self.forward(tape, ctx, h, None),
+            Normed::Pending(..) => self.of_few_rows(tape, ctx, h, None),
+        }
+    }
+
+    /// h Wᵀ + b of few rows, or silu(gate) · up where that is `width` columns of packed gate and up.
+    fn of_few_rows<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        h: Normed<'p>,
+        width: Option<u32>,
+    ) -> Var {
+        let (x, norm) = match h {
+            Normed::Done(h) => (h, None),
+            Normed::Pending(x, weight) => (x, Some((weight, ctx.epsilon()))),
+        };
+        tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }
 
     /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x.

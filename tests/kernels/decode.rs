@@ -1,9 +1,14 @@
 //! Decoding with a cache gives the last row of attention over the whole sequence.
 
-use crate::lab::{allowed, check};
+use crate::lab::{Case, allowed, check};
+use crate::packed::{columns, pack_qkv, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::ops::decode::{Decode, append, decode};
+use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::ops::rope_scaling::RopeScaling;
+use gristmill::record::Tensor;
+use reference::storage::Storage;
 
 /// Query heads, key heads, head_dim, value_dim, tokens in the cache, window.
 const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
@@ -16,61 +21,111 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
     (2, 1, 16, 16, 31, Some(100)),
 ];
 
+/// Rotated dimensions, and whether pairs are neighbours: whole heads, parts of them, and pairs that straddle groups of 4.
+const ROTATIONS: [(u32, bool); 5] = [(12, false), (8, false), (6, false), (12, true), (6, true)];
+
 #[test]
 fn a_token_attends_to_the_cache() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
-            check_shape(shape, false, element);
+            check_shape(shape, false, None, element);
         }
         for shape in [(6, 2, 12, 20, 131, None), (1, 1, 4, 4, 33, None), (4, 4, 16, 16, 257, Some(130))] {
-            check_shape(shape, true, element);
+            check_shape(shape, true, None, element);
+        }
+        for rotation in ROTATIONS {
+            check_shape((6, 2, 12, 20, 31, None), false, Some(rotation), element);
         }
     }
 }
 
-fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), has_alibi: bool, element: Element) {
+fn check_shape(
+    row: (u32, u32, u32, u32, u32, Option<u32>),
+    has_alibi: bool,
+    rotation: Option<(u32, bool)>,
+    element: Element,
+) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
     let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
     let shape = Decode { layout, tokens, scale: 0.3, window, has_alibi };
     // One sequence each at the first, the last and a middle position.
-    let positions = [0, tokens - 1, tokens / 2];
-    let label = if has_alibi { " alibi" } else { "" };
-    check(&format!("decode {row:?}{label} {element:?}"), |case| {
+    let ids = [0, tokens - 1, tokens / 2];
+    check(&format!("decode {row:?} alibi {has_alibi} rotation {rotation:?} {element:?}"), |case| {
         let qkv = case.input(3, layout.cols(), element);
-        let places = case.integers(&positions);
+        let positions = case.integers(&ids);
         // Only the cache before each position has been written; the rest is NaN and must not be read.
         let cols = shape.cache_cols() as usize;
         let mut cached: Vec<f64> = (0..3 * tokens as usize * cols).map(|_| case.normal()).collect();
         for (i, value) in cached.iter_mut().enumerate() {
             let (sequence, token) = (i / cols / tokens as usize, i / cols % tokens as usize);
-            if token as u32 >= positions[sequence] {
+            if token as u32 >= ids[sequence] {
                 *value = f64::NAN;
             }
         }
         let cache = case.input_of(&cached, 3 * tokens, shape.cache_cols(), element);
         let out = case.output(3, layout.out_cols(), element);
-        append(&mut case.rec, qkv.tensor, places, cache.tensor, &shape);
-        decode(&mut case.rec, qkv.tensor, places, cache.tensor, out, &shape);
+        let rope = rotation.map(|rotation| rope(case, rotation, tokens));
+        let tensors = DecodeTensors { qkv: qkv.tensor, positions, cache: cache.tensor, rope, out };
+        decode(&mut case.rec, &tensors, &shape);
 
-        let mut whole = cache.values;
-        let new = |sequence: usize| {
-            let row = &qkv.values[sequence * layout.cols() as usize..][..layout.cols() as usize];
-            row[layout.k_start() as usize..].to_vec()
+        let rows = match &rope {
+            Some((rope, _)) => rotated(&qkv.values, &layout, rope, &ids, element),
+            None => qkv.values,
         };
-        for (sequence, &position) in positions.iter().enumerate() {
-            let at = (sequence * tokens as usize + position as usize) * cols;
-            whole[at..at + cols].copy_from_slice(&new(sequence));
-        }
+        let mut whole = cache.values;
         let mut want = Vec::new();
-        for (sequence, &position) in positions.iter().enumerate() {
+        for (sequence, (&position, row)) in ids.iter().zip(rows.chunks(layout.cols() as usize)).enumerate() {
+            let first = sequence * tokens as usize * cols;
+            let new = &row[layout.k_start() as usize..];
+            whole[first + position as usize * cols..][..cols].copy_from_slice(new);
             for head in 0..heads {
-                let query = &qkv.values[(sequence as u32 * layout.cols() + head * head_dim) as usize..];
-                let rows = &whole[sequence * tokens as usize * cols..];
-                want.extend(attend(&query[..head_dim as usize], rows, position, head, &shape));
+                let query = &row[(head * head_dim) as usize..][..head_dim as usize];
+                want.extend(attend(query, &whole[first..], position, head, &shape));
             }
         }
+        case.expect_words("cache", cache.tensor, move |words| {
+            let allowed = allowed(element, 2);
+            for (i, (got, want)) in element.decode(bytemuck::cast_slice(words)).iter().zip(&whole).enumerate()
+            {
+                let got = *got as f64;
+                let is_near = (got - want).abs() <= allowed * (want.abs() + 1.0);
+                assert!(
+                    is_near || got.is_nan() && want.is_nan(),
+                    "element {i} of the cache is {got}, not {want}"
+                );
+            }
+        });
         case.expect("out", out, want, allowed(element, head_dim + tokens));
     });
+}
+
+/// A rotary embedding, and its table for `tokens` positions.
+fn rope(case: &mut Case, (rotary_dim, is_interleaved): (u32, bool), tokens: u32) -> (Rope, Tensor) {
+    let rope = Rope { rotary_dim, theta: 100.0, is_interleaved };
+    let table: Vec<f64> =
+        cos_sin_table(tokens, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
+    let table = columns(&table, rotary_dim.next_multiple_of(4), 0..rotary_dim as usize);
+    (rope, case.input_of(&table, tokens, rotary_dim, F32).tensor)
+}
+
+/// Packed rows with queries and keys rotated, and rounded as they are stored.
+fn rotated(qkv: &[f64], layout: &HeadLayout, rope: &Rope, positions: &[u32], element: Element) -> Vec<f64> {
+    let settings = reference::rope::Rope {
+        head_dim: layout.head_dim as usize,
+        rotary_dim: rope.rotary_dim as usize,
+        theta: rope.theta,
+        interleaved: rope.is_interleaved,
+        scaling: reference::rope_scaling::Scaling::None,
+    };
+    let mut parts = split_qkv(qkv, layout);
+    reference::rope::rope(&mut parts[0], positions, layout.heads as usize, &settings);
+    reference::rope::rope(&mut parts[1], positions, layout.kv_heads as usize, &settings);
+    let storage = match element {
+        F16 => Storage::F16,
+        Bf16 => Storage::Bf16,
+        _ => Storage::Exact,
+    };
+    pack_qkv(&parts, layout).into_iter().map(|value| storage.round(value)).collect()
 }
 
 /// One query attending to the cached rows of its sequence.

@@ -7,7 +7,7 @@ use crate::shaders::{conversions, portable_variants};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Kernel};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
-use gristmill::ops::decode::{Decode, decode};
+use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::{Layout, Problem, plan};
@@ -43,7 +43,7 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, kv_heads
         let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi };
         let (positions, cache) =
             (rec.tensor("positions", 1, 64, U32), rec.tensor("x", 64 * 8, shape.cache_cols(), element));
-        decode(&mut rec, qkv, positions, cache, out, &shape);
+        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     }
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
 }

@@ -12,7 +12,7 @@ use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Condition, Kernel, Sources, Tier, Variable, compose};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
-use gristmill::ops::decode::{Decode, decode};
+use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::l2_norm::{l2_norm, l2_norm_backward};
@@ -156,7 +156,7 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
         }
         let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi: true };
         let cache = rec.tensor("cache", 16 * 8, shape.cache_cols(), element);
-        decode(&mut rec, qkv, positions, cache, out, &shape);
+        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     }
     rec.finish().dispatches
 }
@@ -189,7 +189,7 @@ pub fn variants() -> Vec<Dispatch> {
     let others = [
         software.with_lanes(1),
         software.with_lanes(4),
-        software.with_uniform_loads(true),
+        software.with_gathers(true),
         Capabilities::portable(),
     ];
     let mut seen = HashSet::new();
@@ -311,9 +311,11 @@ fn elements(module: &Module, variable: &Variable) -> &'static [Element] {
         return &[U32]; // a state struct
     };
     let base = &module.types[base];
-    let is_packed = base.inner == TypeInner::Vector { size: VectorSize::Bi, scalar: naga::Scalar::U32 };
+    let pair_of = |scalar| TypeInner::Vector { size: VectorSize::Bi, scalar };
     match &base.inner {
-        _ if is_packed => &[Element::F16, Element::Bf16],
+        packed if *packed == pair_of(naga::Scalar::U32) => &[Element::F16, Element::Bf16],
+        TypeInner::Scalar(naga::Scalar::U64) => &[Element::F16, Element::Bf16],
+        wide if *wide == pair_of(naga::Scalar::U64) => &[F32],
         TypeInner::Scalar(naga::Scalar::U32) => &[U32, Element::Nf4, Element::Int8],
         TypeInner::Atomic(naga::Scalar::U32) | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
         TypeInner::Scalar(naga::Scalar::F32) | TypeInner::Vector { scalar: naga::Scalar::F32, .. } => &[F32],

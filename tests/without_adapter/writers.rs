@@ -29,11 +29,12 @@ fn every_variant_is_written_for_every_api() {
 }
 
 /// What is indexed by other values, by file and name: `values` by an argument that is a constant of each call, the others are vectors,
-/// one of whose components is read or written outside of the loop over keys, or in rope's rarest form.
-const INDEXED_BY_VALUES: [(&str, &str); 7] = [
+/// one of whose components is read or written outside of the loop over keys, or in the rarest form of a rotation.
+const INDEXED_BY_VALUES: [(&str, &str); 8] = [
     ("attention/portable/backward_kv", "values"),
     ("attention/portable/backward_q", "delta_of"),
     ("attention/portable/backward_q", "values"),
+    ("attention/portable/decode", "a value"),
     ("attention/portable/forward", "highest"),
     ("attention/portable/forward", "total"),
     ("attention/portable/forward", "values"),
@@ -104,6 +105,8 @@ struct Shader<'a> {
     info: ModuleInfo,
     /// Whether it needs subgroups, which no shader of the tier `portable` may.
     has_subgroups: bool,
+    /// Whether it needs 64-bit integers, which only products on software adapters do.
+    has_u64: bool,
     /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own do.
     has_f16: bool,
 }
@@ -112,9 +115,11 @@ impl<'a> Shader<'a> {
     /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may need.
     fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
         let has = |wanted| kernel.conditions().any(|condition| condition == wanted);
-        let (has_subgroups, has_f16) = (has(Condition::Shuffled), has(Condition::NativeF16));
+        let [has_subgroups, has_u64, has_f16] =
+            [Condition::Shuffled, Condition::Wide, Condition::NativeF16].map(has);
         let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32; // unpack2x16float
         capabilities.set(Capabilities::SUBGROUP, has_subgroups);
+        capabilities.set(Capabilities::SHADER_INT64, has_u64);
         capabilities.set(Capabilities::SHADER_FLOAT16, has_f16);
         let mut validator = Validator::new(ValidationFlags::all(), capabilities);
         let info = validator.validate(&composed.module);
@@ -123,11 +128,11 @@ impl<'a> Shader<'a> {
         let compact = process_overrides(&composed.module, &info, entry, &PipelineConstants::default());
         let (module, info) = compact.unwrap_or_else(|e| panic!("{kernel}: {e}"));
         let (module, info) = (module.into_owned(), info.into_owned());
-        Self { entry: kernel.entry, composed, module, info, has_subgroups, has_f16 }
+        Self { entry: kernel.entry, composed, module, info, has_subgroups, has_u64, has_f16 }
     }
 
     fn has_features(&self) -> bool {
-        self.has_subgroups || self.has_f16
+        self.has_subgroups || self.has_u64 || self.has_f16
     }
 
     /// The oldest SPIR-V that wgpu writes, or the oldest with the features it needs.

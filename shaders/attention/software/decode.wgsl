@@ -4,12 +4,13 @@
 //
 // alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
 // A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with an online softmax of its
-// own; at the end their sums are rescaled to the common maximum and added (lib/reduce).
+// own; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first of them starts with the new
+// token.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and that of an
 // invocation without keys is so far below any score that its empty sums count nothing.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
-import package::attention::cache::{params, position_of, qkv};
+import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
@@ -17,8 +18,7 @@ import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
 import package::tile::{D4, LANES, V4};
 
-@group(0) @binding(4) var<storage, read> cache: array<Packed>;
-@group(0) @binding(5) var<storage, read_write> out: array<Packed>;
+@group(0) @binding(4) var<storage, read_write> out: array<Packed>;
 
 var<private> q: array<vec4<f32>, D4>;
 var<private> sums: array<vec4<f32>, V4>; // Σ p v
@@ -31,31 +31,43 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
     let sequence = item / params.heads;
     let head = item % params.heads;
-    let from_query = params.qkv_offset + sequence * params.qkv_stride + head * D4;
+    let place = place_of(sequence, head);
+    let appended = place.position * params.cache_stride;
+    let appends = place.appends && first_of(lane) == 0u;
+    var score = 0.0; // of the new token
     for (var c = 0u; c < D4; c++) {
-        q[c] = params.scale * load4(qkv[from_query + c]);
+        q[c] = params.scale * load4(rotated_group(place.query, c, place.angles));
+        let key = rotated_group(place.key, c, place.angles);
+        score = add_dot(score, q[c], load4(key));
+        if (appends) {
+            cache[place.keys + appended + c] = key;
+        }
+    }
+    let has_newest = first_of(lane) == 0u;
+    var highest = select(MASKED, score, has_newest);
+    var total = select(0.0, 1.0, has_newest);
+    for (var c = 0u; c < V4; c++) {
+        let value = qkv[place.value + c];
+        sums[c] = select(vec4<f32>(0.0), load4(value), has_newest);
+        if (appends) {
+            cache[place.values + appended + c] = value;
+        }
     }
 
-    let position = position_of(sequence);
-    let seen = min(position + 1u, params.window);
-    let start = params.cache_offset + sequence * params.tokens * params.cache_stride;
-    let keys = start + head / params.group * D4;
-    let values = start + params.cached_v_start + head / params.group * V4;
+    let seen = min(place.position + 1u, params.window);
     @if(alibi) let slope = alibi_slope(head, params.heads);
-    var highest = MASKED;
-    var total = 0.0;
-    for (var i = first_of(lane); i < seen; i += STEP) {
-        let row = (position - i) * params.cache_stride;
-        var score = 0.0;
+    for (var i = 1u + first_of(lane); i < seen; i += STEP) {
+        let row = (place.position - i) * params.cache_stride;
+        score = 0.0;
         for (var c = 0u; c < D4; c++) {
-            score = add_dot(score, q[c], load4(cache[keys + row + c]));
+            score = add_dot(score, q[c], load4(cache[place.keys + row + c]));
         }
         @if(alibi) { score -= slope * f32(i); }
         let top = max(highest, score);
         let decay = exp2(highest - top); // rescales the sums to the new maximum
         let p = exp2(score - top);
         for (var c = 0u; c < V4; c++) {
-            sums[c] = fma(vec4<f32>(p), load4(cache[values + row + c]), sums[c] * decay);
+            sums[c] = fma(vec4<f32>(p), load4(cache[place.values + row + c]), sums[c] * decay);
         }
         total = total * decay + p;
         highest = top;

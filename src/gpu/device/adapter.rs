@@ -60,8 +60,8 @@ impl AdapterReport {
     }
 
     /// Whether this is llvmpipe from Mesa 26 on. By the driver's name: a test of its speed would choose other kernels, and with them
-    /// other sums, from run to run. (Mesa 22.3 loads lane by lane within loops, and 25.0 loads from eight addresses at once.)
-    pub(super) fn has_uniform_loads(&self) -> bool {
+    /// other sums, from run to run. (Mesa 22.3 and 25.0 load lane by lane.)
+    pub(super) fn gathers(&self) -> bool {
         let version = self.driver.split_once("Mesa ").and_then(|(_, version)| version.split('.').next());
         let version = version.and_then(|major| major.parse::<u32>().ok());
         self.name.starts_with("llvmpipe") && version.is_some_and(|major| major >= 26)
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_llvmpipes_load_from_common_addresses() {
+    fn newer_llvmpipes_gather() {
         let driver = |name: &str, driver: &str| AdapterReport {
             name: name.into(),
             backend: "Vulkan".into(),
@@ -269,11 +269,11 @@ mod tests {
             shares_memory: true,
         };
         let llvmpipe = "llvmpipe (LLVM 19.1.7, 256 bits)";
-        assert!(driver(llvmpipe, "llvmpipe Mesa 26.1.6-1~bpo13+1 (LLVM 19.1.7)").has_uniform_loads());
-        assert!(!driver(llvmpipe, "llvmpipe Mesa 25.0.7-2+deb13u1 (LLVM 19.1.7)").has_uniform_loads());
-        assert!(!driver(llvmpipe, "llvmpipe Mesa 22.3.6 (LLVM 15.0.6)").has_uniform_loads());
-        assert!(!driver("AMD Radeon RX 7900 XTX (RADV NAVI31)", "radv Mesa 26.1.6").has_uniform_loads());
-        assert!(!driver("SwiftShader Device", "SwiftShader driver").has_uniform_loads());
+        assert!(driver(llvmpipe, "llvmpipe Mesa 26.1.6-1~bpo13+1 (LLVM 19.1.7)").gathers());
+        assert!(!driver(llvmpipe, "llvmpipe Mesa 25.0.7-2+deb13u1 (LLVM 19.1.7)").gathers());
+        assert!(!driver(llvmpipe, "llvmpipe Mesa 22.3.6 (LLVM 15.0.6)").gathers());
+        assert!(!driver("AMD Radeon RX 7900 XTX (RADV NAVI31)", "radv Mesa 26.1.6").gathers());
+        assert!(!driver("SwiftShader Device", "SwiftShader driver").gathers());
     }
 
     #[test]

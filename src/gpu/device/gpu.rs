@@ -101,7 +101,7 @@ impl Gpu {
                 limits,
                 units: Units::of(&report.name),
                 lanes: 1,
-                uniform_loads: report.has_uniform_loads(),
+                gathers: report.gathers() && device.features().contains(wgpu::Features::SHADER_INT64),
                 native_f16: false,
                 widens_in_integers: false,
             },

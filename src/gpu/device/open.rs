@@ -71,6 +71,7 @@ async fn open(
     let mut wanted =
         wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
     wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
+    wanted.set(wgpu::Features::SHADER_INT64, adapter.get_info().device_type == wgpu::DeviceType::Cpu); // see Capabilities::gathers
     let features = adapter.features() & wanted;
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("gristmill"),

@@ -50,9 +50,9 @@ pub struct Capabilities {
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
-    /// Whether invocations of the software tier load from an address that they have in common at once, within loops too, and from
-    /// different ones in turns. Then kernels that are bound by what they load do not share rows among invocations.
-    pub uniform_loads: bool,
+    /// Whether invocations of the software tier load from different addresses by the processor's gather, which no prefetcher
+    /// follows, and 64 bits at a time if asked to. Then kernels that are bound by what they load prefetch it.
+    pub gathers: bool,
     /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which then are known to round to
     /// nearest even; otherwise they use integer arithmetic, with the same bits.
     pub native_f16: bool,
@@ -68,7 +68,7 @@ impl Capabilities {
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
             lanes: 8,
-            uniform_loads: false,
+            gathers: false,
             native_f16: false,
             widens_in_integers: false,
         }
@@ -81,7 +81,7 @@ impl Capabilities {
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
             lanes: 1,
-            uniform_loads: false,
+            gathers: false,
             native_f16: false,
             widens_in_integers: false,
         }
@@ -102,9 +102,9 @@ impl Capabilities {
         Self { lanes, ..self }
     }
 
-    /// The same adapter with or without cheap loads from common addresses.
-    pub const fn with_uniform_loads(self, uniform_loads: bool) -> Self {
-        Self { uniform_loads, ..self }
+    /// The same adapter with or without gathers.
+    pub const fn with_gathers(self, gathers: bool) -> Self {
+        Self { gathers, ..self }
     }
 
     /// The same adapter with or without conversions of its own between f32 and f16.
@@ -129,7 +129,7 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides what runs: `tier software, 8 lanes, uniform loads, native f16, f16 widened in integers`, `tier portable, 96 units`.
+    /// What decides what runs: `tier software, 8 lanes, gathers, native f16, f16 widened in integers`, `tier portable, 96 units`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {
@@ -137,7 +137,7 @@ impl std::fmt::Display for Capabilities {
             (Tier::Software, _) => {}
             (Tier::Portable, _) => write!(f, ", {} units", self.units.count)?,
         }
-        f.write_str(if self.uniform_loads { ", uniform loads" } else { "" })?;
+        f.write_str(if self.gathers { ", gathers" } else { "" })?;
         f.write_str(if self.native_f16 { ", native f16" } else { "" })?;
         f.write_str(if self.widens_in_integers { ", f16 widened in integers" } else { "" })
     }

@@ -58,6 +58,8 @@ conditions! {
     F32 = "f32",
     /// GELU by the logistic function.
     Fast = "fast",
+    /// A product's result is silu(gate) · up.
+    Gated = "gated",
     /// The kernel computes a gradient: of parameters, which is f32 whatever the elements are, of a head, or of gates.
     Gradient = "gradient",
     /// Experts are chosen from the best groups only.
@@ -76,8 +78,12 @@ conditions! {
     NativeF16 = "native_f16",
     /// The right factor of a product is quantised to 4-bit codes of a normal distribution.
     Nf4 = "nf4",
+    /// The left factor of a product is normalised on its way.
+    Normed = "normed",
     /// A residual is added to the result.
     Residual = "residual",
+    /// Queries and keys are rotated by their positions.
+    Rotated = "rotated",
     /// A token attends within its document only.
     Segmented = "segmented",
     /// The invocations of a workgroup share a row through workgroup memory.
@@ -90,6 +96,8 @@ conditions! {
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
+    /// The right factor of a product is loaded 64 bits at a time.
+    Wide = "wide",
     /// A query attends to a window of keys.
     Windowed = "windowed",
     /// A router's gradient includes that of the z-loss.

@@ -1,7 +1,8 @@
 //! Attention of one new token of each sequence against a key-value cache.
 
 use super::heads::HeadLayout;
-use super::{per_item, shared_rows};
+use super::rope::Rope;
+use super::shared_rows;
 use crate::element::Element;
 use crate::kernels::{Condition, Tier};
 use crate::record::{Recorder, Tensor};
@@ -28,8 +29,8 @@ crate::params! {
         window: u32,
         heads: u32,
         group: u32,
-        copied4: u32,
         k_start: u32,
+        v_start: u32,
         qkv_offset: u32,
         qkv_stride: u32,
         cache_offset: u32,
@@ -39,6 +40,10 @@ crate::params! {
         out_stride: u32,
         positions_offset: u32,
         scale: f32,
+        pairs: u32,
+        table_offset: u32,
+        table_stride: u32,
+        table_rows: u32,
     }
 }
 
@@ -49,56 +54,53 @@ impl Decode {
     }
 }
 
-/// Copies the keys and values of one new token of each sequence from `qkv` (B, layout.cols()) to `cache`
-/// (B · T, [`Decode::cache_cols`]): those of sequence b to row b · T + positions\[b\]; `positions` (1, B) is u32.
-#[track_caller]
-pub fn append(rec: &mut Recorder, qkv: Tensor, positions: Tensor, cache: Tensor, shape: &Decode) {
-    let params = params(qkv, positions, cache, qkv, shape);
-    let items = qkv.rows as u64 * params.copied4 as u64;
-    let (kernel, grid) = per_item("attention/append", "append", qkv.element, items);
-    let bindings = [
-        qkv.bind_with_offset("qkv", qkv.element),
-        positions.bind_with_offset("positions", Element::U32),
-        cache.bind_with_offset("cache", qkv.element),
-    ];
-    rec.dispatch(kernel, &bindings, &params, grid);
+/// The tensors of a decoding step.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeTensors {
+    /// Packed queries, keys and values of one new token of each sequence (B, layout.cols()).
+    pub qkv: Tensor,
+    /// Position of each in its sequence (1, B) u32.
+    pub positions: Tensor,
+    /// Keys and values of all tokens so far (B · T, [`Decode::cache_cols`]): those of sequence b from row b · T on.
+    pub cache: Tensor,
+    /// Rotates queries and keys, by a [table](super::rope::cos_sin_table); `None`: they are as they should be.
+    pub rope: Option<(Rope, Tensor)>,
+    /// Receives attention's output (B, heads · value_dim).
+    pub out: Tensor,
 }
 
-/// out (B, heads · value_dim) = softmax(scale · q kᵀ) v for the queries in `qkv` (B, layout.cols()) over the rows
-/// of `cache` up to each token's own position, which [`append`] must have written.
+/// out = softmax(scale · q kᵀ) v for the queries in `qkv` over the keys and values in `cache` up to each token's own, which are
+/// written to the cache. `qkv` stays as it is.
 #[track_caller]
-pub fn decode(
-    rec: &mut Recorder,
-    qkv: Tensor,
-    positions: Tensor,
-    cache: Tensor,
-    out: Tensor,
-    shape: &Decode,
-) {
-    let fits = (out.rows, out.cols, out.element) == (qkv.rows, shape.layout.out_cols(), qkv.element);
-    assert!(fits, "out must be {} x {} with the element type of qkv", qkv.rows, shape.layout.out_cols());
-    let params = params(qkv, positions, cache, out, shape);
+pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
+    let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
+    let params = params(tensors, shape);
     let value_dim4 = shape.layout.value_dim / 4;
     let is_portable = rec.capabilities().tier == Tier::Portable;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
     let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
+        .condition(Condition::Rotated, rope.is_some())
+        .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
+        .condition(Condition::Straddling, rope.is_some_and(|(rope, _)| rope.straddles()))
         .constant("D4", shape.layout.head_dim / 4)
         .constant("V4", value_dim4);
     let kernel =
         if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
-    let bindings = [
+    let mut bindings = vec![
         qkv.bind_with_offset("qkv", qkv.element),
         positions.bind_with_offset("positions", Element::U32),
         cache.bind_with_offset("cache", qkv.element),
         out.bind_with_offset("out", qkv.element),
     ];
+    bindings.extend(rope.map(|(_, cos_sin)| cos_sin.bind_with_offset("table", Element::F32)));
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
 #[track_caller]
-fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &Decode) -> Params {
+fn params(tensors: &DecodeTensors, shape: &Decode) -> Params {
+    let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
     let Decode { layout, tokens, scale, window, .. } = *shape;
     layout.assert_valid();
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
@@ -106,15 +108,21 @@ fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &De
     let fits = (cache.rows, cache.cols) == (qkv.rows * tokens, shape.cache_cols());
     assert!(fits, "the cache of {} x {tokens} tokens must not be {} x {}", qkv.rows, cache.rows, cache.cols);
     assert!(cache.element == qkv.element, "the cache must have the element type of qkv");
+    let fits = (out.rows, out.cols, out.element) == (qkv.rows, layout.out_cols(), qkv.element);
+    assert!(fits, "out must be {} x {} with the element type of qkv", qkv.rows, layout.out_cols());
     assert!(window != Some(0), "a window of 0 tokens does not hold the query itself");
+    if let Some((rope, cos_sin)) = &rope {
+        rope.assert_fits(&layout, *cos_sin);
+    }
+    let table = rope.map(|(_, cos_sin)| cos_sin);
     Params {
         sequences: qkv.rows,
         tokens,
         window: window.unwrap_or(u32::MAX),
         heads: layout.heads,
         group: layout.group(),
-        copied4: shape.cache_cols() / 4,
         k_start: layout.k_start() / 4,
+        v_start: layout.v_start() / 4,
         qkv_offset: qkv.offset4(),
         qkv_stride: qkv.stride4(),
         cache_offset: cache.offset4(),
@@ -124,5 +132,9 @@ fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &De
         out_stride: out.stride4(),
         positions_offset: 4 * positions.offset4(),
         scale: scale * std::f32::consts::LOG2_E,
+        pairs: rope.map_or(0, |(rope, _)| rope.rotary_dim / 2),
+        table_offset: table.map_or(0, |table| table.offset4()),
+        table_stride: table.map_or(0, |table| table.stride4()),
+        table_rows: table.map_or(0, |table| table.rows),
     }
 }

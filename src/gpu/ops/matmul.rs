@@ -3,6 +3,8 @@
 mod parts;
 mod vector;
 
+pub use vector::{FUSED_ROWS, FewRows, matmul_of_few_rows};
+
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
@@ -67,6 +69,29 @@ crate::params! {
         y_stride: u32,
         residual_stride: u32,
         part_k: u32,
+        up_start: u32,
+        epsilon: f32,
+    }
+}
+
+impl Params {
+    /// Those of a product in one part, `[m, n, k]` in size, of the tensors `[a, b, y]`.
+    fn new([m, n, k]: [u32; 3], [a, b, y]: [Tensor; 3], epilogue: &Epilogue) -> Self {
+        Self {
+            m,
+            n,
+            k,
+            a_offset: a.offset4(),
+            b_offset: b.offset4(),
+            y_offset: y.offset4(),
+            a_stride: a.stride4(),
+            b_stride: b.stride4(),
+            y_stride: y.stride4(),
+            residual_stride: epilogue.residual.map_or(0, |residual| residual.stride4()),
+            part_k: k,
+            up_start: 0,
+            epsilon: 0.0,
+        }
     }
 }
 
@@ -87,19 +112,7 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     epilogue.check(m, n);
     let plan = plan(Problem { layout, m, n, k }, a.element, rec.capabilities());
     let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
-    let params = Params {
-        m,
-        n,
-        k,
-        a_offset: a.offset4(),
-        b_offset: b.offset4(),
-        y_offset: y.offset4(),
-        a_stride: a.stride4(),
-        b_stride: b.stride4(),
-        y_stride: y.stride4(),
-        residual_stride: epilogue.residual.map_or(0, |residual| residual.stride4()),
-        part_k: plan.part_k,
-    };
+    let params = Params { part_k: plan.part_k, ..Params::new([m, n, k], [a, b, y], &epilogue) };
     if plan.part_k < k {
         return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
     }

@@ -90,11 +90,9 @@ fn rotate(
 ) {
     layout.assert_valid();
     let Rope { rotary_dim, .. } = *rope;
-    let fits = rotary_dim.is_multiple_of(2) && (2..=layout.head_dim).contains(&rotary_dim);
-    assert!(fits, "rotary_dim must be even and from 2 to head_dim {}, not {rotary_dim}", layout.head_dim);
+    rope.assert_fits(&layout, cos_sin);
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} tokens", positions.cols, qkv.rows);
-    assert!(cos_sin.cols == rotary_dim, "cos_sin must have {rotary_dim} columns, not {}", cos_sin.cols);
     let heads = layout.heads + layout.kv_heads;
     let Plan { kernel, items, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
     let params = Params {
@@ -119,6 +117,22 @@ fn rotate(
     rec.dispatch(kernel, &bindings, &params, fold_grid(qkv.rows as u64 * chunks as u64));
 }
 
+impl Rope {
+    /// Whether pairs do not lie in whole groups of 4 elements.
+    pub(super) fn straddles(&self) -> bool {
+        !self.is_interleaved && !self.rotary_dim.is_multiple_of(8)
+    }
+
+    /// Checks that heads of `layout` can be rotated by the table `cos_sin`.
+    #[track_caller]
+    pub(super) fn assert_fits(&self, layout: &HeadLayout, cos_sin: Tensor) {
+        let (rotary_dim, head_dim) = (self.rotary_dim, layout.head_dim);
+        let fits = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
+        assert!(fits, "rotary_dim must be even and from 2 to head_dim {head_dim}, not {rotary_dim}");
+        assert!(cos_sin.cols == rotary_dim, "cos_sin must have {rotary_dim} columns, not {}", cos_sin.cols);
+    }
+}
+
 struct Plan {
     kernel: Kernel,
     /// Invocations for each token.
@@ -130,7 +144,7 @@ struct Plan {
 fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
     // An invocation owns a group of 4 elements and the group of their partners; if partners straddle groups, a whole
     // head.
-    let straddles = !rope.is_interleaved && !rope.rotary_dim.is_multiple_of(8);
+    let straddles = rope.straddles();
     let units = match (rope.is_interleaved, straddles) {
         (true, _) => rope.rotary_dim.div_ceil(4),
         (false, false) => rope.rotary_dim / 8,

@@ -3,11 +3,11 @@
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
-use crate::ops::decode::{self, Decode};
+use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::ops::matmul::{Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
 use crate::ops::rope::{self, Rope};
 use crate::ops::{add, column_sum, embedding, layer_norm, max_logit, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
@@ -119,6 +119,31 @@ impl<'p> Tape<'_, 'p> {
                 }
             }
         })
+    }
+
+    /// Up to [`FUSED_ROWS`](crate::ops::matmul::FUSED_ROWS) rows of norm(x) Wᵀ + bias, and of silu(gate) · up of it where that is
+    /// `width` columns of packed gate and up, in one launch: (N, M) or (N, `width`).
+    ///
+    /// # Panics
+    /// On a tape for training: it has no backward.
+    pub fn linear_of_few_rows(
+        &mut self,
+        x: Var,
+        norm: Option<(&'p Parameter, f32)>,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        width: Option<u32>,
+    ) -> Var {
+        assert!(!self.is_recording, "products of few rows have no backward: use Tape::forward_only");
+        let w = weight.weight();
+        let y = self.rec.tensor("y", x.tensor.rows, width.unwrap_or(w.rows), x.tensor.element);
+        let more = FewRows {
+            norm: norm.map(|(norm, epsilon)| (norm.weight(), epsilon)),
+            bias: bias.map(Parameter::weight),
+            is_gated: width.is_some(),
+        };
+        matmul_of_few_rows(self.rec, x.tensor, w, y, more);
+        self.result(y, &[x], false, |_, _| {})
     }
 
     /// x / rms(x) · w, (N, D).
@@ -260,18 +285,24 @@ impl<'p> Tape<'_, 'p> {
         add::add(self.rec, kept, cache, 1.0, false);
     }
 
-    /// Appends the keys and values of one new token of each sequence, in packed `qkv` (B, layout.cols()), to `cache`,
-    /// and attends to the cache: (B, heads · value_dim).
+    /// Attends to `cache` and to the new token of each sequence, whose keys and values, in packed `qkv` (B, layout.cols()), are added
+    /// to it: (B, heads · value_dim). With `rope` queries and keys are rotated before, by that table.
     ///
     /// # Panics
     /// On a tape for training, as [`fill_cache`](Self::fill_cache).
-    pub fn decode(&mut self, qkv: Var, positions: Tensor, cache: Tensor, shape: &Decode) -> Var {
+    pub fn decode(
+        &mut self,
+        qkv: Var,
+        positions: Tensor,
+        cache: Tensor,
+        rope: Option<(Rope, Tensor)>,
+        shape: &Decode,
+    ) -> Var {
         assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let Tensor { rows, element, .. } = qkv.tensor;
-        let y = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
-        decode::append(self.rec, qkv.tensor, positions, cache, shape);
-        decode::decode(self.rec, qkv.tensor, positions, cache, y, shape);
-        self.result(y, &[qkv], false, |_, _| {})
+        let out = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
+        decode::decode(self.rec, &DecodeTensors { qkv: qkv.tensor, positions, cache, rope, out }, shape);
+        self.result(out, &[qkv], false, |_, _| {})
     }
 
     /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).

@@ -1,45 +1,91 @@
 //! Products of few rows, which decoding a token takes: as fast as the weights can be read.
 
-use super::{Layout, Plan, Problem};
-use crate::element::Element;
-use crate::kernels::{Capabilities, Kernel, Tier};
+use super::{Epilogue, Layout, Params, Plan, Problem, check_factors};
+use crate::element::{Element, stride_of};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::ops::sharing;
+use crate::record::{Recorder, Tensor};
 
 /// Most rows: more would need more sums than registers, and reuse weights enough for a tile.
 const MOST_ROWS: u32 = 4;
 
-/// Groups of 4 columns that a workgroup computes: compilers keep a sum for each of up to 16 pairs of a row and a column in
-/// registers.
-const fn columns4(rows: u32) -> u32 {
-    if rows <= 2 { 2 } else { 1 }
-}
-
-/// Elements of a matrix that is rather read from memory than from a core's cache. Gathers, by which an adapter with uniform loads
-/// reads different addresses, are not prefetched: from memory they are half as fast, and from the cache 1.5 times.
-const OUT_OF_CACHE: u64 = 1 << 18;
+/// Most rows of [`matmul_of_few_rows`], which has twice as many sums where it is gated.
+pub const FUSED_ROWS: u32 = 2;
 
 /// Most workgroups along a dimension of a grid.
 const MOST_WORKGROUPS: u32 = 65535;
 
+/// What a product of few rows computes besides, in the same launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FewRows {
+    /// RMSNorm of the left factor: its weight (1, K) and its ε.
+    pub norm: Option<(Tensor, f32)>,
+    /// Bias, added to every row of the product.
+    pub bias: Option<Tensor>,
+    /// Whether the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols) says, and the result
+    /// silu(gate) · up.
+    pub is_gated: bool,
+}
+
+/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FUSED_ROWS`] rows. 16-bit storage rounds y alone.
+#[track_caller]
+pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, more: FewRows) {
+    let FewRows { norm, bias, is_gated } = more;
+    let (m, n, k) = (a.rows, y.cols, a.cols);
+    let b_rows = if is_gated { 2 * stride_of(n) } else { n };
+    assert!(
+        (b.rows, b.cols, y.rows) == (b_rows, k, m),
+        "{m} x {n} is no product of {m} x {k} and {} x {}",
+        b.rows,
+        b.cols
+    );
+    assert!(m <= FUSED_ROWS, "{m} rows are more than {FUSED_ROWS}");
+    check_factors(a, b);
+    let epilogue = Epilogue { bias, ..Epilogue::default() };
+    epilogue.check(m, b_rows);
+    let (kernel, columns) = kernel(m, is_gated, a.element, rec.capabilities());
+    let kernel = kernel
+        .with_weights(b.element)
+        .condition(Condition::Normed, norm.is_some())
+        .condition(Condition::Gated, is_gated);
+    let params = Params {
+        up_start: stride_of(n),
+        epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon),
+        ..Params::new([m, n, k], [a, b, y], &epilogue)
+    };
+    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    bindings.extend(norm.map(|(weight, _)| weight.bind("norm", a.element)));
+    let kernel = epilogue.apply(kernel, a.element, y, &mut bindings);
+    rec.dispatch(kernel, &bindings, &params, [n.div_ceil(columns), 1, 1]);
+}
+
 /// Kernel and grid for `problem`, if it has few rows and the weights are stored row by row.
 pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Option<Plan> {
     let Problem { layout, m, n, k } = problem;
-    let workgroups = n.div_ceil(4 * columns4(m));
-    if layout != Layout::Nt || m > MOST_ROWS || workgroups > MOST_WORKGROUPS {
+    if layout != Layout::Nt || m > MOST_ROWS {
         return None;
     }
-    let kernel =
-        Kernel::new("matmul/vector", "matmul", element).constant("ROWS", m).constant("COLUMNS4", columns4(m));
-    let kernel = match capabilities.tier {
-        // More steps at once hide the cost of the loop; eight are no faster, and take longer to compile.
-        Tier::Software if capabilities.uniform_loads && n as u64 * k as u64 >= OUT_OF_CACHE => {
-            kernel.constant("LANES", 1).constant("UNROLL", 4)
-        }
-        tier => {
-            let lanes = if tier == Tier::Software { capabilities.software_workgroup() } else { 64 };
-            let kernel = kernel.constant("LANES", lanes).constant("UNROLL", 1);
-            kernel.condition(sharing(capabilities), true)
-        }
-    };
-    Some(Plan { kernel, grid: [workgroups, 1, 1], part_k: k })
+    let (kernel, columns) = kernel(m, false, element, capabilities);
+    let workgroups = n.div_ceil(columns);
+    (workgroups <= MOST_WORKGROUPS).then_some(Plan { kernel, grid: [workgroups, 1, 1], part_k: k })
+}
+
+/// The kernel for `rows` rows, and how many columns of the result a workgroup writes.
+fn kernel(rows: u32, is_gated: bool, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
+    let lanes = if capabilities.tier == Tier::Software { capabilities.software_workgroup() } else { 64 };
+    if capabilities.tier == Tier::Software && capabilities.gathers && capabilities.lanes > 1 {
+        let kernel = Kernel::new("matmul/gathered", "matmul", element)
+            .condition(Condition::Shuffled, true)
+            .condition(Condition::Wide, true);
+        let columns = if is_gated { lanes } else { 2 * lanes };
+        return (kernel.constant("ROWS", rows).constant("LANES", lanes), columns);
+    }
+    // Compilers keep a sum for each of up to 16 pairs of a row and a column in registers.
+    let columns4 = if rows <= 2 { 2 } else { 1 };
+    let kernel = Kernel::new("matmul/vector", "matmul", element)
+        .condition(sharing(capabilities), true)
+        .constant("ROWS", rows)
+        .constant("COLUMNS4", columns4)
+        .constant("LANES", lanes);
+    (kernel, if is_gated { 2 * columns4 } else { 4 * columns4 })
 }
