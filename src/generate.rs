@@ -8,5 +8,5 @@ mod recordings;
 mod sampling;
 
 pub use generator::{Generator, Settings};
-pub use recordings::GenerateRecordings;
+pub use recordings::{GeneratePrograms, GenerateRecordings};
 pub use sampling::Sampling;

@@ -1,16 +1,16 @@
 //! Batched autoregressive generation.
 
-use super::recordings::GenerateRecordings;
+use super::recordings::{GeneratePrograms, GenerateRecordings};
 use super::sampling::Sampling;
 use crate::device::{Buffers, Gpu, Prepared, Reader};
 use crate::error::Result;
-use crate::random::Philox;
+use crate::ops::draw::{DRAWS, DrawTensors};
 use crate::record::{BufferId, Tensor};
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
-/// The random stream of sampling; initialisation uses the small stream numbers.
-const STREAM: u64 = 1 << 40;
+/// How long a submission of several tokens may take, so that a reader sees text flow.
+const SUBMISSION: Duration = Duration::from_millis(50);
 
 /// What the caches lack is read by steps where it is at most this part of the window, since a pass computes the whole window: on
 /// llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million parameters and as 33 at 28 million.
@@ -37,11 +37,11 @@ pub struct Generator<'a> {
     pub buffers: &'a Buffers,
     /// The prepared programs.
     pub prepared: &'a Prepared,
-    /// Indices of the programs `prefill` and `step` in `prepared`.
-    pub programs: (usize, usize),
+    /// Indices of the programs in `prepared`.
+    pub programs: GeneratePrograms<usize>,
     /// The recordings that they were prepared from.
     pub recordings: &'a GenerateRecordings,
-    /// Reads the logits back.
+    /// Reads the drawn tokens back.
     pub reader: &'a Reader,
     /// The tokens whose keys and values the caches hold, for each sequence. Nothing at first, and whenever weights change.
     pub cached: &'a mut Vec<Vec<u32>>,
@@ -51,13 +51,12 @@ pub struct Generator<'a> {
 struct Sequence {
     /// Prompt and continuation.
     tokens: Vec<u32>,
-    /// The distinct tokens among them, for the repetition penalty.
-    seen: BTreeSet<u32>,
     /// Index of the first token in the model's context.
     start: usize,
-    random: Philox,
     written: usize,
     is_done: bool,
+    /// The token that was drawn last, which the device will read next. Goes on when the sequence is done.
+    newest: u32,
 }
 
 impl Generator<'_> {
@@ -87,32 +86,37 @@ impl Generator<'_> {
             "the recordings take one prompt per sequence"
         );
         let window = self.recordings.window as usize;
-        let begin = |(number, prompt): (u64, &Vec<u32>)| Sequence {
+        let begin = |prompt: &Vec<u32>| Sequence {
             tokens: if prompt.is_empty() { vec![0] } else { prompt.clone() },
-            seen: if prompt.is_empty() { [0].into() } else { prompt.iter().copied().collect() },
             start: prompt.len().saturating_sub(window),
-            random: Philox::new(settings.seed.wrapping_add(number), STREAM),
             written: 0,
             is_done: settings.tokens == 0,
+            newest: 0,
         };
-        let mut sequences: Vec<Sequence> = (0..).zip(prompts).map(begin).collect();
+        let mut sequences: Vec<Sequence> = prompts.iter().map(begin).collect();
         self.cached.resize(prompts.len(), Vec::new());
+        self.begin_draws(&sequences, settings);
+        let (mut draws, mut follows, mut took) = (0, false, SUBMISSION);
         while sequences.iter().any(|sequence| !sequence.is_done) {
-            // A finished sequence may exceed the window by one token; its logits are not used.
-            let context = |sequence| -> &[u32] {
-                let context = Sequence::context(sequence);
-                &context[..context.len().min(window)]
-            };
-            self.read(&sequences.iter().map(context).collect::<Vec<_>>()).await?;
-            let logits = self.logits().await?;
-            for (number, (sequence, logits)) in sequences.iter_mut().zip(&logits).enumerate() {
+            if !follows {
+                // A finished sequence may exceed the window by one token; its logits are not used.
+                let context = |sequence| -> &[u32] {
+                    let context = Sequence::context(sequence);
+                    &context[..context.len().min(window)]
+                };
+                self.read(&sequences.iter().map(context).collect::<Vec<_>>()).await?;
+            }
+            let count = if follows { self.next_draws(&sequences, settings, took) } else { 1 };
+            let began = Instant::now();
+            let drawn = self.draw(&mut sequences, draws, count, follows).await?;
+            took = began.elapsed() / count;
+            (draws, follows) = (draws + count, true);
+            for (number, token) in drawn {
+                let sequence = &mut sequences[number];
                 if sequence.is_done {
                     continue;
                 }
-                let uniform = sequence.random.uniform(sequence.written as u64);
-                let token = settings.sampling.choose(logits, &sequence.seen, uniform);
                 sequence.tokens.push(token);
-                sequence.seen.insert(token);
                 sequence.written += 1;
                 sequence.is_done = sequence.written == settings.tokens || settings.stops.contains(&token);
                 if on_token(number, token).is_break() {
@@ -120,10 +124,68 @@ impl Generator<'_> {
                 }
                 if !sequence.is_done && sequence.context().len() > window {
                     sequence.start = sequence.tokens.len() - window.div_ceil(2);
+                    follows = false;
                 }
             }
         }
         Ok(sequences.into_iter().map(Sequence::continuation).collect())
+    }
+
+    /// Tells the device how to draw, and what each prompt holds.
+    fn begin_draws(&self, sequences: &[Sequence], settings: &Settings) {
+        let DrawTensors { sampling, sequences: states, seen, .. } = self.recordings.draws;
+        let vocab = self.recordings.vocab_size;
+        let (mut state, mut bits) = (Vec::new(), vec![0; (seen.rows * seen.stride) as usize]);
+        for (number, sequence) in (0..).zip(sequences) {
+            let seed = settings.seed.wrapping_add(number);
+            state.extend([seed as u32, (seed >> 32) as u32, 0, 0]);
+            let first = number as usize * seen.stride as usize;
+            for token in sequence.tokens.iter().filter(|token| **token < vocab) {
+                bits[first + *token as usize / 32] |= 1 << (token % 32);
+            }
+        }
+        self.write(sampling, bytemuck::cast_slice(&[settings.sampling.state()]));
+        self.write(states, &state);
+        self.write(seen, &bits);
+    }
+
+    /// How many tokens to draw in one submission: as many as are wanted, fit the window, and take no longer than [`SUBMISSION`].
+    fn next_draws(&self, sequences: &[Sequence], settings: &Settings, took: Duration) -> u32 {
+        let active = || sequences.iter().filter(|sequence| !sequence.is_done);
+        let wanted = active().map(|sequence| settings.tokens - sequence.written).max().unwrap_or(1);
+        let longest = active().map(|sequence| sequence.context().len()).max().unwrap_or(1);
+        let room = self.recordings.window as usize + 1 - longest;
+        let in_time = SUBMISSION.as_nanos() / took.as_nanos().max(1);
+        wanted.min(room).min(DRAWS as usize).min(in_time as usize).max(1) as u32
+    }
+
+    /// Draws `count` tokens of each sequence after the `before` that have been, and returns them with the number of their sequence,
+    /// oldest first. Before each draw runs the token drawn before, if one `follows` another.
+    async fn draw(
+        &mut self,
+        sequences: &mut [Sequence],
+        before: u32,
+        count: u32,
+        follows: bool,
+    ) -> Result<Vec<(usize, u32)>> {
+        let (GeneratePrograms { step, draw, .. }, batch) = (self.programs, sequences.len());
+        let once: &[usize] = if follows { &[step, draw] } else { &[draw] };
+        self.replay(&once.repeat(count as usize)).await?;
+        let rows = self.recordings.draws.drawn;
+        let bytes = self.reader.tensor(self.gpu, self.buffers, self.prepared, draw, &rows).await?;
+        let kept = bytemuck::pod_collect_to_vec::<u8, u32>(&bytes);
+        let mut drawn = Vec::new();
+        for row in (before..before + count).map(|draw| (draw % DRAWS) as usize) {
+            for (number, sequence) in sequences.iter_mut().enumerate() {
+                let token = kept[row * batch + number];
+                if follows {
+                    append(&mut self.cached[number], sequence.newest, self.recordings.window as usize);
+                }
+                sequence.newest = token;
+                drawn.push((number, token));
+            }
+        }
+        Ok(drawn)
     }
 
     /// Runs through the model what the caches lack of the contexts, and the last token of each in any case: token by token if it is
@@ -157,8 +219,10 @@ impl Generator<'_> {
         self.write(recordings.prompt, &tokens);
         self.write(recordings.prompt_positions, &positions);
         self.write(recordings.last_rows, &last_rows);
+        let last: Vec<u32> = contexts.iter().map(|context| context.len() as u32 - 1).collect();
+        self.write(recordings.draws.position, &last);
         self.cached.fill(Vec::new()); // also if the pass fails
-        self.replay(self.programs.0).await?;
+        self.replay(&[self.programs.prefill]).await?;
         *self.cached = contexts.iter().map(|context| context.to_vec()).collect();
         Ok(())
     }
@@ -170,33 +234,36 @@ impl Generator<'_> {
         let places: Vec<usize> = contexts.iter().map(place).collect();
         let tokens: Vec<u32> = contexts.iter().zip(&places).map(|(context, place)| context[*place]).collect();
         let positions: Vec<u32> = places.iter().map(|place| *place as u32).collect();
-        self.write(self.recordings.token, &tokens);
-        self.write(self.recordings.position, &positions);
+        self.write(self.recordings.draws.token, &tokens);
+        self.write(self.recordings.draws.position, &positions);
         self.cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.truncate(*place));
-        self.replay(self.programs.1).await?;
+        self.replay(&[self.programs.step]).await?;
         self.cached.iter_mut().zip(tokens).for_each(|(cached, token)| cached.push(token));
         Ok(())
     }
 
-    async fn replay(&self, program: usize) -> Result<()> {
+    async fn replay(&self, programs: &[usize]) -> Result<()> {
         let mut encoder = self.gpu.encoder();
-        encoder.replay(&self.prepared.programs[program]).await?;
+        for program in programs {
+            encoder.replay(&self.prepared.programs[*program]).await?;
+        }
         encoder.submit().await
-    }
-
-    /// The logits (V) of the next token of each sequence.
-    async fn logits(&self) -> Result<Vec<Vec<f32>>> {
-        let tensor = self.recordings.logits;
-        let bytes =
-            self.reader.tensor(self.gpu, self.buffers, self.prepared, self.programs.0, &tensor).await?;
-        let rows = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
-        Ok(rows.chunks(tensor.stride as usize).map(|row| row[..tensor.cols as usize].to_vec()).collect())
     }
 
     fn write(&self, tensor: Tensor, ids: &[u32]) {
         if let BufferId::Persistent(id) = tensor.buffer {
             self.gpu.write(self.buffers, id, tensor.offset, bytemuck::cast_slice(ids));
         }
+    }
+}
+
+/// Notes that the device has run `token` after those in `cached`. A sequence that is done goes on past the window, where it
+/// overwrites the last token.
+fn append(cached: &mut Vec<u32>, token: u32, window: usize) {
+    if cached.len() < window {
+        cached.push(token);
+    } else {
+        cached.truncate(window - 1);
     }
 }
 

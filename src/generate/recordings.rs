@@ -1,4 +1,4 @@
-//! The recordings of generation: prefill of the prompts in one pass, then decoding of one token per sequence.
+//! The recordings of generation: prefill of the prompts in one pass, decoding of one token per sequence, and drawing the next.
 
 use crate::element::Element;
 use crate::error::Result;
@@ -6,13 +6,14 @@ use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
+use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
 use crate::ops::embedding::embedding;
 use crate::ops::l2_norm::unit_rows;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
-use crate::record::{Persistents, Recorder, Recording, Tensor};
+use crate::record::{Persistents, Recorder, Recording, State, Tensor};
 use crate::tape::{Parameter, Tape};
 
-/// The prefill and decode recordings for B sequences of at most T tokens, and the tensors they share.
+/// The recordings for B sequences of at most T tokens, and the tensors they share.
 pub struct GenerateRecordings {
     /// B, the batch size.
     pub sequences: u32,
@@ -26,16 +27,33 @@ pub struct GenerateRecordings {
     pub prompt_positions: Tensor,
     /// Row of each prompt's last token (1, B) u32, for which logits are computed.
     pub last_rows: Tensor,
-    /// The newest token of each sequence (1, B) u32.
-    pub token: Tensor,
-    /// Its position in the sequence (1, B) u32.
-    pub position: Tensor,
-    /// Logits of the next token (B, V) f32.
-    pub logits: Tensor,
-    /// Computes caches and `logits` from the prompts.
-    pub prefill: Recording,
-    /// Appends the newest token to the caches and computes `logits`.
-    pub step: Recording,
+    /// Logits of the next token, what is drawn from them, and the newest token of each sequence.
+    pub draws: DrawTensors,
+    /// The programs.
+    pub programs: GeneratePrograms<Recording>,
+}
+
+/// Something for each program of generation: its recording, or its place among those that are prepared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GeneratePrograms<T> {
+    /// Computes caches and logits from the prompts.
+    pub prefill: T,
+    /// Appends the newest token to the caches and computes logits.
+    pub step: T,
+    /// Draws the next token, which becomes the newest.
+    pub draw: T,
+}
+
+impl<T> GeneratePrograms<T> {
+    /// The same programs, with what `of` makes of each, in the order of the fields.
+    pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> GeneratePrograms<U> {
+        GeneratePrograms { prefill: of(self.prefill), step: of(self.step), draw: of(self.draw) }
+    }
+
+    /// References to each.
+    pub fn as_ref(&self) -> GeneratePrograms<&T> {
+        GeneratePrograms { prefill: &self.prefill, step: &self.step, draw: &self.draw }
+    }
 }
 
 impl GenerateRecordings {
@@ -54,7 +72,7 @@ impl GenerateRecordings {
         logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts)
     }
 
-    /// Records both for the model `gpt` of `config`, and adds the tensors to `persistents`.
+    /// Records all for the model `gpt` of `config`, and adds the tensors to `persistents`.
     ///
     /// # Errors
     /// A tensor or a launch over the limits of `capabilities`.
@@ -70,9 +88,9 @@ impl GenerateRecordings {
         let mut ids = |label: &str, count| persistents.tensor(label, 1, count, Element::U32);
         let (prompt, prompt_positions) =
             (ids("prompt", sequences * window), ids("prompt positions", sequences * window));
-        let (last_rows, token, position) =
-            (ids("last rows", sequences), ids("token", sequences), ids("position", sequences));
-        let logits = persistents.tensor("logits", sequences, vocab_size, Element::F32);
+        let last_rows = ids("last rows", sequences);
+        let draws = draw_tensors(persistents, sequences, vocab_size);
+        let DrawTensors { logits, token, position, .. } = draws;
         let decode = config.decode();
         let cache = |layer| {
             let label = format!("cache of layer {layer}");
@@ -98,19 +116,27 @@ impl GenerateRecordings {
             head(&mut rec, gpt, config, h, logits);
             rec.try_finish()?
         };
-        Ok(Self {
-            sequences,
-            window,
-            vocab_size,
-            prompt,
-            prompt_positions,
-            last_rows,
-            token,
-            position,
-            logits,
-            prefill,
-            step,
-        })
+        let draw = {
+            let mut rec = Recorder::new("draw", capabilities);
+            rec.enter("draw");
+            draw(&mut rec, &draws);
+            rec.try_finish()?
+        };
+        let programs = GeneratePrograms { prefill, step, draw };
+        Ok(Self { sequences, window, vocab_size, prompt, prompt_positions, last_rows, draws, programs })
+    }
+}
+
+fn draw_tensors(persistents: &mut Persistents, sequences: u32, vocab: u32) -> DrawTensors {
+    let mut words = |label: &str, rows, cols| persistents.tensor(label, rows, cols, Element::U32);
+    DrawTensors {
+        sequences: words("draws", sequences, 4),
+        seen: words("seen tokens", sequences, DrawTensors::seen_words(vocab)),
+        token: words("token", 1, sequences),
+        position: words("position", 1, sequences),
+        drawn: words("drawn tokens", 1, DRAWS * sequences),
+        sampling: SamplingState::tensor(persistents, "sampling"),
+        logits: persistents.tensor("logits", sequences, vocab, Element::F32),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod balance;
 pub mod cast;
 pub mod column_sum;
 pub mod decode;
+pub mod draw;
 pub mod dropout;
 pub mod embedding;
 pub mod fingerprint;

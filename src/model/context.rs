@@ -4,7 +4,7 @@ use super::batch::BatchTensors;
 use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
 use crate::ops::dropout::Dropout;
-use crate::ops::matmul::FUSED_ROWS;
+use crate::ops::matmul::FEW_ROWS;
 use crate::ops::rope::Rope;
 use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
@@ -137,7 +137,7 @@ impl ForwardContext<'_> {
     /// Whether the pass computes so few tokens that norms and gates belong in the products beside them: a launch costs more than
     /// computing them twice.
     pub(super) fn has_few_rows(&self) -> bool {
-        matches!(self.mode, Mode::Decode(_)) && self.batch.tokens.cols <= FUSED_ROWS
+        matches!(self.mode, Mode::Decode(_)) && self.batch.tokens.cols <= FEW_ROWS
     }
 
     pub(super) fn training(&self) -> Option<Training> {

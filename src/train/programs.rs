@@ -1,5 +1,7 @@
 //! The programs of a run, each under its name.
 
+use crate::generate::GeneratePrograms;
+
 /// Something for each program of a run: its recording, or its place among those that are prepared. A run has not all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Programs<T> {
@@ -9,10 +11,8 @@ pub struct Programs<T> {
     pub update: T,
     /// Forward and loss of a micro-batch.
     pub eval: T,
-    /// The first pass of the sample at the end, over its prompt.
-    pub prefill: Option<T>,
-    /// One more token of the sample.
-    pub decode: Option<T>,
+    /// Generation of the sample at the end.
+    pub sample: Option<GeneratePrograms<T>>,
     /// The sum of an evaluation's losses over the ranks.
     pub sum_evaluation: Option<T>,
     /// Copies of the weights in the storage type of layers.
@@ -34,8 +34,7 @@ impl<T> Programs<T> {
             micro_step: of(self.micro_step),
             update: of(self.update),
             eval: of(self.eval),
-            prefill: self.prefill.map(&mut of),
-            decode: self.decode.map(&mut of),
+            sample: self.sample.map(|sample| sample.map(&mut of)),
             sum_evaluation: self.sum_evaluation.map(&mut of),
             copy: self.copy.map(&mut of),
             gradient_norms: self.gradient_norms.map(&mut of),

@@ -14,15 +14,14 @@ use std::ops::ControlFlow;
 pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     trainer.refresh_copies().await?;
     let (programs, recordings) = (trainer.programs, trainer.recordings.sample.as_ref());
-    let (Some(prefill), Some(decode), Some(recordings)) = (programs.prefill, programs.decode, recordings)
-    else {
+    let (Some(programs), Some(recordings)) = (programs.sample, recordings) else {
         return Ok(String::new());
     };
     let mut generator = Generator {
         gpu: trainer.gpu,
         buffers: &trainer.buffers,
         prepared: &trainer.prepared,
-        programs: (prefill, decode),
+        programs,
         recordings,
         reader: &trainer.reader,
         cached: &mut Vec::new(),

@@ -4,7 +4,7 @@ use super::loading::{Loading, OnDevice};
 use super::opened::TrainedRun;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
-use crate::generate::{GenerateRecordings, Generator, Settings};
+use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
 use crate::train::limits::check_binding;
 use std::ops::ControlFlow;
 
@@ -32,8 +32,9 @@ impl<'gpu> TrainedModel<'gpu> {
         let persistents = &mut loading.persistents;
         let recordings = GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, capabilities)
             .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
-        let programs = [&recordings.prefill, &recordings.step];
-        let on_device = loading.finish(gpu, run, config, &programs, recordings.logits).await?;
+        let GeneratePrograms { prefill, step, draw } = &recordings.programs;
+        let drawn = recordings.draws.drawn;
+        let on_device = loading.finish(gpu, run, config, &[prefill, step, draw], drawn).await?;
         Ok(Self { on_device, recordings, cached: Vec::new() })
     }
 
@@ -50,8 +51,8 @@ impl<'gpu> TrainedModel<'gpu> {
     ) -> Result<Vec<Vec<u32>>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
         let (recordings, cached) = (&self.recordings, &mut self.cached);
-        let mut generator =
-            Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader, cached };
+        let programs = GeneratePrograms { prefill: 0, step: 1, draw: 2 };
+        let mut generator = Generator { gpu, buffers, prepared, programs, recordings, reader, cached };
         generator.generate(prompts, settings, on_token).await
     }
 }

@@ -10,6 +10,7 @@ mod attention;
 mod balance;
 mod decode;
 mod documents;
+mod draw;
 mod dropout;
 mod elementwise;
 mod fingerprint;

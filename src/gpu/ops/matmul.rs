@@ -3,7 +3,7 @@
 mod parts;
 mod vector;
 
-pub use vector::{FUSED_ROWS, FewRows, matmul_of_few_rows};
+pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};

@@ -121,7 +121,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Up to [`FUSED_ROWS`](crate::ops::matmul::FUSED_ROWS) rows of norm(x) Wᵀ + bias, and of silu(gate) · up of it where that is
+    /// Up to [`FEW_ROWS`](crate::ops::matmul::FEW_ROWS) rows of norm(x) Wᵀ + bias, and of silu(gate) · up of it where that is
     /// `width` columns of packed gate and up, in one launch: (N, M) or (N, `width`).
     ///
     /// # Panics

@@ -18,6 +18,7 @@ pub mod adamw;
 pub mod attention;
 pub mod balance;
 pub mod decode;
+pub mod draw;
 pub mod embedding;
 pub mod fingerprint;
 pub mod finite_difference;

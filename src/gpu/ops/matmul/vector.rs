@@ -7,10 +7,7 @@ use crate::ops::sharing;
 use crate::record::{Recorder, Tensor};
 
 /// Most rows: more would need more sums than registers, and reuse weights enough for a tile.
-const MOST_ROWS: u32 = 4;
-
-/// Most rows of [`matmul_of_few_rows`], which has twice as many sums where it is gated.
-pub const FUSED_ROWS: u32 = 2;
+pub const FEW_ROWS: u32 = 4;
 
 /// Most workgroups along a dimension of a grid.
 const MOST_WORKGROUPS: u32 = 65535;
@@ -27,7 +24,7 @@ pub struct FewRows {
     pub is_gated: bool,
 }
 
-/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FUSED_ROWS`] rows. 16-bit storage rounds y alone.
+/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FEW_ROWS`] rows. 16-bit storage rounds y alone.
 #[track_caller]
 pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, more: FewRows) {
     let FewRows { norm, bias, is_gated } = more;
@@ -39,7 +36,7 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
         b.rows,
         b.cols
     );
-    assert!(m <= FUSED_ROWS, "{m} rows are more than {FUSED_ROWS}");
+    assert!(m <= FEW_ROWS, "{m} rows are more than {FEW_ROWS}");
     check_factors(a, b);
     let epilogue = Epilogue { bias, ..Epilogue::default() };
     epilogue.check(m, b_rows);
@@ -62,7 +59,7 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
 /// Kernel and grid for `problem`, if it has few rows and the weights are stored row by row.
 pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Option<Plan> {
     let Problem { layout, m, n, k } = problem;
-    if layout != Layout::Nt || m > MOST_ROWS {
+    if layout != Layout::Nt || m > FEW_ROWS {
         return None;
     }
     let (kernel, columns) = kernel(m, false, element, capabilities);
@@ -87,5 +84,5 @@ fn kernel(rows: u32, is_gated: bool, element: Element, capabilities: Capabilitie
         .constant("ROWS", rows)
         .constant("COLUMNS4", columns4)
         .constant("LANES", lanes);
-    (kernel, if is_gated { 2 * columns4 } else { 4 * columns4 })
+    (kernel, 4 * columns4)
 }

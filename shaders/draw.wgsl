@@ -1,0 +1,179 @@
+// Draws the next token of each sequence, and readies the step that reads it.
+//
+//   logits (B, V) f32               read; those of tokens that have occurred are penalised in place
+//   sampling                        read: SamplingState
+//   sequences (B) vec4<u32>         seed, low and high word, and number of draws so far, which grows by one
+//   seen (B, ceil(V / 32)) u32      a bit for each token that has occurred; the drawn one joins them
+//   token, position (B) u32         receive the token and one position more
+//   drawn (DRAWS, B) u32            row `draws mod DRAWS` receives the tokens
+//
+// The token is that at a random quantile of the tokens ordered from most to least likely, ties by their number. Nothing is sorted:
+// `key_of` maps logits to integers of the same order, and the smallest set of most likely tokens with a given number or
+// mass is that of the keys from a threshold on, which is found bit by bit, each by a pass over the row. Tokens that tie with the
+// last of such a set belong to it. A NaN is never drawn; if all are NaN, the token is 0. Temperature 0 draws the most likely token.
+//
+// One workgroup per sequence (lib/reduce). Counts are f32, which is exact for vocabularies up to 2^24.
+// Sources: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019 (top_p); Keskar et al., "CTRL", 2019,
+// section 4.1 (the penalty).
+
+import package::lib::grid::linear_index;
+import package::lib::philox::philox;
+import package::lib::reduce::{STEP, first_of, row_max, row_sum};
+import package::tile::{DRAWS, LANES};
+
+struct Params {
+    sequences: u32, // B
+    vocab: u32, // V
+    logits_stride: u32, // in elements, as the next
+    seen_stride: u32,
+    top_bit: u32, // the largest power of two below V, or 1
+}
+
+struct SamplingState {
+    temperature: f32, // 0: greedy
+    top_p: f32, // 1: all
+    repetition_penalty: f32, // 1: none
+    top_k: u32, // 0: all
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> logits: array<f32>;
+@group(0) @binding(2) var<storage, read> sampling: SamplingState;
+@group(0) @binding(3) var<storage, read_write> sequences: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> seen: array<u32>;
+@group(0) @binding(5) var<storage, read_write> token: array<u32>;
+@group(0) @binding(6) var<storage, read_write> position: array<u32>;
+@group(0) @binding(7) var<storage, read_write> drawn: array<u32>;
+
+const STREAM: vec2<u32> = vec2<u32>(0u, 256u); // of src/generate/generator.rs
+const LOWEST: f32 = -3.4028234e38;
+
+// A row of logits, and what turns a logit into a weight.
+struct Row {
+    start: u32,
+    lane: u32,
+    top: f32, // the largest logit
+    rate: f32, // 1 / temperature
+}
+
+@compute @workgroup_size(LANES)
+fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let sequence = linear_index(workgroup);
+    if (sequence >= params.sequences) {
+        return;
+    }
+    let start = sequence * params.logits_stride;
+    let words = sequence * params.seen_stride;
+    var top = LOWEST;
+    for (var i = first_of(lane); i < params.vocab; i += STEP) {
+        var logit = logits[start + i];
+        if (((seen[words + i / 32u] >> (i % 32u)) & 1u) == 1u) {
+            logit *= select(sampling.repetition_penalty, 1.0 / sampling.repetition_penalty, logit > 0.0);
+            logits[start + i] = logit;
+        }
+        if (logit > top) { // never of a NaN
+            top = logit;
+        }
+    }
+    let is_greedy = sampling.temperature == 0.0;
+    let row = Row(start, lane, row_max(top, lane), 1.0 / select(sampling.temperature, 1.0, is_greedy));
+    let state = sequences[sequence];
+    var key = key_of(row.top);
+    var tie = 0.0; // which of the tokens with this key, from 0
+    if (!is_greedy) {
+        let random = philox(vec4<u32>(state.z, 0u, STREAM), state.xy);
+        let uniform_number = f32(random.y >> 8u) / 16777216.0;
+        var floor_key = 1u;
+        if (sampling.top_k > 0u) {
+            floor_key = threshold(row, floor_key, f32(min(sampling.top_k, params.vocab)), true, false);
+        }
+        if (sampling.top_p < 1.0) {
+            floor_key = threshold(row, floor_key, sampling.top_p * mass_from(row, floor_key), false, false);
+        }
+        let wanted = uniform_number * mass_from(row, floor_key);
+        key = threshold(row, floor_key, wanted, false, true);
+        let above = mass_from(row, key + 1u);
+        tie = max(floor((wanted - above) / weight_of(row, logit_of(key))), 0.0);
+    }
+    tie = min(tie, count_from(row, key) - count_from(row, key + 1u) - 1.0);
+    let chosen = tied(row, key, tie);
+    if (first_of(lane) == 0u) {
+        drawn[state.z % DRAWS * params.sequences + sequence] = chosen;
+        token[sequence] = chosen;
+        position[sequence] += 1u;
+        seen[words + chosen / 32u] |= 1u << (chosen % 32u);
+        sequences[sequence].z = state.z + 1u;
+    }
+}
+
+// An integer with the order of the logits. A NaN has the lowest, 0.
+fn key_of(logit: f32) -> u32 {
+    let bits = bitcast<u32>(logit);
+    let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    return select(ordered, 0u, (bits & 0x7fffffffu) > 0x7f800000u);
+}
+
+fn logit_of(key: u32) -> f32 {
+    return bitcast<f32>(select(~key, key & 0x7fffffffu, key >= 0x80000000u));
+}
+
+fn weight_of(row: Row, logit: f32) -> f32 {
+    return select(exp((logit - row.top) * row.rate), 1.0, logit == row.top); // the largest may be infinite
+}
+
+// Σ of the weights of tokens from `key` on.
+fn mass_from(row: Row, key: u32) -> f32 {
+    var sum = 0.0;
+    for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
+        let logit = logits[row.start + i];
+        if (key_of(logit) >= key) {
+            sum += weight_of(row, logit);
+        }
+    }
+    return row_sum(sum, row.lane);
+}
+
+// The number of tokens from `key` on.
+fn count_from(row: Row, key: u32) -> f32 {
+    var sum = 0.0;
+    for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
+        sum += select(0.0, 1.0, key_of(logits[row.start + i]) >= key);
+    }
+    return row_sum(sum, row.lane);
+}
+
+// The largest key from which on the tokens reach `wanted`, or exceed it, in number or in mass; at least `lowest`.
+fn threshold(row: Row, lowest: u32, wanted: f32, counts: bool, exceeds: bool) -> u32 {
+    var key = 0u;
+    for (var bit = 0x80000000u; bit > 0u; bit >>= 1u) {
+        let tried = key | bit;
+        var reached = 0.0;
+        for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
+            let logit = logits[row.start + i];
+            if (key_of(logit) >= max(tried, lowest)) {
+                reached += select(weight_of(row, logit), 1.0, counts);
+            }
+        }
+        reached = row_sum(reached, row.lane);
+        if (reached > wanted || (!exceeds && reached == wanted)) {
+            key = tried;
+        }
+    }
+    return max(key, lowest);
+}
+
+// The token number `tie` of those with `key`: the largest before which there are no more than that.
+fn tied(row: Row, key: u32, tie: f32) -> u32 {
+    var chosen = 0u;
+    for (var bit = params.top_bit; bit > 0u; bit >>= 1u) {
+        let tried = chosen | bit;
+        var before = 0.0;
+        for (var i = first_of(row.lane); i < min(tried, params.vocab); i += STEP) {
+            before += select(0.0, 1.0, key_of(logits[row.start + i]) == key);
+        }
+        if (row_sum(before, row.lane) <= tie) {
+            chosen = tried;
+        }
+    }
+    return select(chosen, 0u, chosen >= params.vocab);
+}

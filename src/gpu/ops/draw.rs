@@ -1,0 +1,100 @@
+//! Drawing the next token of each sequence from its logits, on the device.
+
+use super::shared_rows;
+use crate::element::Element::{F32, U32};
+use crate::record::{Recorder, State, Tensor};
+
+/// Draws whose tokens the device keeps until the host has read them.
+pub const DRAWS: u32 = 16;
+
+crate::params! {
+    struct Params {
+        sequences: u32,
+        vocab: u32,
+        logits_stride: u32,
+        seen_stride: u32,
+        top_bit: u32,
+    }
+}
+
+crate::state! {
+    /// How tokens are drawn.
+    pub struct SamplingState {
+        /// Divisor of the logits; 0 is greedy.
+        pub temperature: f32,
+        /// Total probability of the most likely tokens that are drawn from; 1: all.
+        pub top_p: f32,
+        /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative; 1: neither.
+        pub repetition_penalty: f32,
+        /// Number of most likely tokens that are drawn from; 0: all.
+        pub top_k: u32,
+    }
+}
+
+/// What draws of B sequences from V tokens read and write.
+#[derive(Clone, Copy, Debug)]
+pub struct DrawTensors {
+    /// Logits (B, V) f32; those of tokens that have occurred are penalised in place.
+    pub logits: Tensor,
+    /// [`SamplingState`].
+    pub sampling: Tensor,
+    /// Low and high word of the seed, the number of draws so far, and 0: (B, 4) u32.
+    pub sequences: Tensor,
+    /// A bit for each token that has occurred (B, ceil(V / 32)) u32.
+    pub seen: Tensor,
+    /// Receives the tokens (1, B) u32.
+    pub token: Tensor,
+    /// Position of the token before in its sequence (1, B) u32; grows by one.
+    pub position: Tensor,
+    /// ([`DRAWS`], B) u32 without padding: row n mod `DRAWS` receives the tokens of draw n.
+    pub drawn: Tensor,
+}
+
+impl DrawTensors {
+    /// Words of `seen` for each sequence.
+    pub const fn seen_words(vocab: u32) -> u32 {
+        vocab.div_ceil(32)
+    }
+}
+
+/// Draws a token for each row of `logits` and counts it.
+#[track_caller]
+pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
+    let DrawTensors { logits, sampling, sequences, seen, token, position, drawn } = *tensors;
+    let (batch, vocab) = (logits.rows, logits.cols);
+    assert!((1..1 << 24).contains(&vocab), "a vocabulary of {vocab} tokens is not counted exactly");
+    assert!(
+        (sequences.rows, sequences.cols) == (batch, 4),
+        "{} states for {batch} sequences",
+        sequences.rows
+    );
+    let fits = (seen.rows, seen.cols) == (batch, DrawTensors::seen_words(vocab));
+    assert!(fits, "{} x {} words for {batch} x {vocab} tokens", seen.rows, seen.cols);
+    assert!(
+        (token.cols, position.cols) == (batch, batch),
+        "a token and a position for each of {batch} sequences"
+    );
+    assert!(
+        drawn.cols == DRAWS * batch,
+        "{DRAWS} draws of {batch} sequences do not fit {} words",
+        drawn.cols
+    );
+    let (kernel, grid) = shared_rows(rec, "draw", "draw", F32, batch);
+    let params = Params {
+        sequences: batch,
+        vocab,
+        logits_stride: logits.stride,
+        seen_stride: seen.stride,
+        top_bit: 1 << vocab.saturating_sub(1).max(1).ilog2(),
+    };
+    let bindings = [
+        logits.bind("logits", F32),
+        SamplingState::bind("sampling", sampling),
+        sequences.bind("sequences", U32),
+        seen.bind("seen", U32),
+        token.bind("token", U32),
+        position.bind("position", U32),
+        drawn.bind("drawn", U32),
+    ];
+    rec.dispatch(kernel.constant("DRAWS", DRAWS), &bindings, &params, grid);
+}
