@@ -9,7 +9,7 @@
 //
 // The token is that at a random quantile of the tokens ordered from most to least likely, ties by their number. Nothing is sorted:
 // `key_of` maps logits to integers of the same order, and the smallest set of most likely tokens with a given number or
-// mass is that of the keys from a threshold on, which is found bit by bit, each by a pass over the row. Tokens that tie with the
+// mass is that of the keys from a threshold on, whose bits are found two by two, each two by a pass over the row. Tokens that tie with the
 // last of such a set belong to it. A NaN is never drawn; if all are NaN, the token is 0. Temperature 0 draws the most likely token.
 //
 // One workgroup per sequence (lib/reduce). Counts are f32, which is exact for vocabularies up to 2^24.
@@ -18,7 +18,7 @@
 
 import package::lib::grid::linear_index;
 import package::lib::philox::philox;
-import package::lib::reduce::{STEP, first_of, row_max, row_sum};
+import package::lib::reduce::{STEP, first_of, row_max, row_sum, row_sum4};
 import package::tile::{DRAWS, LANES};
 
 struct Params {
@@ -26,7 +26,7 @@ struct Params {
     vocab: u32, // V
     logits_stride: u32, // in elements, as the next
     seen_stride: u32,
-    top_bit: u32, // the largest power of two below V, or 1
+    pairs: u32, // of bits in V - 1
 }
 
 struct SamplingState {
@@ -78,25 +78,23 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let is_greedy = sampling.temperature == 0.0;
     let row = Row(start, lane, row_max(top, lane), 1.0 / select(sampling.temperature, 1.0, is_greedy));
     let state = sequences[sequence];
-    var key = key_of(row.top);
-    var tie = 0.0; // which of the tokens with this key, from 0
-    if (!is_greedy) {
+    var chosen = 0u;
+    if (is_greedy) {
+        chosen = first_with(row, key_of(row.top));
+    } else {
         let random = philox(vec4<u32>(state.z, 0u, STREAM), state.xy);
-        let uniform_number = f32(random.y >> 8u) / 16777216.0;
-        var floor_key = 1u;
+        var lowest = 1u; // the key of the least likely token that may be drawn; not that of a NaN
         if (sampling.top_k > 0u) {
-            floor_key = threshold(row, floor_key, f32(min(sampling.top_k, params.vocab)), true, false);
+            lowest = threshold(row, lowest, f32(min(sampling.top_k, params.vocab)), true, false);
         }
         if (sampling.top_p < 1.0) {
-            floor_key = threshold(row, floor_key, sampling.top_p * mass_from(row, floor_key), false, false);
+            lowest = threshold(row, lowest, sampling.top_p * mass_from(row, lowest), false, false);
         }
-        let wanted = uniform_number * mass_from(row, floor_key);
-        key = threshold(row, floor_key, wanted, false, true);
-        let above = mass_from(row, key + 1u);
-        tie = max(floor((wanted - above) / weight_of(row, logit_of(key))), 0.0);
+        let wanted = f32(random.y >> 8u) / 16777216.0 * mass_from(row, lowest);
+        let key = threshold(row, lowest, wanted, false, true);
+        let tie = floor((wanted - mass_from(row, key + 1u)) / weight_of(row, logit_of(key)));
+        chosen = tied(row, key, max(tie, 0.0));
     }
-    tie = min(tie, count_from(row, key) - count_from(row, key + 1u) - 1.0);
-    let chosen = tied(row, key, tie);
     if (first_of(lane) == 0u) {
         drawn[state.z % DRAWS * params.sequences + sequence] = chosen;
         token[sequence] = chosen;
@@ -133,47 +131,52 @@ fn mass_from(row: Row, key: u32) -> f32 {
     return row_sum(sum, row.lane);
 }
 
-// The number of tokens from `key` on.
-fn count_from(row: Row, key: u32) -> f32 {
-    var sum = 0.0;
-    for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
-        sum += select(0.0, 1.0, key_of(logits[row.start + i]) >= key);
-    }
-    return row_sum(sum, row.lane);
-}
-
-// The largest key from which on the tokens reach `wanted`, or exceed it, in number or in mass; at least `lowest`.
+// The largest key from which on the tokens reach `wanted`, or exceed it, in number or in mass; at least `lowest`. Each pass
+// finds two bits.
 fn threshold(row: Row, lowest: u32, wanted: f32, counts: bool, exceeds: bool) -> u32 {
     var key = 0u;
-    for (var bit = 0x80000000u; bit > 0u; bit >>= 1u) {
-        let tried = key | bit;
-        var reached = 0.0;
+    for (var pairs = 16u; pairs > 0u; pairs--) {
+        let keys = vec4<u32>(key) | (vec4<u32>(1u, 2u, 3u, 0u) << vec4<u32>(2u * pairs - 2u));
+        let tried = max(keys, vec4<u32>(lowest));
+        var reached = vec4<f32>(0.0);
         for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
             let logit = logits[row.start + i];
-            if (key_of(logit) >= max(tried, lowest)) {
-                reached += select(weight_of(row, logit), 1.0, counts);
-            }
+            let value = select(weight_of(row, logit), 1.0, counts);
+            reached += select(vec4<f32>(0.0), vec4<f32>(value), vec4<u32>(key_of(logit)) >= tried);
         }
-        reached = row_sum(reached, row.lane);
-        if (reached > wanted || (!exceeds && reached == wanted)) {
-            key = tried;
-        }
+        reached = row_sum4(reached, row.lane);
+        let does = (reached > vec4<f32>(wanted)) | (vec4<bool>(!exceeds) & (reached == vec4<f32>(wanted)));
+        key = select(select(select(key, keys.x, does.x), keys.y, does.y), keys.z, does.z);
     }
     return max(key, lowest);
 }
 
-// The token number `tie` of those with `key`: the largest before which there are no more than that.
+// The token number `tie` of those with `key`, or the last of them: the largest before which there are no more than that.
 fn tied(row: Row, key: u32, tie: f32) -> u32 {
     var chosen = 0u;
-    for (var bit = params.top_bit; bit > 0u; bit >>= 1u) {
-        let tried = chosen | bit;
-        var before = 0.0;
-        for (var i = first_of(row.lane); i < min(tried, params.vocab); i += STEP) {
-            before += select(0.0, 1.0, key_of(logits[row.start + i]) == key);
+    for (var pairs = params.pairs; pairs > 0u; pairs--) {
+        let next = vec4<u32>(chosen) | (vec4<u32>(1u, 2u, 3u, 0u) << vec4<u32>(2u * pairs - 2u));
+        let tried = vec4<u32>(next.xyz, params.vocab); // before the last are all
+        var before = vec4<f32>(0.0);
+        for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
+            let counts = (vec4<u32>(i) < tried) & vec4<bool>(key_of(logits[row.start + i]) == key);
+            before += select(vec4<f32>(0.0), vec4<f32>(1.0), counts);
         }
-        if (row_sum(before, row.lane) <= tie) {
-            chosen = tried;
+        before = row_sum4(before, row.lane);
+        let does = (before <= vec4<f32>(tie)) & (before < before.wwww);
+        chosen = select(select(select(chosen, tried.x, does.x), tried.y, does.y), tried.z, does.z);
+    }
+    return chosen;
+}
+
+// The first token with `key`; 0 if there is none, as when all logits are NaN.
+fn first_with(row: Row, key: u32) -> u32 {
+    var nearest = LOWEST;
+    for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
+        if (key_of(logits[row.start + i]) == key) {
+            nearest = max(nearest, -f32(i));
         }
     }
-    return select(chosen, 0u, chosen >= params.vocab);
+    nearest = row_max(nearest, row.lane);
+    return select(u32(max(-nearest, 0.0)), 0u, nearest == LOWEST);
 }

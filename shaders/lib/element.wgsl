@@ -13,6 +13,9 @@
 @if(f32) alias Packed = vec4<f32>;
 @if(f16 || bf16) alias Packed = vec2<u32>;
 
+@if(f32) const LINE4: u32 = 4u; // groups of 4 in 64 bytes
+@if(f16 || bf16) const LINE4: u32 = 8u;
+
 @if(f32)
 fn load4(packed: Packed) -> vec4<f32> {
     return packed;

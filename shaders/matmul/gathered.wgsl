@@ -7,7 +7,7 @@
 //
 // Numerics: f32; four sums for each row of b, over every fourth element in ascending order, are added at the end.
 
-import package::lib::element::load4;
+import package::lib::element::{LINE4, load4};
 @if(normed) import package::lib::element::Packed;
 @if(nf4) import package::lib::quantised::fill_levels;
 @if(gated) import package::lib::silu::silu;
@@ -21,8 +21,6 @@ import package::tile::{ROWS, LANES};
 const PARTS: u32 = 2u; // rows of b that a lane sums: with `gated` one of gate and one of up
 @if(gated) const COLUMNS: u32 = LANES; // of y, in a workgroup
 @if(!gated) const COLUMNS: u32 = PARTS * LANES;
-@if(f16 || bf16) const LINE4: u32 = 8u; // groups of 4 in 64 bytes
-@if(!f16 && !bf16) const LINE4: u32 = 4u;
 
 // What a lane has summed.
 struct Sums {

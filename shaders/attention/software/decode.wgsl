@@ -6,14 +6,19 @@
 // A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with an online softmax of its
 // own; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first of them starts with the new
 // token.
+//
+// prefetched: each line of the keys and values that the lanes take next is loaded once before, as in matmul/gathered.
+//
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and that of an
 // invocation without keys is so far below any score that its empty sums count nothing.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
+@if(prefetched) import package::attention::cache::Place;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
+@if(prefetched) import package::lib::element::LINE4;
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
 import package::tile::{D4, LANES, V4};
@@ -56,7 +61,17 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
 
     let seen = min(place.position + 1u, params.window);
     @if(alibi) let slope = alibi_slope(head, params.heads);
-    for (var i = 1u + first_of(lane); i < seen; i += STEP) {
+    @if(prefetched) var touched = 0u;
+    for (var base = 1u; base < seen; base += STEP) {
+        @if(prefetched) {
+            for (var next = base + STEP; next < base + 2u * STEP; next++) {
+                touched |= touch(place, (place.position - min(next, place.position)) * params.cache_stride);
+            }
+        }
+        let i = base + first_of(lane);
+        if (i >= seen) {
+            continue;
+        }
         let row = (place.position - i) * params.cache_stride;
         score = 0.0;
         for (var c = 0u; c < D4; c++) {
@@ -73,13 +88,32 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         highest = top;
     }
 
+    // `touched` is below 2^31, which no compiler can know; it would drop the loads otherwise.
+    @if(prefetched) let is_writer = lane == 0u && touched < params.heads + 0x80000000u;
+    @if(!prefetched) let is_writer = lane == 0u;
     let share = exp2(highest - row_max(highest, lane));
     let all = row_sum(total * share, lane);
     let to = params.out_offset + sequence * params.out_stride + head * V4;
     for (var c = 0u; c < V4; c++) {
         let sum = row_sum4(sums[c] * share, lane);
-        if (lane == 0u) {
+        if (is_writer) {
             out[to + c] = store4(sum / all);
         }
     }
 }
+
+// Loads 31 bits of each line of a key and its value.
+@if(prefetched)
+fn touch(place: Place, row: u32) -> u32 {
+    var touched = 0u;
+    for (var c = 0u; c < D4; c += LINE4) {
+        touched |= first_word(cache[place.keys + row + c]);
+    }
+    for (var c = 0u; c < V4; c += LINE4) {
+        touched |= first_word(cache[place.values + row + c]);
+    }
+    return touched >> 1u;
+}
+
+@if(prefetched && f32) fn first_word(packed: Packed) -> u32 { return bitcast<u32>(packed.x); }
+@if(prefetched && !f32) fn first_word(packed: Packed) -> u32 { return packed.x; }

@@ -92,6 +92,11 @@ impl Capabilities {
         if self.lanes > 1 { self.lanes } else { 8 }
     }
 
+    /// Whether kernels that are bound by what they gather prefetch it, for all lanes of a subgroup.
+    pub(crate) const fn prefetches(self) -> bool {
+        matches!(self.tier, Tier::Software) && self.gathers && self.lanes > 1
+    }
+
     /// The same adapter with another tier forced.
     pub const fn with_tier(self, tier: Tier) -> Self {
         Self { tier, ..self }

@@ -80,6 +80,8 @@ conditions! {
     Nf4 = "nf4",
     /// The left factor of a product is normalised on its way.
     Normed = "normed",
+    /// What a kernel gathers is loaded before from addresses common to all lanes.
+    Prefetched = "prefetched",
     /// A residual is added to the result.
     Residual = "residual",
     /// Queries and keys are rotated by their positions.

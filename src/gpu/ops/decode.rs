@@ -81,6 +81,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
+        .condition(Condition::Prefetched, rec.capabilities().prefetches())
         .condition(Condition::Rotated, rope.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
         .condition(Condition::Straddling, rope.is_some_and(|(rope, _)| rope.straddles()))

@@ -13,7 +13,7 @@ crate::params! {
         vocab: u32,
         logits_stride: u32,
         seen_stride: u32,
-        top_bit: u32,
+        pairs: u32,
     }
 }
 
@@ -85,7 +85,7 @@ pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
         vocab,
         logits_stride: logits.stride,
         seen_stride: seen.stride,
-        top_bit: 1 << vocab.saturating_sub(1).max(1).ilog2(),
+        pairs: (32 - (vocab - 1).leading_zeros()).div_ceil(2),
     };
     let bindings = [
         logits.bind("logits", F32),
