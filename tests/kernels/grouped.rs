@@ -159,12 +159,17 @@ fn a_stack_in_parts_of_whole_experts() {
     }
 }
 
-/// From 512 rows per expert on, the portable tier uses large tiles; from 2,048 on, flat ones for experts with fewer.
+/// From 512 rows per expert on, the tiles of the portable tier are 128 rows high, and with few units they are wide.
 #[test]
 fn many_rows() {
     check_all_three(&[700, 324], (33, 12), F32, &[2]);
     check_all_three(&[513], (129, 257), F32, &[1]); // several columns of tiles
     check_all_three(&[500, 431, 0, 700, 419], (12, 140), F32, &[2, 3]);
+    for (sizes, shape) in [(&[513][..], (129, 257)), (&[500, 31, 0, 219, 9], (12, 140))] {
+        check_units(&format!("grouped {sizes:?} {shape:?}"), 1, &|case| {
+            all_three(case, sizes, shape, [F32; 2], &[sizes.len() as u32]);
+        });
+    }
 }
 
 /// On one unit, the portable tier uses large tiles for the weight gradients of many experts: here 2 x 3 for each of 11, and 3 x 3,

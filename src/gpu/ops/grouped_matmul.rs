@@ -154,8 +154,9 @@ fn launch_rows(
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
-    let kernel = grouped(work.tile, layout, a.element).condition(Condition::Accumulate, accumulate);
-    let (arguments, bound) = work.grid(y.cols);
+    let tile = work.tile_of(layout, y.cols, a.cols, rec.capabilities());
+    let kernel = grouped(tile, layout, a.element).condition(Condition::Accumulate, accumulate);
+    let (arguments, bound) = work.grid(y.cols, tile);
     for part in &stack.parts {
         check_factors(a, part.tensor);
         let kernel = kernel.clone().with_weights(part.tensor.element);

@@ -211,7 +211,15 @@ impl Tile {
                 };
                 Self::software(rows, capabilities)
             }
-            Tier::Portable => parts::tile(problem, count, capabilities),
+            Tier::Portable => parts::tile(problem, count, None, capabilities),
+        }
+    }
+
+    /// The tile of as many rows for a product of another number of columns, or over sums of another length.
+    pub fn widened_for(self, problem: Problem, capabilities: Capabilities) -> Self {
+        match self {
+            Self::Software { .. } => self,
+            Self::Portable { .. } => parts::tile(problem, 1, Some(self.rows()), capabilities),
         }
     }
 

@@ -41,8 +41,8 @@ pub struct WorkList {
     pub tiles: Tensor,
     /// (1, 4 C), u32: (c + 1, number of tiles, 1, 0), the grid of a product with c + 1 tiles along its columns.
     pub grids: Tensor,
-    /// The tile of a workgroup.
-    pub(super) tile: Tile,
+    /// A tile of as many rows as those of the list have.
+    tile: Tile,
 }
 
 impl WorkList {
@@ -90,10 +90,17 @@ impl WorkList {
         self.tile.rows()
     }
 
-    /// The row of `grids` for a product with `columns` columns, and the largest grid it can hold.
+    /// The tile of a workgroup for a product with n columns over sums of length k. Rows of experts end within tiles, half a tile each
+    /// where experts have rows by chance.
+    pub(super) fn tile_of(&self, layout: Layout, n: u32, k: u32, capabilities: Capabilities) -> Tile {
+        let m = self.rows.saturating_add(self.experts.saturating_mul(self.tile.rows() / 2));
+        self.tile.widened_for(Problem { layout, m, n, k }, capabilities)
+    }
+
+    /// The row of `grids` for a product with `columns` columns in tiles like `tile`, and the largest grid it can hold.
     #[track_caller]
-    pub(super) fn grid(&self, columns: u32) -> (Tensor, [u32; 3]) {
-        let side_by_side = columns.div_ceil(self.tile.columns());
+    pub(super) fn grid(&self, columns: u32, tile: Tile) -> (Tensor, [u32; 3]) {
+        let side_by_side = columns.div_ceil(tile.columns());
         assert!(side_by_side <= MAX_GRID_COLUMNS, "a grouped product of {columns} columns is too wide");
         (self.grids.columns(4 * (side_by_side - 1), 3), [side_by_side, self.tile_bound(), 1])
     }
@@ -104,13 +111,12 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
     (rows / height + experts).min(rows)
 }
 
-/// One tile for all products: separate lists would cost more than better tiles gain. The large tile is used if the
-/// experts have enough rows on average to fill it, the small one where larger ones would be few.
+/// The tiles of all products have as many rows: separate lists would cost more than better tiles gain. They are high if the experts
+/// have enough rows on average to fill them; how wide they are follows from the product and the units ([`WorkList::tile_of`]).
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
         Tier::Software => Tile::software(16, capabilities),
         Tier::Portable if rows / experts >= 512 => Tile::LARGE,
-        Tier::Portable if rows >= 2048 => Tile::FLAT,
         Tier::Portable => Tile::SMALL,
     }
 }

@@ -41,12 +41,12 @@ pub(super) struct Division {
 /// The division of `problem`.
 pub(super) fn divide(problem: Problem, capabilities: Capabilities) -> Division {
     let lengths = part_lengths(problem, capabilities).into_iter();
-    fewest_of_the_best(lengths.map(|part_k| best_tile(problem, 1, part_k, capabilities)).collect())
+    fewest_of_the_best(lengths.map(|part_k| best_tile(problem, 1, None, part_k, capabilities)).collect())
 }
 
-/// The tile for `count` products of one shape, whose sums are not split.
-pub(super) fn tile(problem: Problem, count: u32, capabilities: Capabilities) -> Tile {
-    best_tile(problem, count, problem.k, capabilities).tile
+/// The tile for `count` products of one shape, whose sums are not split; of so many rows, if they are given.
+pub(super) fn tile(problem: Problem, count: u32, rows: Option<u32>, capabilities: Capabilities) -> Tile {
+    best_tile(problem, count, rows, problem.k, capabilities).tile
 }
 
 /// Records a product in parts, and their sum with the epilogue. `params` are those of the whole product.
@@ -84,8 +84,15 @@ fn part_lengths(problem: Problem, capabilities: Capabilities) -> Vec<u32> {
     lengths
 }
 
-fn best_tile(problem: Problem, count: u32, part_k: u32, capabilities: Capabilities) -> Division {
-    let divisions = PORTABLE.into_iter().map(|(tile, instructions)| {
+fn best_tile(
+    problem: Problem,
+    count: u32,
+    rows: Option<u32>,
+    part_k: u32,
+    capabilities: Capabilities,
+) -> Division {
+    let tiles = PORTABLE.into_iter().filter(|(tile, _)| rows.is_none_or(|rows| rows == tile.rows()));
+    let divisions = tiles.map(|(tile, instructions)| {
         let cost = cost(problem, count, (tile, instructions), part_k, capabilities);
         Division { tile, part_k, cost }
     });
