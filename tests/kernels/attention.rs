@@ -1,12 +1,12 @@
 //! Attention, forward and backward, against the f64 reference.
 
 use crate::draws::DropoutWords;
-use crate::lab::{Bits, Case, allowed, check, check_tier};
+use crate::lab::{Bits, Case, allowed, check, check_tier, check_units};
 use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::{Capabilities, Condition, Tier};
+use gristmill::kernels::{Capabilities, Condition, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -252,64 +252,62 @@ fn attention_at_the_sizes_of_a_gpu() {
     }
 }
 
-/// Heads and sequences so many that one backward pass fills a GPU and leaves dq in parts: 384 workgroups at least, and no more parts
-/// than blocks of keys, which are 64 at head sizes up to 32 and else 32. Two passes over as many numbers in f32 are further from the
-/// reference than `allowed` expects of the worst (2.4 times in the first row, 1.1 in the last): a query that sees one key has no
-/// gradient, and what is left is rounding. So rows of long sums are stored in 16 bits.
+/// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more than there are
+/// blocks of keys, which are 64 at head sizes up to 32 and else 32. Two passes over as many numbers in f32 are further from the
+/// reference than `allowed` expects of the worst: a query that sees one key has no gradient, and what is left is rounding. So rows of
+/// long sums are stored in 16 bits.
 #[test]
 fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
-    for row in [
-        // Of 3 and 2 parts.
-        Row { tokens: 130, heads: (64, 64), dims: (8, 12), ..BASE },
-        Row { batch: 1, tokens: 65, heads: (384, 192), dims: (4, 4), causal: false, ..BASE },
-        Row { batch: 1, tokens: 67, heads: (384, 192), dims: (4, 8), alibi: true, element: Bf16, ..BASE },
-        // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key.
-        Row { batch: 16, tokens: 200, heads: (12, 12), dims: (4, 4), dropout: 0.25, ..BASE },
-        Row { batch: 4, tokens: 257, heads: (12, 12), dims: (36, 4), element: F16, ..BASE },
-        Row { batch: 4, tokens: 255, heads: (12, 12), dims: (64, 64), element: Bf16, ..BASE },
+    let one = Row { batch: 1, heads: (12, 12), ..BASE };
+    for (units, parts, row) in [
+        (12, 3, Row { tokens: 130, ..one }),
+        (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..one }),
+        (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..one }),
+        // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key; one part.
+        (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
+        (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..one }),
+        (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..one }),
+        (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..one }),
         // Queries that see keys of some parts only.
-        Row { tokens: 257, heads: (48, 48), dims: (4, 12), window: Some(7), ..BASE },
-        Row { tokens: 257, heads: (48, 48), dims: (4, 36), window: Some(100), element: F16, ..BASE },
-        Row { batch: 16, tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE },
-        Row { batch: 16, heads: (24, 12), element: F16, ..EVERYTHING },
-        Row { batch: 16, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING },
+        (12, 3, Row { tokens: 257, dims: (64, 12), window: Some(40), element: Bf16, ..one }),
+        (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
+        (24, 3, Row { tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE }),
+        (4, 1, Row { batch: 4, heads: (24, 12), element: F16, ..EVERYTHING }),
+        (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
     ] {
-        assert!(is_in_parts(&row), "{row} takes two passes");
-        check_tier(&format!("attention_backward {row} in parts"), Tier::Portable, &|case| {
+        assert_eq!(parts_of(&row, units), Some(parts), "{row} on {units} units");
+        check_units(&format!("attention_backward {row} in {parts} parts"), units, &|case| {
             backward(case, &row)
         });
     }
-    assert!(
-        !is_in_parts(&Row { batch: 4, tokens: 224, heads: (12, 12), dims: (64, 64), ..BASE }),
-        "7 blocks"
-    );
-    assert!(
-        !is_in_parts(&Row { batch: 4, tokens: 1024, heads: (12, 4), dims: (64, 64), ..BASE }),
-        "24 parts"
-    );
-    assert!(
-        !is_in_parts(&Row { batch: 4, tokens: 1024, heads: (12, 12), dims: (64, 68), ..BASE }),
-        "wide heads"
-    );
-    assert!(
-        is_in_parts(&Row { batch: 4, tokens: 1 << 15, heads: (12, 12), dims: (16, 16), ..BASE }),
-        "768 MiB"
-    );
-    assert!(
-        !is_in_parts(&Row { batch: 4, tokens: 1 << 16, heads: (12, 12), dims: (16, 16), ..BASE }),
-        "1.5 GiB"
-    );
+    let gpt = Row { batch: 4, tokens: 1024, heads: (12, 12), dims: (64, 64), ..BASE };
+    for (units, parts) in [(8, Some(1)), (32, Some(2)), (64, Some(4)), (128, Some(8))] {
+        assert_eq!(parts_of(&gpt, units), parts, "{units} units");
+    }
+    for (why, row) in [
+        ("few heads of keys", Row { heads: (12, 4), ..gpt }),
+        ("wide heads", Row { dims: (64, 68), ..gpt }),
+        ("a window so short that parts are more than what it sees", Row { window: Some(7), ..gpt }),
+        ("less work than launches", Row { batch: 12, tokens: 64, heads: (4, 4), dims: (32, 32), ..gpt }),
+        ("1.5 GiB", Row { tokens: 1 << 16, dims: (16, 16), ..gpt }),
+    ] {
+        assert_eq!(parts_of(&row, 128), None, "{why}");
+    }
+    assert_eq!(parts_of(&Row { tokens: 1 << 15, dims: (16, 16), ..gpt }, 128), Some(8), "768 MiB");
 }
 
-/// Whether the backward pass of `row` leaves dq in parts, on a GPU with the limits that most have.
-fn is_in_parts(row: &Row) -> bool {
-    let mut rec = Recorder::new("case", Capabilities::portable());
+/// In how many parts the backward pass of `row` leaves dq, on a GPU of so many units with the limits that most have.
+fn parts_of(row: &Row, units: u32) -> Option<u32> {
+    let units = Units { count: units, ..Units::ASSUMED };
+    let mut rec = Recorder::new("case", Capabilities::portable().with_units(units));
     let (n, shape) = (row.batch * row.tokens, row.shape());
     let [qkv, dqkv] = [(); 2].map(|()| rec.tensor("qkv", n, shape.layout.cols(), F32));
     let [out, dout] = [(); 2].map(|()| rec.tensor("out", n, shape.layout.out_cols(), F32));
     let lse = rec.tensor("lse", n, row.heads.0, F32);
     attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
-    rec.finish().dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|c| c == Condition::Split))
+    let dispatches = rec.finish().dispatches;
+    let split = dispatches.iter().find(|of| of.kernel.conditions().any(|c| c == Condition::Split));
+    split.filter(|of| of.kernel.entry == "attention_backward_kv").map(|of| of.grid[2])
 }
 
 #[test]

@@ -4,32 +4,40 @@
 mod radv;
 
 use crate::shaders::{conversions, portable_variants};
+use radv::{Radv, FAMILIES, FAMILY, environment, is_installed};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
-use gristmill::kernels::{Capabilities, Kernel};
+use gristmill::kernels::{Capabilities, Condition, Kernel};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::{Layout, Problem, plan};
 use gristmill::record::{Recorder, State};
-use radv::{FAMILIES, FAMILY, Radv, environment, is_installed};
 use std::process::Command;
 
-/// Attention at the head sizes of real models, plain and with every mask. With many `kv_heads` the backward pass is another.
-fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, kv_heads: u32) -> Vec<Kernel> {
-    let mut rec = Recorder::new("attention", Capabilities::portable());
-    let layout = HeadLayout { heads: 2 * kv_heads, kv_heads, head_dim, value_dim };
-    let mut tensor = |cols, element| rec.tensor("x", 64, cols, element);
+/// Tokens of a sequence.
+const TOKENS: u32 = 256;
+
+/// Attention at the head sizes of real models, plain and with every mask. The backward pass leaves parts of the queries' gradient, or
+/// takes two kernels, where no binding holds enough of these.
+fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_parts: bool) -> Vec<Kernel> {
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
+    let qkv_bytes = F32.bytes_of(u64::from(TOKENS * layout.cols()));
+    let capabilities = Capabilities::portable();
+    let capabilities = if has_parts { capabilities } else { capabilities.with_binding_bytes(qkv_bytes) };
+    let mut rec = Recorder::new("attention", capabilities);
+    let mut tensor = |cols, element| rec.tensor("x", TOKENS, cols, element);
     let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols(), element));
     let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols(), element));
     let lse = tensor(layout.heads, F32);
-    let [starts, ends] = [0; 2].map(|_| rec.tensor("bounds", 1, 64, U32));
+    let [starts, ends] = [0; 2].map(|_| rec.tensor("bounds", 1, TOKENS, U32));
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state };
-    let everything = (Some(DocumentBounds { starts, ends }), Some(48), Some(dropout));
+    let everything = (Some(DocumentBounds { starts, ends }), Some(192), Some(dropout));
     let masks = [(None, None, None), everything];
     for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
-        let shape = Attention { layout, tokens: 64, is_causal: true, scale: 1.0, window, has_alibi, dropout };
+        let shape =
+            Attention { layout, tokens: TOKENS, is_causal: true, scale: 1.0, window, has_alibi, dropout };
         attention(&mut rec, &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) }, &shape);
         attention_backward(
             &mut rec,
@@ -39,10 +47,22 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, kv_heads
             &shape,
         );
     }
+    let kernels: Vec<Kernel> = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect();
+    let leaves_parts = kernels.iter().any(|kernel| kernel.conditions().any(|of| of == Condition::Split));
+    assert_eq!(leaves_parts, has_parts, "heads of {head_dim}");
+    kernels
+}
+
+fn decode_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kernel> {
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
+    let mut rec = Recorder::new("decode", Capabilities::portable());
+    let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", TOKENS, cols, element));
     for has_alibi in [false, true] {
         let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi };
-        let (positions, cache) =
-            (rec.tensor("positions", 1, 64, U32), rec.tensor("x", 64 * 8, shape.cache_cols(), element));
+        let (positions, cache) = (
+            rec.tensor("positions", 1, TOKENS, U32),
+            rec.tensor("x", TOKENS * 8, shape.cache_cols(), element),
+        );
         decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     }
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
@@ -67,22 +87,22 @@ fn large_products() -> impl Iterator<Item = Kernel> {
 fn kernels() -> Vec<Kernel> {
     // 192 and 128 are DeepSeek's latent attention.
     let sizes = [
-        ([64; 2], F32, 1),
-        ([64; 2], F16, 1),
-        ([32; 2], F32, 384),
-        ([64; 2], F32, 384),
-        ([64; 2], Bf16, 384),
-        ([128; 2], F32, 1),
-        ([128; 2], Bf16, 1),
-        ([192, 128], F32, 1),
-        ([192, 128], Bf16, 1),
-        ([256; 2], F32, 1),
-        ([256; 2], Bf16, 1),
+        ([64; 2], F32, false),
+        ([64; 2], F16, false),
+        ([32; 2], F32, true),
+        ([64; 2], F32, true),
+        ([64; 2], Bf16, true),
+        ([128; 2], F32, false),
+        ([128; 2], Bf16, false),
+        ([192, 128], F32, false),
+        ([192, 128], Bf16, false),
+        ([256; 2], F32, false),
+        ([256; 2], Bf16, false),
     ];
-    let attention = sizes
-        .into_iter()
-        .flat_map(|(dims, element, kv_heads)| attention_kernels(dims, element, kv_heads))
-        .flat_map(conversions);
+    let kernels = |(dims, element, has_parts)| {
+        [attention_kernels(dims, element, has_parts), decode_kernels(dims, element)].concat()
+    };
+    let attention = sizes.into_iter().flat_map(kernels).flat_map(conversions);
     let products = large_products().flat_map(conversions);
     portable_variants().into_iter().chain(attention).chain(products).collect()
 }

@@ -83,22 +83,23 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
 /// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts.
 fn many_heads(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("many heads", capabilities);
+    const ROWS: u32 = 4096;
     let layout = HeadLayout { heads: 48, kv_heads: 24, head_dim: 8, value_dim: 12 };
-    let [starts, ends] = [(); 2].map(|()| rec.tensor("bounds", 1, 256, U32));
+    let [starts, ends] = [(); 2].map(|()| rec.tensor("bounds", 1, ROWS, U32));
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
-    let lse = rec.tensor("lse", 256, layout.heads, F32);
+    let lse = rec.tensor("lse", ROWS, layout.heads, F32);
     for element in [F32, Element::F16, Element::Bf16] {
-        let mut tensor = |cols| rec.tensor("x", 256, cols, element);
+        let mut tensor = |cols| rec.tensor("x", ROWS, cols, element);
         let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
         let [out, dout] = [layout.out_cols(); 2].map(&mut tensor);
         for bits in 0..16 {
             let [is_windowed, is_packed, is_dropping, has_alibi] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
             let shape = Attention {
                 layout,
-                tokens: 16,
+                tokens: 256,
                 is_causal: true,
                 scale: 1.0,
-                window: is_windowed.then_some(3),
+                window: is_windowed.then_some(200),
                 has_alibi,
                 dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state }),
             };

@@ -55,14 +55,14 @@ fn attention_backward_kv(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let place = place_of(lane);
-    let sequence = workgroup.z * params.tokens;
-    @if(!split) { own_keys(lane, place, sequence, workgroup.y, workgroup.x * BLOCK); }
+    let sequence = workgroup.y * params.tokens;
+    @if(!split) { own_keys(lane, place, sequence, workgroup.x, workgroup.z * BLOCK); }
     @if(split) {
-        part = workgroup.x;
+        part = workgroup.z;
         for (var i = 0u; i * params.parts * BLOCK < params.tokens; i++) {
-            let block = block_of(workgroup.x, i) * BLOCK;
+            let block = block_of(workgroup.z, i) * BLOCK;
             if (block < params.tokens) {
-                written = own_keys(lane, place, sequence, workgroup.y, block);
+                written = own_keys(lane, place, sequence, workgroup.x, block);
             }
         }
     }

@@ -38,11 +38,11 @@ fn attention_backward_q(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let place = place_of(lane);
-    let head = workgroup.y;
+    let head = workgroup.x;
     let kv_head = head / params.group;
-    let sequence = workgroup.z * params.tokens;
+    let sequence = workgroup.y * params.tokens;
     // Last blocks first, as in the forward pass.
-    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.z) * BLOCK;
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
     @if(alibi) { slope = alibi_slope(head, params.heads); }

@@ -34,11 +34,11 @@ var<private> decay: vec4<f32>; // rescales the sums to the new maximum
 @compute @workgroup_size(LANES)
 fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let place = place_of(lane);
-    let head = workgroup.y;
+    let head = workgroup.x;
     let kv_head = head / params.group;
-    let sequence = workgroup.z * params.tokens;
+    let sequence = workgroup.y * params.tokens;
     // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
-    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.z) * BLOCK;
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
     highest = vec4<f32>(LOWEST);

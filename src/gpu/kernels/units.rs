@@ -55,14 +55,20 @@ impl Units {
     pub fn rounds(self, workgroup: Workgroup, count: u64) -> u64 {
         let of_fullest = count.div_ceil(self.count.into());
         let last = of_fullest % u64::from(self.each.resident(workgroup));
-        let busy = u64::from(BUSY_LANES.div_ceil(workgroup.lanes));
-        of_fullest - last
-            + if last > 0 { last.max(busy.min(self.each.resident(workgroup).into())) } else { 0 }
+        of_fullest - last + if last > 0 { last.max(self.each.busy(workgroup).into()) } else { 0 }
     }
 
     /// Share of the units' time that `count` workgroups have a use for, from 0 to 1.
     pub fn share(self, workgroup: Workgroup, count: u64) -> f64 {
         count as f64 / (u64::from(self.count) * self.rounds(workgroup, count)) as f64
+    }
+
+    /// The same for workgroups of unlike work, started longest first: that of the last is nothing, and between it and the first's it falls
+    /// steadily, in as many steps as `blocks`, as that of causal attention does. Where there are few of them the longest one decides.
+    pub fn share_of_falling(self, workgroup: Workgroup, count: u64, blocks: u64) -> f64 {
+        let mean = (blocks + 1) as f64 / (2 * blocks) as f64;
+        let at_once = u64::from(self.count) * u64::from(self.each.busy(workgroup));
+        (count as f64 * mean / at_once as f64).min(1.0)
     }
 }
 
@@ -76,6 +82,11 @@ impl Unit {
         let by_registers = self.registers / (lanes * registers).max(1);
         let by_memory = self.workgroup_bytes / bytes.max(1);
         (self.lanes / lanes).min(by_registers).min(by_memory).max(1)
+    }
+
+    /// Workgroups that keep a unit as busy as it can be.
+    fn busy(self, workgroup: Workgroup) -> u32 {
+        BUSY_LANES.div_ceil(workgroup.lanes).min(self.resident(workgroup))
     }
 }
 
@@ -110,6 +121,16 @@ mod tests {
         // A unit that holds one workgroup is as busy as it can be.
         assert_eq!(rounds(Workgroup { lanes: 256, registers: 255, bytes: 0 }, 11), 2);
         assert_eq!(rounds(Workgroup { lanes: 64, registers: 32, bytes: 0 }, 1), 8, "64 lanes of 512");
+    }
+
+    /// What a simulation gave of workgroups of 16 lengths, 48 of each, on units that hold four and are busy with four.
+    #[test]
+    fn the_longest_workgroup_decides_where_there_are_few() {
+        let workgroup = Workgroup { lanes: 128, registers: 120, bytes: 16 << 10 };
+        let share = |count| Units { count, ..Units::ASSUMED }.share_of_falling(workgroup, 768, 16);
+        for (count, simulated) in [(132, 0.773), (128, 0.797), (96, 1.0)] {
+            assert!((share(count) - simulated).abs() < 0.001, "{count} units: {}", share(count));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod backward;
 mod plan;
 
 pub use self::backward::attention_backward;
-use self::plan::{Pass, Plan, plan};
+use self::plan::{Pass, plan};
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
@@ -118,8 +118,7 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
     let params = shape.params(tensors);
     let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
-    let Plan { kernel, blocks } =
-        plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
+    let plan = plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
     let mut bindings = vec![
         qkv.bind_with_offset("qkv", qkv.element),
         out.bind_with_offset("out", qkv.element),
@@ -128,8 +127,9 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
     bindings.extend(shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
     bindings.extend(logits.map(|logits| logits.bind_with_offset("logits", Element::F32)));
-    let kernel = kernel.condition(Condition::Logits, logits.is_some());
-    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
+    let grid = plan.grid(shape.layout.heads, batch);
+    let kernel = plan.kernel.condition(Condition::Logits, logits.is_some());
+    rec.dispatch(kernel, &bindings, &params, grid);
 }
 
 impl Attention {

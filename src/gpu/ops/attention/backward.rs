@@ -55,15 +55,17 @@ struct Backward<'a> {
 
 impl Backward<'_> {
     fn in_two(&self, rec: &mut Recorder, params: Params) {
-        let Plan { kernel, blocks } = self.plan(Pass::BackwardQ, rec);
+        let plan = self.plan(Pass::BackwardQ, rec);
+        let grid = plan.grid(self.shape.layout.heads, self.batch);
         let mut bindings = self.of_both_sides();
         bindings.push(self.out());
         bindings.extend(self.starts());
-        rec.dispatch(kernel, &bindings, &params, [blocks, self.shape.layout.heads, self.batch]);
-        let Plan { kernel, blocks } = self.plan(Pass::BackwardKv, rec);
+        rec.dispatch(plan.kernel, &bindings, &params, grid);
+        let plan = self.plan(Pass::BackwardKv, rec);
+        let grid = plan.grid(self.shape.layout.kv_heads, self.batch);
         let mut bindings = self.of_both_sides();
         bindings.extend(self.ends());
-        rec.dispatch(kernel, &bindings, &params, [blocks, self.shape.layout.kv_heads, self.batch]);
+        rec.dispatch(plan.kernel, &bindings, &params, grid);
     }
 
     fn in_parts(&self, rec: &mut Recorder, params: Params) {
@@ -85,7 +87,7 @@ impl Backward<'_> {
         bindings.push(parts);
         bindings.extend(self.ends());
         let kernel = kernel.condition(Condition::Split, true);
-        rec.dispatch(kernel, &bindings, &params, [params.parts, layout.kv_heads, self.batch]);
+        rec.dispatch(kernel, &bindings, &params, [layout.kv_heads, self.batch, params.parts]);
 
         let (kernel, grid) = sum_queries(self.shape, self.tensors.documents.is_some(), element, params.rows);
         let mut bindings = vec![parts, self.dqkv()];

@@ -2,7 +2,7 @@
 
 use super::Attention;
 use crate::element::Element;
-use crate::kernels::{Capabilities, Condition, Kernel, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier, Units, Workgroup};
 use crate::ops::heads::HeadLayout;
 use crate::ops::per_item;
 
@@ -14,11 +14,24 @@ pub(super) enum Pass {
     BackwardKv,
 }
 
-/// The kernel of a pass, and its grid.
+/// The kernel of a pass, and what its workgroups are.
 pub(super) struct Plan {
     pub kernel: Kernel,
     /// Workgroups along the tokens of one sequence.
     pub blocks: u32,
+    tier: Tier,
+}
+
+impl Plan {
+    /// The grid of so many `heads` and sequences. On GPUs blocks are its last dimension, so that the longest blocks of all heads start
+    /// first: under a causal mask, where the last of 16 blocks is 16 times as much work as the first, an RX 7900 XTX would otherwise be
+    /// used to 0.61. Software adapters give each core a contiguous run of workgroups.
+    pub fn grid(&self, heads: u32, batch: u32) -> [u32; 3] {
+        match self.tier {
+            Tier::Software => [self.blocks, heads, batch],
+            Tier::Portable => [heads, batch, self.blocks],
+        }
+    }
 }
 
 /// Which kernel computes `pass` of an attention, of packed documents if it `is_packed`.
@@ -41,7 +54,7 @@ pub(super) fn plan(
         .condition(Condition::Dropout, shape.dropout.is_some())
         .constant("D4", shape.layout.head_dim / 4)
         .constant("V4", shape.layout.value_dim / 4);
-    Plan { kernel, blocks: shape.tokens.div_ceil(block) }
+    Plan { kernel, blocks: shape.tokens.div_ceil(block), tier: capabilities.tier }
 }
 
 /// The kernel in which an invocation owns whole rows, and the rows of a workgroup.
@@ -117,30 +130,104 @@ fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     Tile { width, groups, share, chunk: if groups == 4 { 2 } else { 4 } }
 }
 
-/// Workgroups that fill a large GPU: an RX 7900 XTX has 96 compute units with workgroup memory for 4 each, an H100 132 with
-/// registers for 3.
-const ENOUGH_WORKGROUPS: u32 = 384;
-
 /// More parts take more memory than the time that they save is worth.
 const MOST_PARTS: u32 = 8;
 
-/// How many parts of the gradient of the queries one pass over the keys makes in an attention over `batch` sequences; `None` where two
-/// passes are better: few workgroups, heads so wide that registers do not suffice, or too much memory.
+/// The share that more parts, or parts at all, must save: less is beyond what is known of a GPU here.
+const WORTH: f64 = 0.03;
+
+/// Multiply-adds that all lanes do while a byte goes to or comes from memory, by published figures.
+const OF_A_BYTE: f64 = 7.0;
+
+/// Multiply-adds that all lanes of a unit do while a launch takes its 5 us.
+const OF_A_LAUNCH: f64 = 650e3;
+
+/// How many parts of the gradient of the queries one pass over the keys makes in an attention over `batch` sequences: the fewest that
+/// take nearly the least time on these units. `None` where two passes take no longer: with few heads and sequences or many units, or
+/// where heads are so wide that registers do not suffice, or where parts take too much memory.
 pub(super) fn parts(
     shape: &Attention,
     is_packed: bool,
     batch: u32,
     capabilities: Capabilities,
 ) -> Option<u32> {
-    let HeadLayout { heads, kv_heads, head_dim, value_dim } = shape.layout;
+    let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;
+    if capabilities.tier != Tier::Portable || head_dim.max(value_dim) > 64 {
+        return None;
+    }
     let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);
-    let parts = ENOUGH_WORKGROUPS.div_ceil(kv_heads.saturating_mul(batch));
-    let elements = [parts, batch, shape.tokens, heads, head_dim].into_iter().map(u64::from).product();
-    let is_better = capabilities.tier == Tier::Portable
-        && head_dim.max(value_dim) <= 64
-        && parts <= blocks.min(MOST_PARTS)
-        && Element::F32.bytes_of(elements) <= capabilities.limits.binding_bytes;
-    is_better.then_some(parts)
+    let fits = |parts: &u32| {
+        let elements = [*parts, batch, shape.tokens, heads, head_dim].into_iter().map(u64::from).product();
+        Element::F32.bytes_of(elements) <= capabilities.limits.binding_bytes
+    };
+    let work = Work { shape, is_packed, batch, units: capabilities.units };
+    let mut possible = (1..=MOST_PARTS.min(blocks)).filter(fits);
+    let least = possible.clone().map(|parts| work.in_parts(parts)).fold(f64::INFINITY, f64::min);
+    let fewest = possible.find(|parts| work.in_parts(*parts) * (1.0 - WORTH) <= least);
+    fewest.filter(|_| least <= work.in_two() * (1.0 - WORTH))
+}
+
+/// Where a backward pass runs, and on what.
+struct Work<'a> {
+    shape: &'a Attention,
+    is_packed: bool,
+    batch: u32,
+    units: Units,
+}
+
+impl Work<'_> {
+    /// The time of one pass over the keys that leaves so many parts, of adding these and of two more launches, where that of a product
+    /// of every query with every key is 1 if it keeps all units busy.
+    fn in_parts(&self, parts: u32) -> f64 {
+        let workgroups = self.groups(self.shape.layout.kv_heads) * u64::from(parts);
+        let share = self.units.share(workgroup(Pass::BackwardKv, self.shape, self.is_packed), workgroups);
+        let adding = 4.0 * f64::from(parts) * OF_A_BYTE / self.seen();
+        5.0 / share + adding + 3.0 * self.launch()
+    }
+
+    /// That of a pass over the queries and one over the keys.
+    fn in_two(&self) -> f64 {
+        let HeadLayout { heads, kv_heads, .. } = self.shape.layout;
+        3.0 / self.share(Pass::BackwardQ, heads)
+            + 4.0 / self.share(Pass::BackwardKv, kv_heads)
+            + 2.0 * self.launch()
+    }
+
+    /// Share of the units' time that a pass has a use for whose workgroups have a block of one of `heads` each.
+    fn share(&self, pass: Pass, heads: u32) -> f64 {
+        let Self { shape, is_packed, units, .. } = *self;
+        let blocks = u64::from(shape.tokens.div_ceil(4 * tile(pass, shape, is_packed).groups));
+        let (count, workgroup) = (self.groups(heads) * blocks, workgroup(pass, shape, is_packed));
+        match shape.is_causal && shape.window.is_none() {
+            true => units.share_of_falling(workgroup, count, blocks),
+            false => units.share(workgroup, count),
+        }
+    }
+
+    /// Heads of all sequences.
+    fn groups(&self, heads: u32) -> u64 {
+        u64::from(heads) * u64::from(self.batch)
+    }
+
+    /// Keys that a query sees on average.
+    fn seen(&self) -> f64 {
+        let all = f64::from(self.shape.tokens) / if self.shape.is_causal { 2.0 } else { 1.0 };
+        self.shape.window.map_or(all, |window| all.min(window.into()))
+    }
+
+    /// The time of a launch.
+    fn launch(&self) -> f64 {
+        let HeadLayout { heads, head_dim, .. } = self.shape.layout;
+        let queries = self.groups(heads) as f64 * f64::from(self.shape.tokens);
+        OF_A_LAUNCH * f64::from(self.units.count) / (queries * self.seen() * f64::from(head_dim))
+    }
+}
+
+/// What a workgroup of a backward pass takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
+fn workgroup(pass: Pass, shape: &Attention, is_packed: bool) -> Workgroup {
+    let Tile { width, groups, .. } = tile(pass, shape, is_packed);
+    let registers = if pass == Pass::BackwardKv { 132 } else { 96 };
+    Workgroup { lanes: width * groups, registers, bytes: 16 << 10 }
 }
 
 /// The kernel that adds the parts of the gradient of `rows` queries, and its grid.
