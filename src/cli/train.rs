@@ -18,6 +18,7 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --epochs N, --stop_step N                          length of the run
   --batch_size N, --gradient_accumulation_steps N    size of a step
   --train_dataset_dir PATH, --eval_dataset_dir PATH  the data
+  --profile N                                        time every launch of N steps, and show where time goes
   --device_name NAME                                 the adapter, by a part of its name
   --tier software|portable                           kernels for software adapters, or for any GPU
   --resume_training[=auto]                           continue from the newest checkpoint of the run folder;

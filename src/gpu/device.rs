@@ -59,7 +59,7 @@ pub use job::{Job, Outputs, PreparedJob, Words};
 pub use lanes::lane_probe;
 pub use options::{GpuOptions, HANG_TIMEOUT};
 pub use prepare::{Guard, Prepared, Program};
-pub use profile::DispatchTime;
+pub use profile::LaunchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};
 pub use submissions::Polling;
 pub use upload::UploadRing;

@@ -32,6 +32,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     let tokens_per_step = tokens_per_step(&settings, layout.data, source);
     decide_outputs(&mut settings);
     decide_monitor(&mut settings, source);
+    check_profile(&settings, layout, source);
     check_stored_weights(&mut settings, source);
     Decided { settings, layout, sharding, tokens_per_step }
 }
@@ -93,6 +94,14 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
     }
     if wanted.is_some_and(|wanted| wanted != Element::Bf16) {
         source.fault(TYPE, format!("`{ROUNDING}: True` stores weights in bfloat16; write `bfloat16`"));
+    }
+}
+
+/// Ranks wait for each other between launches, which would then be part of their times.
+fn check_profile(settings: &Settings, layout: RankLayout, source: &Source) {
+    const STEPS: &str = "runner_config.profile_steps";
+    if settings.runner.profile_steps > 0 && layout.world() > 1 && source.is_sound(STEPS) {
+        source.fault(STEPS, "launches are timed on one device; leave it out, or profile with --as-single");
     }
 }
 

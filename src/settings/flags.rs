@@ -5,11 +5,12 @@ use super::engine::{Override, join};
 use crate::error::{Error, Result};
 
 /// Flags that are shorter than the path of their key.
-const SHORT_FLAGS: [(&str, &str); 13] = [
+const SHORT_FLAGS: [(&str, &str); 14] = [
     ("epochs", "runner_config.epochs"),
     ("batch_size", "runner_config.batch_size"),
     ("gradient_accumulation_steps", "runner_config.gradient_accumulation_steps"),
     ("stop_step", "runner_config.stop_step"),
+    ("profile", "runner_config.profile_steps"),
     ("sink_mode", "runner_config.sink_mode"),
     ("train_dataset_dir", "train_dataset.data_loader.dataset_dir"),
     ("eval_dataset_dir", "eval_dataset.data_loader.dataset_dir"),

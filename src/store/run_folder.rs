@@ -8,6 +8,7 @@
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
 //!     checkpoint/meta.json         which of them is the newest
 //!     log.txt                      what the run logged
+//!     profile.jsonl                the time of each launch, if that is measured
 //!     report.html                  a page that shows all of this, written when the run ends
 //!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
 //!     run.lock                     locked while a process writes here; its existence means nothing
@@ -26,6 +27,7 @@ pub(crate) const CONFIG: &str = "config.yaml";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const EVENTS: &str = "events.jsonl";
 pub(crate) const LOG: &str = "log.txt";
+pub(crate) const PROFILE: &str = "profile.jsonl";
 pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 const LOCK: &str = "run.lock";
@@ -161,6 +163,11 @@ impl RunFolder {
     /// `events.jsonl`: one object per event.
     pub(crate) fn events_path(&self) -> PathBuf {
         self.path.join(EVENTS)
+    }
+
+    /// Where the times of launches go, if they are measured.
+    pub(crate) fn profile_path(&self) -> PathBuf {
+        self.path.join(PROFILE)
     }
 
     /// `log.txt`: what the run logged.

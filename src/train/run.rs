@@ -18,6 +18,7 @@ use super::instruments::{expert_metrics, instruments, prepare_folders, progress_
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
+use super::profile::Profiling;
 use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
@@ -112,6 +113,7 @@ async fn train(
     agree_on_widening(&ranks, &mut gpu).await?;
     agree_on_units(&ranks, &mut gpu).await?;
     check_devices(&ranks, plan, &gpu).await?;
+    ranks.agree(Profiling::check(plan, length.total_steps, &gpu)).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
@@ -230,6 +232,7 @@ async fn train_on(
         checkpoints,
         save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
         is_interrupted: false,
+        profiling: Profiling::new(plan, state.step, folder.profile_path()),
         health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
         saved: folder.resume_point().map(|(step, _)| step),

@@ -12,6 +12,7 @@
 use super::batch_arrays::batch_stride;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::monitors::SumCopy;
+use super::profile::Profile;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Encoder, Exchanges, Program};
@@ -29,6 +30,24 @@ impl Trainer<'_> {
     pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
         self.micro_steps(data, first_micro_step).await?;
         self.update(step).await
+    }
+
+    /// The same step, whose launches are timed into `profile`, which comes back: each has a pass of its own, and the host waits for their times.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step); several ranks; an adapter without timestamps.
+    pub async fn profiled_step(
+        &mut self,
+        step: u64,
+        data: &Batches,
+        first_micro_step: u64,
+        mut profile: Profile,
+    ) -> Result<Profile> {
+        profile.steps += 1;
+        self.profile = Some(profile);
+        let stepped = self.step(step, data, first_micro_step).await;
+        let profile = self.profile.take();
+        stepped.map(|()| profile.expect("nothing else takes it"))
     }
 
     /// The gradient half of a step: afterwards the arena holds the gradients of the scaled mean loss.
@@ -176,6 +195,12 @@ impl Trainer<'_> {
         program: usize,
         exchanges: Exchanges,
     ) -> Result<()> {
-        encoder.replay_exchanging(&self.prepared.programs[program], &mut self.exchanger, exchanges).await
+        let prepared = &self.prepared.programs[program];
+        if let Some(profile) = &mut self.profile {
+            let times = encoder.replay_timed(prepared).await?;
+            profile.add(prepared.name(), &times);
+            return Ok(());
+        }
+        encoder.replay_exchanging(prepared, &mut self.exchanger, exchanges).await
     }
 }

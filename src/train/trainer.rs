@@ -4,6 +4,7 @@ use super::finished::{EvaluationReadback, StepReadback};
 use super::forecast::Forecast;
 use super::initial::{PORTION, RowGroup};
 use super::length::RunLength;
+use super::profile::Profile;
 use super::programs::Programs;
 use super::readback::RING;
 use super::recordings::Recordings;
@@ -52,6 +53,8 @@ pub struct Trainer<'gpu> {
     pub(super) has_stale_copies: AtomicBool,
     /// How long compiling the kernels and binding their buffers took.
     preparation: Duration,
+    /// Where the times of launches go while a step is profiled.
+    pub(super) profile: Option<Profile>,
 }
 
 /// The persistent buffers that steps clear and fill.
@@ -123,6 +126,7 @@ impl<'gpu> Trainer<'gpu> {
             staged: vec![0; batch_bytes as usize],
             has_stale_copies: AtomicBool::new(true),
             preparation,
+            profile: None,
             gpu,
             recordings,
             buffers,
@@ -213,17 +217,6 @@ impl<'gpu> Trainer<'gpu> {
     pub fn cuts(&self) -> (usize, usize) {
         let [micro_step, update] = self.parts();
         (micro_step.cuts(), update.cuts())
-    }
-
-    /// The time of each dispatch of a micro-step and an update, by the device's clock.
-    ///
-    /// # Errors
-    /// An adapter without timestamps; a device that fails.
-    pub async fn profile(&self) -> Result<Vec<crate::device::DispatchTime>> {
-        let [micro_step, update] = self.parts();
-        let mut times = self.gpu.profile(micro_step).await?;
-        times.extend(self.gpu.profile(update).await?);
-        Ok(times)
     }
 
     /// The programs of a micro-batch and of an update.

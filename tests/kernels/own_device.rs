@@ -13,6 +13,15 @@ const ROWS: u32 = 16;
 const COLS: u32 = 16;
 const BYTES: u64 = 4 * (ROWS * COLS) as u64;
 
+/// An application's device has no timestamps unless it asks for them.
+#[test]
+fn launches_are_not_timed_without_timestamps() {
+    let (device, queue) = device_with(wgpu::Limits::default());
+    let gpu = Gpu::from_device(&device, &queue, &GpuOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    let refused = gpu.check_timestamps().expect_err("an error").to_string();
+    assert_eq!(refused, format!("{} has no timestamps, so its launches cannot be timed", gpu.report().name));
+}
+
 /// A device with these limits, as an application opens it.
 fn device_with(required_limits: wgpu::Limits) -> (wgpu::Device, wgpu::Queue) {
     let instance = wgpu::Instance::default();

@@ -27,6 +27,12 @@ fn folders_that_cannot_be_used() {
         &["--resume_training=True", "--run_name=other"],
         &["other: --resume_training=True, but no run folder is here"],
     );
+    place.refuses(
+        "too few steps for a profile",
+        &["--profile=3", "--stop_step=5", "--run_name=profiled"],
+        &["profile", "the run has 5 steps; 3 that warm up and 3 that are timed are 6"],
+    );
+    assert!(!place.path("profiled").exists(), "a run folder that refuses the next start");
     // Not even root can create a folder below a file.
     let config = place.path("small.yaml");
     let below = format!("--output_dir={}", config.display());

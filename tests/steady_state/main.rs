@@ -8,6 +8,7 @@ mod runs;
 
 use gristmill::device::{Gpu, GpuCounters};
 use gristmill::train::length::RunLength;
+use gristmill::train::profile::Profile;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::{Setup, new_trainer, on_ranks, save_checkpoint};
@@ -191,4 +192,37 @@ fn ranks_create_nothing_after_the_second_step() {
             }
         }
     });
+}
+
+/// Profiled steps create buffers, and drop them; the steps around them create nothing, and their results are the same.
+#[test]
+fn profiled_steps_leave_nothing_behind() {
+    let _alone = alone();
+    let setup = Setup::new("profiled", "");
+    let gpu = setup.gpu();
+    let losses = |profiled: std::ops::Range<u64>| {
+        let (plan, data, length) = setup.data();
+        let mut trainer = new_trainer(&gpu, &plan, &length);
+        let mut profile = Profile::new(&gpu, trainer.recordings());
+        let (mut losses, mut counters) = (Vec::new(), None);
+        for step in 1..=8 {
+            let first = (step - 1) * plan.settings.runner.gradient_accumulation_steps as u64;
+            if profiled.contains(&step) {
+                profile = block_on(trainer.profiled_step(step, &data.train, first, profile)).expect("a step");
+            } else {
+                block_on(trainer.step(step, &data.train, first)).expect("a step");
+            }
+            block_on(trainer.wait()).expect("the device");
+            losses.extend(trainer.finished_steps().expect("states").iter().map(|of| of.state.loss.to_bits()));
+            if step == 2 {
+                counters = Some(gpu.counters());
+            }
+            if let Some(before) = counters {
+                assert_eq!(gpu.counters(), before, "step {step}: objects were created or dropped");
+            }
+        }
+        assert_eq!(profile.steps, profiled.end - profiled.start);
+        losses
+    };
+    assert_eq!(losses(4..6), losses(9..9));
 }

@@ -28,6 +28,7 @@ mod mixtures;
 mod monitors;
 mod portable;
 mod portions;
+mod profile;
 mod published;
 mod published_names;
 mod quantised_base;

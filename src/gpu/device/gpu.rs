@@ -129,7 +129,7 @@ impl Gpu {
         self.capabilities.units = units;
     }
 
-    /// Whether timestamps are available, which [`profile`](Self::profile) needs.
+    /// Whether timestamps are available, which [`Encoder::replay_timed`](super::Encoder::replay_timed) needs.
     pub fn has_timestamps(&self) -> bool {
         self.has_timestamps
     }

@@ -3,6 +3,7 @@
 use super::buffers::Buffers;
 use super::gpu::Gpu;
 use super::prepare::{Guard, Prepared};
+use super::profile::LaunchTime;
 use super::readback::Reader;
 use crate::element::Element::{self, F32, U32};
 use crate::error::{Error, Result};
@@ -197,6 +198,14 @@ impl PreparedJob<'_> {
         let mut encoder = self.gpu.encoder();
         encoder.replay(&self.prepared.programs[0]).await?;
         encoder.submit().await
+    }
+
+    /// Replays it, and waits for the times of its launches ([`Encoder::replay_timed`](super::Encoder::replay_timed)).
+    ///
+    /// # Errors
+    /// An adapter without timestamps, or a device failure.
+    pub async fn replay_timed(&self) -> Result<Vec<LaunchTime>> {
+        self.gpu.encoder().replay_timed(&self.prepared.programs[0]).await
     }
 
     /// The values of `tensor`, row by row, without padding. A transient tensor must have been kept

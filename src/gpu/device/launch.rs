@@ -5,13 +5,12 @@ use super::gpu::Gpu;
 use super::pipelines::Pipeline;
 use super::prepare::Prepared;
 use crate::error::Result;
-use crate::kernels::{Access, Kernel, Variable};
+use crate::kernels::{Access, Variable};
 use crate::record::{BufferId, Dispatch};
 use std::sync::Arc;
 
 pub(super) struct Launch {
     pub path: String,
-    pub kernel: Kernel,
     pipeline: Arc<Pipeline>,
     bind_group: wgpu::BindGroup,
     grid: Grid,
@@ -62,7 +61,6 @@ impl<'p> Places<'p> {
         dispatch.check_params(pipeline.params.as_ref())?;
         Ok(Launch {
             path: dispatch.path.clone(),
-            kernel: dispatch.kernel.clone(),
             pipeline: pipeline.clone(),
             bind_group: self.bind_group(gpu, dispatch, pipeline, params_at)?,
             grid: self.grid(dispatch)?,

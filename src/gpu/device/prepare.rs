@@ -53,6 +53,11 @@ pub struct Prepared {
 }
 
 impl Program {
+    /// That of its recording.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Number of dispatches that a replay encodes.
     pub fn launches(&self) -> usize {
         self.launches.len()

@@ -1,82 +1,99 @@
-//! Per-dispatch timing with GPU timestamps.
+//! Per-launch timing with GPU timestamps.
 
+use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::prepare::Program;
+use super::readback::Reader;
 use crate::error::{Error, Result};
+use std::ops::Range;
 use std::time::Duration;
 
-/// The duration of one dispatch.
-#[derive(Clone, Debug)]
-pub struct DispatchTime {
-    /// Path of the op that recorded it.
-    pub path: String,
-    /// The kernel variant.
-    pub kernel: String,
-    /// GPU time between the timestamps before and after it.
+/// How long a launch took by the device's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchTime {
+    /// From its start to its end.
     pub time: Duration,
+    /// From the end of the launch before it to its start; `None` for the first one of a submission.
+    pub gap: Option<Duration>,
 }
 
-impl std::fmt::Display for DispatchTime {
-    /// Path, kernel and microseconds, between tabs.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\t{}\t{:.3}", self.path, self.kernel, 1e6 * self.time.as_secs_f64())
-    }
-}
-
-/// Timestamp pairs per query set; WebGPU allows 4096 queries.
+/// Pairs of timestamps in a query set; WebGPU allows 4096 queries.
 const PAIRS: usize = 2048;
 
-impl Gpu {
-    /// Replays `program` with every dispatch in its own pass, between two timestamps. For profiling, not for training.
+impl Encoder<'_> {
+    /// Adds every dispatch of `program` as [`replay`](Self::replay) does, each in a pass of its own between two timestamps, submits
+    /// them, and waits for the times. For profiling: it creates buffers.
     ///
     /// # Errors
-    /// An adapter without timestamps, or a device failure.
-    pub async fn profile(&self, program: &Program) -> Result<Vec<DispatchTime>> {
-        if !self.has_timestamps() {
-            return Err(Error::Device(format!("{} does not support timestamps", self.report().name)));
+    /// A program with exchanges, an adapter without timestamps, or a device failure.
+    pub async fn replay_timed(&mut self, program: &Program) -> Result<Vec<LaunchTime>> {
+        self.gpu().check_timestamps()?;
+        if !program.points.is_empty() {
+            return Err(Error::Device(format!(
+                "{} exchanges with other ranks and is not timed",
+                program.name
+            )));
         }
-        let mut times = Vec::new();
-        for launches in program.launches.chunks(PAIRS) {
-            let count = 2 * launches.len() as u32;
-            let queries = self.device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: None,
-                ty: wgpu::QueryType::Timestamp,
-                count,
-            });
-            let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-            let resolved = self.buffer("timestamps", 8 * count as u64, usage, Vec::new).await?;
-            let mut encoder = self.encoder();
-            for (i, launch) in launches.iter().enumerate() {
-                let mut pass = encoder.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                    label: None,
-                    timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
-                        query_set: &queries,
-                        beginning_of_pass_write_index: Some(2 * i as u32),
-                        end_of_pass_write_index: Some(2 * i as u32 + 1),
-                    }),
-                });
-                launch.encode(&mut pass);
-            }
-            encoder.commands.resolve_query_set(&queries, 0..count, &resolved, 0);
-            encoder.submit().await?;
-            let ticks = self.read_ticks(&resolved).await?;
-            let period = self.queue.get_timestamp_period() as f64;
-            for (launch, pair) in launches.iter().zip(ticks.chunks_exact(2)) {
-                let nanoseconds = pair[1].saturating_sub(pair[0]) as f64 * period;
-                let time = Duration::from_nanos(nanoseconds as u64);
-                times.push(DispatchTime {
-                    path: launch.path.clone(),
-                    kernel: launch.kernel.to_string(),
-                    time,
-                });
+        self.flush().await?;
+        let all = program.launches.len();
+        let ends = program.slices.ends().unwrap_or([all].into());
+        let (mut times, mut start) = (Vec::with_capacity(all), 0);
+        for end in ends.iter().copied() {
+            while start < end {
+                let stop = end.min(start + PAIRS);
+                times.extend(self.time_launches(program, start..stop).await?);
+                start = stop;
             }
         }
         Ok(times)
     }
 
+    /// Submits the launches of `range`, and returns their times.
+    async fn time_launches(&mut self, program: &Program, range: Range<usize>) -> Result<Vec<LaunchTime>> {
+        let (gpu, count) = (self.gpu(), 2 * range.len() as u32);
+        let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: None,
+            ty: wgpu::QueryType::Timestamp,
+            count,
+        });
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let resolved = gpu.buffer("timestamps", 8 * u64::from(count), usage, Vec::new).await?;
+        for (launch, first) in program.launches[range].iter().zip((0..).step_by(2)) {
+            let mut pass = self.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
+                    query_set: &queries,
+                    beginning_of_pass_write_index: Some(first),
+                    end_of_pass_write_index: Some(first + 1),
+                }),
+            });
+            launch.encode(&mut pass);
+        }
+        self.commands.resolve_query_set(&queries, 0..count, &resolved, 0);
+        self.flush().await?;
+        let ticks = gpu.read_ticks(&resolved).await?;
+        Ok(times(&ticks, gpu.queue.get_timestamp_period().into()))
+    }
+}
+
+impl Gpu {
+    /// Fails on an adapter without timestamps, which profiling needs.
+    ///
+    /// # Errors
+    /// One line that names the adapter.
+    pub fn check_timestamps(&self) -> Result<()> {
+        let lacks = || {
+            Error::Device(format!(
+                "{} has no timestamps, so its launches cannot be timed",
+                self.report().name
+            ))
+        };
+        self.has_timestamps().then_some(()).ok_or_else(lacks)
+    }
+
     async fn read_ticks(&self, buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
         let mut bytes = Vec::new();
-        let reader = super::readback::Reader::new(self, buffer.size()).await?;
+        let reader = Reader::new(self, buffer.size()).await?;
         let take = async |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
@@ -84,5 +101,30 @@ impl Gpu {
         reader.read_buffer(self, buffer, 0, buffer.size(), take).await?;
         let tick = |b: &[u8]| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
         Ok(bytes.chunks_exact(8).map(tick).collect())
+    }
+}
+
+/// The times of launches of one submission, from the ticks at the start and at the end of each, of so many nanoseconds.
+fn times(ticks: &[u64], period: f64) -> Vec<LaunchTime> {
+    let between = |from: u64, to: u64| Duration::from_nanos((to.saturating_sub(from) as f64 * period) as u64);
+    let ends = std::iter::once(None).chain(ticks.chunks_exact(2).map(|pair| Some(pair[1])));
+    let of = |(pair, before): (&[u64], Option<u64>)| LaunchTime {
+        time: between(pair[0], pair[1]),
+        gap: before.map(|end| between(end, pair[0])),
+    };
+    ticks.chunks_exact(2).zip(ends).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_times_and_gaps() {
+        let times = times(&[100, 150, 160, 160, 155, 200], 10.0);
+        let nanoseconds = |time: Duration| time.as_nanos();
+        let got: Vec<_> = times.iter().map(|of| (nanoseconds(of.time), of.gap.map(nanoseconds))).collect();
+        // Clocks of units may disagree: a launch never starts before the one before it has ended.
+        assert_eq!(got, [(500, None), (0, Some(100)), (450, Some(0))]);
     }
 }

@@ -3,7 +3,8 @@
 use super::units::Units;
 
 /// A family of kernels written for one class of machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// Software adapters (llvmpipe, WARP): barriers are slow, so one invocation computes a whole register tile.
     Software,
@@ -30,7 +31,7 @@ impl Tier {
 }
 
 /// Size limits of an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// Largest range of a buffer that one binding can cover, in bytes; no tensor or arena segment is larger.
     pub binding_bytes: u64,
@@ -39,7 +40,7 @@ pub struct Limits {
 }
 
 /// What kernel planning may rely on. Tests modify it to force a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Capabilities {
     /// The tier of all kernels.
     pub tier: Tier,

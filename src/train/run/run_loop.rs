@@ -15,6 +15,7 @@ use crate::train::clocks::{SaveClock, StepClock, TimedStep};
 use crate::train::evaluation::Evaluation;
 use crate::train::finished::FinishedEvaluation;
 use crate::train::health::Health;
+use crate::train::profile::Profiling;
 use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::resume::in_file;
@@ -40,6 +41,7 @@ pub(super) struct RunLoop<'a> {
     pub save_clock: SaveClock,
     pub interrupt: Arc<AtomicBool>,
     pub is_interrupted: bool,
+    pub profiling: Profiling,
     pub health: Health,
     /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
     pub is_save_due: bool,
@@ -75,7 +77,8 @@ impl RunLoop<'_> {
         while self.state.step < self.total_steps && !self.is_interrupted {
             // The state counts the micro-batches of all ranks, the trainer those of this one.
             let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
-            trainer.step(self.state.step + 1, &self.data.train, first_micro_step).await?;
+            let next = self.state.step + 1;
+            self.profiling.step(trainer, next, &self.data.train, first_micro_step).await?;
             self.state.step += 1;
             self.state.micro_step += self.plan.micro_batches_per_step() as u64;
             let step = self.state.step;

@@ -463,3 +463,15 @@ fn a_plan_takes_the_degrees_from_the_file() {
     let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
     assert_eq!((config.plan.sharding.ranks, config.unsupported.len()), (2, 0));
 }
+
+#[test]
+fn launches_are_timed_on_one_device() {
+    let on = |size: usize| {
+        answer(&[PARALLEL, &format!("--parallel_config.data_parallel={size}"), "--profile=2"], size)
+    };
+    assert_eq!(on(1), "accepted []");
+    assert_eq!(
+        on(2),
+        "--profile: launches are timed on one device; leave it out, or profile with --as-single"
+    );
+}

@@ -1,8 +1,8 @@
 //! What a kernel takes of a GPU: of its shader, and of the loop that the compilers of GPUs made of it.
 
-use gristmill::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
-use gristmill::record::Dispatch;
-use naga::AddressSpace;
+use crate::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
+use crate::record::Dispatch;
+use naga::{AddressSpace, Statement};
 
 /// A composed kernel.
 pub struct Shader {
@@ -10,6 +10,8 @@ pub struct Shader {
     pub workgroup: Workgroup,
     /// What its loop takes.
     pub inner: Loop,
+    /// Barriers in its text.
+    written_barriers: u32,
     composed: Composed,
 }
 
@@ -20,7 +22,9 @@ pub struct Loop {
     pub instructions: f64,
     /// Bytes of workgroup memory for a multiply-add.
     pub shared_bytes: f64,
-    /// Registers; `None` where they are estimated.
+    /// Barriers for 1,024 multiply-adds.
+    barriers: f64,
+    /// Registers; `None` where nobody has looked at the loop and all of this is an estimate.
     registers: Option<u32>,
 }
 
@@ -40,12 +44,12 @@ impl Shader {
         };
         let entry =
             module.entry_points.iter().find(|entry| entry.name == kernel.entry).expect("its entry point");
-        let functions = module.functions.iter().map(|(_, function)| function).chain([&entry.function]);
+        let functions = || module.functions.iter().map(|(_, function)| function).chain([&entry.function]);
         let locals = |function: &naga::Function| {
             function.local_variables.iter().map(|(_, local)| size(local.ty)).sum()
         };
         // Of functions that call each other the largest counts.
-        let words = (globals(AddressSpace::Private) + functions.map(locals).max().unwrap_or(0)) / 4;
+        let words = (globals(AddressSpace::Private) + functions().map(locals).max().unwrap_or(0)) / 4;
         let estimate = (words + OTHER_REGISTERS).next_multiple_of(8).clamp(24, 256) as u32;
         let inner = Loop::of(kernel);
         let workgroup = Workgroup {
@@ -53,7 +57,26 @@ impl Shader {
             registers: inner.registers.unwrap_or(estimate),
             bytes: globals(AddressSpace::WorkGroup) as u32,
         };
-        Self { workgroup, inner, composed }
+        let written_barriers = functions().map(|function| barriers_in(&function.body)).sum();
+        Self { workgroup, inner, written_barriers, composed }
+    }
+
+    /// Bytes of workgroup memory that the loops of a launch of so many `flops` read; `None` where nobody has counted them.
+    pub fn shared_bytes(&self, flops: f64) -> Option<f64> {
+        match (self.workgroup.bytes, self.inner.registers) {
+            (0, _) => Some(0.0),
+            (_, Some(_)) => Some(flops / 2.0 * self.inner.shared_bytes),
+            (_, None) => None,
+        }
+    }
+
+    /// Barriers that a workgroup of a launch of so many `flops` waits at; those that are written where nobody has counted them.
+    pub fn barriers(&self, flops: f64, workgroups: u64) -> f64 {
+        let lanes = (workgroups * u64::from(self.workgroup.lanes)).max(1) as f64;
+        match self.inner.registers {
+            Some(_) => flops / 2.0 / lanes / 1024.0 * self.inner.barriers,
+            None => self.written_barriers.into(),
+        }
     }
 
     /// Bytes that a launch reads and writes, each element once: a tensor that is read and written counts twice.
@@ -82,17 +105,32 @@ impl Loop {
             found.map_or(0, |(_, value)| *value)
         };
         let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
+        let is_portable = constant("GROUPS") > 0; // attention's, whose software kernels have the same names
         let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
-        let (instructions, shared_bytes, registers) = match (kernel.entry, constant("TM4"), constant("TN4")) {
-            ("matmul", 2, 2) => (1.22, 1.06, of_layout(96, 120)),
-            ("matmul", 1, 2) => (1.33, 1.59, of_layout(64, 96)),
-            ("matmul", 2, 1) => (1.39, 1.59, of_layout(64, 96)),
-            ("matmul", 1, 1) => (1.55, 2.13, of_layout(48, 60)),
-            ("attention", ..) => (1.52, 1.66, Some(120)),
-            ("attention_backward_q", ..) => (1.6, 2.1, Some(132)),
-            ("attention_backward_kv", ..) => (1.54, 2.19, Some(132)),
-            _ => (2.0, 2.0, None),
-        };
-        Self { instructions, shared_bytes, registers }
+        let (instructions, shared_bytes, barriers, registers) =
+            match (kernel.entry, constant("TM4"), constant("TN4")) {
+                ("matmul", 2, 2) => (1.22, 1.06, 2.0, of_layout(96, 120)),
+                ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
+                ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),
+                ("matmul", 1, 1) => (1.55, 2.13, 4.0, of_layout(48, 60)),
+                ("attention", 0, 0) if is_portable => (1.52, 1.66, 3.5, Some(120)),
+                ("attention_backward_q", 0, 0) if is_portable => (1.6, 2.1, 6.0, Some(96)),
+                ("attention_backward_kv", 0, 0) if is_portable => (1.54, 2.19, 5.0, Some(132)),
+                _ => (2.0, 2.0, 0.0, None),
+            };
+        Self { instructions, shared_bytes, barriers, registers }
     }
+}
+
+/// Barriers in a block, each as often as it is written.
+fn barriers_in(block: &naga::Block) -> u32 {
+    let of = |statement: &Statement| match statement {
+        Statement::ControlBarrier(_) | Statement::WorkGroupUniformLoad { .. } => 1,
+        Statement::Block(block) => barriers_in(block),
+        Statement::If { accept, reject, .. } => barriers_in(accept) + barriers_in(reject),
+        Statement::Switch { cases, .. } => cases.iter().map(|case| barriers_in(&case.body)).sum(),
+        Statement::Loop { body, continuing, .. } => barriers_in(body) + barriers_in(continuing),
+        _ => 0,
+    };
+    block.iter().map(of).sum()
 }

@@ -1,18 +1,20 @@
 //! How long a launch takes on a GPU.
 
-use crate::kernel::{Loop, Shader};
-use gristmill::kernels::PublishedGpu;
+use super::kernel::{Loop, Shader};
+use crate::kernels::PublishedGpu;
 
 /// A launch, or several alike.
-pub struct Work<'a> {
+pub(super) struct Work<'a> {
     pub shader: &'a Shader,
     pub flops: f64,
     pub bytes: f64,
     pub workgroups: u64,
+    /// Set if workgroups come longest first, and their work falls to nothing in so many steps.
+    pub falling_blocks: Option<u64>,
 }
 
 /// The seconds of a launch.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Time {
     /// Multiply-adds, were all slots in use.
     pub compute: f64,
@@ -25,7 +27,7 @@ pub struct Time {
 }
 
 /// Seconds between launches: wgpu puts a barrier before nearly each of them.
-pub const LAUNCH: f64 = 5e-6;
+const LAUNCH: f64 = 5e-6;
 
 /// Seconds until a load from memory has arrived, and the bytes that a lane has asked for meanwhile.
 const LATENCY: f64 = 0.6e-6;
@@ -38,9 +40,12 @@ const SHARED_BYTES: f64 = 128.0;
 const UNPUBLISHED: f64 = 0.353e12;
 
 impl Time {
-    pub fn of(work: &Work<'_>, gpu: &PublishedGpu) -> Self {
+    pub(super) fn of(work: &Work<'_>, gpu: &PublishedGpu) -> Self {
         let slots = gpu.units.slots(work.shader.workgroup);
-        let share = gpu.units.share(work.shader.workgroup, work.workgroups);
+        let share = match work.falling_blocks {
+            Some(blocks) => gpu.units.share_of_falling(work.shader.workgroup, work.workgroups, blocks),
+            None => gpu.units.share(work.shader.workgroup, work.workgroups),
+        };
         let compute = work.flops / 2.0 * cycles(work.shader.inner, gpu) / cycles_per_second(gpu);
         let memory = work.bytes / gpu.memory_bytes;
         let lanes = work.workgroups.min(slots) as f64 * f64::from(work.shader.workgroup.lanes);
@@ -49,6 +54,7 @@ impl Time {
         Self { compute, memory, idle: busy - compute.max(memory), share }
     }
 
+    /// All of it.
     pub fn seconds(&self) -> f64 {
         self.compute.max(self.memory) + self.idle + LAUNCH
     }
