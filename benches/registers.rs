@@ -6,29 +6,18 @@
 //! Each family is compiled for by a child process, which the loader's variables tell to open null hardware.
 
 mod common;
-#[path = "../tests/radv/mod.rs"]
-mod radv;
+#[path = "../tests/driver/mod.rs"]
+mod driver;
+mod main_kernels;
 
 use common::Setting;
-use gristmill::element::Element::{F32, U32};
-use gristmill::kernels::{Capabilities, Kernel, Tier};
-use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
-use gristmill::ops::decode::{Decode, DecodeTensors, decode};
-use gristmill::ops::grouped_matmul::{
-    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
-};
-use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::matmul::{Layout, Problem, plan};
-use gristmill::ops::work_list::WorkList;
-use gristmill::record::Recorder;
-use radv::{DRIVER, FAMILIES, FAMILY, Radv, environment, is_installed};
+use driver::{DRIVER, Driver, FAMILIES, FAMILY, environment, is_installed};
+use gristmill::kernels::Tier;
+use main_kernels::main_kernels;
 use std::process::Command;
 
-/// What is printed, by RADV's names. The history has the first alone: the others are 0, or the test fails.
+/// What is printed, by the driver's names. The history has the first alone: the others are 0, or the test fails.
 const STATISTICS: [&str; 3] = ["VGPRs", "Spilled VGPRs", "Scratch size"];
-
-/// Tokens, rows, columns and sums large enough for the large tiles.
-const LARGE: u32 = 2048;
 
 fn main() {
     match std::env::var(FAMILY) {
@@ -50,78 +39,17 @@ fn compile_for_all() {
 }
 
 fn compile_for(family: &str) {
-    let radv = Radv::open();
+    let compiler = Driver::open();
     let setting = Setting {
         adapter: family.to_string(),
-        driver: radv.driver(),
+        driver: compiler.driver(),
         backend: "Vulkan".to_string(),
         tier: Tier::Portable,
     };
-    let kernels = [attentions(64), attentions(128), products(), grouped_products()].concat();
-    for (name, kernel) in kernels {
-        let statistics = radv.statistics(&kernel);
+    for (name, kernel) in main_kernels() {
+        let statistics = compiler.statistics(&kernel);
         let [registers, spilled, scratch] = STATISTICS.map(|name| statistics[name]);
         println!("{family:8} {name:38} {registers:>14} {spilled:>14} {scratch:>14}");
         common::append_history(&setting, &format!("registers of {name}"), STATISTICS[0], registers as f64);
     }
-}
-
-/// Causal attention, its backward, and decoding.
-fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
-    let mut rec = Recorder::new("attention", Capabilities::portable());
-    let layout = HeadLayout { heads: 8, kv_heads: 2, head_dim, value_dim: head_dim };
-    let mut tensor = |cols| rec.tensor("x", LARGE, cols, F32);
-    let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols()));
-    let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols()));
-    let lse = tensor(layout.heads);
-    let shape = Attention {
-        layout,
-        tokens: LARGE,
-        is_causal: true,
-        scale: 0.125,
-        window: None,
-        has_alibi: false,
-        dropout: None,
-    };
-    attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
-    attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
-    let shape = Decode { layout, tokens: 1, scale: 0.125, window: None, has_alibi: false };
-    let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
-    let positions = rec.tensor("positions", 1, LARGE, U32);
-    decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
-    let kernels = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel);
-    kernels.map(|kernel| (format!("{} D={head_dim}", kernel.entry), kernel)).collect()
-}
-
-/// The three products, with the tile of large results and that of small ones.
-fn products() -> Vec<(String, Kernel)> {
-    let problems = [LARGE, 256].into_iter().flat_map(|side| {
-        [Layout::Nt, Layout::Nn, Layout::Tn].map(|layout| Problem { layout, m: side, n: side, k: side })
-    });
-    let named = |problem: Problem| {
-        let plan = plan(problem, F32, Capabilities::portable());
-        let [across, down, _] = plan.grid;
-        (format!("matmul {:?} {}x{}", problem.layout, problem.m / down, problem.n / across), plan.kernel)
-    };
-    problems.map(named).collect()
-}
-
-/// The grouped products of experts with many rows and with few.
-fn grouped_products() -> Vec<(String, Kernel)> {
-    const EXPERTS: u32 = 2;
-    let mut kernels = Vec::new();
-    for rows in [LARGE, 256] {
-        let mut rec = Recorder::new("grouped products", Capabilities::portable());
-        let offsets = rec.tensor("offsets", 1, EXPERTS + 1, U32);
-        let [x, dx, y] = [0; 3].map(|_| rec.tensor("x", rows, rows, F32));
-        let stack = [rec.tensor("stack", EXPERTS * rows, rows, F32)];
-        let work = WorkList::new(&mut rec, offsets, rows);
-        grouped_matmul(&mut rec, x, &stack, &work, y);
-        grouped_matmul_backward(&mut rec, y, &stack, &work, dx, false);
-        grouped_matmul_backward_weight(&mut rec, y, x, &work, &stack);
-        let products = rec.finish().dispatches.into_iter().skip(1).map(|dispatch| dispatch.kernel);
-        let names = ["grouped_matmul", "grouped_matmul backward", "grouped_matmul backward weight"];
-        kernels.extend(names.iter().zip(products).map(|(name, kernel)| (format!("{name} R={rows}"), kernel)));
-    }
-    kernels
 }

@@ -6,18 +6,14 @@
 //! from process start and includes opening the adapter, recording and compiling pipelines.
 
 mod common;
+mod random_run;
 
-use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
 use gristmill::model::count;
-use gristmill::random::Philox;
-use gristmill::settings::{Override, RunConfig};
 use gristmill::train::Trainer;
-use gristmill::train::length::RunLength;
 use pollster::block_on;
-use std::path::Path;
-use std::sync::Arc;
+use random_run::RandomRun;
 use std::time::Instant;
 
 fn main() {
@@ -32,29 +28,7 @@ fn main() {
 fn bench(start: Instant, numbers: [usize; 8]) {
     let [v, d, l, h, f, t, b, steps] = numbers;
     let compute = std::env::var("COMPUTE").unwrap_or_else(|_| "float32".into());
-    let yaml = format!(
-        "
-model:
-  model_config: {{ vocab_size: {v}, hidden_size: {d}, num_layers: {l}, num_heads: {h}, intermediate_size: {f},
-                  seq_length: {t}, compute_dtype: {compute} }}
-runner_config: {{ batch_size: {b} }}
-runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1.0 }}
-lr_schedule: {{ type: ConstantWarmUpLR, learning_rate: 1.0e-3 }}
-train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
-"
-    );
-    let none: [&str; 0] = [];
-    let overrides = Override::parse_all(none).expect("no overrides");
-    let config =
-        RunConfig::parse(&yaml, Path::new("bench.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
-    let plan = config.plan;
-    let random = Philox::new(1, 1);
-    let tokens = (b * t * (steps + 2) + 1) as u64;
-    // Tokens are bytes even if V > 256: the cost of a step does not depend on the token ids.
-    let bytes: Vec<u8> = (0..tokens).map(|i| (random.uniform(i) * v.min(256) as f64) as u8).collect();
-    let stream = Arc::new(TokenStream::from_bytes(bytes));
-    let data = Batches::new(stream, 0..tokens, plan.batch_spec(), None).expect("data");
-    let length = RunLength::new(&plan, data.steps_per_epoch());
+    let RandomRun { plan, data, length } = RandomRun::of_shape([v, d, l, h, f, t, b], &compute, steps);
 
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };

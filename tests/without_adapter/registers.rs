@@ -1,10 +1,10 @@
 //! No kernel for GPUs may keep registers in memory: AMD's compiler reports what it spills, without an AMD GPU.
 
-#[path = "../radv/mod.rs"]
-mod radv;
+#[path = "../driver/mod.rs"]
+mod driver;
 
 use crate::shaders::{conversions, portable_variants};
-use radv::{Radv, FAMILIES, FAMILY, environment, is_installed};
+use driver::{Driver, FAMILIES, FAMILY, environment, is_installed};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Condition, Kernel};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
@@ -110,8 +110,8 @@ fn kernels() -> Vec<Kernel> {
 #[test]
 fn no_kernel_spills_on_amd() {
     if !is_installed() {
-        assert!(std::env::var_os("CI").is_none(), "CI needs Mesa's driver for AMD ({})", radv::DRIVER);
-        println!("SKIPPED: Mesa's driver for AMD is not installed ({})", radv::DRIVER);
+        assert!(std::env::var_os("CI").is_none(), "CI needs Mesa's driver for AMD ({})", driver::DRIVER);
+        println!("SKIPPED: Mesa's driver for AMD is not installed ({})", driver::DRIVER);
         return;
     }
     let program = std::env::current_exe().expect("this program");
@@ -134,10 +134,10 @@ fn compile_for_the_family_of_the_environment() {
     if std::env::var_os(FAMILY).is_none() {
         return; // no_kernel_spills_on_amd runs this test again, in the environment of each family
     }
-    let radv = Radv::open();
+    let compiler = Driver::open();
     let mut spilling = Vec::new();
     for kernel in kernels() {
-        let statistics = radv.statistics(&kernel);
+        let statistics = compiler.statistics(&kernel);
         let count = |name: &str| {
             statistics.get(name).copied().unwrap_or_else(|| panic!("no {name} in {statistics:?}"))
         };
@@ -145,6 +145,6 @@ fn compile_for_the_family_of_the_environment() {
             spilling.push(format!("{kernel}: {statistics:?}"));
         }
     }
-    let (driver, count) = (radv.driver(), spilling.len());
+    let (driver, count) = (compiler.driver(), spilling.len());
     assert!(spilling.is_empty(), "{driver}: {count} kernels spill:\n{}", spilling.join("\n"));
 }

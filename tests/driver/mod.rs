@@ -1,12 +1,13 @@
-//! AMD's compiler without an AMD GPU: Mesa's RADV opens null hardware of any family, compiles for it, and reports the
-//! registers and spills of each pipeline.
+//! What the compiler of a Vulkan driver makes of a kernel, by VK_KHR_pipeline_executable_properties: registers, spills.
 //!
-//! wgpu cannot open such a device, since nothing ever completes on it, so this module talks to Vulkan itself.
+//! AMD's is there without an AMD GPU: Mesa's RADV opens null hardware of any family and compiles for it. wgpu cannot open such a
+//! device, since nothing ever completes on it, so this module talks to Vulkan itself.
+#![allow(dead_code)] // each program uses a part of it
 
 use ash::{Device, Entry, Instance, khr, vk};
 use gristmill::kernels::{Access, Composed, Kernel, Variable, compose};
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 
 /// The environment that makes the Vulkan loader open null hardware; it must be set before the process starts.
@@ -31,8 +32,8 @@ pub fn is_installed() -> bool {
 /// What the compiler says of one kernel, by its names of the numbers: `VGPRs`, `Spilled VGPRs`, `Scratch size`, ...
 pub type Statistics = BTreeMap<String, u64>;
 
-/// Null hardware of the family that the environment names.
-pub struct Radv {
+/// A device of a driver that reports on its pipelines.
+pub struct Driver {
     _entry: Entry,
     instance: Instance,
     physical: vk::PhysicalDevice,
@@ -40,27 +41,51 @@ pub struct Radv {
     executables: khr::pipeline_executable_properties::Device,
 }
 
-impl Radv {
+impl Driver {
+    /// Null hardware of the family that the environment names.
     pub fn open() -> Self {
+        Self::open_where(|_| true).expect("null hardware")
+    }
+
+    /// The GPU called `name`; `None` if Vulkan knows none, or its driver does not report on pipelines.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::open_where(|properties| {
+            properties.device_name_as_c_str().is_ok_and(|of| of.to_string_lossy() == name)
+        })
+    }
+
+    fn open_where(is_wanted: impl Fn(&vk::PhysicalDeviceProperties) -> bool) -> Option<Self> {
+        const REPORTS: &CStr = khr::pipeline_executable_properties::NAME;
         // SAFETY: the loader is a system library; its functions are used as the Vulkan specification says. Every object
         // that is created here is destroyed in `drop`, or at the end of `statistics`.
         unsafe {
-            let entry = Entry::load().expect("a Vulkan loader");
+            let entry = Entry::load().ok()?;
             let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
             let instance = vk::InstanceCreateInfo::default().application_info(&application);
             let instance = entry.create_instance(&instance, None).expect("an instance");
-            let physical = instance.enumerate_physical_devices().expect("devices")[0];
+            let all = instance.enumerate_physical_devices().expect("devices");
+            let reports = |device: &vk::PhysicalDevice| {
+                let extensions = instance.enumerate_device_extension_properties(*device).unwrap_or_default();
+                extensions.iter().any(|of| of.extension_name_as_c_str() == Ok(REPORTS))
+            };
+            let fits = |device: &vk::PhysicalDevice| {
+                is_wanted(&instance.get_physical_device_properties(*device)) && reports(device)
+            };
+            let Some(physical) = all.into_iter().find(fits) else {
+                instance.destroy_instance(None);
+                return None;
+            };
             let mut wanted = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
                 .pipeline_executable_info(true);
             let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
-            let extensions = [khr::pipeline_executable_properties::NAME.as_ptr()];
+            let extensions = [REPORTS.as_ptr()];
             let device = vk::DeviceCreateInfo::default()
                 .queue_create_infos(&queues)
                 .enabled_extension_names(&extensions)
                 .push_next(&mut wanted);
             let device = instance.create_device(physical, &device, None).expect("a device");
             let executables = khr::pipeline_executable_properties::Device::new(&instance, &device);
-            Self { _entry: entry, instance, physical, device, executables }
+            Some(Self { _entry: entry, instance, physical, device, executables })
         }
     }
 
@@ -110,7 +135,7 @@ impl Radv {
     }
 }
 
-impl Drop for Radv {
+impl Drop for Driver {
     fn drop(&mut self) {
         // SAFETY: nothing made from them is left.
         unsafe {
@@ -159,6 +184,14 @@ fn layout(variable: &Variable) -> vk::DescriptorSetLayoutBinding<'static> {
 
 fn number(statistic: &vk::PipelineExecutableStatisticKHR<'_>) -> (String, u64) {
     let name = statistic.name_as_c_str().expect("a name").to_string_lossy().into_owned();
-    // SAFETY: RADV reports all of its numbers as unsigned 64-bit integers; every variant of the union is valid as such.
-    (name, unsafe { statistic.value.u64 })
+    // SAFETY: the format says which variant of the union is set.
+    let value = unsafe {
+        match statistic.format {
+            vk::PipelineExecutableStatisticFormatKHR::BOOL32 => statistic.value.b32.into(),
+            vk::PipelineExecutableStatisticFormatKHR::INT64 => statistic.value.i64.unsigned_abs(),
+            vk::PipelineExecutableStatisticFormatKHR::FLOAT64 => statistic.value.f64 as u64,
+            _ => statistic.value.u64,
+        }
+    };
+    (name, value)
 }
