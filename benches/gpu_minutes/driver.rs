@@ -14,6 +14,7 @@ pub fn adapter(context: &Context) {
         println!("{adapter}{mark}");
     }
     println!("{}, limits {:?}", gpu.capabilities(), gpu.capabilities().limits);
+    println!("f16: {}", context.f16);
     match &context.published {
         Some(gpu) => println!("published: {gpu:?}"),
         None => println!("not among the published GPUs: units are assumed, and there is no model"),

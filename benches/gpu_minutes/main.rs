@@ -46,6 +46,8 @@ const STAGES: [Stage; 10] = [
 /// What the stages share.
 pub struct Context {
     gpu: Gpu,
+    /// How f16 is converted.
+    f16: String,
     published: Option<PublishedGpu>,
     is_small: bool,
     peers: Vec<String>,
@@ -71,9 +73,10 @@ fn main() {
         sources: probes::sources(),
         ..GpuOptions::default()
     };
-    let gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    let mut gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    let f16 = format!("{}; {}", block_on(gpu.try_native_f16()), block_on(gpu.check_widening()));
     let published = PublishedGpu::named(&gpu.report().name);
-    let context = Context { gpu, published, is_small: arguments.is_small, peers: arguments.peers };
+    let context = Context { gpu, f16, published, is_small: arguments.is_small, peers: arguments.peers };
     let is_wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let mut failed = Vec::new();
     for (name, stage) in STAGES.into_iter().filter(|(name, _)| is_wanted(name)) {

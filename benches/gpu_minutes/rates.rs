@@ -130,8 +130,9 @@ fn attention_of(context: &Context, tokens: u32, layout: HeadLayout) {
     attention(&mut job.rec, &tensors, &shape);
     attention_backward(&mut job.rec, &tensors, dout, dqkv, &shape);
     let prepared = context.prepare(job);
-    let bytes = context.gpu.counters().buffer_bytes - before;
     let times = context.launch_seconds(&prepared);
+    context.wait(pollster::block_on(context.gpu.wait())); // frees what wgpu keeps of uploads and timestamps
+    let bytes = context.gpu.counters().buffer_bytes - before;
     let values_of = |tensor: Tensor| pollster::block_on(prepared.values(&tensor)).expect("its values");
     // The first token sees itself alone, and the gradients of values add up to those of the results.
     let (first, start) = (&values_of(out)[..64], (layout.v_start()) as usize);
