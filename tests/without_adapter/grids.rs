@@ -1,13 +1,20 @@
-//! How products are divided among the workgroups of published GPUs. The listing is golden: grids follow from the problem and the
-//! table of GPUs alone.
+//! How products and attention are divided among the workgroups of published GPUs. The listing is golden: grids follow from the problem
+//! and the table of GPUs alone.
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter grids::` writes it again.
 
 use crate::configs::assert_golden;
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::{Capabilities, Units};
+use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
+use gristmill::ops::grouped_matmul::{
+    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
+};
+use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::Layout::{Nn, Nt, Tn};
 use gristmill::ops::matmul::{Problem, plan};
+use gristmill::ops::work_list::WorkList;
+use gristmill::record::{Dispatch, Recorder};
 use std::path::Path;
 
 /// Desktop cards of three vendors, a server's, a laptop's, a handheld's, and one that is in no table.
@@ -35,7 +42,46 @@ fn published_gpus_have_their_grids() {
             let plan = plan(Problem { layout, m, n, k }, F32, capabilities);
             listing += &format!("{layout:?} {m}x{n}x{k}: {:?}, parts of {}\n", plan.grid, plan.part_k);
         }
+        for launch in attention_of_gpt_2(capabilities).into_iter().chain(products_of_experts(capabilities)) {
+            listing += &format!("{}: {:?}\n", launch.kernel.entry, launch.grid);
+        }
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/grids.txt");
     assert_golden(&golden, &listing);
+}
+
+/// Forward and backward over 4 sequences of 1,024 tokens.
+fn attention_of_gpt_2(capabilities: Capabilities) -> Vec<Dispatch> {
+    let layout = HeadLayout { heads: 12, kv_heads: 12, head_dim: 64, value_dim: 64 };
+    let shape = Attention {
+        layout,
+        tokens: 1024,
+        is_causal: true,
+        scale: 0.125,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
+    let mut rec = Recorder::new("attention", capabilities);
+    let mut tensor = |cols| rec.tensor("x", 4096, cols, F32);
+    let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
+    let [out, dout, lse] = [layout.out_cols(), layout.out_cols(), layout.heads].map(&mut tensor);
+    let tensors = AttentionTensors::new(qkv, out, lse);
+    attention(&mut rec, &tensors, &shape);
+    attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
+    rec.finish().dispatches
+}
+
+/// Forward and backward of 8 experts of 4096 x 768, of 8,192 rows.
+fn products_of_experts(capabilities: Capabilities) -> Vec<Dispatch> {
+    const EXPERTS: u32 = 8;
+    let mut rec = Recorder::new("experts", capabilities);
+    let offsets = rec.tensor("offsets", 1, EXPERTS + 1, U32);
+    let [x, dx, y] = [768, 768, 4096].map(|cols| rec.tensor("x", 8192, cols, F32));
+    let stack = [rec.tensor("stack", EXPERTS * 4096, 768, F32)];
+    let work = WorkList::new(&mut rec, offsets, 8192);
+    grouped_matmul(&mut rec, x, &stack, &work, y);
+    grouped_matmul_backward(&mut rec, y, &stack, &work, dx, false);
+    grouped_matmul_backward_weight(&mut rec, y, x, &work, &stack);
+    rec.finish().dispatches
 }

@@ -71,7 +71,7 @@ const RUN: &[Other] = &[
     keys("lazy_inline disable_lazy_inline")
         .ignored("about compiling each layer once, which is always so here"),
     keys("run_mode").refused(Passes::Words("train finetune"), "write `run_mode: train`"),
-    keys("profile").refused(Passes::Off, "write `profile: False`"),
+    keys("profile").refused(Passes::Off, "write `profile: False`; --profile N times launches"),
     keys("only_save_strategy").refused(Passes::Off, "write `only_save_strategy: False`"),
     keys("layer_scale lr_scale").refused(Passes::Off, "write `False` and set lr_schedule.learning_rate"),
     keys("ignore_data_skip data_skip_steps").refused(Passes::Off, "remove it: resuming continues exactly"),
