@@ -130,7 +130,7 @@ impl Profile {
             format!("launches of {} steps on {}, {}, means", self.steps, self.adapter, self.capabilities);
         match gpu {
             Some(gpu) => text += &format!("; the model is of {}", gpu.model),
-            None => text += "; no model, as it is not among the published GPUs",
+            None => text += "; no model, which is of published GPUs on tier portable",
         }
         for recording in programs(recordings) {
             let measured = self.seconds(recording)?;
@@ -208,10 +208,11 @@ impl Profiling {
         Self { first, end: first.saturating_add(steps), file, profile: None }
     }
 
-    /// Step number `step` of `trainer`: timed, if it is one of those. After the last of them, shows and writes the profile.
+    /// Step number `step` of `trainer`: timed, if it is one of those. After the last of them, shows and writes the profile; a file that
+    /// cannot be written is a warning.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`], and of a file that cannot be written.
+    /// Those of [`Trainer::profiled_step`].
     pub async fn step(
         &mut self,
         trainer: &mut Trainer<'_>,
@@ -232,8 +233,21 @@ impl Profiling {
         let gpu = gpu.filter(|_| profile.capabilities.tier == Tier::Portable);
         let tables = profile.tables(trainer.recordings(), &mut Shaders::default(), gpu.as_ref(), false)?;
         tracing::info!("{tables}");
-        profile.write(&self.file)?;
-        tracing::info!("each launch of them is in {}", self.file.display());
+        match profile.write(&self.file) {
+            Ok(()) => tracing::info!("each launch of them is in {}", self.file.display()),
+            Err(error) => tracing::warn!("{error}"),
+        }
         Ok(())
+    }
+
+    /// Says so where the run has ended after step `last`, before the steps that were to be timed.
+    pub fn finish(&self, last: u64) {
+        if self.first < self.end && last + 1 < self.end {
+            let Self { first, end, .. } = self;
+            tracing::warn!(
+                "no profile: the run has ended after step {last}, and steps {first} to {} were to be timed",
+                end - 1
+            );
+        }
     }
 }

@@ -109,6 +109,7 @@ impl RunLoop<'_> {
     /// Those of a run.
     pub async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.drain(trainer).await?;
+        self.profiling.finish(self.state.step);
         if !self.is_interrupted {
             self.health.check_end(|| self.saved)?;
         }
