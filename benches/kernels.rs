@@ -372,10 +372,11 @@ fn decoding(c: &mut Criterion) {
     for (sequences, tokens) in [(1, 1024), (8, 1024)] {
         let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None, has_alibi: false };
         row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
-            let (qkv, y) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
+            let (qkv, out) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
             let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
             let positions = row.integers(&vec![tokens - 1; sequences as usize]);
-            decode::decode(&mut row.rec, qkv, positions, cache, y, &shape);
+            let tensors = decode::DecodeTensors { qkv, positions, cache, rope: None, out };
+            decode::decode(&mut row.rec, &tensors, &shape);
             Work::Bytes(4.0 * (sequences * tokens * shape.cache_cols()) as f64)
         });
     }
