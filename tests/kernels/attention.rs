@@ -252,29 +252,33 @@ fn attention_at_the_sizes_of_a_gpu() {
     }
 }
 
+/// One sequence with many heads.
+const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
+
 /// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more than there are
-/// blocks of keys, which are 64 at head sizes up to 32 and else 32. Two passes over as many numbers in f32 are further from the
-/// reference than `allowed` expects of the worst: a query that sees one key has no gradient, and what is left is rounding. So rows of
-/// long sums are stored in 16 bits.
+/// blocks of keys, which are 64 at head sizes up to 32 and else 32.
+const IN_PARTS: [(u32, u32, Row); 12] = [
+    (12, 3, Row { tokens: 130, ..ONE }),
+    (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..ONE }),
+    (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..ONE }),
+    // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key; one part.
+    (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
+    (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..ONE }),
+    (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
+    (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
+    // Queries that see keys of some parts only.
+    (12, 3, Row { tokens: 257, dims: (64, 12), window: Some(40), element: Bf16, ..ONE }),
+    (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
+    (24, 3, Row { tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE }),
+    (4, 1, Row { batch: 4, heads: (24, 12), element: F16, ..EVERYTHING }),
+    (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
+];
+
+/// Two passes over as many numbers in f32 are further from the reference than `allowed` expects of the worst: a query that sees one key
+/// has no gradient, and what is left is rounding. So rows of long sums are stored in 16 bits, and the next test has them in f32.
 #[test]
 fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
-    let one = Row { batch: 1, heads: (12, 12), ..BASE };
-    for (units, parts, row) in [
-        (12, 3, Row { tokens: 130, ..one }),
-        (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..one }),
-        (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..one }),
-        // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key; one part.
-        (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
-        (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..one }),
-        (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..one }),
-        (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..one }),
-        // Queries that see keys of some parts only.
-        (12, 3, Row { tokens: 257, dims: (64, 12), window: Some(40), element: Bf16, ..one }),
-        (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
-        (24, 3, Row { tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE }),
-        (4, 1, Row { batch: 4, heads: (24, 12), element: F16, ..EVERYTHING }),
-        (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
-    ] {
+    for (units, parts, row) in IN_PARTS {
         assert_eq!(parts_of(&row, units), Some(parts), "{row} on {units} units");
         check_units(&format!("attention_backward {row} in {parts} parts"), units, &|case| {
             backward(case, &row)
@@ -294,6 +298,18 @@ fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
         assert_eq!(parts_of(&row, 128), None, "{why}");
     }
     assert_eq!(parts_of(&Row { tokens: 1 << 15, dims: (16, 16), ..gpt }, 128), Some(8), "768 MiB");
+}
+
+/// The rows in 16 bits once more, within the bound of an analysis of rounding errors: each element relative to the sum of the
+/// absolute values behind it.
+#[test]
+fn attention_backward_with_parts_is_as_exact_as_its_terms() {
+    for (units, parts, row) in IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32) {
+        let row = Row { element: F32, ..row };
+        check_units(&format!("attention_backward {row} in {parts} parts by its terms"), units, &|case| {
+            backward_within(case, &row, Within::Terms);
+        });
+    }
 }
 
 /// In how many parts the backward pass of `row` leaves dq, on a GPU of so many units with the limits that most have.
@@ -420,6 +436,19 @@ fn attention_backward_is_the_gradient() {
 }
 
 fn backward(case: &mut Case, row: &Row) {
+    backward_within(case, row, Within::Rms);
+}
+
+/// What the error of a gradient is relative to.
+#[derive(Clone, Copy, PartialEq)]
+enum Within {
+    /// Its size and the root mean square of all.
+    Rms,
+    /// The absolute values of all terms that it is the sum of.
+    Terms,
+}
+
+fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let (n, layout) = (row.batch * row.tokens, row.shape().layout);
     let qkv = input(case, n, &layout, 1.0, row.element);
     let [q, k, v] = split_qkv(&qkv.1, &layout);
@@ -439,7 +468,8 @@ fn backward(case: &mut Case, row: &Row) {
         dqkv,
         &shape,
     );
-    let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
+    let saved = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
+    let [dq, dk, dv] = saved.gradients;
     if row.element == F32 {
         // The saved values are nearly exact, so the gradient must be the reference's own.
         let (a, b, c) =
@@ -451,20 +481,31 @@ fn backward(case: &mut Case, row: &Row) {
     }
     // Each relative to its own size, because the three can differ by orders of magnitude.
     let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
-    for (i, (label, want)) in [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().enumerate() {
-        let bound = allowed(row.element, row.terms());
-        case.expect_columns(label, dqkv, starts[i]..starts[i + 1], want, bound);
+    let gradients = [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(saved.terms);
+    for (i, ((label, want), terms)) in gradients.enumerate() {
+        let (bound, columns) = (allowed(row.element, row.terms()), starts[i]..starts[i + 1]);
+        match within {
+            Within::Rms => case.expect_columns(label, dqkv, columns, want, bound),
+            Within::Terms => case.expect_terms(label, dqkv, columns, want, bound, terms),
+        }
     }
 }
 
-/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output.
+/// dq, dk and dv, and for each element the sum of the absolute values of its terms.
+struct FromSaved {
+    gradients: [Vec<f64>; 3],
+    terms: [Vec<f64>; 3],
+}
+
+/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output. An error in a score
+/// is as large as the score's own terms allow, and is a relative error of its weight.
 fn from_saved(
     [q, k, v]: [&[f64]; 3],
     out: &[f64],
     dout: &[f64],
     lse: &[f64],
     (row, factors): (&Row, &[f64]),
-) -> [Vec<f64>; 3] {
+) -> FromSaved {
     let reference::Attention {
         tokens,
         heads,
@@ -478,14 +519,19 @@ fn from_saved(
         ..
     } = row.reference(&[], &[]);
     let starts = row.starts();
-    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    let [[mut dq, mut dk, mut dv], [mut of_dq, mut of_dk, mut of_dv]] =
+        [(); 2].map(|()| [q, k, v].map(|x| vec![0.0; x.len()]));
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
     let add = |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+    let add_sizes =
+        |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += (a * x).abs());
     for i in 0..lse.len() / heads {
         for head in 0..heads {
             let query = (i * heads + head) * head_dim..(i * heads + head + 1) * head_dim;
             let output = (i * heads + head) * value_dim..(i * heads + head + 1) * value_dim;
             let delta = dot(&out[output.clone()], &dout[output.clone()]);
+            let of_delta = sizes(&out[output.clone()], &dout[output.clone()]);
             let start = i - i % tokens;
             let document = start + starts.get(i).copied().unwrap_or(0);
             let first = window.map_or(document, |window| document.max((i + 1).saturating_sub(window)));
@@ -498,13 +544,20 @@ fn from_saved(
                 let p = (score - lse[i * heads + head]).exp();
                 let m = factors.get((i * heads + head) * tokens + j % tokens).copied().unwrap_or(1.0);
                 let ds = p * (m * dot(&dout[output.clone()], &v[value.clone()]) - delta);
+                let of_score =
+                    scale * sizes(&q[query.clone()], &k[key.clone()]) + slope * (i as f64 - j as f64);
+                let of_p = p * (1.0 + of_score + lse[i * heads + head].abs());
+                let of_ds = of_p * (m * sizes(&dout[output.clone()], &v[value.clone()]) + of_delta);
+                add_sizes(&mut of_dq[query.clone()], scale * of_ds, &k[key.clone()]);
+                add_sizes(&mut of_dk[key.clone()], scale * of_ds, &q[query.clone()]);
+                add_sizes(&mut of_dv[value.clone()], of_p * m, &dout[output.clone()]);
                 add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
                 add(&mut dk[key], scale * ds, &q[query.clone()]);
                 add(&mut dv[value], p * m, &dout[output.clone()]);
             }
         }
     }
-    [dq, dk, dv]
+    FromSaved { gradients: [dq, dk, dv], terms: [of_dq, of_dk, of_dv] }
 }
 
 /// Random rows scaled by `size`.

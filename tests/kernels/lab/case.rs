@@ -23,15 +23,23 @@ pub(super) struct Expectation {
 type Look = Box<dyn Fn(&[u32])>;
 
 pub(super) enum Want {
-    /// Values within an error of `allowed`, relative to their own size plus `rms`.
+    /// Values within an error of `allowed`, relative to their `sizes`.
     Near {
         values: Vec<f64>,
         columns: Range<u32>,
         allowed: f64,
-        rms: f64,
+        sizes: Vec<f64>,
         has_pads: bool,
     },
     Words(Look),
+}
+
+/// What an error is relative to.
+enum Relative {
+    /// The size of the element plus this.
+    ToRms(f64),
+    /// A size for each element.
+    ToEach(Vec<f64>),
 }
 
 /// A case under construction: its tensors, its recording, and what must come out.
@@ -143,7 +151,7 @@ impl Case {
     /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean square.
     pub fn expect(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
         let rms = root_mean_square(&want);
-        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (Relative::ToRms(rms), true));
     }
 
     /// The same for differences that may cancel almost completely: the error is relative to `terms`, the operands of the
@@ -157,7 +165,7 @@ impl Case {
         terms: &[f64],
     ) {
         let rms = root_mean_square(terms).max(root_mean_square(&want));
-        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (Relative::ToRms(rms), true));
     }
 
     /// The same for a range of columns that is a result of its own: the error is relative to the range's root mean square, so
@@ -171,13 +179,27 @@ impl Case {
         allowed: f64,
     ) {
         let rms = root_mean_square(&want);
-        self.expect_near(label, tensor, columns, want, allowed, (rms, true));
+        self.expect_near(label, tensor, columns, want, allowed, (Relative::ToRms(rms), true));
+    }
+
+    /// The same for sums that may cancel: the error of each element is relative to its `terms`, the sum of the absolute values of all that
+    /// is added up for it, which is at least its own size. So is the bound of an analysis of rounding errors.
+    pub fn expect_terms(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        columns: Range<u32>,
+        want: Vec<f64>,
+        allowed: f64,
+        terms: Vec<f64>,
+    ) {
+        self.expect_near(label, tensor, columns, want, allowed, (Relative::ToEach(terms), true));
     }
 
     /// The same for a vector of scalars, which has no pad.
     pub fn expect_vector(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
         let rms = root_mean_square(&want);
-        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, false));
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (Relative::ToRms(rms), false));
     }
 
     fn expect_near(
@@ -187,7 +209,7 @@ impl Case {
         columns: Range<u32>,
         want: Vec<f64>,
         allowed: f64,
-        (rms, has_pads): (f64, bool),
+        (relative, has_pads): (Relative, bool),
     ) {
         assert!(columns.end <= tensor.cols, "{label}: the tensor has fewer columns");
         assert_eq!(
@@ -195,8 +217,13 @@ impl Case {
             tensor.rows as usize * columns.len(),
             "{label}: the reference has the wrong size"
         );
+        let sizes = match relative {
+            Relative::ToRms(rms) => want.iter().map(|value| value.abs() + rms).collect(),
+            Relative::ToEach(sizes) => sizes,
+        };
+        assert_eq!(want.len(), sizes.len(), "{label}: each element needs a size");
         self.rec.keep(tensor);
-        let want = Want::Near { values: want, columns, allowed, rms, has_pads };
+        let want = Want::Near { values: want, columns, allowed, sizes, has_pads };
         self.expectations.push(Expectation { label: label.to_string(), tensor, want });
     }
 

@@ -193,8 +193,10 @@ fn compare(name: &str, prepared: &PreparedJob<'_>, expectation: &Expectation) ->
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);
     assert!(before.iter().chain(after).all(|&b| b == 0xff), "{name} {label}: wrote outside its tensor");
-    let (want, columns, allowed, rms, has_pads) = match want {
-        Want::Near { values, columns, allowed, rms, has_pads } => (values, columns, allowed, rms, has_pads),
+    let (want, columns, allowed, sizes, has_pads) = match want {
+        Want::Near { values, columns, allowed, sizes, has_pads } => {
+            (values, columns, allowed, sizes, has_pads)
+        }
         Want::Words(look) => {
             let words: Vec<u32> =
                 bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
@@ -213,8 +215,8 @@ fn compare(name: &str, prepared: &PreparedJob<'_>, expectation: &Expectation) ->
         .flat_map(|row| row[columns.start as usize..columns.end as usize].iter().copied())
         .collect();
     let mut worst = (0.0, 0);
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let share = (g - w).abs() / (allowed * (w.abs() + rms) + f64::MIN_POSITIVE);
+    for (i, ((g, w), size)) in got.iter().zip(want).zip(sizes).enumerate() {
+        let share = (g - w).abs() / (allowed * size + f64::MIN_POSITIVE);
         if share.is_nan() || share > worst.0 {
             worst = (if share.is_nan() { f64::INFINITY } else { share }, i);
         }
