@@ -5,9 +5,14 @@
 //   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
 //   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
 //                      the workgroup sums over all rows of that expert
-// With `wide` the weights `b` are loaded 64 bits at a time. With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
+// With `wide` the weights `b` are loaded 64 bits at a time.
+// With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
+// With `gelu` the activation of y is written beside it; with `gelu_slope` y, the gradient of an activation, becomes that of its
+// argument. Both round y to its storage type first, as a kernel that reads it would find it.
 
 import package::lib::element::{Packed, load4, store4};
+@if(gelu) import package::lib::gelu::gelu_of;
+@if(gelu_slope) import package::lib::gelu::gelu_slope;
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
 @if(nf4 || int8) import package::lib::quantised::{block_of, widened, word_of_codes};
 import package::lib::row::keep_inside;
@@ -45,6 +50,8 @@ struct Params {
 @if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
 @if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
 @if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
+@if(gelu) @group(0) @binding(7) var<storage, read_write> activation: array<Packed>; // (M, N), rows as far apart as y's
+@if(gelu_slope) @group(0) @binding(7) var<storage, read> argument: array<Packed>; // the same
 
 // What a workgroup multiplies: sizes, and offsets in groups of 4 elements. Passed by value: control flow around barriers
 // depends on it, and WGSL's uniformity analysis takes every private variable as different in each invocation.
@@ -148,7 +155,7 @@ fn destination(product: Product) -> Destination {
 @if(bias) fn bias_of(column4: u32) -> vec4<f32> { return load4(bias[min(column4, (params.n - 1u) / 4u)]); }
 @if(!bias) fn bias_of(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 
-// Stores one row and four columns of the product, plus bias (`added`), residual and previous value.
+// Stores one row and four columns of the product, plus bias (`added`), residual and previous value, through GELU.
 fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4: u32) {
     if (row < to.rows && 4u * column4 < to.columns) {
         let at = to.start + row * to.stride + column4;
@@ -156,7 +163,10 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
         @if(bias) { value += added; }
         @if(residual) { value += load4(residual[row * to.residual_stride + column4]); }
         @if(accumulate) { value += load_y(at); }
-        store_y(at, keep_inside(value, 4u * column4, to.columns));
+        @if(gelu_slope) { value = load4(store4(value)) * gelu_slope(load4(argument[row * to.stride + column4])); }
+        value = keep_inside(value, 4u * column4, to.columns);
+        store_y(at, value);
+        @if(gelu) { activation[row * to.stride + column4] = store4(gelu_of(load4(store4(value)))); }
     }
 }
 

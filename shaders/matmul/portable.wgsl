@@ -94,6 +94,11 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         k += DEPTH;
     }
 
+    store_sums(&sums, product, lane, first_row, first_column4);
+}
+
+@if(!gelu && !gelu_slope)
+fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
     let to = destination(product);
     for (var j = 0u; j < TN4; j++) {
         let column4 = first_column4 + lane % SIDE + SIDE * j;
@@ -101,8 +106,34 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         for (var i = 0u; i < TM4; i++) {
             for (var r = 0u; r < 4u; r++) {
                 let row = first_row + 4u * (lane / SIDE + SIDE * i) + r;
-                epilogue(sums[(4u * i + r) * TN4 + j], added, to, row, column4);
+                epilogue((*sums)[(4u * i + r) * TN4 + j], added, to, row, column4);
             }
+        }
+    }
+}
+
+// The same, each time of the first sum that is left: GELU takes more instructions than compilers unroll, and an array that is indexed by
+// a counter of a loop would be in memory.
+@if(gelu || gelu_slope)
+fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
+    let to = destination(product);
+    for (var i = 0u; i < TM4; i++) {
+        let row = first_row + 4u * (lane / SIDE + SIDE * i);
+        for (var j = 0u; j < TN4; j++) {
+            let column4 = first_column4 + lane % SIDE + SIDE * j;
+            let added = bias_of(column4);
+            for (var r = 0u; r < 4u; r++) {
+                epilogue((*sums)[0], added, to, row + r, column4);
+                (*sums)[0] = (*sums)[TN4];
+                (*sums)[TN4] = (*sums)[2u * TN4];
+                (*sums)[2u * TN4] = (*sums)[3u * TN4];
+            }
+            for (var at = 1u; at < 4u * TM4 * TN4; at++) {
+                (*sums)[at - 1u] = (*sums)[at];
+            }
+        }
+        for (var at = 3u * TN4; at < 4u * TM4 * TN4; at++) {
+            (*sums)[at - 3u * TN4] = (*sums)[at];
         }
     }
 }

@@ -11,6 +11,7 @@
 mod experts;
 mod head;
 mod latent_heads;
+mod linear;
 mod low_rank;
 mod ops;
 mod parameter;
@@ -26,8 +27,10 @@ pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
+use linear::Argument;
 use recompute::Recomputation;
 use split::Splits;
+use std::collections::HashMap;
 
 /// A value on the tape.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,8 @@ pub struct Tape<'r, 'p> {
     needs_gradient: Vec<bool>,
     is_recording: bool,
     parts: Splits,
+    /// What values are GELU of, by their ids.
+    arguments: HashMap<usize, Argument>,
     recomputation: Recomputation<'p>,
 }
 
@@ -79,6 +84,7 @@ impl<'r, 'p> Tape<'r, 'p> {
             needs_gradient: Vec::new(),
             is_recording: true,
             parts: Splits::default(),
+            arguments: HashMap::new(),
             recomputation,
         }
     }

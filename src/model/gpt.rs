@@ -279,20 +279,33 @@ impl DenseFeedForward<Parameter> {
         h: Normed<'p>, // (N, D)
         x: Var,        // (N, D)
     ) -> Var {
-        let y = self.activated(tape, ctx, h); // (N, F)
+        let y = self.activated(tape, ctx, layer, h); // (N, F)
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         tape.scope("w_down", |tape| self.w_down.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 
     /// activation(W_gate_up · h): (N, F).
-    fn activated<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
-        let (w, inner) = (&self.w_gate_up, ctx.config.intermediate_size as u32);
-        let activation = ctx.config.activation;
-        if activation == Activation::SwiGlu && ctx.has_few_rows() && w.lora.is_none() {
+    fn activated<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Normed<'p>,
+    ) -> Var {
+        let (w, config) = (&self.w_gate_up, ctx.config);
+        let inner = config.intermediate_size as u32;
+        if config.activation == Activation::SwiGlu && ctx.has_few_rows() && w.lora.is_none() {
             return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some(inner)));
         }
+        // One kernel makes GELU and its argument, unless adapters change the argument, or only one of the two is kept.
+        let is_kept = |operator| !config.recomputes(layer, operator);
+        let is_one_kernel =
+            w.lora.is_none() && is_kept("feed_forward.w_gate_up") == is_kept("feed_forward.gelu");
+        if let (Activation::Gelu(kind), Normed::Done(h), true) = (config.activation, h, is_one_kernel) {
+            return tape.scope("w_gate_up", |tape| tape.linear_gelu(h, &w.weight, w.bias.as_ref(), kind));
+        }
         let h = tape.scope("w_gate_up", |tape| w.of_normed(tape, ctx, h)); // (N, 2 F); without a gate (N, F)
-        match activation {
+        match config.activation {
             Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)),
             Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),
         }

@@ -15,6 +15,7 @@ mod dropout;
 mod elementwise;
 mod fingerprint;
 mod folded_grids;
+mod gelu_products;
 mod grad_norm;
 mod grouped;
 mod grouped_layers;

@@ -137,8 +137,12 @@ fn matmul_adds_bias_residual_and_the_previous_contents() {
             for (i, w) in want.iter_mut().enumerate() {
                 *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
             }
-            let epilogue =
-                Epilogue { bias: Some(bias.tensor), residual: Some(residual.tensor), accumulate: true };
+            let epilogue = Epilogue {
+                bias: Some(bias.tensor),
+                residual: Some(residual.tensor),
+                accumulate: true,
+                ..Default::default()
+            };
             matmul(&mut case.rec, Layout::Nt, a, b, y.tensor, epilogue);
             case.expect("y", y.tensor, want, allowed(element, k));
         });
@@ -193,7 +197,14 @@ fn large_products_with_epilogues() {
             *w += bias.values[i % n as usize] + residual.values[i];
         }
         let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
-        matmul(&mut case.rec, Layout::Nt, a, b, y, Epilogue { bias, residual, accumulate: false });
+        matmul(
+            &mut case.rec,
+            Layout::Nt,
+            a,
+            b,
+            y,
+            Epilogue { bias, residual, accumulate: false, ..Default::default() },
+        );
         case.expect("y", y, want, allowed(Bf16, k));
     });
     check_large("Tn, added to an f32 gradient, Bf16", |case| {
@@ -336,7 +347,7 @@ fn split_products_with_epilogues() {
             *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
         }
         let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
-        let epilogue = Epilogue { bias, residual, accumulate: true };
+        let epilogue = Epilogue { bias, residual, accumulate: true, ..Default::default() };
         matmul(&mut case.rec, Layout::Nt, a, b, y.tensor, epilogue);
         case.expect("y", y.tensor, want, allowed(Bf16, k));
     });

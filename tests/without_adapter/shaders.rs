@@ -5,7 +5,8 @@
 
 use crate::configuration::plan;
 use crate::variants::{
-    grouped_products, of_several_ranks, permutations, products_of_few_rows, quantised_products, routers,
+    grouped_products, of_several_ranks, permutations, products_of_few_rows, products_through_gelu,
+    quantised_products, routers,
 };
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
@@ -269,6 +270,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(products_of_few_rows(capabilities))
+                .chain(products_through_gelu(capabilities))
                 .chain(quantised_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))

@@ -4,11 +4,12 @@ use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::fingerprint::fingerprint;
+use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
-use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
@@ -125,6 +126,31 @@ pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
             grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
         }
         grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
+    }
+    rec.finish().dispatches
+}
+
+/// Products with GELU in their epilogue: in the smallest and the largest tiles, of few rows and in parts; and GELU alone, as adapters
+/// and recomputation need it.
+pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("products through GELU", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+            for (rows, inner, outer) in [(40, 20, 36), (2, 20, 36), (2048, 512, 2048), (64, 2048, 64)] {
+                let [x, dy] = [inner, outer].map(|cols| rec.tensor("x", rows, cols, element));
+                let [y, value, dx] = [outer, outer, inner].map(|cols| rec.tensor("y", rows, cols, element));
+                let (w, bias) =
+                    (rec.tensor("w", outer, inner, element), rec.tensor("bias", 1, outer, element));
+                let activated = Some(Activated::Gelu(kind, value));
+                for bias in [None, Some(bias)] {
+                    matmul(&mut rec, Layout::Nt, x, w, y, Epilogue { bias, activated, ..Default::default() });
+                }
+                let activated = Some(Activated::Slope(kind, x));
+                matmul(&mut rec, Layout::Nn, dy, w, dx, Epilogue { activated, ..Default::default() });
+                gelu(&mut rec, y, value, kind);
+                gelu_backward(&mut rec, y, value, dy, kind);
+            }
+        }
     }
     rec.finish().dispatches
 }

@@ -60,6 +60,10 @@ conditions! {
     Fast = "fast",
     /// A product's result is silu(gate) · up.
     Gated = "gated",
+    /// A product also writes GELU of its result.
+    Gelu = "gelu",
+    /// A product multiplies its result by the slope of GELU.
+    GeluSlope = "gelu_slope",
     /// The kernel computes a gradient: of parameters, which is f32 whatever the elements are, of a head, or of gates.
     Gradient = "gradient",
     /// Experts are chosen from the best groups only.

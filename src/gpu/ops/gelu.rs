@@ -15,6 +15,13 @@ pub enum Gelu {
     Fast,
 }
 
+impl Gelu {
+    /// The variant of `kernel` that computes Φ so.
+    pub(super) fn of(self, kernel: Kernel) -> Kernel {
+        kernel.condition(Condition::Exact, self == Self::Exact).condition(Condition::Fast, self == Self::Fast)
+    }
+}
+
 crate::params! {
     struct Params {
         rows: u32,
@@ -63,9 +70,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Opt
     let y_name = if dx.is_some() { "dy" } else { "y" };
     let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset(y_name, x.element)];
     bindings.extend(dx.map(|dx| dx.bind_with_offset("dx", x.element)));
-    let kernel = kernel.condition(Condition::Exact, kind == Gelu::Exact);
-    let kernel = kernel.condition(Condition::Fast, kind == Gelu::Fast);
-    rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
+    rec.dispatch(kind.of(kernel), &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
 }
 
 /// The kernel, and the number of workgroups for each row.

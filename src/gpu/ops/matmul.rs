@@ -5,6 +5,7 @@ mod vector;
 
 pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
+use super::gelu::Gelu;
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
@@ -45,7 +46,7 @@ pub struct Plan {
     pub part_k: u32,
 }
 
-/// What the kernel adds to the product before it stores it.
+/// What the kernel does with the product before it stores it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
     /// Bias (1, N), added to every row.
@@ -54,6 +55,18 @@ pub struct Epilogue {
     pub residual: Option<Tensor>,
     /// Whether the product is added to the result's contents.
     pub accumulate: bool,
+    /// GELU of the result, or its gradient.
+    pub activated: Option<Activated>,
+}
+
+/// GELU as a part of the product that owns its argument, or the gradient of its value. The bits are those of the kernels of
+/// [`gelu`](super::gelu).
+#[derive(Clone, Copy, Debug)]
+pub enum Activated {
+    /// Its value at the result (M, N) is written beside it, to this tensor.
+    Gelu(Gelu, Tensor),
+    /// The result is multiplied by its slope at this tensor (M, N).
+    Slope(Gelu, Tensor),
 }
 
 crate::params! {
@@ -109,7 +122,7 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
         y.cols
     );
     check_factors(a, b);
-    epilogue.check(m, n);
+    epilogue.check(y);
     let plan = plan(Problem { layout, m, n, k }, a.element, rec.capabilities());
     let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
     let params = Params { part_k: plan.part_k, ..Params::new([m, n, k], [a, b, y], &epilogue) };
@@ -132,15 +145,22 @@ pub(super) fn check_factors(a: Tensor, b: Tensor) {
 
 impl Epilogue {
     #[track_caller]
-    fn check(&self, m: u32, n: u32) {
+    fn check(&self, y: Tensor) {
         if let Some(bias) = self.bias {
-            assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
+            assert!(bias.cols == y.cols, "a bias of {} elements does not fit {} columns", bias.cols, y.cols);
         }
         if let Some(residual) = self.residual {
             assert!(
-                (residual.rows, residual.cols) == (m, n),
+                (residual.rows, residual.cols) == (y.rows, y.cols),
                 "the residual must have the shape of the product"
             );
+        }
+        if let Some(Activated::Gelu(_, tensor) | Activated::Slope(_, tensor)) = self.activated {
+            assert!(
+                (tensor.rows, tensor.cols, tensor.stride) == (y.rows, y.cols, y.stride),
+                "an activation must have the shape of the product"
+            );
+            assert!(self.residual.is_none() && !self.accumulate, "GELU is of a product alone");
         }
     }
 
@@ -150,11 +170,18 @@ impl Epilogue {
         bindings.push(y.bind_with_offset("y", if is_gradient { Element::F32 } else { element }));
         bindings.extend(self.bias.map(|bias| bias.bind("bias", element)));
         bindings.extend(self.residual.map(|residual| residual.bind("residual", element)));
-        kernel
+        let kernel = kernel
             .condition(Condition::Gradient, is_gradient)
             .condition(Condition::Bias, self.bias.is_some())
             .condition(Condition::Residual, self.residual.is_some())
-            .condition(Condition::Accumulate, self.accumulate)
+            .condition(Condition::Accumulate, self.accumulate);
+        let (condition, kind, binding) = match self.activated {
+            None => return kernel,
+            Some(Activated::Gelu(kind, to)) => (Condition::Gelu, kind, to.bind("activation", element)),
+            Some(Activated::Slope(kind, at)) => (Condition::GeluSlope, kind, at.bind("argument", element)),
+        };
+        bindings.push(binding);
+        kind.of(kernel.condition(condition, true))
     }
 }
 

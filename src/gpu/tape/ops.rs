@@ -5,11 +5,9 @@ use crate::element::Element;
 use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
 use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
-use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::matmul::{Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, column_sum, embedding, layer_norm, max_logit, qk_norm, rms_norm, swiglu};
+use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -36,74 +34,6 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// x (N, K) Wᵀ + bias + residual: (N, M). The gradient of the residual is that of the result, not copied.
-    pub fn linear(
-        &mut self,
-        x: Var,
-        weight: &'p Parameter,
-        bias: Option<&'p Parameter>,
-        residual: Option<Var>,
-    ) -> Var {
-        let w = weight.weight();
-        let y = self.rec.tensor("y", x.tensor.rows, w.rows, x.tensor.element);
-        let epilogue = Epilogue {
-            bias: bias.map(Parameter::weight),
-            residual: residual.map(|residual| residual.tensor),
-            accumulate: false,
-        };
-        matmul(self.rec, Layout::Nt, x.tensor, w, y, epilogue);
-        let saved_x = self.save(x);
-        let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
-        let trains = weight.trains() || bias.is_some_and(Parameter::trains);
-        self.result(y, &inputs, trains, move |tape, dy| {
-            if let Some(target) = tape.target(x) {
-                let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
-                matmul(tape.rec, Layout::Nn, dy, w, target.tensor, into);
-            }
-            if let Some(dw) = weight.gradient() {
-                let x = tape.saved(saved_x);
-                let into = Epilogue { accumulate: true, ..Default::default() };
-                matmul(tape.rec, Layout::Tn, dy, x, dw, into);
-            }
-            if let Some(db) = bias.and_then(Parameter::gradient) {
-                column_sum::column_sum(tape.rec, dy, db);
-            }
-            if let Some(residual) = residual {
-                tape.give(residual, dy); // last: others may add to dy from here on
-            }
-        })
-    }
-
-    /// [a | b] Wᵀ of a and b (N, K), concatenated, and W (M, 2 K): (N, M). K must be a multiple of 4.
-    pub fn linear_of_two(&mut self, [a, b]: [Var; 2], weight: &'p Parameter) -> Var {
-        let (w, width) = (weight.weight(), a.tensor.cols);
-        assert!(
-            b.tensor.cols == width && w.cols == 2 * width,
-            "linear_of_two needs {} columns to be twice {width}",
-            w.cols
-        );
-        let y = self.rec.tensor("y", a.tensor.rows, w.rows, a.tensor.element);
-        for (half, x) in [a, b].into_iter().enumerate() {
-            let into = Epilogue { accumulate: half > 0, ..Default::default() };
-            matmul(self.rec, Layout::Nt, x.tensor, w.columns(half as u32 * width, width), y, into);
-        }
-        let saved = [a, b].map(|x| self.save(x));
-        self.result(y, &[a, b], weight.trains(), move |tape, dy| {
-            for (half, (x, saved)) in [a, b].into_iter().zip(saved).enumerate() {
-                let columns = |tensor: Tensor| tensor.columns(half as u32 * width, width);
-                if let Some(target) = tape.target(x) {
-                    let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
-                    matmul(tape.rec, Layout::Nn, dy, columns(w), target.tensor, into);
-                }
-                if let Some(dw) = weight.gradient() {
-                    let into = Epilogue { accumulate: true, ..Default::default() };
-                    let x = tape.saved(saved);
-                    matmul(tape.rec, Layout::Tn, dy, x, columns(dw), into);
-                }
-            }
-        })
-    }
-
     /// [a | b] of a (N, K) and b (N, M): (N, K + M). K must be a multiple of 4.
     pub fn join(&mut self, [a, b]: [Var; 2]) -> Var {
         let (rows, split, cols) = (a.tensor.rows, a.tensor.cols, b.tensor.cols);
@@ -119,31 +49,6 @@ impl<'p> Tape<'_, 'p> {
                 }
             }
         })
-    }
-
-    /// Up to [`FEW_ROWS`](crate::ops::matmul::FEW_ROWS) rows of norm(x) Wᵀ + bias, and of silu(gate) · up of it where that is
-    /// `width` columns of packed gate and up, in one launch: (N, M) or (N, `width`).
-    ///
-    /// # Panics
-    /// On a tape for training: it has no backward.
-    pub fn linear_of_few_rows(
-        &mut self,
-        x: Var,
-        norm: Option<(&'p Parameter, f32)>,
-        weight: &'p Parameter,
-        bias: Option<&'p Parameter>,
-        width: Option<u32>,
-    ) -> Var {
-        assert!(!self.is_recording, "products of few rows have no backward: use Tape::forward_only");
-        let w = weight.weight();
-        let y = self.rec.tensor("y", x.tensor.rows, width.unwrap_or(w.rows), x.tensor.element);
-        let more = FewRows {
-            norm: norm.map(|(norm, epsilon)| (norm.weight(), epsilon)),
-            bias: bias.map(Parameter::weight),
-            is_gated: width.is_some(),
-        };
-        matmul_of_few_rows(self.rec, x.tensor, w, y, more);
-        self.result(y, &[x], false, |_, _| {})
     }
 
     /// x / rms(x) · w, (N, D).
@@ -317,20 +222,6 @@ impl<'p> Tape<'_, 'p> {
             let gate_up = tape.saved(saved);
             swiglu::swiglu_backward(tape.rec, gate_up, dy, gradient);
             tape.give(input, gradient);
-        })
-    }
-
-    /// x · Φ(x), (N, F).
-    pub fn gelu(&mut self, x: Var, kind: Gelu) -> Var {
-        let Tensor { rows, cols, element, .. } = x.tensor;
-        let y = self.rec.tensor("y", rows, cols, element);
-        gelu::gelu(self.rec, x.tensor, y, kind);
-        let saved = self.save(x);
-        self.result(y, &[x], false, move |tape, dy| {
-            let gradient = tape.rec.tensor("gradient", rows, cols, element);
-            let saved_x = tape.saved(saved);
-            gelu::gelu_backward(tape.rec, saved_x, dy, gradient, kind);
-            tape.give(x, gradient);
         })
     }
 }
