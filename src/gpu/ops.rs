@@ -94,7 +94,7 @@ pub(crate) fn shared_rows(
 ) -> (Kernel, [u32; 3]) {
     let capabilities = rec.capabilities();
     let lanes = match capabilities.tier {
-        Tier::Software => capabilities.software_workgroup(),
+        Tier::Software => capabilities.software_workgroup,
         Tier::Portable => 128,
     };
     let kernel = Kernel::new(file, entry, element).constant("LANES", lanes);

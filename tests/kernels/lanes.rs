@@ -13,7 +13,10 @@ fn llvmpipe_has_lanes() {
     let gpu = gpu();
     let (name, lanes) = (&gpu.report().name, gpu.capabilities().lanes);
     println!("{name}: {lanes}");
-    assert!(!name.contains("llvmpipe") || lanes > 1, "{name} was found to have no lanes");
+    let workgroup = gpu.capabilities().software_workgroup;
+    // Newer llvmpipes load from common addresses faster than they shuffle across 16.
+    let is_alone = workgroup == 16 && gpu.capabilities().gathers;
+    assert!(!name.contains("llvmpipe") || lanes == if is_alone { 1 } else { workgroup }, "{name}: {lanes}");
     assert!(gpu.report().is_software || lanes == 1, "only software adapters use lanes");
 }
 

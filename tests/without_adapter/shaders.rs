@@ -189,15 +189,17 @@ pub fn portable_variants() -> Vec<Kernel> {
 pub fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
     let others = [
-        software.with_lanes(1),
+        software.without_shuffles(),
         software.with_lanes(4),
         software.with_gathers(true),
+        software.with_lanes(16),
+        software.with_lanes(16).without_shuffles(),
         Capabilities::portable(),
     ];
     let mut seen = HashSet::new();
     variants_of(&[&[software][..], &others].concat())
         .into_iter()
-        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).0.rec.finish().dispatches))
+        .chain([4, 8, 16].into_iter().flat_map(|lanes| lane_probe(lanes, true).0.rec.finish().dispatches))
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }

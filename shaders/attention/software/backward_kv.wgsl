@@ -6,12 +6,12 @@
 //   dqkv (N, columns), its columns of keys and values   written
 //
 // An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries,
-// QUERIES at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
+// STEP at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
 // the same queries together.
 // windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
 // the last query that sees the last key of the block.
 // dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
-// shuffled (software): each lane loads one of LANES queries and shares it by shuffles (lib/lanes).
+// shuffled: the lanes load a tile of queries together and share them by shuffles (attention/software/spread).
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
@@ -21,8 +21,10 @@ import package::lib::attention::{LOG2_E, add_dot};
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::lib::element::{Packed, load4, store4};
+@if(shuffled) import package::attention::software::spread::{column_held, lane_of, register_of, row_held};
+import package::attention::software::spread::place_of;
 @if(shuffled) import package::lib::lanes::from_lane;
-import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
+import package::tile::{D4, LANES, STEP, ROWS, TILE, V4};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
@@ -68,8 +70,8 @@ fn attention_backward_kv(
         @if(alibi) { slope = alibi_slope(head, params.heads); }
         for (var tile = first; tile < end; tile += TILE) {
             load_tile(lane, sequence, head, tile);
-            for (var query = tile; query < min(tile + TILE, end); query += QUERIES) {
-                gather_from(token, sequence, head, query, query - tile);
+            for (var query = tile; query < min(tile + TILE, end); query += STEP) {
+                gather_from(token, sequence, head, query, place_of(query, tile));
             }
         }
     }
@@ -87,11 +89,11 @@ fn attention_backward_kv(
     }
 }
 
-// Adds the contribution of QUERIES queries starting at `query`; `place` is the index of the first one in its tile.
+// Adds the contribution of STEP queries starting at `query`; `place` is the index of the first one in its tile.
 fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
-    var p: array<array<f32, QUERIES>, ROWS>; // holds the scores first
+    var p: array<array<f32, STEP>, ROWS>; // holds the scores first
     for (var c = 0u; c < D4; c++) {
-        for (var i = 0u; i < QUERIES; i++) {
+        for (var i = 0u; i < STEP; i++) {
             let q = query_part(sequence, head, query + i, place + i, c);
             for (var r = 0u; r < ROWS; r++) {
                 p[r][i] = add_dot(p[r][i], q, k[r][c]);
@@ -99,9 +101,9 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         }
     }
 
-    var ds: array<array<f32, QUERIES>, ROWS>; // holds dp first
+    var ds: array<array<f32, STEP>, ROWS>; // holds dp first
     for (var c = 0u; c < V4; c++) {
-        for (var i = 0u; i < QUERIES; i++) {
+        for (var i = 0u; i < STEP; i++) {
             let dy = dout_part(sequence, head, query + i, place + i, c);
             for (var r = 0u; r < ROWS; r++) {
                 ds[r][i] = add_dot(ds[r][i], dy, v[r][c]);
@@ -109,7 +111,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         }
     }
 
-    for (var i = 0u; i < QUERIES; i++) {
+    for (var i = 0u; i < STEP; i++) {
         let statistics = statistics_of(sequence, head, query + i, place + i);
         let lse_of = statistics.x;
         let delta_of = statistics.y;
@@ -125,7 +127,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
     }
 
     for (var c = 0u; c < V4; c++) {
-        for (var i = 0u; i < QUERIES; i++) {
+        for (var i = 0u; i < STEP; i++) {
             let dy = dout_part(sequence, head, query + i, place + i, c);
             for (var r = 0u; r < ROWS; r++) {
                 dv[r][c] = fma(vec4<f32>(p[r][i]), dy, dv[r][c]);
@@ -133,7 +135,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         }
     }
     for (var c = 0u; c < D4; c++) {
-        for (var i = 0u; i < QUERIES; i++) {
+        for (var i = 0u; i < STEP; i++) {
             let q = query_part(sequence, head, query + i, place + i, c);
             for (var r = 0u; r < ROWS; r++) {
                 dk[r][c] = fma(vec4<f32>(ds[r][i]), q, dk[r][c]);
@@ -207,33 +209,34 @@ fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> 
     return read_statistics(sequence, head, query);
 }
 
-// (2) Each lane loads one query (TILE is LANES) and shares it by shuffles.
-@if(shuffled) var<private> own_query: array<vec4<f32>, D4>;
-@if(shuffled) var<private> own_dout: array<vec4<f32>, V4>;
+// (2) The lanes load the tile together and share it by shuffles.
+@if(shuffled) var<private> own_queries: array<vec4<f32>, (D4 * TILE + LANES - 1u) / LANES>;
+@if(shuffled) var<private> own_dout: array<vec4<f32>, (V4 * TILE + LANES - 1u) / LANES>;
 @if(shuffled) var<private> own_statistics: vec4<f32>;
 
 @if(shuffled)
 fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
-    for (var c = 0u; c < D4; c++) {
-        own_query[c] = load4(qkv[query_at(sequence, head, first + lane) + c]);
+    let query = first + row_held(lane);
+    for (var i = 0u; i < (D4 * TILE + LANES - 1u) / LANES; i++) {
+        own_queries[i] = load4(qkv[query_at(sequence, head, query) + min(column_held(i, lane), D4 - 1u)]);
     }
-    for (var c = 0u; c < V4; c++) {
-        own_dout[c] = load4(dout[dout_at(sequence, head, first + lane) + c]);
+    for (var i = 0u; i < (V4 * TILE + LANES - 1u) / LANES; i++) {
+        own_dout[i] = load4(dout[dout_at(sequence, head, query) + min(column_held(i, lane), V4 - 1u)]);
     }
-    own_statistics = read_statistics(sequence, head, first + lane);
+    own_statistics = read_statistics(sequence, head, query);
 }
 
 @if(shuffled)
 fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return from_lane(own_query[c], place);
+    return from_lane(own_queries[register_of(c)], lane_of(place, c));
 }
 
 @if(shuffled)
 fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return from_lane(own_dout[c], place);
+    return from_lane(own_dout[register_of(c)], lane_of(place, c));
 }
 
 @if(shuffled)
 fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> {
-    return from_lane(own_statistics, place);
+    return from_lane(own_statistics, lane_of(place, 0u));
 }

@@ -6,7 +6,7 @@
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
 // Work assignment, `windowed`, `segmented`, `alibi` and `shuffled` as in attention/software/forward.wgsl: an invocation
-// owns ROWS queries of one head and walks the keys, KEYS at a time. delta, which equals Σ p dp, is stored for
+// owns ROWS queries of one head and walks the keys, STEP at a time. delta, which equals Σ p dp, is stored for
 // backward_kv.
 // dropout: dp = mask dout · v / (1 − p_drop) with the mask of the forward pass; delta includes it already, through out.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
@@ -18,10 +18,11 @@ import package::attention::software::queries::BLOCK;
 import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
 @if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
 @if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
+import package::attention::software::spread::place_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
+import package::tile::{D4, STEP, LANES, ROWS, TILE, V4};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
@@ -65,8 +66,8 @@ fn attention_backward_q(
         load_tile(lane, keys, values, tile);
         for (var four = tile; four < min(tile + TILE, end); four += 4u) {
             @if(dropout) { draw_words(four); }
-            for (var key = four; key < min(four + 4u, end); key += KEYS) {
-                gather_from(token, keys, values, key);
+            for (var key = four; key < min(four + 4u, end); key += STEP) {
+                gather_from(token, keys, values, key, place_of(key, tile));
             }
         }
     }
@@ -103,22 +104,22 @@ fn load_query(r: u32, row: u32, head: u32) {
     lse_of[r] = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
 }
 
-// Adds the contribution of KEYS keys starting at `key`.
-fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
-    var ds: array<array<f32, KEYS>, ROWS>; // holds dp first
+// Adds the contribution of STEP keys starting at `key`; `place` is the index of the first one in its tile.
+fn gather_from(token: u32, keys: u32, values: u32, key: u32, place: u32) {
+    var ds: array<array<f32, STEP>, ROWS>; // holds dp first
     for (var c = 0u; c < V4; c++) {
-        for (var j = 0u; j < KEYS; j++) {
-            let v = value_part(values, key + j, c);
+        for (var j = 0u; j < STEP; j++) {
+            let v = value_part(values, key + j, place + j, c);
             for (var r = 0u; r < ROWS; r++) {
                 ds[r][j] = add_dot(ds[r][j], dy[r][c], v);
             }
         }
     }
 
-    var s: array<array<f32, KEYS>, ROWS>;
+    var s: array<array<f32, STEP>, ROWS>;
     for (var c = 0u; c < D4; c++) {
-        for (var j = 0u; j < KEYS; j++) {
-            let k = key_part(keys, key + j, c);
+        for (var j = 0u; j < STEP; j++) {
+            let k = key_part(keys, key + j, place + j, c);
             for (var r = 0u; r < ROWS; r++) {
                 s[r][j] = add_dot(s[r][j], q[r][c], k);
             }
@@ -126,7 +127,7 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
     }
 
     for (var r = 0u; r < ROWS; r++) {
-        for (var j = 0u; j < KEYS; j++) {
+        for (var j = 0u; j < STEP; j++) {
             @if(alibi) { s[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(r, token + r * LANES, key + j));
             @if(dropout) { ds[r][j] = select(0.0, params.factor * ds[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
@@ -135,8 +136,8 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
     }
 
     for (var c = 0u; c < D4; c++) {
-        for (var j = 0u; j < KEYS; j++) {
-            let k = key_part(keys, key + j, c);
+        for (var j = 0u; j < STEP; j++) {
+            let k = key_part(keys, key + j, place + j, c);
             for (var r = 0u; r < ROWS; r++) {
                 dq[r][c] = fma(vec4<f32>(ds[r][j]), k, dq[r][c]);
             }

@@ -4,11 +4,11 @@
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
 //   logits (N, heads) f32      with `logits`: the largest score of each query that it sees
 //
-// An invocation owns ROWS queries of one head, LANES apart, and walks the keys, KEYS at a time, with the running
+// An invocation owns ROWS queries of one head, LANES apart, and walks the keys, STEP at a time, with the running
 // maximum and sum of the online softmax; the score matrix is never stored. Each loaded key serves ROWS queries, because
 // loads dominate on the software tier. Neighbouring invocations own neighbouring queries and visit the same keys
 // together.
-// shuffled (software): each lane loads one of LANES keys and shares it by shuffles (lib/lanes).
+// shuffled: the lanes load a tile of keys together and share them by shuffles (attention/software/spread).
 // windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], the start
 // of its document. The walk begins at the tile with the first key that the first query of the block sees.
 // alibi: a score loses slope · (i − j) at query i and key j, where the slope depends on the head (lib/attention).
@@ -21,12 +21,13 @@
 import package::attention::params::{params, qkv};
 import package::attention::software::queries::BLOCK;
 import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
+import package::attention::software::spread::place_of;
 @if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
 @if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
+import package::tile::{D4, STEP, LANES, ROWS, TILE, V4};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -68,8 +69,8 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         load_tile(lane, keys, values, tile);
         for (var four = tile; four < min(tile + TILE, end); four += 4u) {
             @if(dropout) { draw_words(four); }
-            for (var key = four; key < min(four + 4u, end); key += KEYS) {
-                attend(token, keys, values, key);
+            for (var key = four; key < min(four + 4u, end); key += STEP) {
+                attend(token, keys, values, key, place_of(key, tile));
             }
         }
     }
@@ -96,44 +97,34 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
 }
 
-// One step of the online softmax, over KEYS keys starting at `key`.
-fn attend(token: u32, keys: u32, values: u32, key: u32) {
-    var p: array<array<f32, KEYS>, ROWS>;
+// STEP steps of the online softmax, over the keys from `key` on; `place` is the index of the first one in its tile.
+fn attend(token: u32, keys: u32, values: u32, key: u32, place: u32) {
+    var p: array<array<f32, STEP>, ROWS>;
     for (var c = 0u; c < D4; c++) {
-        for (var j = 0u; j < KEYS; j++) {
-            let k = key_part(keys, key + j, c);
+        for (var j = 0u; j < STEP; j++) {
+            let k = key_part(keys, key + j, place + j, c);
             for (var r = 0u; r < ROWS; r++) {
                 p[r][j] = add_dot(p[r][j], q[r][c], k);
             }
         }
     }
 
-    var decay: array<f32, ROWS>; // rescales the sums to the new maximum
-    for (var r = 0u; r < ROWS; r++) {
-        var top = highest[r];
-        for (var j = 0u; j < KEYS; j++) {
+    for (var j = 0u; j < STEP; j++) {
+        var decay: array<f32, ROWS>; // rescales the sums to the new maximum
+        for (var r = 0u; r < ROWS; r++) {
             @if(alibi) { p[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             p[r][j] = select(MASKED, p[r][j], is_seen(r, token + r * LANES, key + j));
-            top = max(top, p[r][j]);
-        }
-        decay[r] = exp2(highest[r] - top);
-        highest[r] = top;
-        total[r] *= decay[r];
-        for (var j = 0u; j < KEYS; j++) {
+            let top = max(highest[r], p[r][j]);
+            decay[r] = exp2(highest[r] - top);
+            highest[r] = top;
             p[r][j] = exp2(p[r][j] - top);
-            total[r] += p[r][j];
+            total[r] = total[r] * decay[r] + p[r][j];
             @if(dropout) { p[r][j] = select(0.0, p[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
         }
-    }
-
-    for (var c = 0u; c < V4; c++) {
-        for (var r = 0u; r < ROWS; r++) {
-            sums[r][c] *= decay[r];
-        }
-        for (var j = 0u; j < KEYS; j++) {
-            let v = value_part(values, key + j, c);
+        for (var c = 0u; c < V4; c++) {
+            let v = value_part(values, key + j, place + j, c);
             for (var r = 0u; r < ROWS; r++) {
-                sums[r][c] = fma(vec4<f32>(p[r][j]), v, sums[r][c]);
+                sums[r][c] = fma(vec4<f32>(p[r][j]), v, decay[r] * sums[r][c]);
             }
         }
     }

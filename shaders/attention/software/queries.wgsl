@@ -4,6 +4,7 @@
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::{params, qkv};
 import package::lib::element::load4;
+@if(shuffled) import package::attention::software::spread::{column_held, lane_of, register_of, row_held};
 @if(shuffled) import package::lib::lanes::from_lane;
 import package::tile::{D4, LANES, ROWS, TILE, V4};
 
@@ -55,36 +56,36 @@ fn first_seen(sequence: u32, token: u32) -> u32 {
 fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {}
 
 @if(!shuffled)
-fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+fn key_part(keys: u32, key: u32, place: u32, c: u32) -> vec4<f32> {
     return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
 }
 
 @if(!shuffled)
-fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+fn value_part(values: u32, key: u32, place: u32, c: u32) -> vec4<f32> {
     return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
 }
 
-// (2) Each lane loads one key and its value (TILE is LANES) and shares them by shuffles.
-@if(shuffled) var<private> own_key: array<vec4<f32>, D4>;
-@if(shuffled) var<private> own_value: array<vec4<f32>, V4>;
+// (2) The lanes load the tile together and share it by shuffles.
+@if(shuffled) var<private> own_keys: array<vec4<f32>, (D4 * TILE + LANES - 1u) / LANES>;
+@if(shuffled) var<private> own_values: array<vec4<f32>, (V4 * TILE + LANES - 1u) / LANES>;
 
 @if(shuffled)
 fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
-    let row = min(first + lane, params.tokens - 1u) * params.qkv_stride;
-    for (var c = 0u; c < D4; c++) {
-        own_key[c] = load4(qkv[keys + row + c]);
+    let row = min(first + row_held(lane), params.tokens - 1u) * params.qkv_stride;
+    for (var i = 0u; i < (D4 * TILE + LANES - 1u) / LANES; i++) {
+        own_keys[i] = load4(qkv[keys + row + min(column_held(i, lane), D4 - 1u)]);
     }
-    for (var c = 0u; c < V4; c++) {
-        own_value[c] = load4(qkv[values + row + c]);
+    for (var i = 0u; i < (V4 * TILE + LANES - 1u) / LANES; i++) {
+        own_values[i] = load4(qkv[values + row + min(column_held(i, lane), V4 - 1u)]);
     }
 }
 
 @if(shuffled)
-fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
-    return from_lane(own_key[c], key % TILE);
+fn key_part(keys: u32, key: u32, place: u32, c: u32) -> vec4<f32> {
+    return from_lane(own_keys[register_of(c)], lane_of(place, c));
 }
 
 @if(shuffled)
-fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
-    return from_lane(own_value[c], key % TILE);
+fn value_part(values: u32, key: u32, place: u32, c: u32) -> vec4<f32> {
+    return from_lane(own_values[register_of(c)], lane_of(place, c));
 }

@@ -67,6 +67,12 @@ impl AdapterReport {
         self.name.starts_with("llvmpipe") && version.is_some_and(|major| major >= 26)
     }
 
+    /// Whether shuffles across `lanes` are worth their cost. Newer llvmpipes shuffle across 16 lane by lane, and loads from common
+    /// addresses are cheap there.
+    pub(super) fn shuffles_fast(&self, lanes: u32) -> bool {
+        lanes < 16 || !self.gathers()
+    }
+
     /// The default tier of this adapter.
     pub fn preferred_tier(&self) -> Tier {
         if self.is_software { Tier::Software } else { Tier::Portable }
@@ -274,6 +280,9 @@ mod tests {
         assert!(!driver(llvmpipe, "llvmpipe Mesa 22.3.6 (LLVM 15.0.6)").gathers());
         assert!(!driver("AMD Radeon RX 7900 XTX (RADV NAVI31)", "radv Mesa 26.1.6").gathers());
         assert!(!driver("SwiftShader Device", "SwiftShader driver").gathers());
+        let is_fast = |version: &str, lanes| driver(llvmpipe, version).shuffles_fast(lanes);
+        assert!(is_fast("llvmpipe Mesa 26.1.6", 8) && is_fast("llvmpipe Mesa 22.3.6", 16));
+        assert!(!is_fast("llvmpipe Mesa 26.1.6", 16));
     }
 
     #[test]

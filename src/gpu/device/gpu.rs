@@ -100,6 +100,7 @@ impl Gpu {
                 tier,
                 limits,
                 units: Units::of(&report.name),
+                software_workgroup: 8,
                 lanes: 1,
                 gathers: report.gathers() && device.features().contains(wgpu::Features::SHADER_INT64),
                 native_f16: false,

@@ -22,7 +22,7 @@ crate::params! {
 }
 
 /// Subgroup sizes for which the software tier has tiles.
-const SIZES: [u32; 2] = [4, 8];
+const SIZES: [u32; 3] = [4, 8, 16];
 
 /// The subgroup size of `adapter`, if it is fixed and one of [`SIZES`]; otherwise 1.
 pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {

@@ -28,10 +28,12 @@ impl Gpu {
         // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
         // kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
-        let mut gpu = Self::open(&adapter, options, lanes > 1).await?;
-        if lanes > 1 {
+        let shares_loads = lanes > 1 && report.shuffles_fast(lanes);
+        let mut gpu = Self::open(&adapter, options, shares_loads).await?;
+        gpu.capabilities.software_workgroup = if lanes > 1 { lanes } else { 8 };
+        if shares_loads {
             match lanes_share_loads(&gpu, lanes).await {
-                Ok(true) => gpu.capabilities.lanes = lanes,
+                Ok(true) => gpu.capabilities = gpu.capabilities.with_lanes(lanes),
                 Ok(false) => tracing::warn!(
                     "{}: a workgroup of {lanes} is not one subgroup; kernels run without shuffles",
                     report.name

@@ -48,6 +48,8 @@ pub struct Capabilities {
     pub limits: Limits,
     /// Compute units, which products are divided for on [`Tier::Portable`].
     pub units: Units,
+    /// Workgroup size of the software tier: a subgroup; where that is unknown 8, a vector of 256 bits.
+    pub software_workgroup: u32,
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
@@ -68,6 +70,7 @@ impl Capabilities {
             tier: Tier::Software,
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
+            software_workgroup: 8,
             lanes: 8,
             gathers: false,
             native_f16: false,
@@ -81,16 +84,12 @@ impl Capabilities {
             tier: Tier::Portable,
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
+            software_workgroup: 8,
             lanes: 1,
             gathers: false,
             native_f16: false,
             widens_in_integers: false,
         }
-    }
-
-    /// Workgroup size of the software tier: one subgroup if shuffles are used, otherwise 8, a vector of 256 bits.
-    pub const fn software_workgroup(self) -> u32 {
-        if self.lanes > 1 { self.lanes } else { 8 }
     }
 
     /// Whether kernels that are bound by what they gather prefetch it, for all lanes of a subgroup.
@@ -103,9 +102,14 @@ impl Capabilities {
         Self { tier, ..self }
     }
 
-    /// The same adapter with shuffles across `lanes` invocations, or without shuffles (1).
+    /// The same adapter with shuffles across `lanes` invocations.
     pub const fn with_lanes(self, lanes: u32) -> Self {
-        Self { lanes, ..self }
+        Self { software_workgroup: lanes, lanes, ..self }
+    }
+
+    /// The same adapter without shuffles, and with the same workgroups.
+    pub const fn without_shuffles(self) -> Self {
+        Self { lanes: 1, ..self }
     }
 
     /// The same adapter with or without gathers.
@@ -140,7 +144,8 @@ impl std::fmt::Display for Capabilities {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {
             (Tier::Software, 2..) => write!(f, ", {} lanes", self.lanes)?,
-            (Tier::Software, _) => {}
+            (Tier::Software, _) if self.software_workgroup == 8 => {}
+            (Tier::Software, _) => write!(f, ", workgroups of {}", self.software_workgroup)?,
             (Tier::Portable, _) => write!(f, ", {} units", self.units.count)?,
         }
         f.write_str(if self.gathers { ", gathers" } else { "" })?;

@@ -230,7 +230,7 @@ impl Tile {
         match capabilities.tier {
             Tier::Software => {
                 let rows = match problem.layout {
-                    _ if lanes == 1 => 16,
+                    _ if lanes == 1 => 2 * capabilities.software_workgroup,
                     Layout::Tn => 4 * lanes,
                     // In decode m is the batch size; do not tile wider than m (up to 4 rows `vector` has).
                     _ if problem.m <= lanes => lanes,
@@ -261,7 +261,7 @@ impl Tile {
 
     /// A tile of `rows` rows on the software tier.
     pub fn software(rows: u32, capabilities: Capabilities) -> Self {
-        Self::Software { rows, lanes: capabilities.software_workgroup(), is_shuffled: capabilities.lanes > 1 }
+        Self::Software { rows, lanes: capabilities.software_workgroup, is_shuffled: capabilities.lanes > 1 }
     }
 
     /// Rows of the tile.

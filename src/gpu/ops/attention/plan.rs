@@ -59,21 +59,23 @@ pub(super) fn plan(
 
 /// The kernel in which an invocation owns whole rows, and the rows of a workgroup.
 fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
-    let (file, entry, step) = match pass {
-        Pass::Forward => ("attention/software/forward", "attention", "KEYS"),
-        Pass::BackwardQ => ("attention/software/backward_q", "attention_backward_q", "KEYS"),
-        Pass::BackwardKv => ("attention/software/backward_kv", "attention_backward_kv", "QUERIES"),
+    let (file, entry) = match pass {
+        Pass::Forward => ("attention/software/forward", "attention"),
+        Pass::BackwardQ => ("attention/software/backward_q", "attention_backward_q"),
+        Pass::BackwardKv => ("attention/software/backward_kv", "attention_backward_kv"),
     };
-    // More rows reuse each loaded key more often, but compile longer. One key at a time compiles fastest and runs as fast
-    // as two. A tile holds one key per lane.
+    // More rows reuse each loaded key more often, but compile longer.
     let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
-    let lanes = capabilities.software_workgroup();
+    let lanes = capabilities.software_workgroup;
+    // One key at a time compiles fastest and runs as fast as two; a tile holds one key per lane. Shuffles within 16 lanes need constants
+    // (`shaders/attention/software/spread.wgsl`).
+    let (tile, step) = if capabilities.lanes == 16 { (4, 4) } else { (lanes, 1) };
     let kernel = Kernel::new(file, entry, element)
         .condition(Condition::Shuffled, capabilities.lanes > 1)
         .constant("LANES", lanes)
         .constant("ROWS", rows)
-        .constant("TILE", lanes)
-        .constant(step, 1);
+        .constant("TILE", tile)
+        .constant("STEP", step);
     (kernel, rows * lanes)
 }
 

@@ -69,7 +69,7 @@ pub(super) fn plan(problem: Problem, element: Element, capabilities: Capabilitie
 
 /// The kernel for `rows` rows, and how many columns of the result a workgroup writes.
 fn kernel(rows: u32, is_gated: bool, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
-    let lanes = if capabilities.tier == Tier::Software { capabilities.software_workgroup() } else { 64 };
+    let lanes = if capabilities.tier == Tier::Software { capabilities.software_workgroup } else { 64 };
     if capabilities.prefetches() {
         let kernel = Kernel::new("matmul/gathered", "matmul", element)
             .condition(Condition::Shuffled, true)
