@@ -200,7 +200,8 @@ impl Work<'_> {
         let Self { shape, is_packed, units, .. } = *self;
         let blocks = u64::from(shape.tokens.div_ceil(4 * tile(pass, shape, is_packed).groups));
         let (count, workgroup) = (self.groups(heads) * blocks, workgroup(pass, shape, is_packed));
-        match shape.is_causal && shape.window.is_none() {
+        let is_windowed = shape.window.is_some_and(|window| window < shape.tokens);
+        match shape.is_causal && !is_windowed {
             true => units.share_of_falling(workgroup, count, blocks),
             false => units.share(workgroup, count),
         }
