@@ -131,7 +131,7 @@ fn per_row(
     let kernel = Kernel::new(file, entry, element);
     match rec.capabilities().tier {
         Tier::Software => (kernel.constant("LANES", 16), fold_grid(u64::from(rows.div_ceil(16)))),
-        Tier::Portable => {
+        Tier::Portable | Tier::Matrix => {
             (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(u64::from(rows)))
         }
     }

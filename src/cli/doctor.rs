@@ -41,7 +41,8 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 /// # Errors
 /// If there is no adapter, the device fails, or a kernel computes wrong results.
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
-    let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
+    let device_name = arguments.device_name.clone();
+    let options = GpuOptions { device_name, tries_matrices: true, ..GpuOptions::default() };
     let mut gpu = Gpu::request(&options).await.map_err(naming_the_flag)?;
     let native_f16 = gpu.try_native_f16().await;
     let widening = gpu.check_widening().await;
@@ -61,7 +62,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         HumanBytes(limits.binding_bytes),
         HumanBytes(limits.buffer_bytes)
     );
-    say!("f16        {native_f16}; {widening}");
+    say!("f16        {native_f16}; {widening}; {}", gpu.report().matrix_shapes());
     let (products, memory) = (probe_matmul_rate(&gpu).await?, probe_memory_rate(&gpu).await?);
     let share = |peak: Peak| format!(" ({:.0} % of {peak})", 100.0 * products / peak.flops());
     say!(

@@ -34,7 +34,7 @@ pub struct AdapterArguments {
     /// The adapter to use, by a part of its name
     #[arg(long, value_name = "NAME")]
     pub device_name: Option<String>,
-    /// The kernels to use: software or portable
+    /// The kernels to use: software, portable or matrix
     #[arg(long, value_name = "TIER")]
     pub tier: Option<String>,
 }

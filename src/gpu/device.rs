@@ -31,6 +31,7 @@ mod job;
 mod lanes;
 mod launch;
 mod mapping;
+mod matrices;
 mod open;
 mod options;
 mod pipelines;

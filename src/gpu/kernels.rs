@@ -13,7 +13,7 @@
 //!
 //! **Tiers.** `software` is for software adapters (llvmpipe, WARP), where barriers are slow: one invocation
 //! computes a whole register tile. `portable` is for any GPU: at most 16 KiB of workgroup memory and 256
-//! invocations. Plans depend only on [`Capabilities`], a small struct without wgpu types, so `--tier` and tests can
+//! invocations. `matrix` multiplies f16 by cooperative matrices and is `portable` in everything else. Plans depend only on [`Capabilities`], a small struct without wgpu types, so `--tier` and tests can
 //! force any tier.
 
 mod capabilities;
@@ -26,7 +26,7 @@ mod sources;
 mod units;
 mod unroll;
 
-pub use capabilities::{Capabilities, Limits, Tier};
+pub use capabilities::{Capabilities, Limits, Matrices, Tier};
 pub use compose::{Composed, compose};
 pub use condition::Condition;
 pub use interface::{Access, ParamsLayout, Variable};

@@ -76,7 +76,7 @@ pub(crate) fn per_row(
     match rec.capabilities().tier {
         // Small workgroups, so that a few hundred rows keep several cores busy.
         Tier::Software => (kernel.constant("LANES", 16), fold_grid(rows.div_ceil(16) as u64)),
-        Tier::Portable => {
+        Tier::Portable | Tier::Matrix => {
             (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(rows as u64))
         }
     }
@@ -95,7 +95,7 @@ pub(crate) fn shared_rows(
     let capabilities = rec.capabilities();
     let lanes = match capabilities.tier {
         Tier::Software => capabilities.software_workgroup,
-        Tier::Portable => 128,
+        Tier::Portable | Tier::Matrix => 128,
     };
     let kernel = Kernel::new(file, entry, element).constant("LANES", lanes);
     (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
@@ -114,7 +114,9 @@ pub(crate) fn per_block(
     let kernel = Kernel::new(file, entry, element);
     let (kernel, across) = match rec.capabilities().tier {
         Tier::Software => (kernel.constant("LANES", LANES), LANES),
-        Tier::Portable => (kernel.constant("LANES", 256).condition(Condition::SharedTile, true), 16),
+        Tier::Portable | Tier::Matrix => {
+            (kernel.constant("LANES", 256).condition(Condition::SharedTile, true), 16)
+        }
     };
     (kernel, [columns4.div_ceil(across), blocks, 1])
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
 /// trains nothing. If the configuration names a tier, no adapter is needed: `software` is written for llvmpipe, with 8 lanes,
-/// and `portable` for a GPU with bindings of 1 GiB, and those of f16 as they are with and without conversions of the
+/// `portable` for a GPU with bindings of 1 GiB, `matrix` for one with matrices of 16 x 16 in subgroups of 32, and those of f16 as they are with and without conversions of the
 /// adapter's own (`enable f16;`), and widened in integers. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
 /// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///

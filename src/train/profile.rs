@@ -230,7 +230,7 @@ impl Profiling {
             return Ok(());
         }
         let gpu = PublishedGpu::named(&profile.adapter);
-        let gpu = gpu.filter(|_| profile.capabilities.tier == Tier::Portable);
+        let gpu = gpu.filter(|_| profile.capabilities.tier != Tier::Software);
         let tables = profile.tables(trainer.recordings(), &mut Shaders::default(), gpu.as_ref(), false)?;
         tracing::info!("{tables}");
         match profile.write(&self.file) {

@@ -244,10 +244,11 @@ fn step_rules(plan: &RunPlan) -> StepRules {
     }
 }
 
-/// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the portable one.
+/// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the others.
 pub const fn assumed_capabilities(tier: Tier) -> Capabilities {
     match tier {
         Tier::Software => Capabilities::software(),
         Tier::Portable => Capabilities::portable(),
+        Tier::Matrix => Capabilities::matrix(),
     }
 }

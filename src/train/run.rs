@@ -166,12 +166,14 @@ pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu
     open_device_with(&options, plan).await
 }
 
-/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise, and how it is widened is tested.
+/// Opens a device for what `plan` stores: for f16 matrices are tried, and conversions unless the plan says otherwise, and how it is
+/// widened is tested.
 ///
 /// # Errors
 /// Those of [`Gpu::request`].
 pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gpu> {
-    let mut gpu = Gpu::request(options).await?;
+    let options = GpuOptions { tries_matrices: plan.stores_f16(), ..options.clone() };
+    let mut gpu = Gpu::request(&options).await?;
     if plan.tries_native_f16() {
         gpu.try_native_f16().await;
     }

@@ -99,7 +99,7 @@ fn micro_batches_are_counted() {
 
 /// Runs `test` on each tier with and without recomputation in the backward pass.
 fn recomputed_or_not(name: &str, test: impl Fn(&mut Case, bool, &Bits)) {
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         let bits = Bits::of_different_kernels(); // checked and unchecked ones
         for recompute in [false, true] {
             let name = format!("{name}, recomputed: {recompute}");

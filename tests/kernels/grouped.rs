@@ -80,7 +80,7 @@ fn check_with_weights(
     });
 }
 
-fn all_three(
+pub fn all_three(
     case: &mut Case,
     sizes: &[u32],
     (out, cols): (u32, u32),

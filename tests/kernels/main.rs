@@ -26,6 +26,7 @@ mod linear_cross_entropy;
 mod loss_scale;
 mod masks;
 mod matmul;
+mod matrices;
 mod max_logit;
 mod muon;
 mod norms_and_sums;

@@ -410,7 +410,7 @@ fn matmul_works_on_column_ranges() {
 }
 
 /// Random factors and their product.
-fn product(
+pub fn product(
     case: &mut Case,
     layout: Layout,
     m: u32,

@@ -19,7 +19,7 @@ use gristmill::record::Tensor;
 
 /// Records both sides on each tier; each pair of tensors is equal within twice the error allowed for sums of `terms`.
 fn agree(name: &str, terms: u32, record: impl Fn(&mut Inputs<'_>) -> Vec<[Tensor; 2]>) {
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         let gpu = baselines::gpu(Some(tier));
         for (index, [fused, composed]) in results(&gpu, &record).into_iter().enumerate() {
             let rms = (fused.iter().map(|x| f64::from(x * x)).sum::<f64>() / fused.len() as f64).sqrt();

@@ -97,12 +97,12 @@ fn errors_on_the_command_line() {
         (
             "an unknown tier",
             &["--context.tier=fast"],
-            &["--context.tier: expected software or portable, found `fast`"],
+            &["--context.tier: expected software, portable or matrix, found `fast`"],
         ),
         (
             "an unknown tier by its short flag",
             &["--tier", "fast"],
-            &["--tier: expected software or portable, found `fast`"],
+            &["--tier: expected software, portable or matrix, found `fast`"],
         ),
         (
             "an adapter that is not there",

@@ -46,7 +46,7 @@ fn text_is_streamed() {
     let home = tempfile::tempdir().expect("a folder");
     let trained = trained_model_with_tokenizer(home.path());
     let codec = trained.open().codec;
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         let count = TOKENS.to_string();
         let greedy = ["--prompt=The mill", "--tokens", &count, "--temperature=0", "--ignore-eod"];
         let mut child = start(generate(&trained.folder(), &greedy).args(["--tier", tier.name()]));
@@ -214,7 +214,11 @@ fn what_is_wrong_is_one_line() {
         (&folder, &["--temperature=-1"], "error: --temperature: expected a number of at least 0"),
         (&folder, &["--temperature", "-1"], "error: --temperature: expected a number of at least 0"),
         (&folder, &["--top-p", "0"], "error: --top-p: expected a number above 0, at most 1"),
-        (&folder, &["--tier", "warp"], "error: --tier: expected one of software, portable, found `warp`"),
+        (
+            &folder,
+            &["--tier", "warp"],
+            "error: --tier: expected one of software, portable, matrix, found `warp`",
+        ),
         (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 to 4096, found `0`"),
     ];
     for (folder, arguments, expected) in cases {

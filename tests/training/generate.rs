@@ -65,7 +65,7 @@ fn cached_tokens_are_those_of_the_reference() {
     {
         let name = trained.setup.name;
         let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
-        for tier in Tier::ALL {
+        for tier in Tier::EVERYWHERE {
             let gpu = open_gpu_of(tier);
             for (prompt, want) in prompts.iter().zip(&wanted) {
                 let got = trained.generate(&gpu, &[prompt], &GREEDY).remove(0);
@@ -80,7 +80,7 @@ fn cached_tokens_are_those_of_the_reference() {
 fn four_at_once_write_what_each_writes_alone() {
     let half = Setup::new("half", "n_kv_heads: 2, compute_dtype: bfloat16");
     for trained in shapes().into_iter().chain([half]).map(trained_model) {
-        Tier::ALL.into_iter().for_each(|tier| together_and_alone(&trained, tier));
+        Tier::EVERYWHERE.into_iter().for_each(|tier| together_and_alone(&trained, tier));
     }
 }
 
@@ -112,7 +112,7 @@ fn short_prompts_are_read_token_by_token() {
     let trained = trained_model(Setup::new("short", "").with(&["--model.model_config.seq_length=64"]));
     let prompts = ["a", "th"];
     let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         assert_eq!(trained.generate(&open_gpu_of(tier), &prompts, &GREEDY), wanted, "{}", tier.name());
     }
 }
@@ -124,7 +124,7 @@ fn short_prompts_are_read_token_by_token() {
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     for setup in [Setup::new("talk", ""), dense("talk, latent", RANKS)] {
         let trained = trained_model(setup.with(&["--model.model_config.seq_length=128"]));
-        for tier in Tier::ALL {
+        for tier in Tier::EVERYWHERE {
             let gpu = open_gpu_of(tier);
             let mut kept = trained.load(&gpu, 2);
             let mut prompts = trained.encode(&["the mill", "water "]);

@@ -2,6 +2,8 @@
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;
+use gristmill::device::list_adapters;
+use gristmill::train::recordings::Recordings;
 
 /// Steps of mixtures: sooner or later two scores are so close that a rounding decides which expert a token visits.
 const OF_EXPERTS: u64 = 3;
@@ -57,4 +59,28 @@ fn every_option_of_a_mixture_follows_in_16_bits() {
                    shared_expert_num: 1, use_shared_expert_gating: True, aux_loss_types: [expert], aux_loss_factors: [0.1]";
     let model = "mtp_depth: 1, mtp_loss_factor: 0.3";
     follow(OF_EXPERTS, || Setup::experts("mixture", routing, model).with(&["--context.tier=portable"]));
+}
+
+/// Products by cooperative matrices, on an adapter that has some.
+#[test]
+fn the_matrix_tier_follows_in_float16() {
+    let adapters = pollster::block_on(list_adapters());
+    if !adapters[0].matrices.iter().any(|shape| [[8; 3], [16; 3]].contains(shape)) {
+        return println!("not run: {} has {}", adapters[0].name, adapters[0].matrix_shapes());
+    }
+    let dense = Setup::new("matrix", "n_kv_heads: 2, use_qk_norm: True, qkv_has_bias: True");
+    let experts = Setup::experts("experts", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", "");
+    for (setup, steps) in [(dense, 6), (experts, OF_EXPERTS)] {
+        let setup = setup.with(&[
+            "--context.tier=matrix",
+            "--model.model_config.compute_dtype=float16",
+            "--runner_wrapper.scale_sense=1024",
+        ]);
+        let capabilities = setup.gpu().capabilities();
+        let recordings = Recordings::new(&setup.plan(), capabilities, 1).expect("recordings");
+        let dispatches = recordings.all().into_iter().flat_map(|recording| &recording.dispatches);
+        let by_matrices = dispatches.filter(|dispatch| dispatch.kernel.file == "matmul/matrix").count();
+        assert!(by_matrices > 20, "{by_matrices} launches on {capabilities}");
+        follows_the_reference(&setup, steps);
+    }
 }

@@ -28,7 +28,7 @@ fn record(plan: &RunPlan, capabilities: Capabilities) -> Result<Recordings, Erro
 
 #[test]
 fn the_pool_grows_no_faster_than_the_window() {
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         let pool = [512, 1024, 2048].map(|window| {
             let recordings = record(&plan_with_window(window), assumed_capabilities(tier));
             MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
@@ -47,7 +47,7 @@ fn the_pool_grows_no_faster_than_the_window() {
 /// Statistics of norms and attention stay f32, and so do the logits of a chunk.
 #[test]
 fn activations_in_16_bits_take_little_more_than_half() {
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         let [whole, half] = ["float32", "float16"].map(|compute| {
             let compute = format!("--model.model_config.compute_dtype={compute}");
             let deep =

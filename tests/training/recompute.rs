@@ -274,7 +274,7 @@ fn pool(setup: &Setup, tier: Tier) -> u64 {
 /// 12 layers at T = 1024 keep at least 70 % less.
 #[test]
 fn the_activation_peak_falls() {
-    for tier in Tier::ALL {
+    for tier in Tier::EVERYWHERE {
         for setup in [|| Setup::new("llama", ""), || Setup::gpt2("gpt2", "")] {
             let pool = |recompute: &[&str]| pool(&setup().with(&TWELVE_LAYERS).with(recompute), tier);
             let (none, half, all) = (

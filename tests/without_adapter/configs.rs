@@ -21,7 +21,7 @@ fn every_configuration_records() {
         }
         let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
         let plan = config.plan;
-        for tier in Tier::ALL {
+        for tier in Tier::EVERYWHERE {
             let recordings =
                 Recordings::new(&plan, assumed_capabilities(tier), 100).unwrap_or_else(|e| panic!("{e}"));
             let pool = MemoryPlan::new(&recordings.all());

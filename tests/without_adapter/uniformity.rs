@@ -269,6 +269,7 @@ impl<'m> Walk<'m> {
                 self.summary.result |= flow | self.all(*value);
             }
             Statement::ControlBarrier(_) => self.barrier(flow, span),
+            Statement::CooperativeStore { .. } => self.barrier(flow, span), // all invocations of a subgroup take part
             Statement::WorkGroupUniformLoad { pointer, result } => {
                 self.barrier(flow | self.indices(*pointer), span);
                 self.computed.insert(*result, Taint::NONE);

@@ -1,9 +1,9 @@
 //! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12, for which loops over arrays of an invocation
-//! are unrolled: a shader that one of them refuses would fail only on machines that no test reaches.
+//! are unrolled: a shader that one of them refuses would fail only on machines that no test reaches. DX12 has no cooperative matrices.
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
-use crate::shaders::{portable_variants, variants};
+use crate::shaders::{is_by_matrices, portable_variants, variants};
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
@@ -24,6 +24,9 @@ fn every_variant_is_written_for_every_api() {
         unroll(&mut composed.module);
         let shader = Shader::new(kernel, &composed);
         shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
+        if is_by_matrices(kernel) {
+            continue;
+        }
         shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}"));
     }
 }
@@ -107,20 +110,24 @@ struct Shader<'a> {
     has_subgroups: bool,
     /// Whether it needs 64-bit integers, which only products on software adapters do.
     has_u64: bool,
-    /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own do.
+    /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own, or by matrices, do.
     has_f16: bool,
+    has_matrices: bool,
 }
 
 impl<'a> Shader<'a> {
     /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may need.
     fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
         let has = |wanted| kernel.conditions().any(|condition| condition == wanted);
-        let [has_subgroups, has_u64, has_f16] =
-            [Condition::Shuffled, Condition::Wide, Condition::NativeF16].map(has);
+        let has_matrices = is_by_matrices(kernel);
+        let has_subgroups = has(Condition::Shuffled) || has_matrices;
+        let has_f16 = has(Condition::NativeF16) || has_matrices;
+        let has_u64 = has(Condition::Wide);
         let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32; // unpack2x16float
         capabilities.set(Capabilities::SUBGROUP, has_subgroups);
         capabilities.set(Capabilities::SHADER_INT64, has_u64);
         capabilities.set(Capabilities::SHADER_FLOAT16, has_f16);
+        capabilities.set(Capabilities::COOPERATIVE_MATRIX, has_matrices);
         let mut validator = Validator::new(ValidationFlags::all(), capabilities);
         let info = validator.validate(&composed.module);
         let info = info.unwrap_or_else(|e| panic!("{kernel}: {}", e.emit_to_string(&composed.wgsl)));
@@ -128,14 +135,14 @@ impl<'a> Shader<'a> {
         let compact = process_overrides(&composed.module, &info, entry, &PipelineConstants::default());
         let (module, info) = compact.unwrap_or_else(|e| panic!("{kernel}: {e}"));
         let (module, info) = (module.into_owned(), info.into_owned());
-        Self { entry: kernel.entry, composed, module, info, has_subgroups, has_u64, has_f16 }
+        Self { entry: kernel.entry, composed, module, info, has_subgroups, has_u64, has_f16, has_matrices }
     }
 
     fn has_features(&self) -> bool {
         self.has_subgroups || self.has_u64 || self.has_f16
     }
 
-    /// The oldest SPIR-V that wgpu writes, or the oldest with the features it needs.
+    /// The oldest SPIR-V that wgpu writes, or that of the features it needs.
     fn spirv(&self) -> Result<(), spv::Error> {
         let target = |variable: &Variable| {
             let target =
@@ -143,7 +150,11 @@ impl<'a> Shader<'a> {
             (resource(variable.index), target)
         };
         let options = spv::Options {
-            lang_version: if self.has_features() { (1, 3) } else { (1, 0) },
+            lang_version: match (self.has_matrices, self.has_features()) {
+                (true, _) => (1, 6),
+                (false, true) => (1, 3),
+                (false, false) => (1, 0),
+            },
             fake_missing_bindings: false,
             binding_map: self.composed.variables.iter().map(target).collect(),
             capabilities: (!self.has_features()).then(|| [spv::Capability::Shader].into_iter().collect()),
@@ -167,7 +178,7 @@ impl<'a> Shader<'a> {
         let sizes_buffer = Some(resources.len() as msl::Slot);
         let entry = msl::EntryPointResources { resources, immediates_buffer: None, sizes_buffer };
         let options = msl::Options {
-            lang_version: (2, 1),
+            lang_version: if self.has_matrices { (2, 3) } else { (2, 1) },
             per_entry_point_map: BTreeMap::from([(self.entry.to_string(), entry)]),
             fake_missing_bindings: false,
             bounds_check_policies: CHECKED,

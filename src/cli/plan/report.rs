@@ -206,7 +206,7 @@ impl<'a> Report<'a> {
         let kind = match (adapter.tier, misfit) {
             (_, Some(_)) => "more than a run may have",
             (Tier::Software, None) => "as llvmpipe allows",
-            (Tier::Portable, None) => "as most GPUs allow",
+            (Tier::Portable | Tier::Matrix, None) => "as most GPUs allow",
         };
         let largest = &forecast.largest_binding;
         let mut lines = vec![
@@ -214,7 +214,7 @@ impl<'a> Report<'a> {
             format!("         planned for tensors of at most {limit} MiB, {kind}"),
             format!("         the largest binding takes {}: {}", HumanBytes(largest.bytes), largest.label),
         ];
-        lines.extend((adapter.tier == Tier::Portable).then(|| self.units()));
+        lines.extend((adapter.tier != Tier::Software).then(|| self.units()));
         lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
         lines
     }

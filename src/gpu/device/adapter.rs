@@ -31,11 +31,15 @@ pub struct AdapterReport {
     /// Whether its memory is that of the machine, as that of integrated GPUs and software adapters. A driver then gives its heap
     /// the size of a share, which it may exceed.
     pub shares_memory: bool,
+    /// Cooperative matrices of f16 with sums in f32 that it lists: rows, columns and steps of a product. Intel's GPUs list shapes of
+    /// unlike sides, which WGSL cannot write.
+    pub matrices: Vec<[u32; 3]>,
 }
 
 impl AdapterReport {
     pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
-        Self::new(adapter.get_info(), &adapter.limits(), memory_bytes(adapter))
+        let report = Self::new(adapter.get_info(), &adapter.limits(), memory_bytes(adapter));
+        Self { matrices: matrices(adapter), ..report }
     }
 
     /// The adapter of a device, with the limits that the device was opened with.
@@ -56,6 +60,25 @@ impl AdapterReport {
             binding_bytes: limits.max_storage_buffer_binding_size,
             buffer_bytes: limits.max_buffer_size,
             memory_bytes,
+            matrices: Vec::new(),
+        }
+    }
+
+    /// Side of the largest matrices that WGSL can write, if the adapter lists any.
+    pub(super) fn matrix_side(&self) -> Option<u32> {
+        [16, 8].into_iter().find(|side| self.matrices.contains(&[*side; 3]))
+    }
+
+    /// The matrices that it lists, as a part of a sentence.
+    pub fn matrix_shapes(&self) -> String {
+        let names: Vec<String> = self.matrices.iter().map(|[m, n, k]| format!("{m}x{n}x{k}")).collect();
+        match (names.is_empty(), self.matrix_side()) {
+            (true, _) => "no cooperative matrices of f16 with sums in f32".into(),
+            (false, Some(_)) => format!("matrices of {}", names.join(", ")),
+            (false, None) => format!(
+                "matrices of {}, of which WGSL can write none: only 8x8x8 and 16x16x16",
+                names.join(", ")
+            ),
         }
     }
 
@@ -73,7 +96,7 @@ impl AdapterReport {
         lanes < 16 || !self.gathers()
     }
 
-    /// The default tier of this adapter.
+    /// The default tier of this adapter, where no matrices are tried.
     pub fn preferred_tier(&self) -> Tier {
         if self.is_software { Tier::Software } else { Tier::Portable }
     }
@@ -91,6 +114,14 @@ impl std::fmt::Display for AdapterReport {
             self.binding_bytes >> 20
         )
     }
+}
+
+/// Cooperative matrices of f16 with sums in f32 that `adapter` lists.
+fn matrices(adapter: &wgpu::Adapter) -> Vec<[u32; 3]> {
+    use wgpu::CooperativeScalarType as Type;
+    let all = adapter.cooperative_matrix_properties().into_iter();
+    let of_f16 = all.filter(|shape| shape.ab_type == Type::F16 && shape.cr_type == Type::F32);
+    of_f16.map(|shape| [shape.m_size, shape.n_size, shape.k_size]).collect()
 }
 
 /// Fails if a limit of a device is below what the kernels use. WebGPU's default limits are enough.
@@ -262,9 +293,8 @@ mod tests {
         assert_eq!(of_ranks("ggs", 2), [2, 2, 2, 2]);
     }
 
-    #[test]
-    fn newer_llvmpipes_gather() {
-        let driver = |name: &str, driver: &str| AdapterReport {
+    fn driver(name: &str, driver: &str) -> AdapterReport {
+        AdapterReport {
             name: name.into(),
             backend: "Vulkan".into(),
             driver: driver.into(),
@@ -273,7 +303,25 @@ mod tests {
             buffer_bytes: 0,
             memory_bytes: None,
             shares_memory: true,
+            matrices: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn shapes_that_wgsl_can_write_are_used() {
+        let listing = |matrices: &[[u32; 3]]| {
+            let report = AdapterReport { matrices: matrices.to_vec(), ..driver("GPU", "driver") };
+            (report.matrix_side(), report.matrix_shapes())
         };
+        assert_eq!(listing(&[]), (None, "no cooperative matrices of f16 with sums in f32".into()));
+        assert_eq!(listing(&[[8; 3]]), (Some(8), "matrices of 8x8x8".into()));
+        assert_eq!(listing(&[[8; 3], [16; 3]]), (Some(16), "matrices of 8x8x8, 16x16x16".into()));
+        let of_intel = "matrices of 8x16x16, of which WGSL can write none: only 8x8x8 and 16x16x16";
+        assert_eq!(listing(&[[8, 16, 16]]), (None, of_intel.into()));
+    }
+
+    #[test]
+    fn newer_llvmpipes_gather() {
         let llvmpipe = "llvmpipe (LLVM 19.1.7, 256 bits)";
         assert!(driver(llvmpipe, "llvmpipe Mesa 26.1.6-1~bpo13+1 (LLVM 19.1.7)").gathers());
         assert!(!driver(llvmpipe, "llvmpipe Mesa 25.0.7-2+deb13u1 (LLVM 19.1.7)").gathers());

@@ -7,7 +7,7 @@ use super::pipelines::{PipelineCaching, Pipelines};
 use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Pace, Submissions};
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits, Units};
+use crate::kernels::{Capabilities, Limits, Tier, Units};
 use std::time::Duration;
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
@@ -47,7 +47,7 @@ impl Gpu {
     /// `device_name`, `device_id` and `local_rank` of `options` are not used.
     ///
     /// # Errors
-    /// A limit of the device that is below what the kernels use.
+    /// A limit of the device that is below what the kernels use; [`Tier::Matrix`].
     ///
     /// # Examples
     ///
@@ -71,6 +71,12 @@ impl Gpu {
     pub fn from_device(device: &wgpu::Device, queue: &wgpu::Queue, options: &GpuOptions) -> Result<Self> {
         let report = AdapterReport::of_device(device);
         adapter::check_limits(&report.name, &device.limits())?;
+        if options.tier == Some(Tier::Matrix) {
+            return Err(Error::NoAdapter(format!(
+                "{}: tier matrix needs a device that Gpu::request opens, which tests the matrices",
+                report.name
+            )));
+        }
         let pipelines = Pipelines::new(device, options, PipelineCaching::Off);
         Ok(Self::of(device.clone(), queue.clone(), report, pipelines, options))
     }
@@ -100,6 +106,7 @@ impl Gpu {
                 tier,
                 limits,
                 units: Units::of(&report.name),
+                matrices: None,
                 software_workgroup: 8,
                 lanes: 1,
                 gathers: report.gathers() && device.features().contains(wgpu::Features::SHADER_INT64),

@@ -1,23 +1,26 @@
-//! Opens an adapter: the features and limits of its device, and whether its lanes share loads.
+//! Opens an adapter: the features and limits of its device, and whether its matrices are right or its lanes share loads.
 
 use super::adapter::{self, AdapterReport, check_limits};
 use super::fault::remember_faults;
 use super::gpu::Gpu;
 use super::lanes::{lanes_share_loads, subgroup_size};
+use super::matrices;
 use super::options::GpuOptions;
 use super::pipelines::{PipelineCaching, Pipelines};
 use super::vulkan::open_without_robustness;
 use crate::error::{Error, Result};
+use crate::kernels::Tier;
 
 /// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
 /// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
 const BLOCK: u64 = 8 << 20;
 
 impl Gpu {
-    /// Opens an adapter with its full limits, and probes whether its lanes can share loads.
+    /// Opens an adapter with its full limits; tests its matrices where they are asked for, and otherwise whether its lanes can share
+    /// loads.
     ///
     /// # Errors
-    /// No adapter, none of that name or number, or one that cannot be opened.
+    /// No adapter, none of that name or number, one that cannot be opened, or not on the tier of `options`.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
         let instance = adapter::instance(options.validation);
         let adapter = adapter::choose(&instance, options).await?;
@@ -25,11 +28,15 @@ impl Gpu {
         if let Some(notice) = adapter::fxc_notice(&report).await {
             tracing::warn!("{notice}");
         }
-        // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
+        if let Some(gpu) = Self::with_matrices(&adapter, options).await? {
+            return Ok(gpu);
+        }
+        // Of the other tiers only software uses subgroups, and requesting the feature changes how GPU drivers compile every
         // kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
         let shares_loads = lanes > 1 && report.shuffles_fast(lanes);
-        let mut gpu = Self::open(&adapter, options, shares_loads).await?;
+        let of_lanes = if shares_loads { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
+        let mut gpu = Self::open(&adapter, options, of_lanes).await?;
         gpu.capabilities.software_workgroup = if lanes > 1 { lanes } else { 8 };
         if shares_loads {
             match lanes_share_loads(&gpu, lanes).await {
@@ -43,15 +50,53 @@ impl Gpu {
                         "{}: the subgroup probe failed ({error}); kernels run without shuffles",
                         report.name
                     );
-                    gpu = Self::open(&adapter, options, false).await?;
+                    gpu = Self::open(&adapter, options, wgpu::Features::empty()).await?;
                 }
             }
         }
         Ok(gpu)
     }
 
-    async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
-        let (device, queue) = open(adapter, options, with_subgroups).await?;
+    /// The adapter opened for [`Tier::Matrix`], where that is asked for and passes a test.
+    ///
+    /// # Errors
+    /// One that is forced and does not.
+    async fn with_matrices(adapter: &wgpu::Adapter, options: &GpuOptions) -> Result<Option<Self>> {
+        let report = AdapterReport::of(adapter);
+        let is_forced = options.tier == Some(Tier::Matrix);
+        if !is_forced && (options.tier.is_some() || report.is_software || !options.tries_matrices) {
+            return Ok(None);
+        }
+        let refused = |why: String| match is_forced {
+            true => Err(Error::NoAdapter(format!(
+                "{} cannot run tier matrix: {why}; leave out context.tier, or choose another adapter",
+                report.name
+            ))),
+            false => Ok(None),
+        };
+        let found = match matrices::usable(adapter, &report) {
+            Ok(found) if !is_forced && !found.are_preferred() => return Ok(None),
+            Ok(found) => found,
+            Err(why) => return refused(why),
+        };
+        let fault = match Self::open(adapter, options, matrices::FEATURES).await {
+            Ok(mut gpu) => match matrices::first_fault(&gpu, found).await {
+                None => {
+                    gpu.capabilities = gpu.capabilities.with_matrices(found);
+                    return Ok(Some(gpu));
+                }
+                Some(fault) => fault,
+            },
+            Err(error) => error.to_string(),
+        };
+        if !is_forced {
+            tracing::warn!("{}: its matrices are not used: {fault}", report.name);
+        }
+        refused(format!("its matrices are not used: {fault}"))
+    }
+
+    async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, features: wgpu::Features) -> Result<Self> {
+        let (device, queue) = open(adapter, options, features).await?;
         let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
         let gpu = Self::of(device, queue, AdapterReport::of(adapter), pipelines, options);
         remember_faults(&gpu.device, &gpu.fault);
@@ -66,19 +111,25 @@ impl Gpu {
 async fn open(
     adapter: &wgpu::Adapter,
     options: &GpuOptions,
-    with_subgroups: bool,
+    needed: wgpu::Features,
 ) -> Result<(wgpu::Device, wgpu::Queue)> {
     let name = adapter.get_info().name;
     check_limits(&name, &adapter.limits())?;
     let mut wanted =
         wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
-    wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
     wanted.set(wgpu::Features::SHADER_INT64, adapter.get_info().device_type == wgpu::DeviceType::Cpu); // see Capabilities::gathers
-    let features = adapter.features() & wanted;
+    let features = adapter.features() & (wanted | needed);
+    let is_experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    let experimental_features = match is_experimental {
+        // SAFETY: what may go wrong in an experimental feature is a wrong result or a lost device; the matrices are tested first.
+        true => unsafe { wgpu::ExperimentalFeatures::enabled() },
+        false => wgpu::ExperimentalFeatures::disabled(),
+    };
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("gristmill"),
         required_features: features,
         required_limits: adapter.limits(),
+        experimental_features,
         memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
         ..wgpu::DeviceDescriptor::default()
     };
@@ -88,7 +139,7 @@ async fn open(
         return Ok(opened);
     }
     let mut opened = adapter.request_device(&descriptor).await;
-    if opened.is_err() && features.contains(wgpu::Features::SHADER_F16) {
+    if opened.is_err() && (features - needed).contains(wgpu::Features::SHADER_F16) {
         // Runs need it for speed alone.
         let required_features = features - wgpu::Features::SHADER_F16;
         opened = adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..descriptor }).await;

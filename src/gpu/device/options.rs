@@ -18,8 +18,12 @@ pub struct GpuOptions {
     pub device_id: Option<usize>,
     /// Which of the ranks on this machine the device is for: each takes the next adapter of the same kind, in turns.
     pub local_rank: usize,
-    /// Overrides the adapter's preferred tier.
+    /// Overrides the adapter's preferred tier. [`Tier::Matrix`] is refused where the adapter has no matrices for it, or they fail a
+    /// test.
     pub tier: Option<Tier>,
+    /// Whether a GPU is opened for [`Tier::Matrix`], if no tier is named and it has matrices of 16 x 16 that pass a test. For programs
+    /// that multiply f16: drivers may compile all kernels otherwise on such a device.
+    pub tries_matrices: bool,
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
     /// shapes keep every index in bounds.
     pub checked_shaders: bool,

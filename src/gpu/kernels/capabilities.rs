@@ -1,6 +1,7 @@
 //! The properties of an adapter that decide which kernel variants run on it, and on what grids.
 
 use super::units::Units;
+use crate::element::Element;
 
 /// A family of kernels written for one class of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -10,17 +11,23 @@ pub enum Tier {
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
+    /// GPUs with cooperative matrices: products of f16 are computed by them, in up to 32 KiB of workgroup memory, and everything else as
+    /// on [`Tier::Portable`].
+    Matrix,
 }
 
 impl Tier {
     /// Every implemented tier.
-    pub const ALL: [Self; 2] = [Self::Software, Self::Portable];
+    pub const ALL: [Self; 3] = [Self::Software, Self::Portable, Self::Matrix];
+    /// Those that run on every adapter.
+    pub const EVERYWHERE: [Self; 2] = [Self::Software, Self::Portable];
 
     /// The name in `--tier`, logs and benches.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Software => "software",
             Self::Portable => "portable",
+            Self::Matrix => "matrix",
         }
     }
 
@@ -39,6 +46,26 @@ pub struct Limits {
     pub buffer_bytes: u64,
 }
 
+/// Cooperative matrices of an adapter, square and of f16 with sums in f32. Each belongs to a subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct Matrices {
+    /// Rows and columns: 8 or 16.
+    pub side: u32,
+    /// Invocations of a subgroup. Kernels are right with any number, and fastest with this one.
+    pub subgroup: u32,
+}
+
+impl Matrices {
+    /// Those of most GPUs, where no adapter is opened.
+    pub const ASSUMED: Self = Self { side: 16, subgroup: 32 };
+
+    /// Whether a GPU gets [`Tier::Matrix`] without being told to. Matrices of 8 x 8 are computed by the same lanes (Apple), and by
+    /// the model of `benches/roofline` their products take as long as those of the portable tier.
+    pub const fn are_preferred(self) -> bool {
+        self.side == 16
+    }
+}
+
 /// What kernel planning may rely on. Tests modify it to force a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Capabilities {
@@ -46,8 +73,10 @@ pub struct Capabilities {
     pub tier: Tier,
     /// Size limits.
     pub limits: Limits,
-    /// Compute units, which products are divided for on [`Tier::Portable`].
+    /// Compute units, which products are divided for on the tiers of GPUs.
     pub units: Units,
+    /// The cooperative matrices of [`Tier::Matrix`], where the device was opened with some and they passed a test.
+    pub matrices: Option<Matrices>,
     /// Workgroup size of the software tier: a subgroup; where that is unknown 8, a vector of 256 bits.
     pub software_workgroup: u32,
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
@@ -70,6 +99,7 @@ impl Capabilities {
             tier: Tier::Software,
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
+            matrices: None,
             software_workgroup: 8,
             lanes: 8,
             gathers: false,
@@ -84,6 +114,7 @@ impl Capabilities {
             tier: Tier::Portable,
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             units: Units::ASSUMED,
+            matrices: None,
             software_workgroup: 8,
             lanes: 1,
             gathers: false,
@@ -97,9 +128,27 @@ impl Capabilities {
         matches!(self.tier, Tier::Software) && self.gathers && self.lanes > 1
     }
 
+    /// The GPU of [`portable`](Self::portable) with matrices, for recordings of [`Tier::Matrix`] where no adapter is opened.
+    pub const fn matrix() -> Self {
+        Self::portable().with_matrices(Matrices::ASSUMED)
+    }
+
     /// The same adapter with another tier forced.
     pub const fn with_tier(self, tier: Tier) -> Self {
         Self { tier, ..self }
+    }
+
+    /// The same adapter on [`Tier::Matrix`], with these matrices.
+    pub const fn with_matrices(self, matrices: Matrices) -> Self {
+        Self { tier: Tier::Matrix, matrices: Some(matrices), ..self }
+    }
+
+    /// The same adapter for products of these elements: on [`Tier::Portable`] where matrices have no kernel for them.
+    pub fn for_factors(self, factors: [Element; 2]) -> Self {
+        match self.tier {
+            Tier::Matrix if factors != [Element::F16; 2] => self.with_tier(Tier::Portable),
+            _ => self,
+        }
     }
 
     /// The same adapter with shuffles across `lanes` invocations.
@@ -139,14 +188,18 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides what runs: `tier software, 8 lanes, gathers, native f16, f16 widened in integers`, `tier portable, 96 units`.
+    /// What decides what runs: `tier software, 8 lanes, gathers, native f16, f16 widened in integers`, `tier portable, 96 units`,
+    /// `tier matrix, 96 units, matrices of 16 in subgroups of 32`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {
             (Tier::Software, 2..) => write!(f, ", {} lanes", self.lanes)?,
             (Tier::Software, _) if self.software_workgroup == 8 => {}
             (Tier::Software, _) => write!(f, ", workgroups of {}", self.software_workgroup)?,
-            (Tier::Portable, _) => write!(f, ", {} units", self.units.count)?,
+            (Tier::Portable | Tier::Matrix, _) => write!(f, ", {} units", self.units.count)?,
+        }
+        if let Some(Matrices { side, subgroup }) = self.matrices.filter(|_| self.tier == Tier::Matrix) {
+            write!(f, ", matrices of {side} in subgroups of {subgroup}")?;
         }
         f.write_str(if self.gathers { ", gathers" } else { "" })?;
         f.write_str(if self.native_f16 { ", native f16" } else { "" })?;

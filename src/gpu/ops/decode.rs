@@ -76,7 +76,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
     let params = params(tensors, shape);
     let value_dim4 = shape.layout.value_dim / 4;
-    let is_portable = rec.capabilities().tier == Tier::Portable;
+    let is_portable = rec.capabilities().tier != Tier::Software;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
     let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
     let kernel = kernel

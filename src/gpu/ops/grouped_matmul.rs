@@ -90,7 +90,8 @@ pub fn grouped_matmul_backward_weight(
     );
     assert!(dy.rows == work.rows && x.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(dy.element == x.element, "both factors must have one element type");
-    let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities());
+    let capabilities = rec.capabilities().for_factors([dy.element, x.element]);
+    let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, capabilities);
     let kernel = grouped(tile, Layout::Tn, dy.element)
         .condition(Condition::Gradient, dy.element != Element::F32)
         .condition(Condition::Accumulate, true);
@@ -155,11 +156,12 @@ fn launch_rows(
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
     let tile = work.tile_of(layout, y.cols, a.cols, rec.capabilities());
-    let kernel = grouped(tile, layout, a.element).condition(Condition::Accumulate, accumulate);
     let (arguments, bound) = work.grid(y.cols, tile);
     for part in &stack.parts {
         check_factors(a, part.tensor);
-        let kernel = kernel.clone().with_weights(part.tensor.element);
+        let tile = tile.by_matrices(rec.capabilities().for_factors([a.element, part.tensor.element]));
+        let kernel = grouped(tile, layout, a.element).condition(Condition::Accumulate, accumulate);
+        let kernel = kernel.with_weights(part.tensor.element);
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
         bindings.push(work.tiles.bind("tiles", Element::U32));
         rec.dispatch_indirect(kernel, &bindings, &params, arguments, bound);

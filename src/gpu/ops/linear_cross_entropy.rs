@@ -163,7 +163,7 @@ impl ChunkSize {
             Tier::Software => Self { bytes: limit.min(16 << 20), tile_rows: 64 },
             // Each chunk reads and writes the head's gradient. With 1,280 rows, which these are with GPT-2's vocabulary, the
             // products take longer than that traffic.
-            Tier::Portable => Self { bytes: (limit / 4).min(256 << 20), tile_rows: 128 },
+            Tier::Portable | Tier::Matrix => Self { bytes: (limit / 4).min(256 << 20), tile_rows: 128 },
         }
     }
 }

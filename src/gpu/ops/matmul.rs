@@ -1,5 +1,6 @@
 //! The three matrix products of a linear layer.
 
+mod matrix;
 mod parts;
 mod vector;
 
@@ -7,8 +8,9 @@ pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
 use super::gelu::Gelu;
 use crate::element::Element;
-use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
+use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
+use matrix::MatrixTile;
 use parts::{Division, divide};
 
 /// How the operands are stored.
@@ -123,7 +125,8 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     );
     check_factors(a, b);
     epilogue.check(y);
-    let plan = plan(Problem { layout, m, n, k }, a.element, rec.capabilities());
+    let capabilities = rec.capabilities().for_factors([a.element, b.element]);
+    let plan = plan(Problem { layout, m, n, k }, a.element, capabilities);
     let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
     let params = Params { part_k: plan.part_k, ..Params::new([m, n, k], [a, b, y], &epilogue) };
     if plan.part_k < k {
@@ -185,14 +188,15 @@ impl Epilogue {
     }
 }
 
-/// Chooses kernel, tile and parts.
+/// Chooses kernel, tile and parts, for two factors of `element`.
 pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
+    let capabilities = capabilities.for_factors([element; 2]);
     if let Some(plan) = vector::plan(problem, element, capabilities) {
         return plan;
     }
     let (tile, part_k) = match capabilities.tier {
         Tier::Software => (Tile::of(problem, 1, capabilities), problem.k),
-        Tier::Portable => {
+        Tier::Portable | Tier::Matrix => {
             let Division { tile, part_k, .. } = divide(problem, capabilities);
             (tile, part_k)
         }
@@ -220,6 +224,8 @@ pub(crate) enum Tile {
         rows4: u32,
         /// Groups of 4 columns of it: 1 or 2.
         columns4: u32,
+        /// What it is computed by, instead of multiply-adds of each invocation.
+        matrices: Option<Matrices>,
     },
 }
 
@@ -238,7 +244,7 @@ impl Tile {
                 };
                 Self::software(rows, capabilities)
             }
-            Tier::Portable => parts::tile(problem, count, None, capabilities),
+            Tier::Portable | Tier::Matrix => parts::tile(problem, count, None, capabilities),
         }
     }
 
@@ -251,13 +257,27 @@ impl Tile {
     }
 
     /// 64 x 64.
-    pub const SMALL: Self = Self::Portable { rows4: 1, columns4: 1 };
+    pub const SMALL: Self = Self::portable(1, 1);
     /// 64 x 128.
-    pub const FLAT: Self = Self::Portable { rows4: 1, columns4: 2 };
+    pub const FLAT: Self = Self::portable(1, 2);
     /// 128 x 64.
-    pub const TALL: Self = Self::Portable { rows4: 2, columns4: 1 };
+    pub const TALL: Self = Self::portable(2, 1);
     /// 128 x 128.
-    pub const LARGE: Self = Self::Portable { rows4: 2, columns4: 2 };
+    pub const LARGE: Self = Self::portable(2, 2);
+
+    const fn portable(rows4: u32, columns4: u32) -> Self {
+        Self::Portable { rows4, columns4, matrices: None }
+    }
+
+    /// The same tile by matrices, where `capabilities` have some for what is multiplied.
+    pub fn by_matrices(self, capabilities: Capabilities) -> Self {
+        match self {
+            Self::Portable { rows4, columns4, .. } if capabilities.tier == Tier::Matrix => {
+                Self::Portable { rows4, columns4, matrices: capabilities.matrices }
+            }
+            tile => tile,
+        }
+    }
 
     /// A tile of `rows` rows on the software tier.
     pub fn software(rows: u32, capabilities: Capabilities) -> Self {
@@ -285,9 +305,12 @@ impl Tile {
         [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
     }
 
-    /// What a workgroup takes of a unit on [`Tier::Portable`], by the compilers for RDNA 3 and Ampere: registers for the sums, the
-    /// operands and the next slice, and more of them where groups along k are transposed on their way.
+    /// What a workgroup takes of a unit of a GPU, by the compilers for RDNA 3 and Ampere: registers for the sums, the operands and the
+    /// next slice, and more of them where groups along k are transposed on their way.
     fn workgroup(self, layout: Layout) -> Workgroup {
+        if let Self::Portable { matrices: Some(matrices), .. } = self {
+            return MatrixTile::new(self, matrices).workgroup();
+        }
         let others = if layout == Layout::Tn { 32 } else { 56 };
         Workgroup { lanes: 256, registers: self.rows() * self.columns() / 256 + others, bytes: 16 << 10 }
     }
@@ -300,10 +323,14 @@ impl Tile {
                 .constant("ROWS", rows)
                 .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / lanes)
                 .constant("LANES", lanes),
-            Self::Portable { rows4, columns4 } => Kernel::new("matmul/portable", "matmul", element)
-                .constant("TM4", rows4)
-                .constant("TN4", columns4)
-                .constant("DEPTH", if self == Self::LARGE { 8 } else { 16 }),
+            Self::Portable { rows4, columns4, matrices } => {
+                let kernel = match matrices {
+                    None => Kernel::new("matmul/portable", "matmul", element)
+                        .constant("DEPTH", if self == Self::LARGE { 8 } else { 16 }),
+                    Some(matrices) => MatrixTile::new(self, matrices).kernel(element),
+                };
+                kernel.constant("TM4", rows4).constant("TN4", columns4)
+            }
         };
         kernel
             .condition(Condition::ATransposed, layout == Layout::Tn)
@@ -314,7 +341,8 @@ impl Tile {
 /// The tiles of the portable tier, and what a lane takes for a step along k: the instructions that AMD's compiler needs, 1.21 to 1.52
 /// for each multiply-add (x Wᵀ in f32; benches/LOG.md), and two more for each group of 4 that it reads from workgroup memory, which some
 /// GPUs read for a quarter of the lanes at a time.
-const PORTABLE: [(Tile, u64); 4] = [(Tile::LARGE, 86), (Tile::FLAT, 48), (Tile::TALL, 50), (Tile::SMALL, 28)];
+const PORTABLE: [(Tile, f64); 4] =
+    [(Tile::LARGE, 86.0), (Tile::FLAT, 48.0), (Tile::TALL, 50.0), (Tile::SMALL, 28.0)];
 
 /// Columns of a tile of the software tier.
 const SOFTWARE_COLUMNS: u32 = 64;

@@ -152,7 +152,7 @@ fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
     };
     let widest = match tier {
         Tier::Software => 64,
-        Tier::Portable => 256,
+        Tier::Portable | Tier::Matrix => 256,
     };
     let items = heads * units;
     let lanes = items.next_power_of_two().clamp(8, widest);

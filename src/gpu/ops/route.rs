@@ -275,7 +275,7 @@ pub fn route_backward(
 fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
     let (kernel, grid) = match rec.capabilities().tier {
         Tier::Software => per_row(rec, "route", entry, Element::F32, tokens),
-        Tier::Portable => {
+        Tier::Portable | Tier::Matrix => {
             let lanes = (config.experts / 2).next_power_of_two().clamp(32, 128);
             let kernel = Kernel::new("route", entry, Element::F32).constant("LANES", lanes);
             (kernel.condition(Condition::SharedTile, true), fold_grid(tokens.into()))

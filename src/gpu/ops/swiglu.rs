@@ -73,7 +73,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, gate_up: Tensor, y: Tensor, d
 fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Kernel, u32) {
     let widest = match tier {
         Tier::Software => 64,
-        Tier::Portable => 256,
+        Tier::Portable | Tier::Matrix => 256,
     };
     // Not wider than a row: lanes past its end would idle.
     let lanes = columns4.next_power_of_two().clamp(8, widest);

@@ -116,8 +116,8 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
         Tier::Software => Tile::software(16, capabilities),
-        Tier::Portable if rows / experts >= 512 => Tile::LARGE,
-        Tier::Portable => Tile::SMALL,
+        Tier::Portable | Tier::Matrix if rows / experts >= 512 => Tile::LARGE,
+        Tier::Portable | Tier::Matrix => Tile::SMALL,
     }
 }
 

@@ -13,7 +13,9 @@ rows! {
         /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several ranks on a
         /// machine the first takes it and the others the next ones of its kind, in turns.
         device_id: Option<usize> = Host.optional().example("1"),
-        /// Which versions of the kernels to use, where the adapter runs more than one.
+        /// Which versions of the kernels to use, where the adapter runs more than one: `software` and `portable` run everywhere;
+        /// `matrix` multiplies f16 by cooperative matrices, and is chosen for runs in f16 on GPUs whose matrices of 16 x 16
+        /// pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
         /// arithmetic, which gives the same bits but for the payload of a NaN.
@@ -87,8 +89,11 @@ impl Setting for Bytes {
 }
 
 impl Words for Tier {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[(Self::Software.name(), Self::Software), (Self::Portable.name(), Self::Portable)];
+    const WORDS: &'static [(&'static str, Self)] = &[
+        (Self::Software.name(), Self::Software),
+        (Self::Portable.name(), Self::Portable),
+        (Self::Matrix.name(), Self::Matrix),
+    ];
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod run;
 
 pub use bits::Bits;
 pub use case::{Case, Input};
-pub use run::{check, check_tier, check_units};
+pub use run::{check, check_matrices, check_tier, check_units};
 
 use gristmill::element::Element;
 use gristmill::record::Tensor;

@@ -4,7 +4,7 @@ use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::element::Element;
-use gristmill::kernels::{Capabilities, Condition, Kernel, Tier, Units};
+use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -21,21 +21,51 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 ///
 /// Unchecked is how kernels train, so every case runs like that. In the other ways it runs where [`is_due`] says so.
 ///
+/// On tier `matrix` it runs if it has products by matrices, on adapters that have some: everything else is that of `portable`.
+///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
-    check_on(name, tier, Units::ASSUMED.count, build);
+    check_on(name, tier, &|capabilities| capabilities.with_units(Units::ASSUMED), build);
 }
 
-/// Runs a case on tier `portable`, its products divided for so many compute units: with few of them small products have large tiles.
+/// Runs a case on the tiers of GPUs, its products divided for so many compute units: with few of them small products have large tiles.
 pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
-    check_on(&format!("{name} for {units} units"), Tier::Portable, units, build);
+    let name = format!("{name} for {units} units");
+    let few = |capabilities: Capabilities| capabilities.with_units(Units { count: units, ..Units::ASSUMED });
+    [Tier::Portable, Tier::Matrix].into_iter().for_each(|tier| check_on(&name, tier, &few, build));
 }
 
-fn check_on(name: &str, tier: Tier, units: u32, build: &dyn Fn(&mut Case)) {
+/// Runs a case on tier `matrix` for so many compute units, with its kernels written for subgroups as large as `subgroup` says of the
+/// side of the adapter's matrices.
+pub fn check_matrices(name: &str, units: u32, subgroup: &dyn Fn(u32) -> u32, build: &dyn Fn(&mut Case)) {
+    let assume = |capabilities: Capabilities| {
+        let Matrices { side, .. } = capabilities.matrices.expect("matrices");
+        let matrices = Matrices { side, subgroup: subgroup(side) };
+        capabilities.with_units(Units { count: units, ..Units::ASSUMED }).with_matrices(matrices)
+    };
+    check_on(name, Tier::Matrix, &assume, build);
+}
+
+fn check_on(
+    name: &str,
+    tier: Tier,
+    change: &dyn Fn(Capabilities) -> Capabilities,
+    build: &dyn Fn(&mut Case),
+) {
     let name = format!("{name} [{}]", tier.name());
-    let devices = &*devices();
-    let units = Units { count: units, ..Units::ASSUMED };
-    let capabilities = devices.checked.capabilities().with_tier(tier).with_units(units);
+    let is_by_matrices = |kernel: &Kernel| kernel.file == "matmul/matrix";
+    if tier == Tier::Matrix && !kernels(change(Capabilities::matrix()), build).iter().any(is_by_matrices) {
+        return;
+    }
+    let all = devices();
+    let devices = match tier {
+        Tier::Matrix if !has_matrices(&all.others.checked) => {
+            return println!("{name}: not run without matrices");
+        }
+        Tier::Matrix => &*all.with_matrices,
+        _ => &*all.others,
+    };
+    let capabilities = change(devices.checked.capabilities().with_tier(tier));
     let outputs = check_capabilities(&name, devices, capabilities, build);
     if uses(Condition::NativeF16, &kernels(capabilities, build)) {
         let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));
@@ -97,6 +127,11 @@ fn has_u64() -> bool {
     *HAS
 }
 
+/// Whether WGSL can write a shape of matrices that the adapter lists. Then tier `matrix` must run.
+fn has_matrices(gpu: &Gpu) -> bool {
+    gpu.report().matrices.iter().any(|shape| [[8; 3], [16; 3]].contains(shape))
+}
+
 /// The kernels of a case.
 fn kernels(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Kernel> {
     let mut case = Case::new(capabilities);
@@ -137,12 +172,14 @@ struct Devices {
 }
 
 impl Devices {
-    fn open() -> Self {
+    /// Those of an adapter, for its own tier or for `tier`.
+    fn open(tier: Option<Tier>) -> Self {
         let [checked, unchecked] = [true, false].map(|checked_shaders| {
             let options = GpuOptions {
                 checked_shaders,
                 unrolled_loops: Some(checked_shaders),
                 unchecked_buffers: !checked_shaders,
+                tier,
                 ..GpuOptions::default()
             };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
@@ -154,11 +191,26 @@ impl Devices {
     }
 }
 
+/// The devices of a thread of tests, each opened when it is needed.
+struct Opened {
+    others: LazyLock<Devices>,
+    with_matrices: LazyLock<Devices>,
+}
+
+impl Opened {
+    const fn none() -> Self {
+        Self {
+            others: LazyLock::new(|| Devices::open(None)),
+            with_matrices: LazyLock::new(|| Devices::open(Some(Tier::Matrix))),
+        }
+    }
+}
+
 /// Devices that nobody uses, opened as often as tests run at once, at most four times. A software adapter compiles kernels on one
 /// thread per device, so tests that shared devices would leave cores idle, and devices for each test would compile every kernel again:
 /// a thread comes back to those it had last.
-fn devices() -> MutexGuard<'static, LazyLock<Devices>> {
-    static ALL: [Mutex<LazyLock<Devices>>; 4] = [const { Mutex::new(LazyLock::new(Devices::open)) }; 4];
+fn devices() -> MutexGuard<'static, Opened> {
+    static ALL: [Mutex<Opened>; 4] = [const { Mutex::new(Opened::none()) }; 4];
     thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
     let last = LAST.get();
     let free = (last..).take(ALL.len()).map(|i| i % ALL.len()).find_map(|i| match ALL[i].try_lock() {

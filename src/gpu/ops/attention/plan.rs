@@ -29,7 +29,7 @@ impl Plan {
     pub fn grid(&self, heads: u32, batch: u32) -> [u32; 3] {
         match self.tier {
             Tier::Software => [self.blocks, heads, batch],
-            Tier::Portable => [heads, batch, self.blocks],
+            Tier::Portable | Tier::Matrix => [heads, batch, self.blocks],
         }
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn plan(
 ) -> Plan {
     let (kernel, block) = match capabilities.tier {
         Tier::Software => software(pass, shape.layout, element, capabilities),
-        Tier::Portable => portable(pass, shape, is_packed, element),
+        Tier::Portable | Tier::Matrix => portable(pass, shape, is_packed, element),
     };
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
@@ -154,7 +154,7 @@ pub(super) fn parts(
     capabilities: Capabilities,
 ) -> Option<u32> {
     let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;
-    if capabilities.tier != Tier::Portable || head_dim.max(value_dim) > 64 {
+    if capabilities.tier == Tier::Software || head_dim.max(value_dim) > 64 {
         return None;
     }
     let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);

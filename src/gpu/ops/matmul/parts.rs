@@ -5,9 +5,10 @@
 //! written, read and added in a launch of their own. Parts of one product never take more bytes than its factors do, nor more than a
 //! binding. It depends on the problem and the capabilities alone.
 
+use super::matrix::MatrixTile;
 use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile};
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition};
+use crate::kernels::{Capabilities, Condition, Tier};
 use crate::ops::per_item;
 use crate::record::{Recorder, Tensor};
 
@@ -93,6 +94,12 @@ fn best_tile(
 ) -> Division {
     let tiles = PORTABLE.into_iter().filter(|(tile, _)| rows.is_none_or(|rows| rows == tile.rows()));
     let divisions = tiles.map(|(tile, instructions)| {
+        let (tile, instructions) = match (capabilities.tier, capabilities.matrices) {
+            (Tier::Matrix, Some(matrices)) => {
+                (tile.by_matrices(capabilities), MatrixTile::new(tile, matrices).instructions())
+            }
+            _ => (tile, instructions),
+        };
         let cost = cost(problem, count, (tile, instructions), part_k, capabilities);
         Division { tile, part_k, cost }
     });
@@ -103,18 +110,18 @@ fn best_tile(
 fn cost(
     problem: Problem,
     count: u32,
-    (tile, instructions): (Tile, u64),
+    (tile, instructions): (Tile, f64),
     part_k: u32,
     capabilities: Capabilities,
 ) -> f64 {
     let (units, workgroup) = (capabilities.units, tile.workgroup(problem.layout));
     let parts = u64::from(problem.k.div_ceil(part_k));
     let tiles = tile.grid(problem).map(u64::from).iter().product::<u64>() * u64::from(count);
-    let of_a_part = u64::from(workgroup.lanes) * instructions * u64::from(part_k);
-    let products = units.rounds(workgroup, tiles * parts) * of_a_part;
+    let of_a_part = f64::from(workgroup.lanes) * instructions * f64::from(part_k);
+    let products = units.rounds(workgroup, tiles * parts) as f64 * of_a_part;
     let bytes = 2 * parts * Element::F32.bytes_of(u64::from(problem.m) * u64::from(problem.n));
     let sums = bytes as f64 * OF_A_BYTE / f64::from(units.count) + OF_A_LAUNCH;
-    products as f64 + if parts > 1 { sums } else { 0.0 }
+    products + if parts > 1 { sums } else { 0.0 }
 }
 
 /// The first, which has the fewest parts, of those that are nearly as good as the best.

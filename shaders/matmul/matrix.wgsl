@@ -1,0 +1,266 @@
+// Matrix product, matrix tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl, both
+// factors f16; `grouped`, `split`: matmul/operands.wgsl)
+//
+// A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y, as on the portable tier, by cooperative matrices of 16 x 16,
+// or of 8 x 8 with `small_matrices`. A subgroup owns a patch of 2 by 4 of them, each sum a variable of its own: drivers refuse
+// arrays of matrices. How many subgroups there are the driver decides; fewer than patches take the patches in turns, and
+// those beyond the last one do its work again and store nothing.
+//
+// The workgroup walks K in slices of DEPTH steps. While one slice is multiplied, the next is on its way to registers. Both operands
+// are staged with their rows (of a) or columns (of b) along k, STRIDE elements apart, so that lanes read whole vectors from
+// different banks; blocks of 4 x 4 elements are transposed on their way where they lie the other way round. What is past the end
+// of K is staged as zeros; past the other edges, loads fetch row or column 0 or the last ones, whose sums are not stored.
+// Sums leave through workgroup memory, since no one says which lane holds which element.
+// Numerics: products are exact and added up in f32, in an order of the adapter's own within 16 or 8 steps; slices in ascending order.
+
+import package::matmul::operands::{Product, params, product_of};
+import package::matmul::operands::{Destination, bias_of, destination, epilogue};
+import package::tile::{TM4, TN4, DEPTH, LANES, AREAS};
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+@group(0) @binding(1) var<storage, read> a: array<vec4<f16>>;
+@group(0) @binding(2) var<storage, read> b: array<vec4<f16>>;
+
+@if(small_matrices) const SIDE: u32 = 8u;
+@if(small_matrices) alias Left = coop_mat8x8<f16, A>;
+@if(small_matrices) alias Right = coop_mat8x8<f16, B>;
+@if(small_matrices) alias Sum = coop_mat8x8<f32, C>;
+@if(!small_matrices) const SIDE: u32 = 16u;
+@if(!small_matrices) alias Left = coop_mat16x16<f16, A>;
+@if(!small_matrices) alias Right = coop_mat16x16<f16, B>;
+@if(!small_matrices) alias Sum = coop_mat16x16<f32, C>;
+
+const ROWS: u32 = 64u * TM4;
+const COLUMNS: u32 = 64u * TN4;
+const ACROSS: u32 = COLUMNS / (4u * SIDE); // patches side by side
+const PATCHES: u32 = ROWS / (2u * SIDE) * ACROSS;
+const STRIDE: u32 = DEPTH + 8u;
+const BLOCKS_ALONG: u32 = DEPTH / 4u; // blocks of 4 x 4 side by side along k
+const A_BLOCKS: u32 = ROWS / 4u * BLOCKS_ALONG;
+const B_BLOCKS: u32 = COLUMNS / 4u * BLOCKS_ALONG;
+const A_TURNS: u32 = (A_BLOCKS + LANES - 1u) / LANES; // blocks that an invocation stages
+const B_TURNS: u32 = (B_BLOCKS + LANES - 1u) / LANES;
+
+alias SomeOfA = array<vec4<f16>, 4u * A_TURNS>;
+alias SomeOfB = array<vec4<f16>, 4u * B_TURNS>;
+
+var<workgroup> a_tile: array<f16, ROWS * STRIDE>;
+var<workgroup> b_tile: array<f16, COLUMNS * STRIDE>;
+var<workgroup> finished: array<f32, AREAS * SIDE * SIDE>; // a matrix of each of AREAS subgroups
+var<workgroup> subgroups_there: u32;
+
+// The invocation in its subgroup, and what that owns.
+struct Share {
+    area: u32, // of `finished`
+    row: u32, // of the patch, in the result
+    column4: u32,
+    lane: u32, // the invocation, of so many
+    lanes: u32,
+    is_stored: bool,
+}
+
+@compute @workgroup_size(LANES)
+fn matmul(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroups: u32,
+    @builtin(subgroup_invocation_id) lane_of_subgroup: u32,
+    @builtin(subgroup_size) lanes_of_subgroup: u32,
+) {
+    let product = product_of(workgroup);
+    @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
+    @if(grouped && !a_transposed) let first_row = 0u;
+    @if(!grouped || !a_transposed) let first_column = workgroup.x * COLUMNS;
+    @if(grouped && a_transposed) let first_column = workgroup.z * COLUMNS;
+    let to = destination(product);
+    if (lane == 0u) {
+        subgroups_there = min(subgroups, AREAS);
+    }
+    let together = workgroupUniformLoad(&subgroups_there);
+    let area = min(subgroup, AREAS - 1u);
+    // An empty group has none; naga would not see that all invocations return. And loops of a length that compilers do not know take
+    // 120 registers on RDNA 3 instead of 156.
+    let patches = select(PATCHES, 0u, product.m == 0u);
+    for (var first = 0u; first < patches; first += together) {
+        let patch_index = min(first + area, PATCHES - 1u);
+        let patch_row = patch_index / ACROSS * 2u * SIDE;
+        let patch_column = patch_index % ACROSS * 4u * SIDE;
+        let is_stored = subgroup < AREAS && first + area < PATCHES;
+
+        for (var i = lane; i < AREAS * SIDE * SIDE; i += LANES) {
+            finished[i] = 0.0;
+        }
+        workgroupBarrier();
+        let zeros = coopLoadT<Sum>(&finished[area * SIDE * SIDE], SIDE);
+        var sum00 = zeros;
+        var sum01 = zeros;
+        var sum02 = zeros;
+        var sum03 = zeros;
+        var sum10 = zeros;
+        var sum11 = zeros;
+        var sum12 = zeros;
+        var sum13 = zeros;
+        stage_a(lane, fetch_a(product, first_row, lane, 0u), product.k);
+        stage_b(lane, fetch_b(product, first_column, lane, 0u), product.k);
+        workgroupBarrier();
+        for (var k = DEPTH;; k += DEPTH) {
+            let next_a = fetch_a(product, first_row, lane, k);
+            let next_b = fetch_b(product, first_column, lane, k);
+            for (var step = 0u; step < DEPTH; step += SIDE) {
+                let a_at = patch_row * STRIDE + step;
+                let b_at = patch_column * STRIDE + step;
+                let a0 = coopLoadT<Left>(&a_tile[a_at], STRIDE);
+                let a1 = coopLoadT<Left>(&a_tile[a_at + SIDE * STRIDE], STRIDE);
+                let b0 = coopLoad<Right>(&b_tile[b_at], STRIDE);
+                sum00 = coopMultiplyAdd(a0, b0, sum00);
+                sum10 = coopMultiplyAdd(a1, b0, sum10);
+                let b1 = coopLoad<Right>(&b_tile[b_at + SIDE * STRIDE], STRIDE);
+                sum01 = coopMultiplyAdd(a0, b1, sum01);
+                sum11 = coopMultiplyAdd(a1, b1, sum11);
+                let b2 = coopLoad<Right>(&b_tile[b_at + 2u * SIDE * STRIDE], STRIDE);
+                sum02 = coopMultiplyAdd(a0, b2, sum02);
+                sum12 = coopMultiplyAdd(a1, b2, sum12);
+                let b3 = coopLoad<Right>(&b_tile[b_at + 3u * SIDE * STRIDE], STRIDE);
+                sum03 = coopMultiplyAdd(a0, b3, sum03);
+                sum13 = coopMultiplyAdd(a1, b3, sum13);
+            }
+            workgroupBarrier();
+            if (k >= product.k) {
+                break;
+            }
+            stage_a(lane, next_a, product.k - k);
+            stage_b(lane, next_b, product.k - k);
+            workgroupBarrier();
+        }
+        let column4 = (first_column + patch_column) / 4u;
+        let share = Share(area, first_row + patch_row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
+        finish(sum00, share, 0u, 0u, to);
+        finish(sum01, share, 0u, 1u, to);
+        finish(sum02, share, 0u, 2u, to);
+        finish(sum03, share, 0u, 3u, to);
+        finish(sum10, share, 1u, 0u, to);
+        finish(sum11, share, 1u, 1u, to);
+        finish(sum12, share, 1u, 2u, to);
+        finish(sum13, share, 1u, 3u, to);
+    }
+}
+
+// Stores the matrix in row `i` and column `j` of a subgroup's patch.
+fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
+    let start = share.area * SIDE * SIDE;
+    coopStoreT(sum, &finished[start], SIDE);
+    workgroupBarrier();
+    if (share.is_stored) {
+        for (var group = share.lane; group < SIDE * SIDE / 4u; group += share.lanes) {
+            let at = start + 4u * group;
+            let value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+            let row = share.row + i * SIDE + group / (SIDE / 4u);
+            let column4 = share.column4 + j * (SIDE / 4u) + group % (SIDE / 4u);
+            epilogue(value, bias_of(column4), to, row, column4);
+        }
+    }
+    workgroupBarrier();
+}
+
+// Where block `e` of a slice is: its first row or column of the tile, and its first step.
+fn row_of(e: u32) -> u32 { return e / BLOCKS_ALONG * 4u; }
+fn step_of(e: u32) -> u32 { return e % BLOCKS_ALONG * 4u; }
+
+// What an invocation stages of the slice of `a` from step k on: four groups of each of its blocks.
+fn fetch_a(product: Product, first_row: u32, lane: u32, k: u32) -> SomeOfA {
+    var groups: SomeOfA;
+    for (var i = 0u; i < 4u * A_TURNS; i++) {
+        groups[i] = group_of_a(product, first_row, lane + LANES * (i / 4u), k, i % 4u);
+    }
+    return groups;
+}
+
+fn fetch_b(product: Product, first_column: u32, lane: u32, k: u32) -> SomeOfB {
+    var groups: SomeOfB;
+    for (var i = 0u; i < 4u * B_TURNS; i++) {
+        groups[i] = group_of_b(product, first_column, lane + LANES * (i / 4u), k, i % 4u);
+    }
+    return groups;
+}
+
+// Group `i` of block `e`: 4 steps of a row, or 4 rows of a step.
+@if(!a_transposed)
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+    let row = first_row + row_of(e) + i;
+    let step = k + step_of(e);
+    let at = min(step, product.k - 1u) / 4u + select(0u, row, row < product.m) * params.a_stride;
+    return a[product.a_start + at];
+}
+
+@if(a_transposed)
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+    let row4 = min((first_row + row_of(e)) / 4u, (params.m - 1u) / 4u);
+    let step = k + step_of(e) + i;
+    let at = min(step, product.k - 1u) * params.a_stride + row4;
+    return a[product.a_start + at];
+}
+
+// The same of `b`, whose columns take the place of rows.
+@if(b_transposed)
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+    let column = first_column + row_of(e) + i;
+    let step = k + step_of(e);
+    let at = min(step, product.k - 1u) / 4u + select(0u, column, column < params.n) * params.b_stride;
+    return b[product.b_start + at];
+}
+
+@if(!b_transposed)
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+    let column4 = min((first_column + row_of(e)) / 4u, (params.n - 1u) / 4u);
+    let step = k + step_of(e) + i;
+    let at = min(step, product.k - 1u) * params.b_stride + column4;
+    return b[product.b_start + at];
+}
+
+// Stages what was fetched, each block as 4 rows of 4 steps. Of the last slice, only `steps` are there, and the others zeros.
+fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
+    var groups = fetched; // naga allows dynamic indexing of variables, not of values
+    if (steps < DEPTH) {
+        for (var i = 0u; i < 4u * A_TURNS; i++) {
+            @if(!a_transposed) let step = step_of(lane + LANES * (i / 4u));
+            @if(a_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
+            groups[i] = select(vec4<f16>(), groups[i], step < steps);
+        }
+    }
+    for (var turn = 0u; turn < A_TURNS; turn++) {
+        let e = lane + LANES * turn;
+        if (e < A_BLOCKS) {
+            let at = row_of(e) * STRIDE + step_of(e);
+            for (var i = 0u; i < 16u; i++) {
+                @if(!a_transposed) let element = groups[4u * turn + i / 4u][i % 4u];
+                @if(a_transposed) let element = groups[4u * turn + i % 4u][i / 4u];
+                a_tile[at + i / 4u * STRIDE + i % 4u] = element;
+            }
+        }
+    }
+}
+
+fn stage_b(lane: u32, fetched: SomeOfB, steps: u32) {
+    var groups = fetched;
+    if (steps < DEPTH) {
+        for (var i = 0u; i < 4u * B_TURNS; i++) {
+            @if(b_transposed) let step = step_of(lane + LANES * (i / 4u));
+            @if(!b_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
+            groups[i] = select(vec4<f16>(), groups[i], step < steps);
+        }
+    }
+    for (var turn = 0u; turn < B_TURNS; turn++) {
+        let e = lane + LANES * turn;
+        if (e < B_BLOCKS) {
+            let at = row_of(e) * STRIDE + step_of(e);
+            for (var i = 0u; i < 16u; i++) {
+                @if(b_transposed) let element = groups[4u * turn + i / 4u][i % 4u];
+                @if(!b_transposed) let element = groups[4u * turn + i % 4u][i / 4u];
+                b_tile[at + i / 4u * STRIDE + i % 4u] = element;
+            }
+        }
+    }
+}

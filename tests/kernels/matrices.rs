@@ -1,0 +1,197 @@
+//! Products of f16 by cooperative matrices against the f64 reference, on adapters that have some: what the tests of every tier do not
+//! reach. Each tile ends past the edges of its result, and sums past the end of a slice.
+
+use crate::grouped::all_three;
+use crate::lab::{Case, allowed, check_matrices};
+use crate::matmul::product;
+use crate::packed::columns;
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::element::Element::{F16, F32};
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
+
+const LAYOUTS: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
+
+#[test]
+fn the_tier_is_for_adapters_with_matrices_and_software_does_not_choose_it() {
+    let open = |options| pollster::block_on(Gpu::request(&options));
+    let chosen = open(GpuOptions { tries_matrices: true, ..GpuOptions::default() }).expect("a device");
+    let listed = &chosen.report().matrices;
+    let has_matrices = listed.iter().any(|shape| [[8; 3], [16; 3]].contains(shape));
+    let is_for_matrices = listed.contains(&[16; 3]) && !chosen.report().is_software;
+    assert_eq!(chosen.capabilities().tier == Tier::Matrix, is_for_matrices, "{}", chosen.capabilities());
+    match open(GpuOptions { tier: Some(Tier::Matrix), ..GpuOptions::default() }) {
+        Ok(forced) => {
+            assert!(has_matrices, "{}", forced.report().matrix_shapes());
+            let Capabilities { tier, matrices, .. } = forced.capabilities();
+            assert!(tier == Tier::Matrix && matrices.is_some(), "{}", forced.capabilities());
+        }
+        Err(error) => {
+            assert!(!has_matrices, "{error}");
+            let line = error.to_string();
+            assert!(line.contains("cannot run tier matrix: it has ") && !line.contains('\n'), "{line}");
+        }
+    }
+}
+
+/// The subgroups with which each patch of the largest tile has one of its own.
+fn enough_for_all(side: u32) -> u32 {
+    if side == 8 { 8 } else { 32 }
+}
+
+/// Asserts that the plan has a tile of so many groups of 64 rows and columns, by matrices.
+fn uses_tiles(case: &Case, problem: Problem, [rows, columns]: [u32; 2]) {
+    let kernel = plan(problem, F16, case.rec.capabilities()).kernel;
+    let has = |constant| kernel.constants().contains(&constant);
+    let is_it = kernel.file == "matmul/matrix" && has(("TM4", rows)) && has(("TN4", columns));
+    assert!(is_it, "{problem:?}: the plan has another tile: {kernel}");
+}
+
+/// Sizes m, n, k, compute units, and the tile that they make the plan choose. The smallest is for groups of few rows alone.
+const TILES: [([u32; 3], u32, [u32; 2]); 4] = [
+    ([70, 65, 95], 64, [2, 2]),
+    ([33, 1000, 37], 1, [1, 2]),
+    ([1000, 33, 37], 1, [2, 1]),
+    ([200, 610, 70], 1, [2, 2]),
+];
+
+#[test]
+fn tiles_of_every_size_and_layout() {
+    for ([m, n, k], units, tile) in TILES {
+        for layout in LAYOUTS {
+            let name = format!("{layout:?} {m}x{n}x{k} by matrices for {units} units");
+            check_matrices(&name, units, &enough_for_all, &|case| {
+                uses_tiles(case, Problem { layout, m, n, k }, tile);
+                let (a, b, want) = product(case, layout, m, n, k, F16);
+                let y = case.output(m, n, F16);
+                matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(F16, k));
+            });
+        }
+    }
+}
+
+/// A driver may make subgroups smaller or larger than kernels are written for: then some take patches in turns, or have none.
+#[test]
+fn subgroups_of_another_size() {
+    let (m, n, k) = (200, 610, 70);
+    for subgroup in [4, 16, 32, 64] {
+        for layout in LAYOUTS {
+            let name = format!("{layout:?} {m}x{n}x{k} by matrices in subgroups of {subgroup}");
+            check_matrices(&name, 1, &|side| subgroup.max(if side == 8 { 4 } else { 32 }), &|case| {
+                let (a, b, want) = product(case, layout, m, n, k, F16);
+                let y = case.output(m, n, F16);
+                matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                case.expect("y", y, want, allowed(F16, k));
+            });
+        }
+    }
+}
+
+#[test]
+fn bias_residual_and_previous_contents() {
+    for ([m, n, k], units, tile) in [TILES[0], TILES[1]] {
+        for parts in 0..8 {
+            let [has_bias, has_residual, accumulate] = [1, 2, 4].map(|part| parts & part != 0);
+            let name = format!("epilogue {parts} of {m}x{n}x{k} by matrices");
+            check_matrices(&name, units, &enough_for_all, &|case| {
+                uses_tiles(case, Problem { layout: Layout::Nt, m, n, k }, tile);
+                let (a, b, mut want) = product(case, Layout::Nt, m, n, k, F16);
+                let (bias, residual) = (case.input(1, n, F16), case.input(m, n, F16));
+                let before = accumulate.then(|| case.input(m, n, F16));
+                let y = before.as_ref().map_or_else(|| case.output(m, n, F16), |before| before.tensor);
+                for (i, want) in want.iter_mut().enumerate() {
+                    *want += if has_bias { bias.values[i % n as usize] } else { 0.0 };
+                    *want += if has_residual { residual.values[i] } else { 0.0 };
+                    *want += before.as_ref().map_or(0.0, |before| before.values[i]);
+                }
+                let bias = has_bias.then_some(bias.tensor);
+                let residual = has_residual.then_some(residual.tensor);
+                matmul(
+                    &mut case.rec,
+                    Layout::Nt,
+                    a,
+                    b,
+                    y,
+                    Epilogue { bias, residual, accumulate, activated: None },
+                );
+                case.expect("y", y, want, allowed(F16, k));
+            });
+        }
+    }
+}
+
+/// Gradients of parameters are f32, and added to those of other micro-batches.
+#[test]
+fn gradients_in_f32() {
+    for ([m, n, k], units, tile) in TILES {
+        check_matrices(&format!("gradient of {m}x{n}x{k} by matrices"), units, &enough_for_all, &|case| {
+            uses_tiles(case, Problem { layout: Layout::Tn, m, n, k }, tile);
+            let (a, b, mut want) = product(case, Layout::Tn, m, n, k, F16);
+            let y = case.input(m, n, F32);
+            want.iter_mut().zip(&y.values).for_each(|(want, before)| *want += before);
+            let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
+            matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
+            case.expect("y", y.tensor, want, allowed(F32, k));
+        });
+    }
+}
+
+/// Few tiles with long sums: parts of which the last ends within a group of 4.
+#[test]
+fn sums_in_parts() {
+    for (m, n, k) in [(70, 31, 1030), (5, 65, 2570)] {
+        for layout in LAYOUTS {
+            let name = format!("{layout:?} {m}x{n}x{k} by matrices in parts");
+            check_matrices(&name, 64, &enough_for_all, &|case| {
+                let plan = plan(Problem { layout, m, n, k }, F16, case.rec.capabilities());
+                assert!(plan.grid[2] > 1 && plan.kernel.file == "matmul/matrix", "{plan:?}");
+                let (a, b, mut want) = product(case, layout, m, n, k, F16);
+                let residual = case.input(m, n, F16);
+                want.iter_mut().zip(&residual.values).for_each(|(want, residual)| *want += residual);
+                let y = case.output(m, n, F16);
+                let epilogue = Epilogue { residual: Some(residual.tensor), ..Epilogue::default() };
+                matmul(&mut case.rec, layout, a, b, y, epilogue);
+                case.expect("y", y, want, allowed(F16, k));
+            });
+        }
+    }
+}
+
+#[test]
+fn ranges_of_columns() {
+    let (m, n, k) = (70, 64, 40);
+    check_matrices("ranges of wider tensors by matrices", 64, &enough_for_all, &|case| {
+        let (a, b, y) = (case.input(m, 64, F16), case.input(n, k, F16), case.input(m, 96, F16));
+        let part = columns(&a.values, 64, 8..48);
+        let product = reference::matmul::matmul_nt(&part, &b.values, m as usize, n as usize, k as usize);
+        let mut want = y.values.clone();
+        for (row, sums) in want.chunks_mut(96).zip(product.chunks(n as usize)) {
+            row[16..16 + n as usize].copy_from_slice(sums);
+        }
+        let (a, out) = (a.tensor.columns(8, k), y.tensor.columns(16, n));
+        matmul(&mut case.rec, Layout::Nt, a, b.tensor, out, Epilogue::default());
+        case.expect("y", y.tensor, want, allowed(F16, k));
+    });
+}
+
+/// Rows of each expert, rows and columns of its matrix, experts of each part of the stack, and compute units.
+type Groups = (&'static [u32], [u32; 2], &'static [u32], u32);
+
+/// Groups around the tiles of every size, empty ones, and stacks in parts: forward, and both backward.
+#[test]
+fn grouped_products() {
+    let cases: [Groups; 5] = [
+        (&[63, 0, 64, 65, 1], [31, 33], &[5], 64),
+        (&[7, 0, 0, 2, 31, 0], [65, 129], &[2, 4], 64),
+        (&[513], [129, 257], &[1], 64),
+        (&[500, 431, 0, 700, 419], [12, 140], &[2, 3], 64),
+        (&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], [193, 350], &[4, 7], 1),
+    ];
+    for (sizes, [out, cols], parts, units) in cases {
+        let name = format!("grouped {sizes:?} {out}x{cols} by matrices for {units} units");
+        check_matrices(&name, units, &enough_for_all, &|case| {
+            all_three(case, sizes, (out, cols), [F16; 2], parts);
+        });
+    }
+}
