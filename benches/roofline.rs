@@ -7,7 +7,7 @@
 //! `--timed FILE` sets the times of a real run beside the model's: FILE is the profile.jsonl that `train --profile N` leaves with the
 //! same configuration. The step is that of the file's adapter, and the model is of that GPU, or of the one that --gpu names.
 
-use gristmill::kernels::{Capabilities, PublishedGpu};
+use gristmill::kernels::PublishedGpu;
 use gristmill::record::Recording;
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::profile::Profile;
@@ -69,7 +69,7 @@ impl Arguments {
 }
 
 fn print_modelled(plan: &RunPlan, gpu: &PublishedGpu, shaders: &mut Shaders) {
-    let capabilities = Capabilities::portable().with_units(gpu.units);
+    let capabilities = gpu.capabilities(plan.stores_f16());
     let recordings = Recordings::new(plan, capabilities, 1000).unwrap_or_else(|e| panic!("{e}"));
     let mut lines = |recording: &Recording| lines(&recordings, recording, shaders, Some(gpu), None);
     let micro_step = lines(&recordings.micro_step);
@@ -77,8 +77,9 @@ fn print_modelled(plan: &RunPlan, gpu: &PublishedGpu, shaders: &mut Shaders) {
     let rest: f64 = rest.into_iter().flatten().map(|recording| seconds(&lines(recording))).sum();
     let (micro, accumulation) = (seconds(&micro_step), plan.settings.runner.gradient_accumulation_steps);
     println!(
-        "\n{}: a micro-step takes {:.1} ms, an update {:.1} ms, a step of {accumulation} micro-batches {:.3} s",
+        "\n{}, tier {}: a micro-step takes {:.1} ms, an update {:.1} ms, a step of {accumulation} micro-batches {:.3} s",
         gpu.model,
+        capabilities.tier.name(),
         1e3 * micro,
         1e3 * rest,
         accumulation as f64 * micro + rest

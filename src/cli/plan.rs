@@ -10,7 +10,7 @@ use super::Configured;
 use super::output::{self, say};
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits, Tier, Units};
+use crate::kernels::{Capabilities, Limits, PublishedGpu, Tier, Units};
 use crate::settings::{Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
@@ -79,8 +79,12 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
         }
     };
     let context = &plan.settings.context;
-    let units = context.device_name.as_deref().map_or(Units::ASSUMED, Units::of);
-    let adapter = assumed_capabilities(context.tier.unwrap_or(Tier::Portable)).with_units(units);
+    let gpu = context.device_name.as_deref().and_then(PublishedGpu::named);
+    let adapter = match (context.tier, gpu) {
+        (None, Some(gpu)) => gpu.capabilities(plan.stores_f16()),
+        (tier, gpu) => assumed_capabilities(tier.unwrap_or(Tier::Portable))
+            .with_units(gpu.map_or(Units::ASSUMED, |gpu| gpu.units)),
+    };
     let machine = &arguments.machine;
     match arguments.fit {
         None => report(plan, length.as_ref(), adapter, machine),
@@ -161,7 +165,7 @@ fn report(
     let new = |adapter| Report::new(plan, length, adapter, steps(length), machine);
     let report = new(adapter).or_else(|misfit| {
         // Too large to train is not too large to plan for.
-        let large = LARGE_BINDINGS.into_iter().filter(|_| adapter.tier == Tier::Portable).find_map(|bytes| {
+        let large = LARGE_BINDINGS.into_iter().filter(|_| adapter.tier != Tier::Software).find_map(|bytes| {
             let limits = Limits { binding_bytes: bytes, buffer_bytes: bytes };
             new(Capabilities { limits, ..adapter }).ok()
         });

@@ -163,7 +163,7 @@ impl RunPlan {
     }
 
     /// Whether activations and the weights that layers read are f16.
-    pub(crate) fn stores_f16(&self) -> bool {
+    pub fn stores_f16(&self) -> bool {
         self.model.compute == Element::F16
     }
 

@@ -4,7 +4,8 @@
 //! loop's instructions or reads its workgroup memory, divided by the share of slots in use; its bytes, each element once, at the
 //! memory's rate, or at that of the loads under way where lanes are few. Slots are the workgroups that fit the registers, the workgroup
 //! memory and the lanes of all units, and workgroups come in rounds of them (`Units::rounds`); of causal attention, whose blocks are
-//! unlike work, the longest one decides where there are few (`Units::share_of_falling`).
+//! unlike work, the longest one decides where there are few (`Units::share_of_falling`). Products by matrices, of runs in f16 on GPUs
+//! that have some, take the time of all other instructions, and then that of the matrices.
 //!
 //! What it leaves out: caches, so that a tensor which the launch before has left there costs as much as any, and one that several
 //! workgroups read costs once; waits within a workgroup that no other workgroup hides; the start and the end of a launch, in which not

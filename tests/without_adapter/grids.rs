@@ -4,15 +4,15 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter grids::` writes it again.
 
 use crate::configs::assert_golden;
-use gristmill::element::Element::{F32, U32};
-use gristmill::kernels::{Capabilities, Units};
+use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
+use gristmill::kernels::{Capabilities, PublishedGpu, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::Layout::{Nn, Nt, Tn};
-use gristmill::ops::matmul::{Problem, plan};
+use gristmill::ops::matmul::{Plan, Problem, plan};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 use std::path::Path;
@@ -20,6 +20,24 @@ use std::path::Path;
 /// Desktop cards of three vendors, a server's, a laptop's, a handheld's, and one that is in no table.
 const GPUS: [&str; 7] =
     ["RX 7900 XTX", "RTX 4090", "H100 80GB HBM3", "Apple M3 Max", "Arc A770", "Custom GPU 0405", "Voodoo 2"];
+
+/// Only products of two factors in f16 are for matrices, and only on their tier.
+#[test]
+fn matrices_multiply_f16_alone() {
+    let problem = Problem { layout: Nt, m: 4096, n: 2304, k: 768 };
+    let file = |element, capabilities| plan(problem, element, capabilities).kernel.file;
+    let (portable, matrix) = (Capabilities::portable(), Capabilities::matrix());
+    assert_eq!(file(F16, matrix), "matmul/matrix");
+    assert_eq!([F32, Bf16].map(|element| file(element, matrix)), ["matmul/portable"; 2]);
+    assert_eq!(file(F16, matrix.with_tier(Tier::Portable)), "matmul/portable");
+    assert_eq!(
+        [F32, Bf16].map(|element| plan(problem, element, matrix)),
+        [F32, Bf16].map(|element| plan(problem, element, portable))
+    );
+    for weights in [Nf4, Int8] {
+        assert_eq!(matrix.for_factors([F16, weights]), matrix.with_tier(Tier::Portable));
+    }
+}
 
 #[test]
 fn published_gpus_have_their_grids() {
@@ -44,6 +62,15 @@ fn published_gpus_have_their_grids() {
         }
         for launch in attention_of_gpt_2(capabilities).into_iter().chain(products_of_experts(capabilities)) {
             listing += &format!("{}: {:?}\n", launch.kernel.entry, launch.grid);
+        }
+    }
+    for gpu in GPUS.into_iter().filter_map(PublishedGpu::named) {
+        let capabilities = gpu.capabilities(true);
+        listing += &format!("{} in f16, {capabilities}\n", gpu.model);
+        for (layout, m, n, k) in problems.into_iter().chain([(Nt, 2, 2304, 768), (Nn, 5, 7, 9)]) {
+            let plan = plan(Problem { layout, m, n, k }, F16, capabilities);
+            let Plan { kernel, grid, part_k } = plan;
+            listing += &format!("{layout:?} {m}x{n}x{k}: {}, {grid:?}, parts of {part_k}\n", kernel.file);
         }
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/grids.txt");

@@ -1,5 +1,6 @@
 //! Published figures of GPUs, by the names that drivers report.
 
+use super::capabilities::{Capabilities, Matrices};
 use super::units::{Unit, Units};
 
 /// A GPU as its vendor describes it.
@@ -18,6 +19,9 @@ pub struct PublishedGpu {
     pub multiply_adds: u32,
     /// Invocations for which a unit issues an instruction in a clock: fewer, where the peak counts two instructions at once.
     pub issued: u32,
+    /// Its cooperative matrices, and the multiply-adds of f16 with sums in f32 that those of a unit compute in a clock at that peak.
+    /// `None` where there are none that WGSL can write.
+    pub matrices: Option<(Matrices, u32)>,
 }
 
 /// GPUs with units of one kind.
@@ -25,6 +29,8 @@ struct Family {
     unit: Unit,
     multiply_adds: u32,
     issued: u32,
+    /// Side, invocations of a subgroup, and multiply-adds.
+    matrices: Option<(u32, u32, u32)>,
     /// Model, peak in TFLOP/s (0: not published), units, and memory in GB/s.
     models: &'static [(&'static str, f64, u32, f64)],
 }
@@ -36,18 +42,22 @@ struct Family {
 /// (A100, H100, H200), or CUDA cores and boost clock on the product's page; AMD's product pages ("peak single precision
 /// performance") and its papers and instruction set guides of RDNA 2 to 4; Intel's product pages and optimisation guide of oneAPI:
 /// Xe cores of 128 lanes and the graphics clock; Valve's page of the Deck; Apple's announcements, which have peaks up to M2. The
-/// registers and the workgroup memory of Apple's cores are as Philip Turner measured them (metal-benchmarks).
+/// registers and the workgroup memory of Apple's cores are as Philip Turner measured them (metal-benchmarks). Rates of matrices are
+/// the published ones for dense f16 with sums in f32, half of the others on GeForce; of RDNA 4 they are those of RDNA 3, which it
+/// doubles. Apple's matrices are computed by its lanes, and Intel's are none that WGSL can write.
 const FAMILIES: &[Family] = &[
     Family {
         unit: Unit { lanes: 2048, registers: 65536, workgroup_bytes: 164 << 10 },
         multiply_adds: 64,
         issued: 64,
+        matrices: Some((16, 32, 1024)),
         models: &[("A100", 19.5, 108, 1555.0)],
     },
     Family {
         unit: Unit { lanes: 2048, registers: 65536, workgroup_bytes: 227 << 10 },
         multiply_adds: 128,
         issued: 128,
+        matrices: Some((16, 32, 1890)),
         models: &[
             ("H100 80GB HBM3", 67.0, 132, 3350.0),
             ("H100 NVL", 60.0, 132, 3900.0),
@@ -60,6 +70,7 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 1024, registers: 65536, workgroup_bytes: 64 << 10 },
         multiply_adds: 64,
         issued: 64,
+        matrices: Some((16, 32, 256)),
         models: &[
             ("RTX 2060", 6.5, 30, 336.0),
             ("RTX 2060 SUPER", 7.2, 34, 448.0),
@@ -74,6 +85,7 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 1536, registers: 65536, workgroup_bytes: 100 << 10 },
         multiply_adds: 128,
         issued: 128,
+        matrices: Some((16, 32, 256)),
         models: &[
             ("RTX 3060", 12.7, 28, 360.0),
             ("RTX 3060 Ti", 16.2, 38, 448.0),
@@ -107,6 +119,7 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 1024, registers: 65536, workgroup_bytes: 64 << 10 },
         multiply_adds: 64,
         issued: 64,
+        matrices: None,
         models: &[
             ("RX 6400", 3.6, 12, 128.0),
             ("RX 6500 XT", 5.8, 16, 144.0),
@@ -127,12 +140,14 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 1024, registers: 65536, workgroup_bytes: 64 << 10 },
         multiply_adds: 128,
         issued: 64,
+        matrices: Some((16, 64, 256)),
         models: &[("RX 7600", 21.7, 32, 288.0), ("RX 7600 XT", 22.6, 32, 288.0)],
     },
     Family {
         unit: Unit { lanes: 1024, registers: 98304, workgroup_bytes: 64 << 10 },
         multiply_adds: 128,
         issued: 64,
+        matrices: Some((16, 64, 256)),
         models: &[
             ("RX 7700 XT", 35.2, 54, 432.0),
             ("RX 7800 XT", 37.3, 60, 624.0),
@@ -149,6 +164,7 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 1024, registers: 131_072, workgroup_bytes: 128 << 10 },
         multiply_adds: 128,
         issued: 128,
+        matrices: None,
         models: &[
             ("Arc A310", 3.1, 6, 124.0),
             ("Arc A380", 4.1, 8, 186.0),
@@ -163,6 +179,7 @@ const FAMILIES: &[Family] = &[
         unit: Unit { lanes: 3072, registers: 53248, workgroup_bytes: 60 << 10 },
         multiply_adds: 128,
         issued: 128,
+        matrices: Some((8, 32, 128)),
         models: &[
             ("Apple M1", 2.6, 8, 68.0),
             ("Apple M1 Pro", 5.2, 16, 200.0),
@@ -208,6 +225,17 @@ impl PublishedGpu {
         (!is_other).then_some(gpu)
     }
 
+    /// What a run on it may rely on that names no tier: its units, and its matrices if it `stores_f16`.
+    pub fn capabilities(&self, stores_f16: bool) -> Capabilities {
+        let capabilities = Capabilities::portable().with_units(self.units);
+        match self.matrices {
+            Some((matrices, _)) if stores_f16 && matrices.are_preferred() => {
+                capabilities.with_matrices(matrices)
+            }
+            _ => capabilities,
+        }
+    }
+
     /// The whole table.
     pub fn all() -> impl Iterator<Item = Self> {
         FAMILIES.iter().flat_map(|family| {
@@ -218,6 +246,9 @@ impl PublishedGpu {
                 units: Units { count, each: family.unit },
                 multiply_adds: family.multiply_adds,
                 issued: family.issued,
+                matrices: family
+                    .matrices
+                    .map(|(side, subgroup, multiply_adds)| (Matrices { side, subgroup }, multiply_adds)),
             })
         })
     }

@@ -22,6 +22,8 @@ pub struct Loop {
     pub instructions: f64,
     /// Bytes of workgroup memory for a multiply-add.
     pub shared_bytes: f64,
+    /// Whether matrices compute the multiply-adds, beside these instructions.
+    pub is_by_matrices: bool,
     /// Barriers for 1,024 multiply-adds.
     barriers: f64,
     /// Registers; `None` where nobody has looked at the loop and all of this is an estimate.
@@ -98,7 +100,8 @@ impl Shader {
 
 impl Loop {
     /// Counted in the assembly that Mesa 26's compiler makes for RDNA 3 of the f32 kernels, over all of a loop along k or over tiles of
-    /// keys; registers are the most of RDNA 3 and Ampere. 16-bit kernels, and attention over two passes, are taken to be like them.
+    /// keys; registers are the most of RDNA 3 and Ampere. 16-bit kernels, and attention over two passes, are taken to be like them. Of
+    /// matrices all other instructions are counted, which are as many on Ampere.
     fn of(kernel: &Kernel) -> Self {
         let constant = |name| {
             let found = kernel.constants().iter().find(|(known, _)| *known == name);
@@ -107,8 +110,12 @@ impl Loop {
         let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
         let is_portable = constant("GROUPS") > 0; // attention's, whose software kernels have the same names
         let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
+        let is_by_matrices = kernel.file == "matmul/matrix";
         let (instructions, shared_bytes, barriers, registers) =
             match (kernel.entry, constant("TM4"), constant("TN4")) {
+                ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 1.0, Some(168)),
+                ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 1.0, Some(200)),
+                ("matmul", ..) if is_by_matrices => (0.26, 0.46, 1.0, Some(168)),
                 ("matmul", 2, 2) => (1.22, 1.06, 2.0, of_layout(96, 120)),
                 ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),
@@ -118,7 +125,7 @@ impl Loop {
                 ("attention_backward_kv", 0, 0) if is_portable => (1.54, 2.19, 5.0, Some(132)),
                 _ => (2.0, 2.0, 0.0, None),
             };
-        Self { instructions, shared_bytes, barriers, registers }
+        Self { instructions, shared_bytes, is_by_matrices, barriers, registers }
     }
 }
 
