@@ -20,7 +20,7 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --train_dataset_dir PATH, --eval_dataset_dir PATH  the data
   --profile N                                        time every launch of N steps, and show where time goes
   --device_name NAME                                 the adapter, by a part of its name
-  --tier software|portable|matrix                    kernels for software adapters, for any GPU, or with its matrices
+  --tier software|portable|matrix                    for software adapters, any GPU, or one with matrices
   --resume_training[=auto]                           continue from the newest checkpoint of the run folder;
                                                      auto: or begin where there is none
   --do_eval                                          compute eval_loss at intervals
