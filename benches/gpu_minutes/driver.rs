@@ -3,7 +3,8 @@
 use super::Context;
 use crate::compiled::Driver;
 use crate::main_kernels::main_kernels;
-use gristmill::device::list_adapters;
+use gristmill::device::{Gpu, GpuOptions, list_adapters};
+use gristmill::kernels::Tier;
 use gristmill::wgpu;
 use std::process::Command;
 
@@ -79,7 +80,13 @@ pub fn tests(context: &Context) {
     }
 }
 
-/// Matrix instructions have no kernels yet.
-pub fn matrices(_: &Context) {
-    println!("not built: there are no kernels with matrix instructions yet");
+/// Whether products by cooperative matrices pass the test that a device is opened with. A second device, since drivers may compile all
+/// kernels otherwise with them.
+pub fn matrices(context: &Context) {
+    let device_name = Some(context.gpu.report().name.clone());
+    let options = GpuOptions { device_name, tier: Some(Tier::Matrix), ..GpuOptions::default() };
+    match pollster::block_on(Gpu::request(&options)) {
+        Ok(gpu) => println!("products by matrices are exact: {}", gpu.capabilities()),
+        Err(error) => println!("{error}"),
+    }
 }

@@ -155,11 +155,11 @@ fn launch_rows(
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
-    let tile = work.tile_of(layout, y.cols, a.cols, rec.capabilities());
-    let (arguments, bound) = work.grid(y.cols, tile);
     for part in &stack.parts {
         check_factors(a, part.tensor);
-        let tile = tile.by_matrices(rec.capabilities().for_factors([a.element, part.tensor.element]));
+        let capabilities = rec.capabilities().for_factors([a.element, part.tensor.element]);
+        let tile = work.tile_of(layout, y.cols, a.cols, capabilities);
+        let (arguments, bound) = work.grid(y.cols, tile);
         let kernel = grouped(tile, layout, a.element).condition(Condition::Accumulate, accumulate);
         let kernel = kernel.with_weights(part.tensor.element);
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
