@@ -64,7 +64,9 @@ impl Override {
                     return Err(Error::config(flag, "the configuration is named twice; name it once"));
                 }
                 _ => {
-                    let short = SHORT_FLAGS.iter().find(|(short, _)| *short == key);
+                    // MindFormers has a switch `profile`.
+                    let is_switch = key == "profile" && value.parse::<u64>().is_err();
+                    let short = SHORT_FLAGS.iter().find(|(short, _)| *short == key && !is_switch);
                     let path = short.map_or(key, |(_, path)| (*path).to_string());
                     overrides.push(Self { flag, path, value });
                 }
