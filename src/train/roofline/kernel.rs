@@ -113,9 +113,9 @@ impl Loop {
         let is_by_matrices = kernel.file == "matmul/matrix";
         let (instructions, shared_bytes, barriers, registers) =
             match (kernel.entry, constant("TM4"), constant("TN4")) {
-                ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 1.0, Some(168)),
-                ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 1.0, Some(200)),
-                ("matmul", ..) if is_by_matrices => (0.26, 0.46, 1.0, Some(168)),
+                ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 2.0, Some(168)),
+                ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 2.0, Some(200)),
+                ("matmul", ..) if is_by_matrices => (0.26, 0.46, 2.0, Some(168)),
                 ("matmul", 2, 2) => (1.22, 1.06, 2.0, of_layout(96, 120)),
                 ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),
