@@ -37,10 +37,8 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let product = product_of(workgroup);
     let first = workgroup.x * COLUMNS;
     var starts: array<u32, PARTS>; // of the lane's rows of b; those past the end are copies of the last
-    var next: array<u32, PARTS>; // of the first lane's in the next workgroup
     for (var part = 0u; part < PARTS; part++) {
         starts[part] = product.b_start + row_of_b(first + lane, part) * params.b_stride;
-        next[part] = product.b_start + row_of_b(first + COLUMNS, part) * params.b_stride;
     }
     let a_stride = params.a_stride;
     let b_stride = params.b_stride;
@@ -52,7 +50,8 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         @if(!nf4 && !int8) {
             for (var part = 0u; part < PARTS; part++) {
                 for (var c = 0u; c < LANES; c++) {
-                    touched |= touch(next[part] + c * b_stride + line);
+                    let next = product.b_start + row_of_b(first + COLUMNS + c, part) * b_stride;
+                    touched |= touch(next + line);
                 }
             }
         }
@@ -129,6 +128,6 @@ fn four_lanes(value: f32, lane: u32) -> vec4<f32> {
     );
 }
 
-// Loads 31 bits of the line of b at `at`. One past the end of b is nobody's, and not used.
+// Loads 31 bits of the line of b at `at`.
 @if(f32 && !nf4 && !int8) fn touch(at: u32) -> u32 { return u32(b[at].x) >> 1u; }
 @if((f16 || bf16) && !nf4 && !int8) fn touch(at: u32) -> u32 { return u32(b[at]) >> 1u; }
