@@ -45,7 +45,7 @@ struct SamplingState {
 @group(0) @binding(6) var<storage, read_write> position: array<u32>;
 @group(0) @binding(7) var<storage, read_write> drawn: array<u32>;
 
-const STREAM: vec2<u32> = vec2<u32>(0u, 256u); // of src/generate/generator.rs
+const STREAM: vec2<u32> = vec2<u32>(0u, 256u); // DRAW_STREAM of src/gpu/random.rs, low and high word
 const LOWEST: f32 = -3.4028234e38;
 
 // A row of logits, and what turns a logit into a weight.

@@ -3,7 +3,7 @@
 use crate::lab::{Case, check};
 use gristmill::element::Element::{F32, U32};
 use gristmill::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
-use gristmill::random::Philox;
+use gristmill::random::{DRAW_STREAM, Philox};
 use gristmill::record::Tensor;
 use reference::draw::{Sampling, quantiles};
 use std::collections::BTreeSet;
@@ -89,7 +89,7 @@ fn check_draws(case: &mut Case, logits: &[f64], vocab: u32, way: Sampling) {
             let bits = &before[number * before.len() / 4..][..before.len() / 4];
             let seen: BTreeSet<usize> =
                 (0..vocab as usize).filter(|i| (bits[i / 32] >> (i % 32)) & 1 == 1).collect();
-            let random = Philox::new(seed + number as u64, 1 << 40).block(u64::from(draws))[1] >> 8;
+            let random = Philox::new(seed + number as u64, DRAW_STREAM).block(u64::from(draws))[1] >> 8;
             let at = f64::from(random) / f64::from(1 << 24);
             let range = quantiles(row, &seen, &way, token as usize);
             let [low, high] =
