@@ -15,9 +15,10 @@
 // One workgroup per token; software tier: one invocation. Numerics: f32; the row maximum is subtracted before exp.
 // Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias).
 
-import package::lib::best::{Best, FIRST, LAST, better, is_before, key_of, row_best};
+import package::lib::best::{Best, FIRST, KEY_OF_NAN, LAST, better, is_before, key_of, row_best};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
+import package::lib::squares::is_overflow;
 import package::lib::step_state::StepState;
 import package::tile::{CHOSEN, LANES};
 
@@ -74,7 +75,7 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let shift = row_max(largest, lane);
     var normalizer = 0.0;
     for (var e = first; e < params.experts; e += STEP) {
-        normalizer += exp(logits[start + e] - shift);
+        normalizer += shown(exp(logits[start + e] - shift), logits[start + e]);
     }
     let total = row_sum(normalizer, lane);
     var sum = 0.0;
@@ -83,6 +84,7 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
         if (e < params.experts) {
             @if(sigmoid) { score = logistic(logits[start + e]); }
             @if(!sigmoid) { score = exp(logits[start + e] - shift) / total; }
+            score = shown(score, logits[start + e]);
         }
         sum += score;
         scores[start + e] = score;
@@ -192,9 +194,14 @@ fn gate_factor(chosen_sum: f32) -> f32 {
     return factor;
 }
 
-// max may replace a NaN by -80, which would hide an overflow; select keeps it.
+// `value`, or the logit that it follows from if that is not finite: overflows must show in the gates. `exp` makes a number of a NaN
+// on SwiftShader, `max` may do so anywhere, and compilers may assume that there is none, so raw bits are tested.
+fn shown(value: f32, logit: f32) -> f32 {
+    return select(value, logit, is_overflow(vec4<f32>(logit)).x);
+}
+
 fn logistic(z: f32) -> f32 {
-    return 1.0 / (1.0 + exp(-select(z, -80.0, z < -80.0)));
+    return 1.0 / (1.0 + exp(-max(z, -80.0)));
 }
 
 fn selection_key(start: u32, expert: u32) -> u32 {
@@ -243,12 +250,15 @@ fn choose_groups(row: u32, lane: u32) -> Best {
     for (var group = first_of(lane); group < params.groups; group += STEP) {
         var first = LOWEST;
         var second = LOWEST;
+        var highest = 0u;
         for (var i = 0u; i < size; i++) {
             let score = selection_score(start, group * size + i);
             second = max(second, min(first, score));
             first = max(first, score);
+            highest = max(highest, key_of(score));
         }
-        group_keys[groups_start + group] = key_of(select(first, first + second, params.takes_best_two != 0u));
+        let key = key_of(select(first, first + second, params.takes_best_two != 0u));
+        group_keys[groups_start + group] = select(key, highest, highest == KEY_OF_NAN); // `max` may drop it
     }
     row_barrier();
     var taken = FIRST;

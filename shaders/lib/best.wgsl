@@ -14,11 +14,13 @@ struct Best {
 const FIRST: Best = Best(0xffffffffu, 0u); // precedes every pair: key_of never returns this key
 const LAST: Best = Best(0u, 0xffffffffu); // follows every pair: key_of never returns this key
 
+const KEY_OF_NAN: u32 = 0xfffffffeu;
+
 // An integer with the order of the scores. NaN maps to the top, so that it is chosen and becomes visible.
 fn key_of(score: f32) -> u32 {
     let bits = bitcast<u32>(score);
     let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    return select(ordered, 0xfffffffeu, (bits & 0x7fffffffu) > 0x7f800000u);
+    return select(ordered, KEY_OF_NAN, (bits & 0x7fffffffu) > 0x7f800000u);
 }
 
 fn is_before(a: Best, b: Best) -> bool {
