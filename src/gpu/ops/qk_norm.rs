@@ -4,10 +4,10 @@ use super::column_sum::fold_partials;
 use super::heads::HeadLayout;
 use super::{per_block, per_item};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, Tensor};
 
-/// Tokens that the weight gradient sums in its first launch.
+/// Tokens that a workgroup of the weight gradient sums on the software tier.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -85,7 +85,8 @@ pub fn qk_norm_backward_weight(
     let QkNormSaved { x, rstd, .. } = saved;
     for (dw, first_head, head_count) in [(dwq, 0, layout.heads), (dwk, layout.heads, layout.kv_heads)] {
         let Some(dw) = dw else { continue };
-        let blocks = x.rows.div_ceil(ROWS);
+        let rows = block_rows(rec.capabilities().tier);
+        let blocks = x.rows.div_ceil(rows);
         let partials = rec.tensor("partials", blocks, layout.head_dim, Element::F32);
         let size = [partials.stride4(), blocks];
         let (kernel, grid) = per_block(rec, "qk_norm", "qk_norm_backward_weight", x.element, size);
@@ -96,8 +97,17 @@ pub fn qk_norm_backward_weight(
             rstd.bind("rstd", Element::F32),
             partials.bind("partials", Element::F32),
         ];
-        rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &params, grid);
+        rec.dispatch(kernel.constant("ROWS", rows), &bindings, &params, grid);
         fold_partials(rec, partials, dw);
+    }
+}
+
+/// Tokens of a block: on GPUs one for each row of lanes, since a head has few columns to share and 4,096 tokens in blocks of 64 would keep
+/// half of an H100 idle.
+fn block_rows(tier: Tier) -> u32 {
+    match tier {
+        Tier::Software => ROWS,
+        Tier::Portable | Tier::Matrix => 16,
     }
 }
 
