@@ -38,6 +38,7 @@ struct Params {
     v4: u32,
     rows: u32, // N
     parts: u32, // of dq, with `split`
+    share: u32, // query heads whose gradients for keys and values one workgroup sums
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

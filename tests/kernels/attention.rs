@@ -10,7 +10,7 @@ use gristmill::kernels::{Capabilities, Condition, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::record::{Recorder, Tensor};
+use gristmill::record::{Dispatch, Recorder, Tensor};
 
 const BASE: Row = Row {
     batch: 2,
@@ -289,7 +289,6 @@ fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
         assert_eq!(parts_of(&gpt, units), parts, "{units} units");
     }
     for (why, row) in [
-        ("few heads of keys", Row { heads: (12, 4), ..gpt }),
         ("wide heads", Row { dims: (64, 68), ..gpt }),
         ("a window so short that parts are more than what it sees", Row { window: Some(7), ..gpt }),
         ("less work than launches", Row { batch: 12, tokens: 64, heads: (4, 4), dims: (32, 32), ..gpt }),
@@ -312,8 +311,61 @@ fn attention_backward_with_parts_is_as_exact_as_its_terms() {
     }
 }
 
+/// Units of a GPU, and in how many parts the backward pass leaves dq there, and the gradients of keys and values, whose heads are few.
+const KEYS_IN_PARTS: [(u32, Option<u32>, u32, Row); 9] = [
+    (64, None, 4, Row { tokens: 257, heads: (4, 1), dims: (128, 68), ..ONE }),
+    (64, None, 6, Row { tokens: 257, heads: (6, 1), dims: (36, 72), causal: false, element: Bf16, ..ONE }),
+    (64, None, 3, Row { tokens: 257, heads: (6, 2), dims: (160, 4), element: F16, ..ONE }),
+    (16, None, 3, Row { tokens: 257, heads: (6, 1), dims: (68, 4), window: Some(200), ..ONE }),
+    (64, None, 12, Row { heads: (24, 2), window: Some(120), ..EVERYTHING }),
+    (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..ONE }),
+    (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (36, 4), alibi: true, element: F16, ..ONE }),
+    (32, Some(8), 4, Row { tokens: 513, heads: (12, 3), dims: (64, 12), element: Bf16, ..ONE }),
+    (12, Some(3), 3, Row { heads: (24, 2), dims: (36, 12), window: Some(120), ..EVERYTHING }),
+];
+
+#[test]
+fn attention_backward_with_parts_of_the_keys_is_the_gradient() {
+    for (units, parts, key_parts, row) in KEYS_IN_PARTS {
+        assert_eq!(
+            (parts_of(&row, units), key_parts_of(&row, units)),
+            (parts, key_parts),
+            "{row} on {units} units"
+        );
+        check_units(&format!("attention_backward {row} in {key_parts} parts of keys"), units, &|case| {
+            backward(case, &row)
+        });
+    }
+    // Four heads of keys under 32 of queries, one sequence; a small Mixtral; and enough heads and sequences without parts.
+    let llama = Row { tokens: 2048, heads: (32, 4), dims: (64, 64), ..ONE };
+    let mixtral = Row { batch: 4, tokens: 1024, heads: (12, 4), dims: (64, 64), ..BASE };
+    let wide = Row { batch: 4, tokens: 2048, heads: (32, 8), dims: (128, 128), ..BASE };
+    for (row, units, parts) in [
+        (llama, 96, (Some(8), 8)),
+        (llama, 132, (None, 8)),
+        (mixtral, 96, (Some(6), 3)),
+        (mixtral, 132, (Some(8), 3)),
+        (wide, 132, (None, 1)),
+    ] {
+        assert_eq!((parts_of(&row, units), key_parts_of(&row, units)), parts, "{row} on {units} units");
+    }
+}
+
+/// In how many parts the backward pass of `row` leaves the gradients of keys and values.
+fn key_parts_of(row: &Row, units: u32) -> u32 {
+    let dispatches = backward_on(row, units);
+    let of_keys = dispatches.iter().find(|of| of.kernel.entry == "attention_backward_kv");
+    of_keys.expect("there is one").grid[0] / row.heads.1
+}
+
 /// In how many parts the backward pass of `row` leaves dq, on a GPU of so many units with the limits that most have.
 fn parts_of(row: &Row, units: u32) -> Option<u32> {
+    let dispatches = backward_on(row, units);
+    let split = dispatches.iter().find(|of| of.kernel.conditions().any(|c| c == Condition::Split));
+    split.filter(|of| of.kernel.entry == "attention_backward_kv").map(|of| of.grid[2])
+}
+
+fn backward_on(row: &Row, units: u32) -> Vec<Dispatch> {
     let units = Units { count: units, ..Units::ASSUMED };
     let mut rec = Recorder::new("case", Capabilities::portable().with_units(units));
     let (n, shape) = (row.batch * row.tokens, row.shape());
@@ -321,9 +373,7 @@ fn parts_of(row: &Row, units: u32) -> Option<u32> {
     let [out, dout] = [(); 2].map(|()| rec.tensor("out", n, shape.layout.out_cols(), F32));
     let lse = rec.tensor("lse", n, row.heads.0, F32);
     attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
-    let dispatches = rec.finish().dispatches;
-    let split = dispatches.iter().find(|of| of.kernel.conditions().any(|c| c == Condition::Split));
-    split.filter(|of| of.kernel.entry == "attention_backward_kv").map(|of| of.grid[2])
+    rec.finish().dispatches
 }
 
 #[test]

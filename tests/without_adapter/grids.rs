@@ -60,8 +60,13 @@ fn published_gpus_have_their_grids() {
             let plan = plan(Problem { layout, m, n, k }, F32, capabilities);
             listing += &format!("{layout:?} {m}x{n}x{k}: {:?}, parts of {}\n", plan.grid, plan.part_k);
         }
-        for launch in attention_of_gpt_2(capabilities).into_iter().chain(products_of_experts(capabilities)) {
-            listing += &format!("{}: {:?}\n", launch.kernel.entry, launch.grid);
+        let gpt_2 = attention_of([12, 12], 4, 1024, capabilities);
+        let llama = attention_of([32, 4], 1, 2048, capabilities);
+        let products = products_of_experts(capabilities);
+        for launch in gpt_2.into_iter().chain(llama).chain(products) {
+            let width = launch.kernel.constants().iter().find(|(name, _)| *name == "WIDTH");
+            let width = width.map_or(String::new(), |(_, lanes)| format!(" {lanes} lanes wide"));
+            listing += &format!("{}{width}: {:?}\n", launch.kernel.entry, launch.grid);
         }
     }
     for gpu in GPUS.into_iter().filter_map(PublishedGpu::named) {
@@ -77,12 +82,17 @@ fn published_gpus_have_their_grids() {
     assert_golden(&golden, &listing);
 }
 
-/// Forward and backward over 4 sequences of 1,024 tokens.
-fn attention_of_gpt_2(capabilities: Capabilities) -> Vec<Dispatch> {
-    let layout = HeadLayout { heads: 12, kv_heads: 12, head_dim: 64, value_dim: 64 };
+/// Forward and backward over `batch` sequences, of so many heads of queries and of keys.
+fn attention_of(
+    [heads, kv_heads]: [u32; 2],
+    batch: u32,
+    tokens: u32,
+    capabilities: Capabilities,
+) -> Vec<Dispatch> {
+    let layout = HeadLayout { heads, kv_heads, head_dim: 64, value_dim: 64 };
     let shape = Attention {
         layout,
-        tokens: 1024,
+        tokens,
         is_causal: true,
         scale: 0.125,
         window: None,
@@ -90,7 +100,7 @@ fn attention_of_gpt_2(capabilities: Capabilities) -> Vec<Dispatch> {
         dropout: None,
     };
     let mut rec = Recorder::new("attention", capabilities);
-    let mut tensor = |cols| rec.tensor("x", 4096, cols, F32);
+    let mut tensor = |cols| rec.tensor("x", batch * tokens, cols, F32);
     let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
     let [out, dout, lse] = [layout.out_cols(), layout.out_cols(), layout.heads].map(&mut tensor);
     let tensors = AttentionTensors::new(qkv, out, lse);

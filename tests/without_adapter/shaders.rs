@@ -83,11 +83,37 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts.
-fn many_heads(capabilities: Capabilities) -> Vec<Dispatch> {
-    let mut rec = Recorder::new("many heads", capabilities);
-    const ROWS: u32 = 4096;
-    let layout = HeadLayout { heads: 48, kv_heads: 24, head_dim: 8, value_dim: 12 };
+/// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts, with every
+/// combination of masks; and of so few heads of keys that those of keys and values are in parts too, or alone where heads are wide.
+fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
+    let of = |[heads, kv_heads, head_dim, value_dim]: [u32; 4], tokens, masks: &[u32]| {
+        let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+        masked_backward(capabilities, layout, tokens, masks)
+    };
+    let all: Vec<u32> = (0..16).collect();
+    let narrow = of([24, 2, 36, 12], 2048, &[0, 15]);
+    let wide = of([24, 1, 68, 12], 2048, &[0, 15]);
+    let dispatches = [of([48, 24, 8, 12], 256, &all), narrow, wide].concat();
+    let is_gpu = capabilities.tier != Tier::Software;
+    for (queries, keys) in [(true, false), (true, true), (false, true)] {
+        let has = |dispatch: &Dispatch, condition| dispatch.kernel.conditions().any(|of| of == condition);
+        let are_parts = |dispatch: &Dispatch| {
+            (has(dispatch, Condition::Split), has(dispatch, Condition::KeyParts)) == (queries, keys)
+        };
+        assert_eq!(dispatches.iter().any(are_parts), is_gpu, "parts of queries {queries}, of keys {keys}");
+    }
+    dispatches
+}
+
+/// The backward pass with masks whose bits are a window, documents, dropout and ALiBi.
+fn masked_backward(
+    capabilities: Capabilities,
+    layout: HeadLayout,
+    tokens: u32,
+    masks: &[u32],
+) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("backward in parts", capabilities);
+    const ROWS: u32 = 2048;
     let [starts, ends] = [(); 2].map(|()| rec.tensor("bounds", 1, ROWS, U32));
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let lse = rec.tensor("lse", ROWS, layout.heads, F32);
@@ -95,14 +121,14 @@ fn many_heads(capabilities: Capabilities) -> Vec<Dispatch> {
         let mut tensor = |cols| rec.tensor("x", ROWS, cols, element);
         let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
         let [out, dout] = [layout.out_cols(); 2].map(&mut tensor);
-        for bits in 0..16 {
+        for bits in masks {
             let [is_windowed, is_packed, is_dropping, has_alibi] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
             let shape = Attention {
                 layout,
-                tokens: 256,
+                tokens,
                 is_causal: true,
                 scale: 1.0,
-                window: is_windowed.then_some(200),
+                window: is_windowed.then_some(tokens - 56),
                 has_alibi,
                 dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state }),
             };
@@ -115,10 +141,7 @@ fn many_heads(capabilities: Capabilities) -> Vec<Dispatch> {
             }
         }
     }
-    let dispatches = rec.finish().dispatches;
-    let is_split = |dispatch: &Dispatch| dispatch.kernel.conditions().any(|c| c == Condition::Split);
-    assert_eq!(dispatches.iter().any(is_split), capabilities.tier != Tier::Software, "a GPU makes parts");
-    dispatches
+    rec.finish().dispatches
 }
 
 /// The rows of a head, divided by their length.
@@ -277,7 +300,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(optimizers)
                 .chain(rounded)
                 .chain(packed_documents(capabilities))
-                .chain(many_heads(capabilities))
+                .chain(backward_in_parts(capabilities))
                 .chain(alibi(capabilities))
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))

@@ -5,6 +5,7 @@
 // A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
 // (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, with p and with ds as weights. A
 // fixed order of summation and no atomics.
+// key_parts: a workgroup walks some heads of the group alone, and leaves its part of dk and dv (attention/portable/sum_keys.wgsl).
 // split: a workgroup owns several blocks of keys in turn (attention/portable/parts.wgsl), and also adds Σ ds k to a part of dq of its
 // own. Tiles start at multiples of GROUPS, so one invocation makes all additions to an element of it.
 // Numerics: f32; p is set to zero where masked.
@@ -21,13 +22,14 @@ import package::attention::portable::tiles::{row_of_share, sum_of, weight_of};
 @if(split) import package::attention::portable::tiles::{Quad, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-import package::lib::element::{Packed, store4};
+@if(!key_parts) import package::lib::element::{Packed, store4};
 import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 
 @if(split) @group(0) @binding(2) var<storage, read_write> parts: array<vec4<f32>>; // (P, N, heads · 4 D4)
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
-@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+@if(key_parts) @group(0) @binding(6) var<storage, read_write> key_parts: array<vec4<f32>>; // (S, N, columns of keys and values)
+@if(!key_parts) @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 @if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
 
 const_assert OWNED >= WEIGHTS; // dp waits in the memory of the weights
@@ -56,21 +58,24 @@ fn attention_backward_kv(
 ) {
     let place = place_of(lane);
     let sequence = workgroup.y * params.tokens;
-    @if(!split) { own_keys(lane, place, sequence, workgroup.x, workgroup.z * BLOCK); }
+    let first_head = workgroup.x * params.share;
+    @if(!split) { own_keys(lane, place, sequence, first_head, workgroup.z * BLOCK); }
     @if(split) {
         part = workgroup.z;
         for (var i = 0u; i * params.parts * BLOCK < params.tokens; i++) {
             let block = block_of(workgroup.z, i) * BLOCK;
             if (block < params.tokens) {
-                written = own_keys(lane, place, sequence, workgroup.x, block);
+                written = own_keys(lane, place, sequence, first_head, block);
             }
         }
     }
 }
 
-// Computes the gradients of the keys from `block` on. Returns one past the last query that sees any of them.
-fn own_keys(lane: u32, place: Place, sequence: u32, kv_head: u32, block: u32) -> u32 {
+// Computes the gradients of the keys from `block` on through the heads from `first_head` on. Returns one past the last query that
+// sees any of them.
+fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32) -> u32 {
     let key = block + 4u * place.group;
+    let kv_head = first_head / params.group;
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
     @if(split) { dk = Sums(); }
@@ -80,7 +85,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, kv_head: u32, block: u32) ->
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
-    for (var i = kv_head * params.group; i < (kv_head + 1u) * params.group; i++) {
+    for (var i = first_head; i < first_head + params.share; i++) {
         let queries = params.qkv_offset + sequence * params.qkv_stride + i * D4;
         let gradients = params.dout_offset + sequence * params.dout_stride + i * V4;
         let head = Head(i, sequence, queries, gradients);
@@ -91,8 +96,11 @@ fn own_keys(lane: u32, place: Place, sequence: u32, kv_head: u32, block: u32) ->
 
     for (var r = 0u; r < 4u; r++) {
         if (key + r < params.tokens) {
-            let at = params.dqkv_offset + (sequence + key + r) * params.dqkv_stride;
-            write_row(place, at + params.k_start + kv_head * D4, at + params.v_start + kv_head * V4, r);
+            let row = sequence + key + r;
+            @if(key_parts) let row_of_part = first_head % params.group / params.share * params.rows + row;
+            @if(key_parts) let at = row_of_part * (params.heads / params.group) * (D4 + V4);
+            @if(!key_parts) let at = params.dqkv_offset + row * params.dqkv_stride + params.k_start;
+            write_row(place, at + kv_head * D4, at + params.v_start - params.k_start + kv_head * V4, r);
         }
     }
     return end;
@@ -205,18 +213,21 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
     return end;
 }
 
-// Writes key r of the invocation and its value to the columns of `dqkv` that start at k_at and v_at.
+// Writes the gradients of key r of the invocation and of its value to the columns that start at k_at and v_at.
 fn write_row(place: Place, k_at: u32, v_at: u32, r: u32) {
     for (var i = 0u; i < K_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < D4) {
-            dqkv[k_at + column] = store4(params.scale * sum_of(dk, i, r));
+            put(k_at + column, params.scale * sum_of(dk, i, r));
         }
     }
     for (var i = 0u; i < V_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < V4) {
-            dqkv[v_at + column] = store4(sum_of(dv, i, r));
+            put(v_at + column, sum_of(dv, i, r));
         }
     }
 }
+
+@if(key_parts) fn put(at: u32, value: vec4<f32>) { key_parts[at] = value; }
+@if(!key_parts) fn put(at: u32, value: vec4<f32>) { dqkv[at] = store4(value); }

@@ -76,6 +76,8 @@ conditions! {
     IntegerWidening = "integer_widening",
     /// Rotary pairs are neighbours.
     Interleaved = "interleaved",
+    /// The gradients of attention's keys and values are left in parts, each of some heads of queries.
+    KeyParts = "key_parts",
     /// Attention also writes the largest score of each query.
     Logits = "logits",
     /// Half precision is converted by the adapter's own instructions; only with `f16`.

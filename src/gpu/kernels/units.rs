@@ -1,6 +1,7 @@
 //! How many workgroups a GPU runs at once.
 
 use super::published_gpus::PublishedGpu;
+use std::collections::BTreeMap;
 
 /// What a compute unit holds at once: a streaming multiprocessor of NVIDIA, a compute unit of AMD, an Xe core of Intel, a core of
 /// Apple.
@@ -63,12 +64,25 @@ impl Units {
         count as f64 / (u64::from(self.count) * self.rounds(workgroup, count)) as f64
     }
 
-    /// The same for workgroups of unlike work, started longest first: that of the last is nothing, and between it and the first's it falls
-    /// steadily, in as many steps as `blocks`, as that of causal attention does. Where there are few of them the longest one decides.
+    /// The same for workgroups of unlike work, started longest first: it falls from `blocks` to 1, for as many workgroups each, as that of
+    /// causal attention does. Each starts where a place becomes free first, of as many as keep all units busy.
     pub fn share_of_falling(self, workgroup: Workgroup, count: u64, blocks: u64) -> f64 {
-        let mean = (blocks + 1) as f64 / (2 * blocks) as f64;
-        let at_once = u64::from(self.count) * u64::from(self.each.busy(workgroup));
-        (count as f64 * mean / at_once as f64).min(1.0)
+        let places = u64::from(self.count) * u64::from(self.each.busy(workgroup));
+        let mut free = BTreeMap::from([(0, places)]); // how many places are free from which time on
+        for work in (1..=blocks).rev() {
+            let mut waiting = count / blocks;
+            while waiting > 0 {
+                let (time, there) = free.pop_first().expect("a unit has places");
+                let started = waiting.min(there);
+                waiting -= started;
+                *free.entry(time + work).or_default() += started;
+                if there > started {
+                    free.insert(time, there - started);
+                }
+            }
+        }
+        let end = free.last_key_value().map_or(0, |(time, _)| *time);
+        (count * (blocks + 1)) as f64 / (2 * places * end.max(1)) as f64
     }
 }
 
@@ -123,14 +137,20 @@ mod tests {
         assert_eq!(rounds(Workgroup { lanes: 64, registers: 32, bytes: 0 }, 1), 8, "64 lanes of 512");
     }
 
-    /// What a simulation gave of workgroups of 16 lengths, 48 of each, on units that hold four and are busy with four.
+    /// Workgroups of 16 lengths, 48 of each, on units that are busy with four or with two of them.
     #[test]
     fn the_longest_workgroup_decides_where_there_are_few() {
-        let workgroup = Workgroup { lanes: 128, registers: 120, bytes: 16 << 10 };
-        let share = |count| Units { count, ..Units::ASSUMED }.share_of_falling(workgroup, 768, 16);
-        for (count, simulated) in [(132, 0.773), (128, 0.797), (96, 1.0)] {
-            assert!((share(count) - simulated).abs() < 0.001, "{count} units: {}", share(count));
+        let share = |count, lanes| {
+            let workgroup = Workgroup { lanes, registers: 120, bytes: 16 << 10 };
+            Units { count, ..Units::ASSUMED }.share_of_falling(workgroup, 768, 16)
+        };
+        // The longest takes 16 · 4 of its share of a unit, where all units together have 768 · 8.5 / 132 to do.
+        for (count, lanes, known) in [(132, 128, 0.773), (128, 128, 0.797), (96, 128, 1.0), (132, 256, 0.916)]
+        {
+            let found = share(count, lanes);
+            assert!((found - known).abs() < 0.001, "{count} units, {lanes} lanes: {found}");
         }
+        assert_eq!(share(1000, 256), 768.0 * 8.5 / (2000.0 * 16.0), "places are left over");
     }
 
     #[test]

@@ -77,6 +77,7 @@ crate::params! {
         v4: u32,
         rows: u32,
         parts: u32,
+        share: u32,
     }
 }
 
@@ -179,6 +180,7 @@ impl Attention {
             v4: self.layout.value_dim / 4,
             rows: qkv.rows,
             parts: 0,
+            share: self.layout.group(),
         }
     }
 

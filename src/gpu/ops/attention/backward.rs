@@ -1,10 +1,11 @@
 //! The backward pass of attention: two kernels that compute the scores of each query and key twice, or one that computes them
-//! once and leaves the gradient of the queries in parts.
+//! once and leaves the gradient of the queries in parts. Where few heads of keys serve many of queries, several workgroups share a key's
+//! queries, and the gradients of keys and values are left in parts, too.
 
-use super::plan::{Pass, Plan, parts, plan, sum_queries};
+use super::plan::{Division, Pass, Plan, divide, plan, sum_keys, sum_queries};
 use super::{Attention, AttentionTensors, Params};
 use crate::element::Element;
-use crate::kernels::Condition;
+use crate::kernels::{Condition, Kernel};
 use crate::ops::dropout::DropoutState;
 use crate::ops::per_item;
 use crate::record::{Binding, Recorder, State, Tensor};
@@ -14,7 +15,7 @@ use crate::record::{Binding, Recorder, State, Tensor};
 ///
 /// Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that of keys and
 /// values. Where heads and sequences are many and heads narrow, three on GPUs: delta; keys and values, with the gradient of the
-/// queries in parts; and the sum of the parts.
+/// queries in parts; and the sum of the parts. One more where the gradients of keys and values are in parts.
 #[track_caller]
 pub fn attention_backward(
     rec: &mut Recorder,
@@ -37,9 +38,11 @@ pub fn attention_backward(
         dqkv_stride: dqkv.stride4(),
         ..shape.params(tensors)
     };
-    let pass = Backward { tensors: *tensors, dout, dqkv, delta, batch, shape };
-    match parts(shape, documents.is_some(), batch, rec.capabilities()) {
-        Some(parts) => pass.in_parts(rec, Params { parts, ..params }),
+    let division = divide(shape, documents.is_some(), batch, rec.capabilities());
+    let params = Params { parts: division.parts.unwrap_or(0), share: division.share, ..params };
+    let pass = Backward { tensors: *tensors, dout, dqkv, delta, batch, shape, division };
+    match division.parts {
+        Some(_) => pass.in_parts(rec, params),
         None => pass.in_two(rec, params),
     }
 }
@@ -51,6 +54,7 @@ struct Backward<'a> {
     delta: Tensor,
     batch: u32,
     shape: &'a Attention,
+    division: Division,
 }
 
 impl Backward<'_> {
@@ -58,14 +62,12 @@ impl Backward<'_> {
         let plan = self.plan(Pass::BackwardQ, rec);
         let grid = plan.grid(self.shape.layout.heads, self.batch);
         let mut bindings = self.of_both_sides();
-        bindings.push(self.out());
+        bindings.extend([self.dqkv(), self.out()]);
         bindings.extend(self.starts());
         rec.dispatch(plan.kernel, &bindings, &params, grid);
         let plan = self.plan(Pass::BackwardKv, rec);
-        let grid = plan.grid(self.shape.layout.kv_heads, self.batch);
-        let mut bindings = self.of_both_sides();
-        bindings.extend(self.ends());
-        rec.dispatch(plan.kernel, &bindings, &params, grid);
+        let grid = plan.grid(self.shape.layout.heads / params.share, self.batch);
+        self.of_keys(rec, plan.kernel, Vec::new(), params, grid);
     }
 
     fn in_parts(&self, rec: &mut Recorder, params: Params) {
@@ -83,11 +85,9 @@ impl Backward<'_> {
         );
         let parts = parts.bind("parts", Element::F32);
         let Plan { kernel, .. } = self.plan(Pass::BackwardKv, rec);
-        let mut bindings = self.of_both_sides();
-        bindings.push(parts);
-        bindings.extend(self.ends());
         let kernel = kernel.condition(Condition::Split, true);
-        rec.dispatch(kernel, &bindings, &params, [layout.kv_heads, self.batch, params.parts]);
+        let grid = [layout.heads / params.share, self.batch, params.parts];
+        self.of_keys(rec, kernel, vec![parts], params, grid);
 
         let (kernel, grid) = sum_queries(self.shape, self.tensors.documents.is_some(), element, params.rows);
         let mut bindings = vec![parts, self.dqkv()];
@@ -95,12 +95,41 @@ impl Backward<'_> {
         rec.dispatch(kernel, &bindings, &params, grid);
     }
 
+    /// The gradients of keys and values by `kernel`, which binds `others` besides, and the sum of their parts if it leaves some.
+    fn of_keys(
+        &self,
+        rec: &mut Recorder,
+        kernel: Kernel,
+        others: Vec<Binding>,
+        params: Params,
+        grid: [u32; 3],
+    ) {
+        let (layout, element) = (self.shape.layout, self.dqkv.element);
+        let leaves_parts = self.division.leaves_keys(self.shape);
+        let result = if leaves_parts {
+            let rows = layout.group() / params.share * params.rows;
+            rec.tensor("parts of dk and dv", rows, layout.k_cols() + layout.v_cols(), Element::F32)
+                .bind("key_parts", Element::F32)
+        } else {
+            self.dqkv()
+        };
+        let mut bindings = self.of_both_sides();
+        bindings.extend([result]);
+        bindings.extend(others);
+        bindings.extend(self.ends());
+        rec.dispatch(kernel.condition(Condition::KeyParts, leaves_parts), &bindings, &params, grid);
+        if leaves_parts {
+            let (kernel, grid) = sum_keys(layout, element, params.rows);
+            rec.dispatch(kernel, &[result, self.dqkv()], &params, grid);
+        }
+    }
+
     fn plan(&self, pass: Pass, rec: &Recorder) -> Plan {
         let is_packed = self.tensors.documents.is_some();
         plan(pass, self.shape, is_packed, self.dqkv.element, rec.capabilities())
     }
 
-    /// What the kernels that compute scores bind.
+    /// What the kernels that compute scores bind, but for what they write.
     fn of_both_sides(&self) -> Vec<Binding> {
         let AttentionTensors { qkv, lse, .. } = self.tensors;
         let mut bindings = vec![
@@ -108,7 +137,6 @@ impl Backward<'_> {
             self.dout(),
             lse.bind_with_offset("lse", Element::F32),
             self.delta.bind("delta", Element::F32),
-            self.dqkv(),
         ];
         let dropout = self.shape.dropout;
         bindings.extend(dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));

@@ -138,35 +138,54 @@ const MOST_PARTS: u32 = 8;
 /// The share that more parts, or parts at all, must save: less is beyond what is known of a GPU here.
 const WORTH: f64 = 0.03;
 
+/// How the backward pass of an attention is divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Division {
+    /// The parts of the gradient of the queries that one pass over the keys leaves; `None`: there is a pass over the queries, too.
+    pub parts: Option<u32>,
+    /// Heads of queries through which a workgroup sums the gradients of its keys: those of a group, or a part of them, which leaves
+    /// the gradients in parts.
+    pub share: u32,
+}
+
+impl Division {
+    /// Whether the gradients of keys and values are left in parts.
+    pub fn leaves_keys(self, shape: &Attention) -> bool {
+        self.share < shape.layout.group()
+    }
+}
+
 /// Multiply-adds that all lanes do while a byte goes to or comes from memory, by published figures.
 const OF_A_BYTE: f64 = 7.0;
 
 /// Multiply-adds that all lanes of a unit do while a launch takes its 5 us.
 const OF_A_LAUNCH: f64 = 650e3;
 
-/// How many parts of the gradient of the queries one pass over the keys makes in an attention over `batch` sequences: the fewest that
-/// take nearly the least time on these units. `None` where two passes take no longer: with few heads and sequences or many units, or
-/// where heads are so wide that registers do not suffice, or where parts take too much memory.
-pub(super) fn parts(
-    shape: &Attention,
-    is_packed: bool,
-    batch: u32,
-    capabilities: Capabilities,
-) -> Option<u32> {
-    let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;
-    if capabilities.tier == Tier::Software || head_dim.max(value_dim) > 64 {
-        return None;
+/// How the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the least time on these units
+/// the one that takes the least memory. With many heads and sequences one pass over the keys takes less time than two, unless heads are
+/// so wide that registers do not suffice.
+pub(super) fn divide(shape: &Attention, is_packed: bool, batch: u32, capabilities: Capabilities) -> Division {
+    let HeadLayout { head_dim, value_dim, .. } = shape.layout;
+    let group = shape.layout.group();
+    if capabilities.tier == Tier::Software {
+        return Division { parts: None, share: group };
     }
     let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);
-    let fits = |parts: &u32| {
-        let elements = [*parts, batch, shape.tokens, heads, head_dim].into_iter().map(u64::from).product();
-        Element::F32.bytes_of(elements) <= capabilities.limits.binding_bytes
-    };
+    let most = if head_dim.max(value_dim) > 64 { 0 } else { MOST_PARTS.min(blocks) };
     let work = Work { shape, is_packed, batch, units: capabilities.units };
-    let mut possible = (1..=MOST_PARTS.min(blocks)).filter(fits);
-    let least = possible.clone().map(|parts| work.in_parts(parts)).fold(f64::INFINITY, f64::min);
-    let fewest = possible.find(|parts| work.in_parts(*parts) * (1.0 - WORTH) <= least);
-    fewest.filter(|_| least <= work.in_two() * (1.0 - WORTH))
+    let shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
+    let mut ways: Vec<Division> = shares
+        .flat_map(|share| {
+            let parts = std::iter::once(None).chain((1..=most).map(Some));
+            parts.map(move |parts| Division { parts, share })
+        })
+        .filter(|way| work.bytes(*way).into_iter().all(|bytes| bytes <= capabilities.limits.binding_bytes))
+        .collect();
+    ways.sort_by_key(|way| work.bytes(*way).into_iter().sum::<u64>());
+    let times: Vec<f64> = ways.iter().map(|way| work.time(*way)).collect();
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    let found = ways.into_iter().zip(times).find(|(_, time)| time * (1.0 - WORTH) <= least);
+    found.expect("two passes without parts take no memory").0
 }
 
 /// Where a backward pass runs, and on what.
@@ -178,21 +197,40 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The time of one pass over the keys that leaves so many parts, of adding these and of two more launches, where that of a product
-    /// of every query with every key is 1 if it keeps all units busy.
-    fn in_parts(&self, parts: u32) -> f64 {
-        let workgroups = self.groups(self.shape.layout.kv_heads) * u64::from(parts);
-        let share = self.units.share(workgroup(Pass::BackwardKv, self.shape, self.is_packed), workgroups);
-        let adding = 4.0 * f64::from(parts) * OF_A_BYTE / self.seen();
-        5.0 / share + adding + 3.0 * self.launch()
+    /// Bytes of the parts of the gradients of queries, and of keys and values.
+    fn bytes(&self, way: Division) -> [u64; 2] {
+        let HeadLayout { heads, head_dim, value_dim, .. } = self.shape.layout;
+        let rows = u64::from(self.batch) * u64::from(self.shape.tokens);
+        let of =
+            |heads: u32, columns: u32| Element::F32.bytes_of(rows * u64::from(heads) * u64::from(columns));
+        let of_queries = u64::from(way.parts.unwrap_or(0)) * of(heads, head_dim);
+        let of_keys =
+            if way.leaves_keys(self.shape) { of(heads / way.share, head_dim + value_dim) } else { 0 };
+        [of_queries, of_keys]
     }
 
-    /// That of a pass over the queries and one over the keys.
-    fn in_two(&self) -> f64 {
-        let HeadLayout { heads, kv_heads, .. } = self.shape.layout;
-        3.0 / self.share(Pass::BackwardQ, heads)
-            + 4.0 / self.share(Pass::BackwardKv, kv_heads)
-            + 2.0 * self.launch()
+    /// The time of all its launches, where that of a product of every query with every key is 1 if it keeps all units busy.
+    fn time(&self, way: Division) -> f64 {
+        let HeadLayout { heads, head_dim, value_dim, .. } = self.shape.layout;
+        let heads_of_keys = heads / way.share;
+        let (passes, launches) = match way.parts {
+            Some(parts) => {
+                let workgroups = self.groups(heads_of_keys) * u64::from(parts);
+                let workgroup = workgroup(Pass::BackwardKv, self.shape, self.is_packed);
+                let adding = 4.0 * f64::from(parts) * OF_A_BYTE / self.seen();
+                (5.0 / self.units.share(workgroup, workgroups) + adding, 3.0)
+            }
+            None => {
+                let of_keys = 4.0 / self.share(Pass::BackwardKv, heads_of_keys);
+                (3.0 / self.share(Pass::BackwardQ, heads) + of_keys, 2.0)
+            }
+        };
+        if !way.leaves_keys(self.shape) {
+            return passes + launches * self.launch();
+        }
+        // Parts of keys and values are written and read.
+        let columns = f64::from(head_dim + value_dim) / f64::from(head_dim * way.share);
+        passes + 8.0 * columns * OF_A_BYTE / self.seen() + (launches + 1.0) * self.launch()
     }
 
     /// Share of the units' time that a pass has a use for whose workgroups have a block of one of `heads` each.
@@ -250,4 +288,11 @@ pub(super) fn sum_queries(
         .constant("BLOCK", 4 * tile(Pass::BackwardKv, shape, is_packed).groups)
         .constant("D4", d4);
     (kernel, grid)
+}
+
+/// The kernel that adds the parts of the gradients of keys and values of `rows` tokens, and its grid.
+pub(super) fn sum_keys(layout: HeadLayout, element: Element, rows: u32) -> (Kernel, [u32; 3]) {
+    let items = u64::from(rows) * u64::from((layout.k_cols() + layout.v_cols()) / 4);
+    let (kernel, grid) = per_item("attention/portable/sum_keys", "attention_sum_keys", element, items);
+    (kernel.constant("D4", layout.head_dim / 4).constant("V4", layout.value_dim / 4), grid)
 }
