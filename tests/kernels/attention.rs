@@ -252,6 +252,35 @@ fn attention_at_the_sizes_of_a_gpu() {
     }
 }
 
+/// Blocks of 64 queries in groups of 8 lanes, where there is work for a whole GPU, and of 16, where there is not or masks need the
+/// registers; tiles of 128 keys in one to four steps.
+#[test]
+fn attention_forward_in_narrow_and_wide_groups() {
+    for (units, width, row) in [
+        (1, 8, Row { batch: 1, tokens: 129, heads: (6, 2), dims: (64, 64), ..BASE }),
+        (1, 8, Row { tokens: 200, heads: (4, 4), dims: (40, 48), causal: false, element: Bf16, ..BASE }),
+        (64, 16, Row { batch: 1, tokens: 257, heads: (3, 1), dims: (64, 64), ..BASE }),
+        (64, 16, Row { tokens: 161, heads: (2, 1), dims: (40, 60), causal: false, element: F16, ..BASE }),
+        (1, 16, Row { tokens: 200, heads: (2, 1), dims: (64, 64), window: Some(70), ..BASE }),
+        (1, 16, Row { tokens: 225, heads: (3, 3), dims: (36, 64), alibi: true, element: F16, ..BASE }),
+        (1, 16, Row { dims: (64, 36), dropout: 0.0, alibi: true, element: Bf16, ..EVERYTHING }),
+    ] {
+        let (n, shape) = (row.batch * row.tokens, row.shape());
+        let units_of = Units { count: units, ..Units::ASSUMED };
+        let mut rec = Recorder::new("case", Capabilities::portable().with_units(units_of));
+        let qkv = rec.tensor("qkv", n, shape.layout.cols(), F32);
+        let out = rec.tensor("out", n, shape.layout.out_cols(), F32);
+        let lse = rec.tensor("lse", n, row.heads.0, F32);
+        attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
+        let kernel = rec.finish().dispatches.remove(0).kernel;
+        let is_masked_by_documents = !row.documents.is_empty();
+        assert!(is_masked_by_documents || kernel.constants().contains(&("WIDTH", width)), "{row}: {kernel}");
+        check_units(&format!("attention {row} in groups of {width}"), units, &|case| {
+            forward(case, &row, 1.0)
+        });
+    }
+}
+
 /// One sequence with many heads.
 const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
 

@@ -55,11 +55,20 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         var p = query_key_scores(lane, place, queries, block, keys, tile, width);
         weigh(&p, place, (sequence + token) * params.heads + head, token, tile);
         sums = decayed(sums);
+        // Up to four steps, one by one: the weights stay in registers only if their indices are constants.
         put_weights(place, p, 0u);
         sums = add_rows(sums, lane, place, values, tile, end, V4, COLUMNS);
-        if (TILE > STEP && tile + STEP < end) {
-            put_weights(place, p, SHARE - PART);
+        if (SHARE > PART && tile + STEP < end) {
+            put_weights(place, p, PART);
             sums = add_rows(sums, lane, place, values, tile + STEP, end, V4, COLUMNS);
+        }
+        if (SHARE > 2u * PART && tile + 2u * STEP < end) {
+            put_weights(place, p, 2u * PART);
+            sums = add_rows(sums, lane, place, values, tile + 2u * STEP, end, V4, COLUMNS);
+        }
+        if (SHARE > 3u * PART && tile + 3u * STEP < end) {
+            put_weights(place, p, SHARE - PART);
+            sums = add_rows(sums, lane, place, values, tile + 3u * STEP, end, V4, COLUMNS);
         }
     }
 

@@ -161,14 +161,24 @@ fn row_of(quad: Quad, r: u32) -> vec4<f32> {
     return select(select(quad.x, quad.y, r == 1u), select(quad.z, quad.w, r == 3u), r > 1u);
 }
 
-// The largest of `value` over the first `columns` invocations of a group, for each of its 4 rows. How many they are is hidden from
-// compilers, which would load all at once into registers.
+// The largest of `value` over the first `columns` invocations of a group, for each of its 4 rows; in workgroups of 256, whose groups are
+// wider, first over every 4 of them. How many they are is hidden from compilers, which would load all at once into registers.
 fn group_max(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
-    memory[place.group * WIDTH + place.column] = value;
+    let own = place.group * WIDTH + place.column;
+    if (LANES <= 128u) {
+        return strided_max(value, own, place.group * WIDTH, 1u, columns);
+    }
+    let of_four = strided_max(value, own, own - own % 4u, 1u, min(4u, columns));
+    return strided_max(of_four, own, place.group * WIDTH, 4u, (columns + 3u) / 4u);
+}
+
+// The largest of what `count` invocations publish, that at slot `own` `value`, and which are `stride` slots apart from `first` on.
+fn strided_max(value: vec4<f32>, own: u32, first: u32, stride: u32, count: u32) -> vec4<f32> {
+    memory[own] = value;
     workgroupBarrier();
-    var largest = memory[place.group * WIDTH];
-    for (var i = 1u; i < columns; i++) {
-        largest = max(largest, memory[place.group * WIDTH + i]);
+    var largest = memory[first];
+    for (var i = 1u; i < count; i++) {
+        largest = max(largest, memory[first + i * stride]);
     }
     workgroupBarrier();
     return largest;

@@ -119,7 +119,7 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
     let params = shape.params(tensors);
     let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
-    let plan = plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
+    let plan = plan(Pass::Forward, shape, documents.is_some(), batch, qkv.element, rec.capabilities());
     let mut bindings = vec![
         qkv.bind_with_offset("qkv", qkv.element),
         out.bind_with_offset("out", qkv.element),

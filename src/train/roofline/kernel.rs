@@ -120,6 +120,9 @@ impl Loop {
                 ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 1, 1) => (1.55, 2.13, 4.0, of_layout(48, 60)),
+                ("attention", 0, 0) if constant("WIDTH") == 16 && constant("GROUPS") == 16 => {
+                    (1.43, 1.90, 5.0, Some(108))
+                }
                 ("attention", 0, 0) if is_portable => (1.52, 1.66, 3.5, Some(120)),
                 ("attention_backward_q", 0, 0) if is_portable => (1.6, 2.1, 6.0, Some(96)),
                 ("attention_backward_kv", 0, 0) if is_portable => (1.54, 2.19, 5.0, Some(132)),

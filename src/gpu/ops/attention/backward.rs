@@ -126,7 +126,7 @@ impl Backward<'_> {
 
     fn plan(&self, pass: Pass, rec: &Recorder) -> Plan {
         let is_packed = self.tensors.documents.is_some();
-        plan(pass, self.shape, is_packed, self.dqkv.element, rec.capabilities())
+        plan(pass, self.shape, is_packed, self.batch, self.dqkv.element, rec.capabilities())
     }
 
     /// What the kernels that compute scores bind, but for what they write.

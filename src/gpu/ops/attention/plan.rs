@@ -34,17 +34,21 @@ impl Plan {
     }
 }
 
-/// Which kernel computes `pass` of an attention, of packed documents if it `is_packed`.
+/// Which kernel computes `pass` of an attention over `batch` sequences, of packed documents if it `is_packed`.
 pub(super) fn plan(
     pass: Pass,
     shape: &Attention,
     is_packed: bool,
+    batch: u32,
     element: Element,
     capabilities: Capabilities,
 ) -> Plan {
     let (kernel, block) = match capabilities.tier {
         Tier::Software => software(pass, shape.layout, element, capabilities),
-        Tier::Portable | Tier::Matrix => portable(pass, shape, is_packed, element),
+        Tier::Portable | Tier::Matrix => {
+            let work = Work { shape, is_packed, batch, units: capabilities.units };
+            portable(pass, work.tile(pass), element)
+        }
     };
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
@@ -80,13 +84,13 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
 }
 
 /// The kernel in which a workgroup shares the rows of a block, and how many they are.
-fn portable(pass: Pass, shape: &Attention, is_packed: bool, element: Element) -> (Kernel, u32) {
+fn portable(pass: Pass, tile: Tile, element: Element) -> (Kernel, u32) {
     let (file, entry) = match pass {
         Pass::Forward => ("attention/portable/forward", "attention"),
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    let Tile { width, groups, share, chunk } = tile(pass, shape, is_packed);
+    let Tile { width, groups, share, chunk } = tile;
     let kernel = Kernel::new(file, entry, element)
         .constant("WIDTH", width)
         .constant("GROUPS", groups)
@@ -96,6 +100,7 @@ fn portable(pass: Pass, shape: &Attention, is_packed: bool, element: Element) ->
 }
 
 /// The constants of `shaders/attention/portable/tiles.wgsl`.
+#[derive(Clone, Copy, PartialEq)]
 struct Tile {
     width: u32,
     groups: u32,
@@ -111,7 +116,9 @@ fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     let (width, groups, share) = match pass {
         Pass::Forward => match value_dim {
             ..=32 => (8, 16, 4),
-            33..=64 => (8, 16, if has_masks { 4 } else { 8 }),
+            33..=64 if shape.dropout.is_some() => (8, 16, 4), // wider groups would draw each word twice
+            33..=64 if has_masks => (16, 16, 8),
+            33..=64 => (8, 16, 8),
             65..=128 => (16, 8, if has_masks { 4 } else { 8 }),
             _ => (32, 8, 4),
         },
@@ -154,6 +161,10 @@ impl Division {
         self.share < shape.layout.group()
     }
 }
+
+/// Bytes of workgroup memory for a multiply-add of the forward pass in 64 rows by 64, of which a lane owns 4 by 8, and in 64 by 128.
+const USUAL_BYTES: f64 = 1.66;
+const WIDE_BYTES: f64 = 1.9;
 
 /// Multiply-adds that all lanes do while a byte goes to or comes from memory, by published figures.
 const OF_A_BYTE: f64 = 7.0;
@@ -216,7 +227,8 @@ impl Work<'_> {
         let (passes, launches) = match way.parts {
             Some(parts) => {
                 let workgroups = self.groups(heads_of_keys) * u64::from(parts);
-                let workgroup = workgroup(Pass::BackwardKv, self.shape, self.is_packed);
+                let workgroup =
+                    workgroup(Pass::BackwardKv, tile(Pass::BackwardKv, self.shape, self.is_packed));
                 let adding = 4.0 * f64::from(parts) * OF_A_BYTE / self.seen();
                 (5.0 / self.units.share(workgroup, workgroups) + adding, 3.0)
             }
@@ -233,11 +245,27 @@ impl Work<'_> {
         passes + 8.0 * columns * OF_A_BYTE / self.seen() + (launches + 1.0) * self.launch()
     }
 
+    /// The tile of a pass. Where few workgroups fill a GPU and the longest one decides, twice as many lanes for each block of queries take
+    /// less time, although they read more workgroup memory.
+    fn tile(&self, pass: Pass) -> Tile {
+        let usual = tile(pass, self.shape, self.is_packed);
+        let wide = Tile { width: 16, ..usual };
+        let has_choice = pass == Pass::Forward && (usual.width, usual.groups, usual.share) == (8, 16, 8);
+        let time = |tile, bytes| bytes / self.share_of(pass, tile, self.shape.layout.heads);
+        let is_faster = || time(wide, WIDE_BYTES) <= time(usual, USUAL_BYTES) * (1.0 - WORTH);
+        if has_choice && is_faster() { wide } else { usual }
+    }
+
     /// Share of the units' time that a pass has a use for whose workgroups have a block of one of `heads` each.
     fn share(&self, pass: Pass, heads: u32) -> f64 {
-        let Self { shape, is_packed, units, .. } = *self;
-        let blocks = u64::from(shape.tokens.div_ceil(4 * tile(pass, shape, is_packed).groups));
-        let (count, workgroup) = (self.groups(heads) * blocks, workgroup(pass, shape, is_packed));
+        self.share_of(pass, tile(pass, self.shape, self.is_packed), heads)
+    }
+
+    /// The same in tiles of one kind.
+    fn share_of(&self, pass: Pass, tile: Tile, heads: u32) -> f64 {
+        let Self { shape, units, .. } = *self;
+        let blocks = u64::from(shape.tokens.div_ceil(4 * tile.groups));
+        let (count, workgroup) = (self.groups(heads) * blocks, workgroup(pass, tile));
         let is_windowed = shape.window.is_some_and(|window| window < shape.tokens);
         match shape.is_causal && !is_windowed {
             true => units.share_of_falling(workgroup, count, blocks),
@@ -264,10 +292,14 @@ impl Work<'_> {
     }
 }
 
-/// What a workgroup of a backward pass takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
-fn workgroup(pass: Pass, shape: &Attention, is_packed: bool) -> Workgroup {
-    let Tile { width, groups, .. } = tile(pass, shape, is_packed);
-    let registers = if pass == Pass::BackwardKv { 132 } else { 96 };
+/// What a workgroup takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
+fn workgroup(pass: Pass, Tile { width, groups, .. }: Tile) -> Workgroup {
+    let registers = match pass {
+        Pass::Forward if width == 8 => 120,
+        Pass::Forward => 108,
+        Pass::BackwardQ => 96,
+        Pass::BackwardKv => 132,
+    };
     Workgroup { lanes: width * groups, registers, bytes: 16 << 10 }
 }
 
