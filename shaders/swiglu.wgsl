@@ -11,7 +11,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::silu::{bounded, sigmoid, silu};
+import package::lib::silu::{silu, swiglu_slopes};
 import package::tile::LANES;
 
 struct Params {
@@ -55,12 +55,9 @@ fn swiglu_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_i
         return;
     }
     let at = params.packed_offset + row * params.packed_stride + column;
-    let gate = bounded(load4(packed[at]));
-    let up = load4(packed[at + params.columns4]);
     let dy = load4(dout[params.y_offset + row * params.y_stride + column]);
-    let s = sigmoid(gate);
-    let silu = gate * s;
+    let slopes = swiglu_slopes(load4(packed[at]), load4(packed[at + params.columns4]), dy);
     let d_at = params.d_packed_offset + row * params.d_packed_stride + column;
-    d_packed[d_at] = store4(dy * up * (s + silu * (1.0 - s)));
-    d_packed[d_at + params.columns4] = store4(dy * silu);
+    d_packed[d_at] = store4(slopes.gate);
+    d_packed[d_at + params.columns4] = store4(slopes.up);
 }

@@ -15,3 +15,16 @@ fn silu(x: vec4<f32>) -> vec4<f32> {
     let gate = bounded(x);
     return gate * sigmoid(gate);
 }
+
+// The gradients of gate and up, from that of silu(gate) · up.
+struct Slopes {
+    gate: vec4<f32>,
+    up: vec4<f32>,
+}
+
+fn swiglu_slopes(unbounded: vec4<f32>, up: vec4<f32>, dy: vec4<f32>) -> Slopes {
+    let gate = bounded(unbounded);
+    let s = sigmoid(gate);
+    let silu = gate * s;
+    return Slopes(dy * up * (s + silu * (1.0 - s)), dy * silu);
+}

@@ -8,7 +8,8 @@
 // With `wide` the weights `b` are loaded 64 bits at a time.
 // With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
 // With `gelu` the activation of y is written beside it; with `gelu_slope` y, the gradient of an activation, becomes that of its
-// argument. Both round y to its storage type first, as a kernel that reads it would find it.
+// argument. Both round y to its storage type first, as a kernel that reads it would find it. The same with `swiglu`, where y is packed gate
+// and up, and with `swiglu_slopes`, where y becomes the gradients of these and has `up_start` columns of each, but N in all before.
 
 import package::lib::element::{Packed, load4, store4};
 @if(gelu) import package::lib::gelu::gelu_of;
@@ -16,6 +17,8 @@ import package::lib::element::{Packed, load4, store4};
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
 @if(nf4 || int8) import package::lib::quantised::{block_of, widened, word_of_codes};
 import package::lib::row::keep_inside;
+@if(swiglu) import package::lib::silu::silu;
+@if(swiglu_slopes) import package::lib::silu::swiglu_slopes;
 
 struct Params {
     m: u32,
@@ -29,8 +32,9 @@ struct Params {
     y_stride: u32,
     residual_stride: u32,
     @if(!grouped) part_k: u32, // length of a part of the sums, a multiple of 16; k if they are not split
-    @if(!grouped) up_start: u32, // of matmul/vector: the first row of the up projection in b
-    @if(!grouped) epsilon: f32, // of its norm
+    @if(!grouped) up_start: u32, // where y, or a result of matmul/vector, follows from gate and up: the first row or column of up
+    @if(!grouped) activation_stride: u32,
+    @if(!grouped) epsilon: f32, // of matmul/vector: that of its norm
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
@@ -50,8 +54,8 @@ struct Params {
 @if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
 @if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
 @if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
-@if(gelu) @group(0) @binding(7) var<storage, read_write> activation: array<Packed>; // (M, N), rows as far apart as y's
-@if(gelu_slope) @group(0) @binding(7) var<storage, read> argument: array<Packed>; // the same
+@if(gelu || swiglu) @group(0) @binding(7) var<storage, read_write> activation: array<Packed>; // (M, N)
+@if(gelu_slope || swiglu_slopes) @group(0) @binding(7) var<storage, read> argument: array<Packed>; // as y
 
 // What a workgroup multiplies: sizes, and offsets in groups of 4 elements. Passed by value: control flow around barriers
 // depends on it, and WGSL's uniformity analysis takes every private variable as different in each invocation.
@@ -145,10 +149,17 @@ struct Destination {
     start: u32,
     stride: u32,
     residual_stride: u32,
+    @if(swiglu || swiglu_slopes) up4: u32, // from the group of a gate to that of its up
 }
 
+@if(!swiglu && !swiglu_slopes)
 fn destination(product: Product) -> Destination {
     return Destination(product.m, params.n, product.y_start, params.y_stride, params.residual_stride);
+}
+
+@if(swiglu || swiglu_slopes)
+fn destination(product: Product) -> Destination {
+    return Destination(product.m, params.n, product.y_start, params.y_stride, 0u, params.up_start / 4u);
 }
 
 // Bias of four columns; `column4` may be past the end.
@@ -165,8 +176,31 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
         @if(accumulate) { value += load_y(at); }
         @if(gelu_slope) { value = load4(store4(value)) * gelu_slope(load4(argument[row * to.stride + column4])); }
         value = keep_inside(value, 4u * column4, to.columns);
-        store_y(at, value);
+        @if(!swiglu_slopes) { store_y(at, value); }
+        @if(swiglu_slopes) { store_slopes(value, to, row, column4); }
         @if(gelu) { activation[row * to.stride + column4] = store4(gelu_of(load4(store4(value)))); }
+    }
+}
+
+// Stores the gradients of gate and up, from `value`, that of silu(gate) · up.
+@if(swiglu_slopes)
+fn store_slopes(value: vec4<f32>, to: Destination, row: u32, column4: u32) {
+    let at = row * to.stride + column4;
+    let slopes = swiglu_slopes(load4(argument[at]), load4(argument[at + to.up4]), load4(store4(value)));
+    store_y(to.start + at, slopes.gate);
+    store_y(to.start + at + to.up4, slopes.up);
+}
+
+// Stores one row and four columns of gate and of up, and silu(gate) · up; `column4` is that of the latter.
+@if(swiglu)
+fn store_gated(gate: vec4<f32>, up: vec4<f32>, to: Destination, row: u32, column4: u32) {
+    if (row < to.rows && 4u * column4 < to.columns) {
+        let at = to.start + row * to.stride + column4;
+        let stored_gate = store4(keep_inside(gate, 4u * column4, to.columns));
+        let stored_up = store4(keep_inside(up, 4u * column4, to.columns));
+        y[at] = stored_gate;
+        y[at + to.up4] = stored_up;
+        activation[row * params.activation_stride + column4] = store4(silu(load4(stored_gate)) * load4(stored_up));
     }
 }
 

@@ -13,12 +13,17 @@
 // most two of their stores meet in a bank (tests/without_adapter/staging.rs). All invocations stage, without branches.
 // Past the edges, loads fetch row or column 0, whose sums are not stored, or the last step, which is left out or meets zero
 // padding of `a`.
+// swiglu: the first half of a tile's columns are columns of gate, the second those of up which go with them, so that the
+// invocation which sums one sums the other.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::{Packed, load4};
 @if(nf4) import package::lib::quantised::fill_levels;
 import package::matmul::operands::{FetchedB, Product, a, fetch_b, params, product_of, widen_b};
-import package::matmul::operands::{bias_of, destination, epilogue};
+import package::matmul::operands::{bias_of, destination};
+@if(!swiglu) import package::matmul::operands::epilogue;
+@if(swiglu) import package::matmul::operands::store_gated;
+@if(swiglu && bias) import package::matmul::operands::bias;
 import package::tile::{TM4, TN4, DEPTH};
 
 const SIDE: u32 = 16u; // invocations along each side of the tile
@@ -62,7 +67,8 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
     @if(!grouped || a_transposed) let first_row = workgroup.y * 4u * A_WIDTH;
     @if(grouped && !a_transposed) let first_row = 0u;
-    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * B_WIDTH;
+    @if(swiglu) let first_column4 = workgroup.x * (B_WIDTH / 2u);
+    @if(!swiglu && (!grouped || !a_transposed)) let first_column4 = workgroup.x * B_WIDTH;
     @if(grouped && a_transposed) let first_column4 = workgroup.z * B_WIDTH;
     let last = product.k - 1u;
     var sums: Sums;
@@ -97,7 +103,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     store_sums(&sums, product, lane, first_row, first_column4);
 }
 
-@if(!gelu && !gelu_slope)
+@if(!gelu && !gelu_slope && !swiglu && !swiglu_slopes)
 fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
     let to = destination(product);
     for (var j = 0u; j < TN4; j++) {
@@ -112,9 +118,9 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
     }
 }
 
-// The same, each time of the first sum that is left: GELU takes more instructions than compilers unroll, and an array that is indexed by
+// The same, each time of the first sum that is left: they take more instructions than compilers unroll, and an array that is indexed by
 // a counter of a loop would be in memory.
-@if(gelu || gelu_slope)
+@if(gelu || gelu_slope || swiglu_slopes)
 fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
     let to = destination(product);
     for (var i = 0u; i < TM4; i++) {
@@ -134,6 +140,24 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
         }
         for (var at = 3u * TN4; at < 4u * TM4 * TN4; at++) {
             (*sums)[at - 3u * TN4] = (*sums)[at];
+        }
+    }
+}
+
+@if(swiglu)
+fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
+    let to = destination(product);
+    let column4 = first_column4 + lane % SIDE;
+    let gate_added = bias_of(column4);
+    @if(bias) let up_added = load4(bias[to.up4 + min(column4, (params.n - 1u) / 4u)]);
+    @if(!bias) let up_added = vec4<f32>(0.0);
+    for (var i = 0u; i < TM4; i++) {
+        for (var r = 0u; r < 4u; r++) {
+            let row = first_row + 4u * (lane / SIDE + SIDE * i) + r;
+            store_gated((*sums)[0] + gate_added, (*sums)[1] + up_added, to, row, column4);
+            for (var at = 2u; at < 4u * TM4 * TN4; at++) {
+                (*sums)[at - 2u] = (*sums)[at];
+            }
         }
     }
 }
@@ -242,9 +266,21 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32) -> u32 {
 // The same in `b`.
 @if(b_transposed)
 fn group_of_b(product: Product, first_column4: u32, e: u32, k: u32) -> u32 {
-    let column = 4u * first_column4 + row_along(e, B_WIDTH);
+    let row = row_of_b(4u * first_column4, row_along(e, B_WIDTH));
     let step = min(k + step_along(e, B_WIDTH), product.k - 1u);
-    return product.b_start + select(0u, column, column < params.n) * params.b_stride + step / 4u;
+    return product.b_start + row * params.b_stride + step / 4u;
+}
+
+// The row of `b` that is column `c` of the tile.
+@if(b_transposed && !swiglu)
+fn row_of_b(first: u32, c: u32) -> u32 {
+    return select(0u, first + c, first + c < params.n);
+}
+
+@if(b_transposed && swiglu)
+fn row_of_b(first: u32, c: u32) -> u32 {
+    let column = first + c % (2u * B_WIDTH);
+    return select(0u, column, column < params.n) + c / (2u * B_WIDTH) * params.up_start;
 }
 
 @if(!b_transposed)

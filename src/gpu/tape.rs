@@ -68,7 +68,7 @@ pub struct Tape<'r, 'p> {
     needs_gradient: Vec<bool>,
     is_recording: bool,
     parts: Splits,
-    /// What values are GELU of, by their ids.
+    /// What values are activations of, by their ids.
     arguments: HashMap<usize, Argument>,
     recomputation: Recomputation<'p>,
 }

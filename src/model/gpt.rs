@@ -297,18 +297,23 @@ impl DenseFeedForward<Parameter> {
         if config.activation == Activation::SwiGlu && ctx.has_few_rows() && w.lora.is_none() {
             return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some(inner)));
         }
-        // One kernel makes GELU and its argument, unless adapters change the argument, or only one of the two is kept.
-        let is_kept = |operator| !config.recomputes(layer, operator);
-        let is_one_kernel =
-            w.lora.is_none() && is_kept("feed_forward.w_gate_up") == is_kept("feed_forward.gelu");
-        if let (Activation::Gelu(kind), Normed::Done(h), true) = (config.activation, h, is_one_kernel) {
-            return tape.scope("w_gate_up", |tape| tape.linear_gelu(h, &w.weight, w.bias.as_ref(), kind));
+        let name = match config.activation {
+            Activation::SwiGlu => "mul",
+            Activation::Gelu(_) => "gelu",
+        };
+        // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two is kept.
+        let is_kept = |operator: &str| !config.recomputes(layer, &format!("feed_forward.{operator}"));
+        if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
+            return tape.scope("w_gate_up", |tape| match config.activation {
+                Activation::SwiGlu => tape.linear_swiglu(h, &w.weight, w.bias.as_ref(), inner),
+                Activation::Gelu(kind) => tape.linear_gelu(h, &w.weight, w.bias.as_ref(), kind),
+            });
         }
         let h = tape.scope("w_gate_up", |tape| w.of_normed(tape, ctx, h)); // (N, 2 F); without a gate (N, F)
-        match config.activation {
-            Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)),
-            Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),
-        }
+        tape.scope(name, |tape| match config.activation {
+            Activation::SwiGlu => tape.swiglu(h, inner),
+            Activation::Gelu(kind) => tape.gelu(h, kind),
+        })
     }
 }
 

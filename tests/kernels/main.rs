@@ -42,5 +42,6 @@ mod route;
 mod row_gate;
 mod spread;
 mod squares;
+mod swiglu_products;
 mod tape;
 mod unfused;

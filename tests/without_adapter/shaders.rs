@@ -6,7 +6,7 @@
 use crate::configuration::plan;
 use crate::variants::{
     grouped_products, of_several_ranks, permutations, products_of_few_rows, products_through_gelu,
-    quantised_products, routers,
+    products_through_swiglu, quantised_products, routers,
 };
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
@@ -306,6 +306,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(grouped_products(capabilities))
                 .chain(products_of_few_rows(capabilities))
                 .chain(products_through_gelu(capabilities))
+                .chain(products_through_swiglu(capabilities))
                 .chain(quantised_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))

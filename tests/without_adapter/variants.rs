@@ -17,6 +17,7 @@ use gristmill::ops::route::{
 use gristmill::ops::row_gate;
 use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::StepState;
+use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
 use gristmill::ops::zero::zero;
@@ -149,6 +150,33 @@ pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
                 matmul(&mut rec, Layout::Nn, dy, w, dx, Epilogue { activated, ..Default::default() });
                 gelu(&mut rec, y, value, kind);
                 gelu_backward(&mut rec, y, value, dy, kind);
+            }
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// Products with SwiGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with them, and in parts.
+pub fn products_through_swiglu(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("products through SwiGLU", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let weights = [element, Element::Nf4, Element::Int8];
+        for (rows, inner, width) in
+            [(40, 20, 36), (2, 20, 36), (2048, 512, 2048), (64, 512, 16384), (64, 2048, 64)]
+        {
+            let packed = gate_up_cols(width);
+            let [x, value, dx] = [inner, width, inner].map(|cols| rec.tensor("x", rows, cols, element));
+            let [y, dy] = [0; 2].map(|_| rec.tensor("y", rows, packed, element));
+            let bias = rec.tensor("bias", 1, packed, element);
+            for (bias, weight) in
+                [None, Some(bias)].into_iter().zip([element; 2]).chain(weights.map(|w| (None, w)))
+            {
+                let w = rec.tensor("w", packed, inner, weight);
+                let activated = Some(Activated::Swiglu(value));
+                matmul(&mut rec, Layout::Nt, x, w, y, Epilogue { bias, activated, ..Default::default() });
+                let w = rec.tensor("w", inner, width, weight);
+                let activated = Some(Activated::SwigluSlopes(y));
+                matmul(&mut rec, Layout::Nn, dx, w, dy, Epilogue { activated, ..Default::default() });
             }
         }
     }

@@ -106,6 +106,10 @@ conditions! {
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
+    /// A product, packed gate and up, also writes silu(gate) · up.
+    Swiglu = "swiglu",
+    /// A product, the gradient of silu(gate) · up, becomes those of gate and up.
+    SwigluSlopes = "swiglu_slopes",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
     /// A query attends to a window of keys.

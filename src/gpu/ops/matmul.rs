@@ -1,5 +1,6 @@
 //! The three matrix products of a linear layer.
 
+mod gated;
 mod matrix;
 mod parts;
 mod vector;
@@ -7,7 +8,8 @@ mod vector;
 pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
 use super::gelu::Gelu;
-use crate::element::Element;
+use super::swiglu::gate_up_cols;
+use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
 use matrix::MatrixTile;
@@ -57,18 +59,22 @@ pub struct Epilogue {
     pub residual: Option<Tensor>,
     /// Whether the product is added to the result's contents.
     pub accumulate: bool,
-    /// GELU of the result, or its gradient.
+    /// An activation of the result, or its gradient.
     pub activated: Option<Activated>,
 }
 
-/// GELU as a part of the product that owns its argument, or the gradient of its value. The bits are those of the kernels of
-/// [`gelu`](super::gelu).
+/// An activation as a part of the product that owns its argument, or the gradient of its value. The bits are those of the kernels of
+/// [`gelu`](super::gelu) and [`swiglu`](super::swiglu).
 #[derive(Clone, Copy, Debug)]
 pub enum Activated {
     /// Its value at the result (M, N) is written beside it, to this tensor.
     Gelu(Gelu, Tensor),
     /// The result is multiplied by its slope at this tensor (M, N).
     Slope(Gelu, Tensor),
+    /// The result is gate and up, packed as [`gate_up_cols`] says; silu(gate) · up (M, F) is written beside it, to this tensor.
+    Swiglu(Tensor),
+    /// The product (M, F) is the gradient of silu(gate) · up at this tensor of gate and up; the result is that of gate and up.
+    SwigluSlopes(Tensor),
 }
 
 crate::params! {
@@ -85,6 +91,7 @@ crate::params! {
         residual_stride: u32,
         part_k: u32,
         up_start: u32,
+        activation_stride: u32,
         epsilon: f32,
     }
 }
@@ -104,7 +111,12 @@ impl Params {
             y_stride: y.stride4(),
             residual_stride: epilogue.residual.map_or(0, |residual| residual.stride4()),
             part_k: k,
-            up_start: 0,
+            up_start: if let Some(Activated::SwigluSlopes(_)) = epilogue.activated {
+                stride_of(n)
+            } else {
+                0
+            },
+            activation_stride: 0,
             epsilon: 0.0,
         }
     }
@@ -117,8 +129,9 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let (m, k) = if layout == Layout::Tn { (a.cols, a.rows) } else { (a.rows, a.cols) };
     let (n, b_k) = if layout == Layout::Nt { (b.rows, b.cols) } else { (b.cols, b.rows) };
     assert!(k == b_k, "the inner sizes of a product must agree, but are {k} and {b_k}");
+    let cols = if let Some(Activated::SwigluSlopes(_)) = epilogue.activated { gate_up_cols(n) } else { n };
     assert!(
-        (y.rows, y.cols) == (m, n),
+        (y.rows, y.cols) == (m, cols),
         "a product of {m} x {n} does not fit a result of {} x {}",
         y.rows,
         y.cols
@@ -129,6 +142,9 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let plan = plan(Problem { layout, m, n, k }, a.element, capabilities);
     let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
     let params = Params { part_k: plan.part_k, ..Params::new([m, n, k], [a, b, y], &epilogue) };
+    if let Some(Activated::Swiglu(value)) = epilogue.activated {
+        return gated::matmul_with_swiglu(rec, layout, plan, [a, b, y, value], epilogue, params);
+    }
     if plan.part_k < k {
         return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
     }
@@ -158,13 +174,15 @@ impl Epilogue {
                 "the residual must have the shape of the product"
             );
         }
-        if let Some(Activated::Gelu(_, tensor) | Activated::Slope(_, tensor)) = self.activated {
-            assert!(
-                (tensor.rows, tensor.cols, tensor.stride) == (y.rows, y.cols, y.stride),
-                "an activation must have the shape of the product"
-            );
-            assert!(self.residual.is_none() && !self.accumulate, "GELU is of a product alone");
-        }
+        let Some(activated) = self.activated else { return };
+        assert!(self.residual.is_none() && !self.accumulate, "an activation is of a product alone");
+        let fits = match activated {
+            Activated::Swiglu(value) => (value.rows, gate_up_cols(value.cols)) == (y.rows, y.cols),
+            Activated::Gelu(_, tensor) | Activated::Slope(_, tensor) | Activated::SwigluSlopes(tensor) => {
+                (tensor.rows, tensor.cols, tensor.stride) == (y.rows, y.cols, y.stride)
+            }
+        };
+        assert!(fits, "an activation must have the shape of the product");
     }
 
     /// Adds the result `y` and what is added to it to a kernel whose factors are of `element`.
@@ -178,13 +196,19 @@ impl Epilogue {
             .condition(Condition::Bias, self.bias.is_some())
             .condition(Condition::Residual, self.residual.is_some())
             .condition(Condition::Accumulate, self.accumulate);
-        let (condition, kind, binding) = match self.activated {
-            None => return kernel,
-            Some(Activated::Gelu(kind, to)) => (Condition::Gelu, kind, to.bind("activation", element)),
-            Some(Activated::Slope(kind, at)) => (Condition::GeluSlope, kind, at.bind("argument", element)),
+        let Some(activated) = self.activated else { return kernel };
+        let (condition, name, tensor) = match activated {
+            Activated::Gelu(_, to) => (Condition::Gelu, "activation", to),
+            Activated::Slope(_, at) => (Condition::GeluSlope, "argument", at),
+            Activated::Swiglu(to) => (Condition::Swiglu, "activation", to),
+            Activated::SwigluSlopes(at) => (Condition::SwigluSlopes, "argument", at),
         };
-        bindings.push(binding);
-        kind.of(kernel.condition(condition, true))
+        bindings.push(tensor.bind(name, element));
+        let kernel = kernel.condition(condition, true);
+        match activated {
+            Activated::Gelu(kind, _) | Activated::Slope(kind, _) => kind.of(kernel),
+            Activated::Swiglu(_) | Activated::SwigluSlopes(_) => kernel,
+        }
     }
 }
 

@@ -1,21 +1,28 @@
-//! Linear maps on the tape, and GELU between two of them.
+//! Linear maps on the tape, and activations between two of them.
 //!
-//! The product that makes the argument of a GELU can compute its value, too ([`Tape::linear_gelu`]). The product that would make the
-//! gradient of its value makes that of its argument instead, if it is the first to have a gradient for it: what other readers of
-//! the value add reaches the argument on its own way, through the kernel.
+//! The product that makes the argument of an activation can compute its value, too ([`Tape::linear_gelu`], [`Tape::linear_swiglu`]). The
+//! product that would make the gradient of the value makes that of the argument instead, if it is the first to have a gradient for
+//! it: what other readers of the value add reaches the argument on its own way, through the kernel.
 
 use super::{Parameter, Saved, Tape, Target, Var};
 use crate::ops::column_sum::column_sum;
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::matmul::{Activated, Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
+use crate::ops::swiglu;
 use crate::record::Tensor;
 
-/// What a value is GELU of.
+/// What a value is an activation of.
 #[derive(Clone, Copy)]
 pub(super) struct Argument {
     var: Var,
     saved: Saved,
-    kind: Gelu,
+    activation: Activation,
+}
+
+#[derive(Clone, Copy)]
+enum Activation {
+    Gelu(Gelu),
+    Swiglu,
 }
 
 impl<'p> Tape<'_, 'p> {
@@ -61,7 +68,42 @@ impl<'p> Tape<'_, 'p> {
             gelu::gelu_backward(tape.rec, saved_x, dy, gradient, kind);
             tape.give(x, gradient);
         });
-        self.arguments.insert(value.id, Argument { var: x, saved, kind });
+        self.arguments.insert(value.id, Argument { var: x, saved, activation: Activation::Gelu(kind) });
+        value
+    }
+
+    /// silu(gate) · up of gate and up, which are x (N, K) Wᵀ + bias, packed as for [`swiglu`](Self::swiglu): (N, `width`), by the kernel of
+    /// the product where it can.
+    pub fn linear_swiglu(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        width: u32,
+    ) -> Var {
+        let y = self.rec.tensor("y", x.tensor.rows, width, x.tensor.element);
+        let gate_up = self.product(x, weight, bias, None, Some(Activated::Swiglu(y)));
+        self.swiglu_at(gate_up, y)
+    }
+
+    /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
+    pub fn swiglu(&mut self, gate_up: Var, width: u32) -> Var {
+        let y = self.rec.tensor("y", gate_up.tensor.rows, width, gate_up.tensor.element);
+        swiglu::swiglu(self.rec, gate_up.tensor, y);
+        self.swiglu_at(gate_up, y)
+    }
+
+    /// The value `y` of SwiGLU at `gate_up`.
+    fn swiglu_at(&mut self, gate_up: Var, y: Tensor) -> Var {
+        let Tensor { rows, cols, element, .. } = gate_up.tensor;
+        let saved = self.save(gate_up);
+        let value = self.result(y, &[gate_up], false, move |tape, dy| {
+            let gradient = tape.rec.tensor("gradient", rows, cols, element);
+            let saved_gate_up = tape.saved(saved);
+            swiglu::swiglu_backward(tape.rec, saved_gate_up, dy, gradient);
+            tape.give(gate_up, gradient);
+        });
+        self.arguments.insert(value.id, Argument { var: gate_up, saved, activation: Activation::Swiglu });
         value
     }
 
@@ -105,16 +147,20 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// Where a product writes the gradient of `x`, and through what: where nobody else has written one, that of the argument
-    /// whose GELU x is.
+    /// whose activation x is.
     fn target_of_product(&mut self, x: Var) -> Option<(Target, Option<Activated>)> {
-        if let Some(Argument { var, saved, kind }) = self.arguments.get(&x.id).copied()
+        if let Some(Argument { var, saved, activation }) = self.arguments.get(&x.id).copied()
             && self.gradient(x).is_none()
             && self.gradient(var).is_none()
             && !self.parts.contains(var)
         {
             let target = self.target(var)?;
             let argument = self.saved(saved);
-            return Some((target, Some(Activated::Slope(kind, argument))));
+            let slopes = match activation {
+                Activation::Gelu(kind) => Activated::Slope(kind, argument),
+                Activation::Swiglu => Activated::SwigluSlopes(argument),
+            };
+            return Some((target, Some(slopes)));
         }
         Some((self.target(x)?, None))
     }

@@ -7,7 +7,7 @@ use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm, swiglu};
+use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -208,20 +208,5 @@ impl<'p> Tape<'_, 'p> {
         let out = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
         decode::decode(self.rec, &DecodeTensors { qkv: qkv.tensor, positions, cache, rope, out }, shape);
         self.result(out, &[qkv], false, |_, _| {})
-    }
-
-    /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
-    pub fn swiglu(&mut self, gate_up: Var, width: u32) -> Var {
-        let Tensor { rows, cols, element, .. } = gate_up.tensor;
-        let y = self.rec.tensor("y", rows, width, element);
-        swiglu::swiglu(self.rec, gate_up.tensor, y);
-        let saved = self.save(gate_up);
-        let input = gate_up;
-        self.result(y, &[gate_up], false, move |tape, dy| {
-            let gradient = tape.rec.tensor("gradient", rows, cols, element);
-            let gate_up = tape.saved(saved);
-            swiglu::swiglu_backward(tape.rec, gate_up, dy, gradient);
-            tape.give(input, gradient);
-        })
     }
 }

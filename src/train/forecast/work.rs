@@ -31,7 +31,10 @@ pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> 
 /// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`.
 fn product(launch: &Dispatch, rows: u32, local: u32) -> f64 {
     let size = |name| f64::from(launch.param(name).unwrap_or(0));
-    let whole = 2.0 * size("m") * size("n") * size("k");
+    // Of gate and up n counts the columns of each.
+    let has_pairs = launch.kernel.conditions().any(|condition| condition == Condition::Swiglu);
+    let columns = size("n") * if has_pairs { 2.0 } else { 1.0 };
+    let whole = 2.0 * size("m") * columns * size("k");
     let Some(experts) = launch.param("experts") else { return whole };
     // The rows are the first size of a product with them, and the last of a gradient of matrices.
     let is_gradient = launch.bindings.iter().any(|binding| binding.variable == "offsets");
