@@ -15,6 +15,7 @@
 
 import package::matmul::operands::{Product, params, product_of};
 import package::matmul::operands::{Destination, bias_of, destination, epilogue};
+import package::lib::matrix::{Left, Right, SIDE, Sum};
 import package::tile::{TM4, TN4, DEPTH, LANES, AREAS};
 
 enable f16;
@@ -22,15 +23,6 @@ enable wgpu_cooperative_matrix;
 
 @group(0) @binding(1) var<storage, read> a: array<vec4<f16>>;
 @group(0) @binding(2) var<storage, read> b: array<vec4<f16>>;
-
-@if(small_matrices) const SIDE: u32 = 8u;
-@if(small_matrices) alias Left = coop_mat8x8<f16, A>;
-@if(small_matrices) alias Right = coop_mat8x8<f16, B>;
-@if(small_matrices) alias Sum = coop_mat8x8<f32, C>;
-@if(!small_matrices) const SIDE: u32 = 16u;
-@if(!small_matrices) alias Left = coop_mat16x16<f16, A>;
-@if(!small_matrices) alias Right = coop_mat16x16<f16, B>;
-@if(!small_matrices) alias Sum = coop_mat16x16<f32, C>;
 
 const ROWS: u32 = 64u * TM4;
 const COLUMNS: u32 = 64u * TN4;

@@ -11,6 +11,7 @@
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+@if(windowed || segmented) import package::attention::bounds::end_seen;
 import package::attention::params::params;
 import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
@@ -30,7 +31,6 @@ import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @if(key_parts) @group(0) @binding(6) var<storage, read_write> key_parts: array<vec4<f32>>; // (S, N, columns of keys and values)
 @if(!key_parts) @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
-@if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
 
 const_assert OWNED >= WEIGHTS; // dp waits in the memory of the weights
 
@@ -202,15 +202,6 @@ fn ends_seen(sequence: u32, key: u32) -> vec4<u32> {
         seen[r] = end_seen(sequence, min(key + r, params.tokens - 1u));
     }
     return seen;
-}
-
-// One past the last query that sees `key`; non-decreasing in `key`.
-@if(windowed || segmented)
-fn end_seen(sequence: u32, key: u32) -> u32 {
-    var end = params.tokens;
-    @if(windowed) { end = min(end, key + params.window); }
-    @if(segmented) { end = min(end, ends[params.ends_offset + sequence + key]); }
-    return end;
 }
 
 // Writes the gradients of key r of the invocation and of its value to the columns that start at k_at and v_at.

@@ -1,9 +1,8 @@
 // The masks of the portable kernels in which a workgroup owns queries and walks keys (forward, backward_q).
 
+@if(windowed || segmented) import package::attention::bounds::first_seen;
 import package::attention::params::params;
 import package::attention::portable::tiles::{BLOCK, TILE};
-
-@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
 
 @if(windowed || segmented) var<private> first_of: vec4<u32>; // the first key that each of the 4 queries sees
 
@@ -43,13 +42,4 @@ fn first_key(sequence: u32, block: u32) -> u32 {
 fn keys_end(block: u32) -> u32 {
     @if(causal) { return min(params.tokens, block + BLOCK); }
     @if(!causal) { return params.tokens; }
-}
-
-// The first key that query `token` sees; non-decreasing in `token`.
-@if(windowed || segmented)
-fn first_seen(sequence: u32, token: u32) -> u32 {
-    var first = 0u;
-    @if(windowed) { first = token - min(token, params.window - 1u); }
-    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
-    return first;
 }

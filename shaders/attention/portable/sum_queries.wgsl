@@ -7,8 +7,8 @@
 // One invocation computes 4 elements of dq. Numerics: the parts are added in f32 in ascending order, so results are the same
 // from run to run.
 
+@if(windowed || segmented) import package::attention::bounds::first_seen;
 import package::attention::params::params;
-@if(windowed || segmented) import package::attention::portable::owned_queries::first_seen;
 import package::attention::portable::parts::next_block;
 import package::lib::element::{Packed, store4};
 import package::lib::grid::linear_index;

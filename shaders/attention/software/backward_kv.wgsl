@@ -15,6 +15,7 @@
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+@if(windowed || segmented) import package::attention::bounds::end_seen;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 @if(dropout) import package::attention::params::mask_words;
@@ -30,7 +31,6 @@ import package::tile::{D4, LANES, STEP, ROWS, TILE, V4};
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
-@if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
 
 const BLOCK: u32 = ROWS * LANES;
 
@@ -157,15 +157,6 @@ fn sees(r: u32, query: u32, key: u32) -> bool {
 @if(windowed || segmented)
 fn sees(r: u32, query: u32, key: u32) -> bool {
     return key <= query && query < end_of[r];
-}
-
-// One past the last query that sees `key`; non-decreasing in `key`.
-@if(windowed || segmented)
-fn end_seen(sequence: u32, key: u32) -> u32 {
-    var end = params.tokens;
-    @if(windowed) { end = min(end, key + params.window); }
-    @if(segmented) { end = min(end, ends[params.ends_offset + sequence + key]); }
-    return end;
 }
 
 // Dropout factor of the weight of `key`; `index` numbers the query and head. Only 1 of the 4 words drawn is used:

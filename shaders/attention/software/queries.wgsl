@@ -8,8 +8,6 @@ import package::lib::element::load4;
 @if(shuffled) import package::lib::lanes::from_lane;
 import package::tile::{D4, LANES, ROWS, TILE, V4};
 
-@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
-
 const BLOCK: u32 = ROWS * LANES;
 
 @if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
@@ -39,15 +37,6 @@ fn draw_words(key: u32) {
     for (var r = 0u; r < ROWS; r++) {
         words_of[r] = mask_words(mask_row[r], key / 4u);
     }
-}
-
-// The first key that query `token` sees; non-decreasing in `token`.
-@if(windowed || segmented)
-fn first_seen(sequence: u32, token: u32) -> u32 {
-    var first = 0u;
-    @if(windowed) { first = token - min(token, params.window - 1u); }
-    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
-    return first;
 }
 
 // The walk goes tile by tile, and within a tile by 4 keys, whose dropout words are drawn together. Two ways to read a tile
