@@ -1,12 +1,12 @@
 //! Attention, forward and backward, against the f64 reference.
 
 use crate::draws::DropoutWords;
-use crate::lab::{Bits, Case, allowed, check, check_tier, check_units};
+use crate::lab::{Bits, Case, allowed, check, check_matrices, check_tier, check_units};
 use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::{Capabilities, Condition, Tier, Units};
+use gristmill::kernels::{Capabilities, Condition, Matrices, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -191,6 +191,32 @@ impl Row {
             .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
 
+    /// The error allowed to results of so many elements' type. Matrices multiply weights of f16. Rounded towards zero, which an adapter
+    /// may do, each is off by 2^-10 of itself at most, and the worst of thousands of sums of such errors by twice as much of the
+    /// size that errors are relative to.
+    fn allowed(&self, case: &Case) -> f64 {
+        let is_by_matrices = self.files(case.rec.capabilities()).iter().any(|file| file.contains("matrix"));
+        allowed(self.element, self.terms()) + if is_by_matrices { 2f64.powi(-9) } else { 0.0 }
+    }
+
+    /// The files of the kernels of both passes.
+    fn files(&self, capabilities: Capabilities) -> Vec<&'static str> {
+        self.recorded(capabilities).iter().map(|of| of.kernel.file).collect()
+    }
+
+    /// What both passes dispatch.
+    fn recorded(&self, capabilities: Capabilities) -> Vec<Dispatch> {
+        let mut rec = Recorder::new("case", capabilities);
+        let (n, shape) = (self.batch * self.tokens, self.shape());
+        let [qkv, dqkv] = [(); 2].map(|()| rec.tensor("qkv", n, shape.layout.cols(), self.element));
+        let [out, dout] = [(); 2].map(|()| rec.tensor("out", n, shape.layout.out_cols(), self.element));
+        let lse = rec.tensor("lse", n, self.heads.0, F32);
+        let tensors = AttentionTensors::new(qkv, out, lse);
+        attention(&mut rec, &tensors, &shape);
+        attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
+        rec.finish().dispatches
+    }
+
     /// The longest chain of sums behind a result: a score, then the sum over the keys (or queries of the group).
     fn terms(&self) -> u32 {
         self.dims.0 + self.dims.1 + self.tokens * self.heads.0 / self.heads.1
@@ -277,6 +303,96 @@ fn attention_forward_in_narrow_and_wide_groups() {
         assert!(is_masked_by_documents || kernel.constants().contains(&("WIDTH", width)), "{row}: {kernel}");
         check_units(&format!("attention {row} in groups of {width}"), units, &|case| {
             forward(case, &row, 1.0)
+/// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and after many; each
+/// mask and all of them; heads that share keys.
+const BY_MATRICES: [Row; 16] = [
+    Row { element: F16, ..BASE },
+    Row { batch: 3, tokens: 1, dims: (4, 4), element: F16, ..BASE },
+    Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, element: F16, ..BASE },
+    Row { tokens: 31, heads: (5, 1), dims: (20, 32), element: F16, ..BASE },
+    Row { batch: 1, tokens: 64, heads: (4, 4), dims: (8, 16), element: F16, ..BASE },
+    Row { batch: 1, tokens: 65, heads: (1, 1), dims: (32, 12), causal: false, element: F16, ..BASE },
+    Row { batch: 1, tokens: 257, heads: (2, 1), dims: (24, 24), element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), element: F16, ..BASE },
+    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (32, 8), window: Some(100), element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (12, 8), documents: &[1, 40, 3, 86], element: F16, ..BASE },
+    Row { tokens: 130, heads: (4, 2), dims: (8, 12), dropout: 0.25, element: F16, ..BASE },
+    Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
+    Row { tokens: 131, heads: (6, 2), dims: (8, 12), alibi: true, element: F16, ..BASE },
+    Row { element: F16, ..EVERYTHING },
+    Row { heads: (12, 4), dims: (32, 32), alibi: true, element: F16, ..EVERYTHING },
+    Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), element: F16, ..BASE },
+];
+
+/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones. Where a driver makes larger ones than a
+/// kernel is written for, they take the rows of a block in turns, as llvmpipe's do with `LP_NATIVE_VECTOR_WIDTH=512`.
+#[test]
+fn attention_by_matrices() {
+    let others = [4, 16, 32].map(|subgroup| (&BY_MATRICES[3], subgroup));
+    for (row, subgroup) in BY_MATRICES.iter().map(|row| (row, 8)).chain(others) {
+        let name = format!("attention {row} by matrices in subgroups of {subgroup}");
+        check_matrices(
+            &name,
+            64,
+            &|side| if side == 8 { subgroup } else { (4 * subgroup).min(64) },
+            &|case| {
+                let files = row.files(case.rec.capabilities());
+                let of = |pass| format!("attention/matrix/{pass}");
+                assert_eq!(files, ["forward", "backward_q", "backward_kv"].map(of));
+                forward(case, row, 1.0);
+                backward(case, row);
+            },
+        );
+    }
+}
+
+/// Wider heads have a kernel for the forward pass alone, or none, and elements other than f16 have none.
+#[test]
+fn attention_is_by_matrices_where_they_fit() {
+    let passes = |dims, element, side| {
+        let row = Row { dims, element, ..BASE };
+        let files = row.files(Capabilities::matrix().with_matrices(Matrices { side, subgroup: 32 }));
+        files.into_iter().filter(|file| file.starts_with("attention/matrix")).count()
+    };
+    for (side, dims, count) in [
+        (16, (64, 64), 3),
+        (16, (4, 64), 3),
+        (16, (68, 64), 1),
+        (16, (64, 128), 1),
+        (16, (128, 128), 1),
+        (16, (132, 4), 0),
+        (16, (192, 128), 0),
+        (8, (32, 32), 3),
+        (8, (32, 36), 1),
+        (8, (64, 64), 1),
+        (8, (64, 68), 0),
+    ] {
+        assert_eq!(passes(dims, F16, side), count, "{dims:?} by matrices of {side}");
+        assert_eq!([F32, Bf16].map(|element| passes(dims, element, side)), [0, 0]);
+    }
+}
+
+/// Scores that rise along the keys: each tile exceeds the reference of those before it, and sums are multiplied again and again.
+#[test]
+fn attention_by_matrices_with_rising_scores() {
+    for dims in [(16, 16), (16, 32), (32, 64)] {
+        let row = Row { batch: 1, tokens: 200, heads: (1, 1), dims, element: F16, ..BASE };
+        check_matrices(&format!("attention {row} of rising scores"), 64, &|side| 4 * side, &|case| {
+            let (layout, n) = (row.shape().layout, row.tokens);
+            let cols = layout.cols() as usize;
+            let mut values: Vec<f64> = (0..n as usize * cols).map(|_| case.normal()).collect();
+            for (token, values) in values.chunks_mut(cols).enumerate() {
+                values[0] = 4.0;
+                values[layout.k_start() as usize] =
+                    40.0 * (token as f64 / 200.0) * f64::from(row.dims.0).sqrt();
+            }
+            let qkv = case.input_of(&values, n, layout.cols(), F16);
+            let [q, k, v] = split_qkv(&qkv.values, &layout);
+            let (out, lse) = (case.output(n, layout.out_cols(), F16), case.output(n, 1, F32));
+            attention(&mut case.rec, &AttentionTensors::new(qkv.tensor, out, lse), &row.shape());
+            let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[]));
+            case.expect("out", out, want, row.allowed(case));
+            case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
         });
     }
 }
@@ -396,13 +512,7 @@ fn parts_of(row: &Row, units: u32) -> Option<u32> {
 
 fn backward_on(row: &Row, units: u32) -> Vec<Dispatch> {
     let units = Units { count: units, ..Units::ASSUMED };
-    let mut rec = Recorder::new("case", Capabilities::portable().with_units(units));
-    let (n, shape) = (row.batch * row.tokens, row.shape());
-    let [qkv, dqkv] = [(); 2].map(|()| rec.tensor("qkv", n, shape.layout.cols(), F32));
-    let [out, dout] = [(); 2].map(|()| rec.tensor("out", n, shape.layout.out_cols(), F32));
-    let lse = rec.tensor("lse", n, row.heads.0, F32);
-    attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
-    rec.finish().dispatches
+    Row { element: F32, ..*row }.recorded(Capabilities::portable().with_units(units))
 }
 
 #[test]
@@ -441,11 +551,12 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, plain, plain_lse) },
         &shape,
     );
-    case.expect("plain out", plain, want_out.clone(), (size * size) * allowed(row.element, row.terms()));
+    let allowed_out = (size * size) * row.allowed(case);
+    case.expect("plain out", plain, want_out.clone(), allowed_out);
     case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
     case.expect("logits", logits, want_logits, allowed(F32, row.terms()));
     // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
-    case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
+    case.expect("out", out, want_out, allowed_out);
     case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
 }
 
@@ -562,7 +673,7 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
     let gradients = [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(saved.terms);
     for (i, ((label, want), terms)) in gradients.enumerate() {
-        let (bound, columns) = (allowed(row.element, row.terms()), starts[i]..starts[i + 1]);
+        let (bound, columns) = (row.allowed(case), starts[i]..starts[i + 1]);
         match within {
             Within::Rms => case.expect_columns(label, dqkv, columns, want, bound),
             Within::Terms => case.expect_terms(label, dqkv, columns, want, bound, terms),

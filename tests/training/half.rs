@@ -61,7 +61,7 @@ fn every_option_of_a_mixture_follows_in_16_bits() {
     follow(OF_EXPERTS, || Setup::experts("mixture", routing, model).with(&["--context.tier=portable"]));
 }
 
-/// Products by cooperative matrices, on an adapter that has some.
+/// Products and attention by cooperative matrices, on an adapter that has some.
 #[test]
 fn the_matrix_tier_follows_in_float16() {
     let adapters = pollster::block_on(list_adapters());
@@ -79,8 +79,16 @@ fn the_matrix_tier_follows_in_float16() {
         let capabilities = setup.gpu().capabilities();
         let recordings = Recordings::new(&setup.plan(), capabilities, 1).expect("recordings");
         let dispatches = recordings.all().into_iter().flat_map(|recording| &recording.dispatches);
-        let by_matrices = dispatches.filter(|dispatch| dispatch.kernel.file == "matmul/matrix").count();
-        assert!(by_matrices > 20, "{by_matrices} launches on {capabilities}");
+        let files: Vec<_> = dispatches.map(|dispatch| dispatch.kernel.file).collect();
+        for (file, least) in [
+            ("matmul/matrix", 20),
+            ("attention/matrix/forward", 2),
+            ("attention/matrix/backward_q", 1),
+            ("attention/matrix/backward_kv", 1),
+        ] {
+            let count = files.iter().filter(|of| **of == file).count();
+            assert!(count >= least, "{count} launches of {file} on {capabilities}");
+        }
         follows_the_reference(&setup, steps);
     }
 }

@@ -4,7 +4,7 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter grids::` writes it again.
 
 use crate::configs::assert_golden;
-use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
+use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::kernels::{Capabilities, PublishedGpu, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::grouped_matmul::{
@@ -60,8 +60,8 @@ fn published_gpus_have_their_grids() {
             let plan = plan(Problem { layout, m, n, k }, F32, capabilities);
             listing += &format!("{layout:?} {m}x{n}x{k}: {:?}, parts of {}\n", plan.grid, plan.part_k);
         }
-        let gpt_2 = attention_of([12, 12], 4, 1024, capabilities);
-        let llama = attention_of([32, 4], 1, 2048, capabilities);
+        let gpt_2 = attention_of([12, 12], 4, 1024, F32, capabilities);
+        let llama = attention_of([32, 4], 1, 2048, F32, capabilities);
         let products = products_of_experts(capabilities);
         for launch in gpt_2.into_iter().chain(llama).chain(products) {
             let width = launch.kernel.constants().iter().find(|(name, _)| *name == "WIDTH");
@@ -77,6 +77,9 @@ fn published_gpus_have_their_grids() {
             let Plan { kernel, grid, part_k } = plan;
             listing += &format!("{layout:?} {m}x{n}x{k}: {}, {grid:?}, parts of {part_k}\n", kernel.file);
         }
+        for Dispatch { kernel, grid, .. } in attention_of([12, 12], 4, 1024, F16, capabilities) {
+            listing += &format!("{}: {}, {grid:?}\n", kernel.entry, kernel.file);
+        }
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/grids.txt");
     assert_golden(&golden, &listing);
@@ -87,6 +90,7 @@ fn attention_of(
     [heads, kv_heads]: [u32; 2],
     batch: u32,
     tokens: u32,
+    element: Element,
     capabilities: Capabilities,
 ) -> Vec<Dispatch> {
     let layout = HeadLayout { heads, kv_heads, head_dim: 64, value_dim: 64 };
@@ -100,9 +104,10 @@ fn attention_of(
         dropout: None,
     };
     let mut rec = Recorder::new("attention", capabilities);
-    let mut tensor = |cols| rec.tensor("x", batch * tokens, cols, F32);
+    let mut tensor = |cols| rec.tensor("x", batch * tokens, cols, element);
     let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
-    let [out, dout, lse] = [layout.out_cols(), layout.out_cols(), layout.heads].map(&mut tensor);
+    let [out, dout] = [layout.out_cols(); 2].map(&mut tensor);
+    let lse = rec.tensor("lse", batch * tokens, layout.heads, F32);
     let tensors = AttentionTensors::new(qkv, out, lse);
     attention(&mut rec, &tensors, &shape);
     attention_backward(&mut rec, &tensors, dout, dqkv, &shape);

@@ -48,12 +48,13 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
 fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("packed documents", capabilities);
     let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
-    let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
+    let element = if capabilities.tier == Tier::Matrix { Element::F16 } else { F32 }; // whose kernels differ from those of portable
+    let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, element);
     let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
-    let [lse, logits] = [0; 2].map(|_| tensor(&mut rec, layout.heads));
+    let [lse, logits] = [0; 2].map(|_| rec.tensor("x", 16, layout.heads, F32));
     let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
@@ -199,11 +200,6 @@ pub fn conversions(kernel: Kernel) -> impl Iterator<Item = Kernel> {
         }
     }
     all.into_iter()
-}
-
-/// Whether a variant is computed by cooperative matrices, which only Vulkan and Metal have.
-pub fn is_by_matrices(kernel: &Kernel) -> bool {
-    kernel.file == "matmul/matrix"
 }
 
 /// Every variant of the tier for any GPU that a run can ask for.

@@ -3,7 +3,7 @@
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
-use crate::shaders::{is_by_matrices, portable_variants, variants};
+use crate::shaders::{portable_variants, variants};
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
@@ -24,7 +24,7 @@ fn every_variant_is_written_for_every_api() {
         unroll(&mut composed.module);
         let shader = Shader::new(kernel, &composed);
         shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
-        if is_by_matrices(kernel) {
+        if kernel.is_by_matrices() {
             continue;
         }
         shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}"));
@@ -119,7 +119,7 @@ impl<'a> Shader<'a> {
     /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may need.
     fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
         let has = |wanted| kernel.conditions().any(|condition| condition == wanted);
-        let has_matrices = is_by_matrices(kernel);
+        let has_matrices = kernel.is_by_matrices();
         let has_subgroups = has(Condition::Shuffled) || has_matrices;
         let has_f16 = has(Condition::NativeF16) || has_matrices;
         let has_u64 = has(Condition::Wide);

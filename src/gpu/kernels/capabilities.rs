@@ -11,8 +11,8 @@ pub enum Tier {
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
-    /// GPUs with cooperative matrices: products of f16 are computed by them, in up to 32 KiB of workgroup memory, and everything else as
-    /// on [`Tier::Portable`].
+    /// GPUs with cooperative matrices: products and attention of f16 are computed by them, in up to 32 KiB of workgroup memory, and
+    /// everything else as on [`Tier::Portable`].
     Matrix,
 }
 

@@ -69,6 +69,11 @@ impl Kernel {
         self.conditions.iter().copied().chain([self.element.into()])
     }
 
+    /// Whether cooperative matrices compute it, which only Vulkan and Metal have.
+    pub fn is_by_matrices(&self) -> bool {
+        self.file.split('/').any(|part| part == "matrix")
+    }
+
     /// The constants of `package::tile`.
     pub fn constants(&self) -> &[(&'static str, u32)] {
         &self.constants

@@ -6,6 +6,7 @@
 //! more.
 
 mod backward;
+mod matrix;
 mod plan;
 
 pub use self::backward::attention_backward;

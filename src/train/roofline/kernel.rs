@@ -110,12 +110,15 @@ impl Loop {
         let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
         let is_portable = constant("GROUPS") > 0; // attention's, whose software kernels have the same names
         let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
-        let is_by_matrices = kernel.file == "matmul/matrix";
+        let is_by_matrices = kernel.is_by_matrices();
         let (instructions, shared_bytes, barriers, registers) =
             match (kernel.entry, constant("TM4"), constant("TN4")) {
                 ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 2.0, Some(168)),
                 ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 2.0, Some(200)),
                 ("matmul", ..) if is_by_matrices => (0.26, 0.46, 2.0, Some(168)),
+                ("attention", ..) if is_by_matrices => (0.35, 0.73, 6.0, Some(144)),
+                ("attention_backward_q", ..) if is_by_matrices => (0.27, 0.70, 4.0, Some(192)),
+                ("attention_backward_kv", ..) if is_by_matrices => (0.33, 0.74, 3.0, Some(216)),
                 ("matmul", 2, 2) => (1.22, 1.06, 2.0, of_layout(96, 120)),
                 ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),

@@ -21,7 +21,7 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 ///
 /// Unchecked is how kernels train, so every case runs like that. In the other ways it runs where [`is_due`] says so.
 ///
-/// On tier `matrix` it runs if it has products by matrices, on adapters that have some: everything else is that of `portable`.
+/// On tier `matrix` it runs if it has kernels by matrices, on adapters that have some: everything else is that of `portable`.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
@@ -53,8 +53,9 @@ fn check_on(
     build: &dyn Fn(&mut Case),
 ) {
     let name = format!("{name} [{}]", tier.name());
-    let is_by_matrices = |kernel: &Kernel| kernel.file == "matmul/matrix";
-    if tier == Tier::Matrix && !kernels(change(Capabilities::matrix()), build).iter().any(is_by_matrices) {
+    if tier == Tier::Matrix
+        && !kernels(change(Capabilities::matrix()), build).iter().any(Kernel::is_by_matrices)
+    {
         return;
     }
     let all = devices();

@@ -14,8 +14,8 @@ use crate::record::{Binding, Recorder, State, Tensor};
 /// shaped like out.
 ///
 /// Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that of keys and
-/// values. Where heads and sequences are many and heads narrow, three on GPUs: delta; keys and values, with the gradient of the
-/// queries in parts; and the sum of the parts. One more where the gradients of keys and values are in parts.
+/// values. Where heads and sequences are many and heads narrow, three on GPUs, unless by matrices: delta; keys and values, with the
+/// gradient of the queries in parts; and the sum of the parts. One more where the gradients of keys and values are in parts.
 #[track_caller]
 pub fn attention_backward(
     rec: &mut Recorder,
@@ -38,7 +38,7 @@ pub fn attention_backward(
         dqkv_stride: dqkv.stride4(),
         ..shape.params(tensors)
     };
-    let division = divide(shape, documents.is_some(), batch, rec.capabilities());
+    let division = divide(shape, documents.is_some(), batch, dqkv.element, rec.capabilities());
     let params = Params { parts: division.parts.unwrap_or(0), share: division.share, ..params };
     let pass = Backward { tensors: *tensors, dout, dqkv, delta, batch, shape, division };
     match division.parts {

@@ -1,6 +1,6 @@
 //! Which variant of the attention kernels computes a pass, and its grid.
 
-use super::Attention;
+use super::{Attention, matrix};
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Units, Workgroup};
 use crate::ops::heads::HeadLayout;
@@ -47,7 +47,8 @@ pub(super) fn plan(
         Tier::Software => software(pass, shape.layout, element, capabilities),
         Tier::Portable | Tier::Matrix => {
             let work = Work { shape, is_packed, batch, units: capabilities.units };
-            portable(pass, work.tile(pass), element)
+            matrix::kernel(pass, shape, element, capabilities)
+                .unwrap_or_else(|| portable(pass, work.tile(pass), element))
         }
     };
     let kernel = kernel
@@ -173,12 +174,19 @@ const OF_A_BYTE: f64 = 7.0;
 const OF_A_LAUNCH: f64 = 650e3;
 
 /// How the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the least time on these units
-/// the one that takes the least memory. With many heads and sequences one pass over the keys takes less time than two, unless heads are
-/// so wide that registers do not suffice.
-pub(super) fn divide(shape: &Attention, is_packed: bool, batch: u32, capabilities: Capabilities) -> Division {
+/// the one that takes the least memory; by matrices, not at all. With many heads and sequences one pass over the keys takes less time
+/// than two, unless heads are so wide that registers do not suffice.
+pub(super) fn divide(
+    shape: &Attention,
+    is_packed: bool,
+    batch: u32,
+    element: Element,
+    capabilities: Capabilities,
+) -> Division {
     let HeadLayout { head_dim, value_dim, .. } = shape.layout;
     let group = shape.layout.group();
-    if capabilities.tier == Tier::Software {
+    let is_by_matrices = matrix::kernel(Pass::BackwardKv, shape, element, capabilities).is_some();
+    if capabilities.tier == Tier::Software || is_by_matrices {
         return Division { parts: None, share: group };
     }
     let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);

@@ -1,0 +1,45 @@
+// What the backward passes by matrices share: dout, and the scores of owned rows, which are four matrices along a row at most.
+
+import package::attention::matrix::operands::right;
+import package::attention::matrix::tiles::{Blocks, D_STEPS, D_STRIDE, TURNS, V_STEPS, V_STRIDE, group_of, row_of};
+import package::attention::params::params;
+import package::lib::matrix::{Left, SIDE, Sum};
+import package::tile::{LANES, V4};
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+@group(0) @binding(3) var<storage, read> dout: array<vec4<f16>>;
+
+// A factor of the weights p and ds, and its logarithm: f16 keeps 11 bits down to 2^-14, and of long sequences most weights are small.
+const GAIN: f32 = 64.0;
+const LOG2_GAIN: f32 = 6.0;
+
+// What a lane stages of the rows of dout of a tile, as attention/matrix/tiles.wgsl does of those of qkv.
+fn fetch_gradients(lane: u32, rows: u32, tile: u32) -> Blocks {
+    var blocks: Blocks;
+    for (var i = 0u; i < 4u * TURNS; i++) {
+        let e = lane + LANES * (i / 4u);
+        let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
+        blocks[i] = dout[rows + row * params.dout_stride + min(group_of(e), V4 - 1u)];
+    }
+    return blocks;
+}
+
+// The products of owned rows o with SIDE walked ones, staged from `at` on: of queries and keys.
+fn along_d(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
+    var sum = coopMultiplyAdd(o0, right(at, D_STRIDE), zeros);
+    if (D_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, D_STRIDE), sum); }
+    if (D_STEPS > 2u) { sum = coopMultiplyAdd(o2, right(at + 2u * SIDE, D_STRIDE), sum); }
+    if (D_STEPS > 3u) { sum = coopMultiplyAdd(o3, right(at + 3u * SIDE, D_STRIDE), sum); }
+    return sum;
+}
+
+// The products of owned rows o with SIDE walked ones, staged from `at` on: of values and dout.
+fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
+    var sum = coopMultiplyAdd(o0, right(at, V_STRIDE), zeros);
+    if (V_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, V_STRIDE), sum); }
+    if (V_STEPS > 2u) { sum = coopMultiplyAdd(o2, right(at + 2u * SIDE, V_STRIDE), sum); }
+    if (V_STEPS > 3u) { sum = coopMultiplyAdd(o3, right(at + 3u * SIDE, V_STRIDE), sum); }
+    return sum;
+}

@@ -1,0 +1,264 @@
+// Attention backward, keys and values, matrix tier (formulas, tensors and masks as in attention/software/backward_kv.wgsl; tensors are
+// f16):
+//
+//   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
+//
+// A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
+// (attention/matrix/tiles.wgsl): a row of scores belongs to a key here. Both scores, k·q and v·dout, pass through the same workgroup
+// memory, one after the other; queries and dout are staged twice, as rows for the scores and then as columns for the two sums.
+// With `dropout` lanes draw which weights are kept before, 4 keys of a query at a time.
+// Numerics: as in attention/matrix/backward_q.wgsl; p is rounded to f16 likewise.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+
+@if(windowed || segmented) import package::attention::bounds::end_seen;
+import package::attention::matrix::backward::{GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_rows, store_weights};
+import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, Place, SHARE, SHARE4, TILE};
+import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
+import package::attention::matrix::tiles::{place_of, put, score4, strips_at_once, taken};
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::params::params;
+import package::lib::attention::LOG2_E;
+@if(alibi) import package::lib::attention::alibi_slope;
+import package::lib::element::{Packed, store4};
+import package::lib::matrix::SIDE;
+import package::tile::{D4, LANES, OPERANDS, V4};
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+@group(0) @binding(4) var<storage, read> lse: array<f32>;
+@group(0) @binding(5) var<storage, read> delta: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+
+// ds take the place of the queries' rows, and p that of dout's.
+const QUERIES: u32 = 0u;
+const GRADIENTS: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
+const COLUMNS_OF_QUERIES: u32 = GRADIENTS + max(TILE * V_STRIDE, BLOCK * WEIGHT_STRIDE);
+const COLUMNS_OF_GRADIENTS: u32 = COLUMNS_OF_QUERIES + 4u * D_GROUPS * WEIGHT_STRIDE;
+
+const_assert OPERANDS == max(COLUMNS_OF_GRADIENTS + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * max(D_STRIDE, V_STRIDE));
+
+// Of each query of the tile lse, times log2 e, and delta.
+struct Statistics {
+    lse: f32,
+    delta: f32,
+}
+
+var<workgroup> statistics: array<Statistics, TILE>;
+@if(dropout) var<workgroup> kept: array<u32, TILE * BLOCK / 4u>; // bit r: whether the weight of key 4 i + r is kept
+
+var<private> p: array<vec4<f32>, SHARE4>; // GAIN times the lane's weights
+
+@compute @workgroup_size(LANES)
+fn attention_backward_kv(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroups: u32,
+) {
+    let kv_head = workgroup.x;
+    let sequence = workgroup.y * params.tokens;
+    let queries = params.qkv_offset + sequence * params.qkv_stride;
+    let gradients = params.dout_offset + sequence * params.dout_stride;
+    let keys = queries + params.k_start + kv_head * D4;
+    let values = queries + params.v_start + kv_head * V4;
+    let place = place_of(lane);
+    let together = strips_at_once(lane, subgroups);
+    let strip = min(subgroup, together - 1u) * SIDE; // its first row
+    for (var skipped = 0u; skipped < BLOCK; skipped += together * SIDE) {
+        let block = workgroup.z * BLOCK + skipped;
+        let key = block + place.row;
+        @if(causal) let start = block; // earlier queries see no key of this block
+        @if(!causal) let start = 0u;
+        @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
+        @if(!windowed && !segmented) let end = params.tokens;
+        @if(windowed || segmented) let end_of_row = end_seen(sequence, min(key, params.tokens - 1u));
+        @if(!windowed && !segmented) let end_of_row = params.tokens;
+        let tiles = (max(end, start) - start + TILE - 1u) / TILE; // of one head; none in a turn of rows past the end
+        clear_scores(lane);
+        for (var half = 0u; half < BLOCK; half += TILE) {
+            stage_rows(lane, fetch(lane, keys, block + half, D4), half * D_STRIDE, D_STRIDE, D4, D_GROUPS);
+        }
+        workgroupBarrier();
+        let zeros = taken(strip, 0u);
+        let k0 = owned(strip, 0u, D_STEPS, D_STRIDE);
+        let k1 = owned(strip, 1u, D_STEPS, D_STRIDE);
+        let k2 = owned(strip, 2u, D_STEPS, D_STRIDE);
+        let k3 = owned(strip, 3u, D_STEPS, D_STRIDE);
+        workgroupBarrier();
+        for (var half = 0u; half < BLOCK; half += TILE) {
+            stage_rows(lane, fetch(lane, values, block + half, V4), half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
+        }
+        workgroupBarrier();
+        let v0 = owned(strip, 0u, V_STEPS, V_STRIDE);
+        let v1 = owned(strip, 1u, V_STEPS, V_STRIDE);
+        let v2 = owned(strip, 2u, V_STEPS, V_STRIDE);
+        let v3 = owned(strip, 3u, V_STEPS, V_STRIDE);
+        var dk0 = zeros;
+        var dk1 = zeros;
+        var dk2 = zeros;
+        var dk3 = zeros;
+        var dv0 = zeros;
+        var dv1 = zeros;
+        var dv2 = zeros;
+        var dv3 = zeros;
+        workgroupBarrier();
+        var head = kv_head * params.group;
+        var tile = start;
+        var some_queries: Blocks;
+        var some_gradients: Blocks;
+        var statistics_of: Statistics;
+        // Always; without the condition compilers load them before the loop over turns, and hold them that long.
+        if (start < end) {
+            some_queries = fetch(lane, queries + head * D4, tile, D4);
+            some_gradients = fetch_gradients(lane, gradients + head * V4, tile);
+            statistics_of = load_statistics(lane, sequence, head, tile);
+        }
+        for (var n = 0u; n < tiles * params.group; n++) {
+            stage_rows(lane, some_queries, QUERIES, D_STRIDE, D4, D_GROUPS);
+            stage_columns(lane, some_queries, COLUMNS_OF_QUERIES, D_GROUPS);
+            stage_rows(lane, some_gradients, GRADIENTS, V_STRIDE, V4, V_GROUPS);
+            stage_columns(lane, some_gradients, COLUMNS_OF_GRADIENTS, V_GROUPS);
+            if (lane < TILE) {
+                statistics[lane] = statistics_of;
+            }
+            @if(dropout) { draw(lane, (sequence + tile) * params.heads + head, block); }
+            workgroupBarrier();
+            for (var j = 0u; j < TILE / SIDE; j++) {
+                put(along_d(k0, k1, k2, k3, QUERIES + j * SIDE * D_STRIDE, zeros), strip, j);
+            }
+            workgroupBarrier();
+            weigh(place, head, key, tile, end_of_row);
+            workgroupBarrier();
+            for (var j = 0u; j < TILE / SIDE; j++) {
+                put(along_v(v0, v1, v2, v3, GRADIENTS + j * SIDE * V_STRIDE, zeros), strip, j);
+            }
+            workgroupBarrier();
+            differentiate(place);
+            tile += TILE;
+            if (tile >= end) {
+                tile = start;
+                head += 1u;
+            }
+            // The next tile is on its way while this one is multiplied; after the last one, some that are there.
+            let next_head = min(head, (kv_head + 1u) * params.group - 1u);
+            some_queries = fetch(lane, queries + next_head * D4, tile, D4);
+            some_gradients = fetch_gradients(lane, gradients + next_head * V4, tile);
+            statistics_of = load_statistics(lane, sequence, next_head, tile);
+            workgroupBarrier();
+            for (var step = 0u; step < TILE; step += SIDE) {
+                let weights = left(GRADIENTS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+                dv0 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 0u, step), dv0);
+                if (V_STEPS > 1u) { dv1 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 1u, step), dv1); }
+                if (V_STEPS > 2u) { dv2 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 2u, step), dv2); }
+                if (V_STEPS > 3u) { dv3 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 3u, step), dv3); }
+                let slopes = left(QUERIES + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+                dk0 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 0u, step), dk0);
+                if (D_STEPS > 1u) { dk1 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 1u, step), dk1); }
+                if (D_STEPS > 2u) { dk2 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 2u, step), dk2); }
+                if (D_STEPS > 3u) { dk3 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 3u, step), dk3); }
+            }
+            workgroupBarrier();
+        }
+
+        let is_there = is_owned(place, key, skipped, together);
+        let row = params.dqkv_offset + (sequence + key) * params.dqkv_stride;
+        let dk = Columns(row + params.k_start + kv_head * D4, D4, params.scale / GAIN, is_there);
+        let dv = Columns(row + params.v_start + kv_head * V4, V4, 1.0 / GAIN, is_there);
+        put(dk0, strip, 0u);
+        put(dk1, strip, 1u);
+        write_columns(place, dk, 0u);
+        if (D_STEPS > 2u) {
+            put(dk2, strip, 0u);
+            put(dk3, strip, 1u);
+            write_columns(place, dk, 1u);
+        }
+        put(dv0, strip, 0u);
+        put(dv1, strip, 1u);
+        write_columns(place, dv, 0u);
+        if (V_STEPS > 2u) {
+            put(dv2, strip, 0u);
+            put(dv3, strip, 1u);
+            write_columns(place, dv, 1u);
+        }
+    }
+}
+
+fn load_statistics(lane: u32, sequence: u32, head: u32, tile: u32) -> Statistics {
+    let row = sequence + min(tile + lane % TILE, params.tokens - 1u);
+    let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
+    return Statistics(lse_of, delta[row * params.delta_stride + head]);
+}
+
+// Draws for all queries of the tile and keys of the block which weights are kept; `index` numbers the first query and the head.
+@if(dropout)
+fn draw(lane: u32, index: u32, block: u32) {
+    for (var i = lane; i < TILE * BLOCK / 4u; i += LANES) {
+        let four = (block + 4u * (i / TILE)) / 4u;
+        let is_kept = mask_words(index + i % TILE * params.heads, four) >= vec4<u32>(params.threshold);
+        let bits = select(vec4<u32>(), vec4<u32>(1u, 2u, 4u, 8u), is_kept);
+        kept[i] = bits.x | bits.y | bits.z | bits.w;
+    }
+}
+
+// The factors of the weights of a lane with the queries of its group i.
+@if(dropout)
+fn factors(place: Place, i: u32) -> vec4<f32> {
+    let at = place.row / 4u * TILE + place.part * SHARE + 4u * i;
+    let bits = vec4<u32>(kept[at], kept[at + 1u], kept[at + 2u], kept[at + 3u]) >> vec4<u32>(place.row % 4u);
+    return select(vec4<f32>(), vec4<f32>(params.factor), (bits & vec4<u32>(1u)) != vec4<u32>());
+}
+
+// Turns the scores k · q of a lane into the weights p, zero where masked.
+fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32) {
+    @if(alibi) let slope = alibi_slope(head, params.heads);
+    for (var i = 0u; i < SHARE4; i++) {
+        let at = place.part * SHARE + 4u * i;
+        let query = tile + at + vec4<u32>(0u, 1u, 2u, 3u);
+        let lse_of =
+            vec4<f32>(statistics[at].lse, statistics[at + 1u].lse, statistics[at + 2u].lse, statistics[at + 3u].lse);
+        var score = (params.scale * LOG2_E) * score4(place, i) - lse_of + LOG2_GAIN;
+        @if(alibi) { score -= slope * (f32(i32(tile + at) - i32(key)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
+        var sees = query < vec4<u32>(end);
+        @if(causal) { sees &= vec4<u32>(key) <= query; }
+        p[i] = select(vec4<f32>(), exp2(score), sees);
+    }
+}
+
+// Stores the weights p, and those that they and the scores v · dout make, ds.
+fn differentiate(place: Place) {
+    for (var i = 0u; i < SHARE4; i++) {
+        let at = place.part * SHARE + 4u * i;
+        let delta_of =
+            vec4<f32>(statistics[at].delta, statistics[at + 1u].delta, statistics[at + 2u].delta, statistics[at + 3u].delta);
+        var dp = score4(place, i);
+        var dropped = p[i];
+        @if(dropout) {
+            dp *= factors(place, i);
+            dropped *= factors(place, i);
+        }
+        store_weights(place, GRADIENTS, i, dropped);
+        store_weights(place, QUERIES, i, p[i] * (dp - delta_of));
+    }
+}
+
+// Where a row of sums is written: so many groups of 4 columns, times a factor.
+struct Columns {
+    at: u32,
+    width: u32,
+    factor: f32,
+    is_there: bool,
+}
+
+// Writes what was put in the places of the lane's scores: columns pair · TILE on.
+fn write_columns(place: Place, to: Columns, pair: u32) {
+    workgroupBarrier();
+    for (var i = 0u; i < SHARE4; i++) {
+        let column = (pair * TILE + place.part * SHARE) / 4u + i;
+        if (to.is_there && column < to.width) {
+            dqkv[to.at + column] = store4(to.factor * score4(place, i));
+        }
+    }
+    workgroupBarrier();
+}

@@ -1,0 +1,69 @@
+// Operands of cooperative matrices in the workgroup memory of attention/matrix/tiles.wgsl, from the blocks that lanes have fetched.
+
+import package::attention::matrix::tiles::{BLOCKS_DOWN, Blocks, Place, SHARE, TURNS, WEIGHT_STRIDE, group_of, row_of};
+import package::lib::matrix::{Left, Right, SIDE};
+import package::tile::{LANES, OPERANDS};
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+var<workgroup> operands: array<f16, OPERANDS>;
+
+// Stages blocks as rows from `at` on, `stride` apart, of `width` groups and zeros up to `groups`.
+fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, groups: u32) {
+    var fetched = blocks; // naga allows dynamic indexing of variables, not of values
+    for (var turn = 0u; turn < TURNS; turn++) {
+        let e = lane + LANES * turn;
+        if (e < BLOCKS_DOWN * groups) {
+            for (var i = 0u; i < 16u; i++) {
+                let is_there = width == groups || group_of(e) < width;
+                let value = select(0.0h, fetched[4u * turn + i / 4u][i % 4u], is_there);
+                operands[at + (row_of(e) + i / 4u) * stride + 4u * group_of(e) + i % 4u] = value;
+            }
+        }
+    }
+}
+
+// Stages blocks as columns: each along the rows of the tile.
+fn stage_columns(lane: u32, blocks: Blocks, at: u32, groups: u32) {
+    var fetched = blocks;
+    for (var turn = 0u; turn < TURNS; turn++) {
+        let e = lane + LANES * turn;
+        if (e < BLOCKS_DOWN * groups) {
+            for (var i = 0u; i < 16u; i++) {
+                operands[at + (4u * group_of(e) + i / 4u) * WEIGHT_STRIDE + row_of(e) + i % 4u] =
+                    fetched[4u * turn + i % 4u][i / 4u];
+            }
+        }
+    }
+}
+
+// Stores group i of the weights of a lane, which are those of row `place.row` from `at` on.
+fn store_weights(place: Place, at: u32, i: u32, weights: vec4<f32>) {
+    let half = vec4<f16>(weights);
+    let to = at + place.row * WEIGHT_STRIDE + place.part * SHARE + 4u * i;
+    operands[to] = half.x;
+    operands[to + 1u] = half.y;
+    operands[to + 2u] = half.z;
+    operands[to + 3u] = half.w;
+}
+
+// The matrix of a left factor whose first element is at `at`; its rows lie along k.
+fn left(at: u32, stride: u32) -> Left {
+    return coopLoadT<Left>(&operands[at], stride);
+}
+
+// The same of a right factor, whose columns lie along k.
+fn right(at: u32, stride: u32) -> Right {
+    return coopLoad<Right>(&operands[at], stride);
+}
+
+// The matrix of the owned rows from `strip` on at step `step` of so many; past the last one it is that one, and nobody uses it.
+fn owned(strip: u32, step: u32, steps: u32, stride: u32) -> Left {
+    return left(strip * stride + min(step, steps - 1u) * SIDE, stride);
+}
+
+// The matrix of columns j of what is staged as columns from `at` on, from row `step` of the tile on.
+fn column(at: u32, j: u32, step: u32) -> Right {
+    return right(at + j * SIDE * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+}

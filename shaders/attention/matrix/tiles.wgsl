@@ -1,0 +1,118 @@
+// Tiles of the attention kernels by cooperative matrices (lib/matrix.wgsl). As on the portable tier a workgroup owns BLOCK rows
+// (queries; in backward_kv keys) and walks the other side, TILE rows at a time, in three steps:
+//
+//   scores     s (BLOCK, TILE) = owned row · walked row, by matrices, f32, to workgroup memory
+//   weights    w (BLOCK, TILE), f16, which follow from the scores, to workgroup memory
+//   sums       (BLOCK, columns) += Σ over walked rows  w · walked row, by matrices
+//
+// A subgroup owns a strip of SIDE rows: their owned operands and their sums stay in its registers, each matrix in a variable of its
+// own, since drivers refuse arrays of them. How many subgroups there are the driver decides; fewer than strips take the strips in turns, and
+// those beyond the last one do its work again. Between scores and weights matrices are of no use: there the workgroup's lanes share each row,
+// PARTS to a row, with SHARE neighbours of its scores each.
+// Walked rows come in blocks of 4 x 4 elements, and are staged as rows for scores and as columns for sums: either way lanes read whole
+// vectors that lie along k. Rows past the end repeat the last token's, and masks exclude them. What is past the end of a row is zero where it
+// would be multiplied.
+// Sources: Dao, "FlashAttention-2", 2023, section 3.3.
+
+import package::attention::params::params;
+import package::lib::matrix::{SIDE, Sum};
+import package::tile::{D4, LANES, V4};
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+@group(0) @binding(1) var<storage, read> qkv: array<vec4<f16>>;
+
+const STRIPS: u32 = 4u;
+const BLOCK: u32 = STRIPS * SIDE;
+const TILE: u32 = 2u * SIDE;
+const PARTS: u32 = LANES / BLOCK;
+const SHARE: u32 = TILE / PARTS;
+const SHARE4: u32 = SHARE / 4u;
+
+const D_STEPS: u32 = (4u * D4 + SIDE - 1u) / SIDE; // matrices along a row of queries and keys
+const V_STEPS: u32 = (4u * V4 + SIDE - 1u) / SIDE; // the same of values
+const D_GROUPS: u32 = D_STEPS * SIDE / 4u;
+const V_GROUPS: u32 = V_STEPS * SIDE / 4u;
+
+// Distances of rows in workgroup memory: multiples of 16 bytes, so that neighbours start in different banks.
+const SCORE_STRIDE: u32 = TILE + 4u;
+const WEIGHT_STRIDE: u32 = TILE + 8u; // of weights, and of columns of walked rows
+const D_STRIDE: u32 = D_STEPS * SIDE + 8u;
+const V_STRIDE: u32 = V_STEPS * SIDE + 8u;
+
+const BLOCKS_DOWN: u32 = TILE / 4u;
+const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES; // blocks that a lane stages
+
+alias Blocks = array<vec4<f16>, 4u * TURNS>;
+
+var<workgroup> scores: array<f32, BLOCK * SCORE_STRIDE>;
+// Vectors, as all that lies in workgroup memory before operands must be: these start at multiples of 16 bytes then, and are read whole.
+var<workgroup> subgroups_there: vec4<u32>;
+
+// The place of a lane among the scores: a row of the block, and a part of it.
+struct Place {
+    row: u32,
+    part: u32,
+}
+
+fn place_of(lane: u32) -> Place {
+    return Place(lane / PARTS, lane % PARTS);
+}
+
+// Where the scores of a lane are.
+fn scores_at(place: Place) -> u32 {
+    return place.row * SCORE_STRIDE + place.part * SHARE;
+}
+
+// Puts a matrix to the place of the scores of the strip that starts with row `strip` with the walked rows j, and takes it from there.
+fn put(sum: Sum, strip: u32, j: u32) {
+    coopStoreT(sum, &scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
+}
+
+fn taken(strip: u32, j: u32) -> Sum {
+    return coopLoadT<Sum>(&scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
+}
+
+// Group i of the scores of a lane, or of what was put in their place.
+fn score4(place: Place, i: u32) -> vec4<f32> {
+    let at = scores_at(place) + 4u * i;
+    return vec4<f32>(scores[at], scores[at + 1u], scores[at + 2u], scores[at + 3u]);
+}
+
+// Zeros for all strips, of which sums are made: what an adapter takes for the zero value of a matrix is not documented everywhere.
+fn clear_scores(lane: u32) {
+    for (var i = lane; i < BLOCK * SCORE_STRIDE; i += LANES) {
+        scores[i] = 0.0;
+    }
+}
+
+// How many strips are computed side by side, the same for all lanes.
+fn strips_at_once(lane: u32, subgroups: u32) -> u32 {
+    if (lane == 0u) {
+        subgroups_there.x = min(subgroups, STRIPS);
+    }
+    return workgroupUniformLoad(&subgroups_there).x;
+}
+
+// The first row of block e of a tile, and its group of 4 columns. Neighbouring lanes stage neighbouring rows, so that columns which are
+// staged do not meet in one bank.
+fn row_of(e: u32) -> u32 { return e % BLOCKS_DOWN * 4u; }
+fn group_of(e: u32) -> u32 { return e / BLOCKS_DOWN; }
+
+// What a lane stages of the rows of a tile; `rows` is where the head's columns start in the first row of the sequence, `width` how many
+// groups of 4 they are.
+fn fetch(lane: u32, rows: u32, tile: u32, width: u32) -> Blocks {
+    var blocks: Blocks;
+    for (var i = 0u; i < 4u * TURNS; i++) {
+        let e = lane + LANES * (i / 4u);
+        let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
+        blocks[i] = qkv[rows + row * params.qkv_stride + min(group_of(e), width - 1u)];
+    }
+    return blocks;
+}
+
+// Whether a row of the lanes is one of the block's, after rows that were owned in turns before, and one of the sequence's.
+fn is_owned(place: Place, token: u32, skipped: u32, together: u32) -> bool {
+    return place.row < together * SIDE && skipped + place.row < BLOCK && token < params.tokens;
+}

@@ -1,0 +1,141 @@
+//! Which passes of attention cooperative matrices compute, and in what tiles.
+
+use super::Attention;
+use super::plan::Pass;
+use crate::element::Element;
+use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier};
+
+/// Strips of a block, each of which a subgroup owns.
+const STRIPS: u32 = 4;
+
+/// The kernel that computes `pass` of an attention by matrices, and the rows of a workgroup. `None` on other tiers, for elements other
+/// than f16, and where heads are wider than the kernel has variables for.
+pub(super) fn kernel(
+    pass: Pass,
+    shape: &Attention,
+    element: Element,
+    capabilities: Capabilities,
+) -> Option<(Kernel, u32)> {
+    let is_for_matrices = capabilities.for_factors([element; 2]).tier == Tier::Matrix;
+    let tile = Tile { pass, shape, matrices: capabilities.matrices.filter(|_| is_for_matrices)? };
+    tile.fits().then(|| (tile.kernel(element), tile.block()))
+}
+
+/// The sizes of `shaders/attention/matrix/tiles.wgsl`.
+struct Tile<'a> {
+    pass: Pass,
+    shape: &'a Attention,
+    matrices: Matrices,
+}
+
+impl Tile<'_> {
+    /// Whether the kernel has variables for all matrices along a row, of owned operands and of sums.
+    fn fits(&self) -> bool {
+        let most = match self.pass {
+            Pass::Forward => 8,
+            Pass::BackwardQ | Pass::BackwardKv => 4,
+        };
+        let Attention { layout, .. } = self.shape;
+        layout.head_dim.max(layout.value_dim) <= most * self.matrices.side
+    }
+
+    fn kernel(&self, element: Element) -> Kernel {
+        let (file, entry) = match self.pass {
+            Pass::Forward => ("attention/matrix/forward", "attention"),
+            Pass::BackwardQ => ("attention/matrix/backward_q", "attention_backward_q"),
+            Pass::BackwardKv => ("attention/matrix/backward_kv", "attention_backward_kv"),
+        };
+        Kernel::new(file, entry, element)
+            .condition(Condition::SmallMatrices, self.matrices.side == 8)
+            .constant("LANES", self.lanes())
+            .constant("OPERANDS", self.operands())
+    }
+
+    /// Owned rows.
+    fn block(&self) -> u32 {
+        STRIPS * self.matrices.side
+    }
+
+    /// Walked rows.
+    fn walked(&self) -> u32 {
+        2 * self.matrices.side
+    }
+
+    /// A subgroup for each strip, and 1 to 4 lanes for each row.
+    fn lanes(&self) -> u32 {
+        (STRIPS * self.matrices.subgroup).clamp(self.block(), 4 * self.block())
+    }
+
+    /// Elements of f16 in workgroup memory: owned rows at the start, and then what the kernel's constants lay out.
+    fn operands(&self) -> u32 {
+        let Attention { layout, .. } = self.shape;
+        let [head_dim, value_dim] =
+            [layout.head_dim, layout.value_dim].map(|dim| dim.next_multiple_of(self.matrices.side));
+        let stride = self.walked() + 8; // of weights and columns
+        let weights_or_rows = |dim: u32| (self.block() * stride).max(self.walked() * (dim + 8));
+        let columns = |dim: u32| dim * stride;
+        let (walked, owned) = match self.pass {
+            Pass::Forward => (weights_or_rows(head_dim) + columns(value_dim), head_dim),
+            Pass::BackwardQ => {
+                let rows = self.walked() * (value_dim + 8);
+                (weights_or_rows(head_dim) + rows + columns(head_dim), head_dim.max(value_dim))
+            }
+            Pass::BackwardKv => {
+                let of_both = |of: &dyn Fn(u32) -> u32| of(head_dim) + of(value_dim);
+                (of_both(&weights_or_rows) + of_both(&columns), head_dim.max(value_dim))
+            }
+        };
+        walked.max(self.block() * (owned + 8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::compose;
+    use crate::ops::dropout::Dropout;
+    use crate::ops::heads::HeadLayout;
+    use crate::record::{BufferId, PersistentId, Tensor};
+
+    /// The memory that the tier asks devices for, with the most that a kernel declares, and rows of whole groups of lanes.
+    #[test]
+    fn tiles_keep_to_the_limits() {
+        let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, Element::U32);
+        for (side, subgroup) in [(8, 4), (8, 8), (8, 32), (8, 64), (16, 16), (16, 32), (16, 64)] {
+            for pass in [Pass::Forward, Pass::BackwardQ, Pass::BackwardKv] {
+                for (head_dim, value_dim) in [(4, 4), (64, 64), (128, 128), (128, 4), (4, 128), (36, 20)] {
+                    let shape = Attention {
+                        layout: HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim },
+                        tokens: 100,
+                        is_causal: true,
+                        scale: 1.0,
+                        window: None,
+                        has_alibi: false,
+                        dropout: Some(Dropout { probability: 0.1, seed: 1, site: 1, state }),
+                    };
+                    let tile = Tile { pass, shape: &shape, matrices: Matrices { side, subgroup } };
+                    if !tile.fits() {
+                        assert!(head_dim.max(value_dim) > 4 * side);
+                        continue;
+                    }
+                    assert!(tile.lanes() <= 256 && tile.lanes().is_multiple_of(tile.block()));
+                    let kernel = tile
+                        .kernel(Element::F16)
+                        .condition(Condition::Causal, true)
+                        .condition(Condition::Dropout, true)
+                        .constant("D4", head_dim / 4)
+                        .constant("V4", value_dim / 4);
+                    let module = compose(&kernel).unwrap_or_else(|e| panic!("{e}")).module;
+                    let mut layouter = naga::proc::Layouter::default();
+                    layouter.update(module.to_ctx()).expect("the layout of a valid module");
+                    let shared = module
+                        .global_variables
+                        .iter()
+                        .filter(|(_, global)| global.space == naga::AddressSpace::WorkGroup);
+                    let bytes: u32 = shared.map(|(_, global)| layouter[global.ty].size).sum();
+                    assert!(bytes <= 32 << 10, "{kernel}: {bytes} bytes");
+                }
+            }
+        }
+    }
+}
