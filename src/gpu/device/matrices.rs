@@ -2,7 +2,10 @@
 //!
 //! Drivers are young here, and a neighbour saw wrong sums on one generation of NVIDIA's GPUs. So products of whole numbers, whose
 //! results are exact in any order, are computed at the start: each layout, in tiles of both sizes that end past the edges,
-//! with sums over many slices. An adapter that gets one number wrong computes on [`Tier::Portable`].
+//! with sums over many slices; and attention whose weights are halves, forward and backward. An adapter that gets one number wrong
+//! computes on [`Tier::Portable`].
+
+mod attention;
 
 use super::adapter::AdapterReport;
 use super::gpu::Gpu;
@@ -53,6 +56,13 @@ pub(super) async fn first_fault(gpu: &Gpu, matrices: Matrices) -> Option<String>
 }
 
 async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
+    match first_wrong_product(gpu, capabilities).await? {
+        Some(wrong) => Ok(Some(wrong)),
+        None => attention::first_wrong_number(gpu, capabilities).await,
+    }
+}
+
+async fn first_wrong_product(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
     for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
         // One unit has the largest tiles.
         for (units, sizes) in [(Units::ASSUMED.count, [70, 150, 293]), (1, [200, 300, 70])] {
