@@ -5,10 +5,10 @@
 //   weights    w (BLOCK, TILE), f16, which follow from the scores, to workgroup memory
 //   sums       (BLOCK, columns) += Σ over walked rows  w · walked row, by matrices
 //
-// A subgroup owns a strip of SIDE rows: their owned operands and their sums stay in its registers, each matrix in a variable of its
-// own, since drivers refuse arrays of them. How many subgroups there are the driver decides; fewer than strips take the strips in turns, and
-// those beyond the last one do its work again. Between scores and weights matrices are of no use: there the workgroup's lanes share each row,
-// PARTS to a row, with SHARE neighbours of its scores each.
+// A subgroup owns a strip of SIDE rows: their operands and their sums stay in its registers, each matrix in a variable of its own, since
+// drivers refuse arrays of them. How many subgroups there are the driver decides. If they are fewer than strips, they own the rows of the
+// block in turns; those beyond the last strip do its work again. Between scores and weights matrices are of no use: there all lanes share
+// the rows, PARTS to a row, with SHARE neighbours of its scores each.
 // Walked rows come in blocks of 4 x 4 elements, and are staged as rows for scores and as columns for sums: either way lanes read whole
 // vectors that lie along k. Rows past the end repeat the last token's, and masks exclude them. What is past the end of a row is zero where it
 // would be multiplied.
