@@ -209,7 +209,7 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "dropout", |row| {
         let (x, y, state) =
             (row.tensor(N, D, F32), row.tensor(N, D, F32), row.state(DropoutState::default()));
-        let place = Dropout { probability: 0.1, seed: 1, site: 0, state };
+        let place = Dropout { probability: 0.1, seed: 1, site: 0, state, part: None };
         dropout(&mut row.rec, x, None, y, false, &place);
         bytes(2.0, D)
     });
@@ -291,6 +291,7 @@ fn causal(tokens: u32, window: Option<u32>) -> (Attention, f64) {
         scale: 0.18,
         window,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     let keys = f64::from(window.unwrap_or(tokens));
@@ -305,7 +306,7 @@ fn attentions(c: &mut Criterion) {
         let (shape, product) = causal(tokens, window);
         let with_mask = |row: &mut Job| {
             let state = row.state(DropoutState::default());
-            let place = Dropout { probability: dropped, seed: 1, site: 0, state };
+            let place = Dropout { probability: dropped, seed: 1, site: 0, state, part: None };
             Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
         };
         let mut name = format!("T={tokens}");
@@ -439,6 +440,7 @@ fn losses(c: &mut Criterion) {
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,
+                ranks: None,
             };
             linear_cross_entropy(
                 &mut row.rec,

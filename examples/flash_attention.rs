@@ -15,6 +15,7 @@ fn main() -> gristmill::error::Result<()> {
         scale: 0.125,
         window: None,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     let random = Philox::new(1, 0);

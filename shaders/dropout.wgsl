@@ -28,6 +28,8 @@ struct Params {
     seed_high: u32,
     threshold: u32, // 2^32 p
     factor: f32, // 1 / (1 - p)
+    first_word4: u32, // groups of 4 words before those of these elements, where they are a part of an activation
+    row_words4: u32, // and in each of its rows
     first: u32, // count_micro_step: this rank's first micro-batch of a step
     ranks: u32, // and how many ranks take turns
 }
@@ -52,7 +54,7 @@ fn dropout(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     if (row >= params.rows) {
         return;
     }
-    let is_kept = words_of(index) >= vec4<u32>(params.threshold);
+    let is_kept = words_of(row, c) >= vec4<u32>(params.threshold);
     var value = select(vec4<f32>(0.0), params.factor * load4(x[row * params.x_stride + c]), is_kept);
     @if(residual) { value += load4(residual[row * params.residual_stride + c]); }
     @if(accumulate) { value += load4(y[row * params.y_stride + c]); }
@@ -64,11 +66,12 @@ fn random_words(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invo
     let index = linear_index(workgroup) * LANES + lane;
     let cols4 = (params.cols + 3u) / 4u;
     if (index / cols4 < params.rows) {
-        words[index / cols4 * params.y_stride + index % cols4] = words_of(index);
+        words[index / cols4 * params.y_stride + index % cols4] = words_of(index / cols4, index % cols4);
     }
 }
 
-fn words_of(index: u32) -> vec4<u32> {
+fn words_of(row: u32, column4: u32) -> vec4<u32> {
+    let index = params.first_word4 + row * params.row_words4 + column4;
     return dropout_words(index, 0u, params.site, state, vec2<u32>(params.seed_low, params.seed_high));
 }
 

@@ -25,6 +25,7 @@ import package::tile::{BLOCK, LANES};
 
 struct Params {
     count4: u32, // groups of 4 in the segment
+    offset4: u32, // of the first one in its binding
     rows: u32, // square_sum: rows; finish_step: number of partials
     blocks: u32, // square_sum: blocks of BLOCK groups in a row
     first_partial: u32,
@@ -63,7 +64,7 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         let end = min(start + BLOCK, params.count4);
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
-            of_block += squares_of(gradients[i] * unscale);
+            of_block += squares_of(gradients[params.offset4 + i] * unscale);
         }
         sums += of_block;
     }

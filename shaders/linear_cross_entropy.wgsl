@@ -4,7 +4,10 @@
 //                           / (accumulation · N) if grad_norm divides by the step's count
 //   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed ·
 //                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them.
-//                           With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal logits
+//                           With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal logits. With
+//                           `parts` the logits are some columns of a row that ranks share, and parts (P, rows, 4) f32 says
+//                           what each rank has found in its own
+//   row_parts               finds it: largest logit, Σ exp relative to it, the target's logit, the first column of the largest
 //   sum_losses              adds losses (N) to LossState; with `accuracy` the sum of correct (N) to correct_sum
 //
 // For each chunk of rows the host records logits = h Wᵀ, this kernel, dh = dz W and dW += dzᵀ h, so the logits of all
@@ -30,7 +33,14 @@ struct Params {
     inverse_accumulation: f32,
     factor: f32, // weight of the mean loss in the objective
     divisor: f32, // N, or 0: the count
+    first_column: u32, // of these logits in the whole row
+    part_rows: u32, // with `parts`: from the rows of one rank to those of the next
+    parts: u32, // with `parts`: P
 }
+
+// What is found in the logits of a row, or in some of its columns: the largest, Σ exp(z - largest), the logit of the target
+// or LOWEST where it is in no column here, and the first column of the largest. Columns are below 2^24, so exact.
+alias RowPart = vec4<f32>;
 
 const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
@@ -41,6 +51,8 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 @group(0) @binding(4) var<storage, read> loss_seed: LossState;
 @if(gradient && !f32) @group(0) @binding(5) var<storage, read_write> dz: array<Packed>; // (rows, V)
 @if(accuracy) @group(0) @binding(6) var<storage, read_write> correct: array<f32>; // (N)
+@if(parts) @group(0) @binding(7) var<storage, read> parts: array<RowPart>; // (P, rows)
+@group(0) @binding(7) var<storage, read_write> own_parts: array<RowPart>; // (rows)
 
 @group(0) @binding(2) var<storage, read> step: StepState;
 @group(0) @binding(3) var<storage, read> losses_in: array<f32>; // (N)
@@ -69,47 +81,86 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
     if (row >= params.rows) {
         return;
     }
-    let start = row * params.stride4;
-    var largest = LOWEST;
-    for (var i = first; i < params.stride4; i += STEP) {
-        let z = load_logits(start, i);
-        largest = max(largest, max(max(z.x, z.y), max(z.z, z.w)));
-    }
-    let shift = row_max(largest, lane);
-    var normalizer = 0.0;
-    for (var i = first; i < params.stride4; i += STEP) {
-        normalizer += dot(exp(load_logits(start, i) - shift), vec4<f32>(1.0));
-    }
-    let total = row_sum(normalizer, lane);
     let target_id = targets[params.first_token + row];
+    @if(parts) let found = joined(row);
+    @if(!parts) let found = part_of(row, lane, target_id);
     let counts = target_id != params.ignore;
     if (first == 0u) {
-        losses[params.first_token + row] = select(0.0, log(total) + shift - logit_of(target_id, start), counts);
-    }
-    @if(accuracy) {
-        let at = logit_of(target_id, start);
-        var beaten = 0.0;
-        for (var i = first; i < params.stride4; i += STEP) {
-            let z = load_logits(start, i);
-            let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
-            let is_behind = (z < vec4<f32>(at)) | ((z == vec4<f32>(at)) & (index >= vec4<u32>(target_id)));
-            beaten = select(1.0, beaten, all(is_behind));
-        }
-        let is_correct = row_max(beaten, lane) == 0.0;
-        if (first == 0u) {
+        let loss = log(found.y) + found.x - found.z;
+        losses[params.first_token + row] = select(0.0, loss, counts);
+        @if(accuracy) {
+            let is_correct = found.w == f32(target_id);
             correct[params.first_token + row] = select(0.0, 1.0, counts && is_correct);
         }
     }
     @if(gradient) {
         row_barrier(); // the target's logit is read above, and overwritten below by another invocation
         let scale = select(0.0, loss_seed.seed, counts);
+        let start = row * params.stride4;
         for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
-            let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id));
-            let slope = scale * (exp(load_logits(start, i) - shift) / total - onehot);
+            let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id - params.first_column));
+            let slope = scale * (exp(load_logits(start, i) - found.x) / found.y - onehot);
             store_dz(start + i, keep_inside(slope, 4u * i, params.vocab));
         }
     }
+}
+
+@compute @workgroup_size(LANES)
+fn row_parts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = row_of(linear_index(workgroup), lane);
+    if (row >= params.rows) {
+        return;
+    }
+    let found = part_of(row, lane, targets[params.first_token + row]);
+    if (first_of(lane) == 0u) {
+        own_parts[row] = found;
+    }
+}
+
+// What is in the logits of a row here. Every invocation of the row has it.
+fn part_of(row: u32, lane: u32, target_id: u32) -> RowPart {
+    let start = row * params.stride4;
+    let first = first_of(lane);
+    var most = LOWEST;
+    for (var i = first; i < params.stride4; i += STEP) {
+        let z = load_logits(start, i);
+        most = max(most, max(max(z.x, z.y), max(z.z, z.w)));
+    }
+    let largest = row_max(most, lane);
+    var normalizer = 0.0;
+    for (var i = first; i < params.stride4; i += STEP) {
+        normalizer += dot(exp(load_logits(start, i) - largest), vec4<f32>(1.0));
+    }
+    let total = row_sum(normalizer, lane);
+    var column = 0.0;
+    @if(accuracy) {
+        var nearest = LOWEST; // columns count downwards from 0, so that the largest is the first
+        for (var i = first; i < params.stride4; i += STEP) {
+            let index = vec4<f32>(f32(params.first_column + 4u * i)) + vec4<f32>(0.0, 1.0, 2.0, 3.0);
+            let at = select(vec4<f32>(LOWEST), -index, load_logits(start, i) == vec4<f32>(largest));
+            nearest = max(nearest, max(max(at.x, at.y), max(at.z, at.w)));
+        }
+        column = -row_max(nearest, lane);
+    }
+    return RowPart(largest, total, logit_of(target_id, start), column);
+}
+
+// What is in the logits of a row on all ranks together, whose columns follow each other.
+@if(parts)
+fn joined(row: u32) -> RowPart {
+    var all = RowPart(LOWEST, 0.0, LOWEST, 0.0);
+    for (var part = 0u; part < params.parts; part++) {
+        let one = parts[part * params.part_rows + row];
+        all.w = select(all.w, one.w, one.x > all.x);
+        all.x = max(all.x, one.x);
+        all.z = max(all.z, one.z);
+    }
+    for (var part = 0u; part < params.parts; part++) {
+        let one = parts[part * params.part_rows + row];
+        all.y += one.y * exp(one.x - all.x);
+    }
+    return all;
 }
 
 @compute @workgroup_size(LANES)
@@ -136,9 +187,11 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
     }
 }
 
-// The logit of a target; of one that is ignored, any logit of its row.
+// The logit of a target; LOWEST for one that is in no column here, which one that is ignored may be.
 fn logit_of(target_id: u32, start: u32) -> f32 {
-    return logits[start + min(target_id, params.vocab - 1u) / 4u][target_id % 4u];
+    let column = target_id - params.first_column; // targets before wrap around
+    let logit = logits[start + min(column, params.vocab - 1u) / 4u][column % 4u];
+    return select(LOWEST, logit, column < params.vocab);
 }
 
 // Four logits; columns past the vocabulary are LOWEST, which changes neither the maximum nor the sum of exponentials.

@@ -17,6 +17,7 @@ import package::tile::{BLOCK, LANES};
 
 struct Params {
     count4: u32, // groups of 4 in the tensor
+    offset4: u32, // of the first one in its binding
     rows: u32, // square_rows: rows; fold_squares: number of partials
     blocks: u32, // square_rows: blocks of BLOCK groups in a row
     first_partial: u32,
@@ -43,7 +44,7 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
         let end = min(start + BLOCK, params.count4);
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
-            of_block += squares_of(load4(x[i]));
+            of_block += squares_of(load4(x[params.offset4 + i]));
         }
         sum += of_block;
     }

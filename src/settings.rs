@@ -33,6 +33,7 @@ mod explain;
 mod flags;
 mod micro_batches;
 mod model_config;
+mod matrix_checks;
 mod monitor_checks;
 mod plan;
 mod resolved;

@@ -115,6 +115,7 @@ fn attention_of(context: &Context, tokens: u32, layout: HeadLayout) {
         scale: 0.125,
         window: None,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     let before = context.gpu.counters().buffer_bytes;

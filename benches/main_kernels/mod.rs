@@ -35,6 +35,7 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
         scale: 0.125,
         window: None,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);

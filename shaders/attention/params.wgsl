@@ -36,6 +36,8 @@ struct Params {
     factor: f32,
     d4: u32, // D4 and V4 again, for loops that compilers would unroll into more registers than there are if they knew their length
     v4: u32,
+    first_head: u32, // where ranks divide the heads of a model: the first one here
+    all_heads: u32, // and how many it has
     rows: u32, // N
     parts: u32, // of dq, with `split`
     share: u32, // query heads whose gradients for keys and values one workgroup sums
@@ -48,7 +50,12 @@ struct Params {
 // ALiBi's slope of the head whose scores are computed, from lib/attention.
 @if(alibi) var<private> slope: f32;
 
-// Dropout words of the 4 keys 4 four + 0..3; `index` numbers the query and head.
+// Numbers a query and head among those of the whole model.
+fn mask_index(query: u32, head: u32) -> u32 {
+    return query * params.all_heads + params.first_head + head;
+}
+
+// Dropout words of the 4 keys 4 four + 0..3 of the query and head with this number.
 @if(dropout)
 fn mask_words(index: u32, four: u32) -> vec4<u32> {
     let seed = vec2<u32>(params.seed_low, params.seed_high);

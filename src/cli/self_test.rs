@@ -169,6 +169,7 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
         scale: 0.2,
         window: None,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     attention(&mut harness.job.rec, &AttentionTensors::new(qkv, out, lse), &shape);
@@ -197,6 +198,7 @@ fn loss(harness: &mut Harness<'_>) {
         accumulation: 1,
         factor: 1.0,
         is_per_token: false,
+        ranks: None,
     };
     let gradient = HeadGradient { parts: &[dhead], accumulate: true };
     linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(gradient));

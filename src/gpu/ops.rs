@@ -25,6 +25,7 @@ pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss_scale;
 pub mod matmul;
+pub mod matrix_ranks;
 pub mod max_logit;
 pub mod muon;
 pub mod permute;

@@ -17,6 +17,7 @@ mod ops;
 mod parameter;
 mod recompute;
 mod route;
+mod shared;
 mod split;
 #[cfg(test)]
 mod tests;

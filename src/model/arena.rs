@@ -6,7 +6,7 @@
 //! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
 
 use super::config::ModelConfig;
-use super::parameters::{Gpt, Spec, UpdateRule};
+use super::parameters::{Gpt, Role, Spec, UpdateRule};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
@@ -53,7 +53,7 @@ pub struct SegmentKind {
     pub is_exempt: bool,
     /// Storage type in which layers read them.
     pub compute: Element,
-    /// Whether ranks hold a part of them each.
+    /// Whether they are experts that are spread over ranks.
     pub is_spread: bool,
 }
 
@@ -72,7 +72,7 @@ impl SegmentKind {
             rule: spec.rule,
             is_exempt: !spec.decays,
             compute: spec.compute,
-            is_spread: spec.share.is_some(),
+            is_spread: spec.is_spread(),
         }
     }
 }
@@ -119,7 +119,7 @@ impl ArenaLayout {
 
     /// Path and number of elements of each parameter.
     pub fn sizes(&self) -> Vec<(String, usize)> {
-        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.cols)).collect()
+        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.whole_cols())).collect()
     }
 
     /// Adds an arena to the persistent buffers, with the kinds of parameters for which `element` gives a storage type.
@@ -148,7 +148,8 @@ impl ArenaLayout {
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
-    /// The parameters of the model of `config`, which the layout was made for, on two arenas.
+    /// The parameters of the model of `config`, which the layout was made for, on two arenas. Where experts are spread, the model
+    /// declares all of them.
     #[track_caller]
     pub fn bind(
         &self,
@@ -161,8 +162,8 @@ impl ArenaLayout {
             let Some((spec, parts)) = parameters.next() else {
                 panic!("the arenas do not hold {}", declared.path)
             };
-            let is_alike =
-                (&spec.path, spec.whole_rows(), spec.cols) == (&declared.path, declared.rows, declared.cols);
+            let is_as_high = spec.rows == declared.rows || spec.is_spread();
+            let is_alike = is_as_high && (&spec.path, spec.cols) == (&declared.path, declared.cols);
             assert!(is_alike, "{} is not the model's {} in the arenas", spec.path, declared.path);
             parameter(spec, parts, weights, gradients)
         });
@@ -300,6 +301,15 @@ impl Part {
         let stride = u64::from(spec.stride());
         let at = |row: usize| self.offset + (row - self.first_row) as u64 * stride;
         at(first)..at(end)
+    }
+
+    /// The elements of its segment that are among the lines `lines` of the parameter: rows, or columns of a vector.
+    pub(crate) fn lines(&self, spec: &Spec, lines: &Range<usize>) -> Range<u64> {
+        if spec.role == Role::Vector {
+            return self.offset + lines.start as u64..self.offset + lines.end as u64;
+        }
+        let row = |row: usize| row.clamp(self.first_row, self.first_row + self.rows);
+        self.range(spec, row(lines.start), row(lines.end))
     }
 
     /// Elements that it takes of its segment, the padding of rows included.

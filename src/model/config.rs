@@ -23,6 +23,7 @@ use crate::element::Element;
 use crate::ops::decode::Decode;
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::Rope;
+use crate::ranks::RankLayout;
 
 /// A decoder: sizes and options of its layers, loss and initialisation.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,6 +201,26 @@ impl ModelConfig {
             down_bias: true,
             ..Self::llama(sizes)
         }
+    }
+
+    /// The model that each tensor-parallel rank of `layout` computes: with its part of the heads and of the inner widths. Key and
+    /// value heads that are fewer than ranks are repeated. What does not divide evenly is rounded down.
+    pub(crate) fn on_matrix_ranks(&self, layout: &RankLayout) -> Self {
+        let ranks = layout.model;
+        let mut part = Self {
+            vocab_size: self.vocab_size / if layout.shares_vocabulary { ranks } else { 1 },
+            num_heads: self.num_heads / ranks,
+            num_kv_heads: (self.num_kv_heads / ranks).max(1),
+            intermediate_size: self.intermediate_size / ranks,
+            ..self.clone()
+        };
+        if let Some(mixture) = &mut part.mixture {
+            mixture.intermediate_size /= ranks;
+            if let Some(shared) = &mut mixture.shared {
+                shared.intermediate_size /= ranks;
+            }
+        }
+        part
     }
 
     /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Numbers from

@@ -3,11 +3,14 @@
 use super::batch::BatchTensors;
 use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
-use crate::ops::dropout::Dropout;
+use crate::ops::attention::HeadRange;
+use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::matmul::FEW_ROWS;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::Rope;
 use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
+use crate::tape::{Parameter, Tape, Var};
 
 /// What a forward pass reads besides parameters: it is the same for all layers.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ pub struct ForwardContext<'c> {
     pub batch: BatchTensors,
     /// The ranks over which experts are spread; `None` if this one holds all.
     pub expert_ranks: Option<&'c ExpertRanks>,
+    /// The ranks that share each matrix, of which `config` is what one computes; `None` if this one holds them whole.
+    pub matrix_ranks: Option<&'c MatrixRanks>,
     /// What the pass is for.
     pub mode: Mode<'c>,
 }
@@ -115,7 +120,25 @@ impl ForwardContext<'_> {
     pub(super) fn dropout(&self, site: DropoutSite) -> Option<Dropout> {
         let Masks { seed, state } = self.training()?.masks?;
         let probability = site.probability(self.config) as f32;
-        (probability > 0.0).then(|| Dropout { probability, seed, site: site.number(), state })
+        let part = self.mask_part(site);
+        (probability > 0.0).then(|| Dropout { probability, seed, site: site.number(), state, part })
+    }
+
+    /// Which rows of the residual stream this rank has at `site`; `None`: all.
+    fn mask_part(&self, site: DropoutSite) -> Option<MaskPart> {
+        let is_of_stream = match site {
+            DropoutSite::Embedding | DropoutSite::AttentionOutput(_) | DropoutSite::FeedForwardOutput(_) => true,
+            DropoutSite::AttentionWeights(_) | DropoutSite::AdapterInput(..) => false,
+        };
+        let ranks = self.matrix_ranks.filter(|ranks| ranks.shares_tokens && is_of_stream)?;
+        let first_row = ranks.own_rows(self.batch.tokens.cols).start;
+        Some(MaskPart { first_row, first_col: 0, cols: self.config.hidden_size as u32 })
+    }
+
+    /// Which heads this rank has; `None`: all.
+    pub(super) fn head_range(&self) -> Option<HeadRange> {
+        let (ranks, heads) = (self.matrix_ranks?, self.config.num_heads as u32);
+        Some(HeadRange { first: ranks.place as u32 * heads, of: ranks.size() * heads })
     }
 
     /// The rotary embedding and its table; `None` with learned positions.
@@ -132,6 +155,98 @@ impl ForwardContext<'_> {
     pub(super) fn largest_scores(&self, layer: usize) -> Option<Tensor> {
         let all = self.training()?.largest_scores?;
         Some(all.rows(layer as u32, 1).columns(0, self.config.num_heads as u32))
+    }
+
+    /// x (N, D) for products that ranks divide.
+    pub(super) fn enter(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
+        let enter = |tape: &mut Tape<'_, '_>, ranks| tape.scope("enter", |tape| tape.enter_shared(x, ranks));
+        match self.matrix_ranks {
+            Some(ranks) if ranks.keeps_exchanged => tape.keeping(|tape| enter(tape, ranks)),
+            Some(ranks) => enter(tape, ranks),
+            None => x,
+        }
+    }
+
+    /// x + dropout(y), where each of `ranks` makes a `part` of y (N, D).
+    pub(super) fn leave<'p>(
+        &self,
+        tape: &mut Tape<'_, 'p>,
+        ranks: &MatrixRanks,
+        dropout: Option<Dropout>,
+        x: Var,
+        part: impl FnOnce(&mut Tape<'_, 'p>) -> Var,
+    ) -> Var {
+        let sum = |tape: &mut Tape<'_, 'p>| {
+            let part = part(tape);
+            tape.scope("leave", |tape| tape.leave_shared(part, ranks))
+        };
+        let y = if ranks.keeps_exchanged { tape.keeping(sum) } else { sum(tape) };
+        match dropout {
+            Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+            None => tape.scope("residual", |tape| tape.add_to(y, x)),
+        }
+    }
+
+    /// The ranks that share the vocabulary.
+    pub(super) fn vocabulary_ranks(&self) -> Option<&MatrixRanks> {
+        self.matrix_ranks.filter(|ranks| ranks.shares_vocabulary)
+    }
+
+    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, plus rows of positions; of shared tokens those of
+    /// this rank.
+    pub(super) fn embed<'p>(
+        &self,
+        tape: &mut Tape<'_, 'p>,
+        table: &'p Parameter,
+        [ids, order]: [Tensor; 2],
+        positions: Option<&'p Parameter>,
+    ) -> Var {
+        let compute = self.config.compute;
+        let add_positions = |tape: &mut Tape<'_, 'p>, x, adds| match positions {
+            None => x,
+            Some(table) => tape.scope("positions", |tape| {
+                tape.add_embedding(x, self.batch.positions, self.position_order(), table, adds)
+            }),
+        };
+        match self.vocabulary_ranks() {
+            Some(ranks) => {
+                let x = tape.embedding_part(ids, order, table, compute, ranks);
+                let x = add_positions(tape, x, ranks.place == 0);
+                tape.scope("leave", |tape| tape.leave_shared(x, ranks))
+            }
+            None => {
+                let x = tape.embedding(ids, order, table, compute);
+                let x = add_positions(tape, x, true);
+                self.own_rows(tape, x)
+            }
+        }
+    }
+
+    /// Token indices, sorted by position.
+    pub(super) fn position_order(&self) -> Tensor {
+        let Some(order) = self.batch.position_order else {
+            panic!("a model with learned positions needs its batches' tokens sorted by position")
+        };
+        order
+    }
+
+    /// This rank's rows of the embedded tokens x (N, D), where ranks share tokens.
+    pub(super) fn own_rows(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
+        match self.matrix_ranks.filter(|ranks| ranks.shares_tokens) {
+            Some(ranks) => tape.scope("own_rows", |tape| tape.own_rows(x, ranks)),
+            None => x,
+        }
+    }
+
+    /// All rows (N, D) of the hidden states x for the head.
+    pub(super) fn all_rows(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
+        if self.vocabulary_ranks().is_some() {
+            return self.enter(tape, x);
+        }
+        match self.matrix_ranks.filter(|ranks| ranks.shares_tokens) {
+            Some(ranks) => tape.scope("all_rows", |tape| tape.all_rows(x, ranks)),
+            None => x,
+        }
     }
 
     /// Whether the pass computes so few tokens that norms and gates belong in the products beside them: a launch costs more than

@@ -17,7 +17,8 @@ use super::parameters::{
 };
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
-use crate::ops::dropout::Dropout;
+use crate::ops::dropout::{Dropout, MaskPart};
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::Rope;
 use crate::record::Tensor;
 use crate::tape::{CrossEntropy, Parameter, Tape, Var};
@@ -45,7 +46,8 @@ impl Gpt<Parameter> {
     /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
     pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, losses: &LossTensors) {
         let x = self.residual_stream(tape, ctx); // (N, D)
-        let h = self.normed(tape, ctx, x); // (N, D)
+        let h = self.normed(tape, ctx, x);
+        let h = ctx.all_rows(tape, h); // (N, D)
         let next_token = CrossEntropy {
             targets: ctx.batch.targets,
             ignore: ctx.config.ignore_id,
@@ -58,13 +60,16 @@ impl Gpt<Parameter> {
             is_per_token: losses.is_per_token,
             head_epsilon: ctx.config.head_epsilon.map(|epsilon| epsilon as f32),
         };
-        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token));
+        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token, ctx.vocabulary_ranks()));
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
+                let hidden = ctx.all_rows(tape, hidden);
                 let further =
                     CrossEntropy { targets, loss, correct: None, losses: None, factor, ..next_token };
-                tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, self.head(), &further));
+                tape.scope("loss_ahead", |tape| {
+                    tape.linear_cross_entropy(hidden, self.head(), &further, ctx.vocabulary_ranks());
+                });
             }
         }
     }
@@ -87,7 +92,7 @@ impl Gpt<Parameter> {
 
     /// The residual stream (N, D) after the last layer.
     fn residual_stream<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
-        let mut x = tape.scope("embedding", |tape| self.embed(tape, ctx)); // (N, D)
+        let mut x = tape.scope("embedding", |tape| self.embed(tape, ctx)); // (N, D), of shared tokens this rank's rows
         if let Some(dropout) = ctx.dropout(DropoutSite::Embedding) {
             x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
         }
@@ -95,7 +100,11 @@ impl Gpt<Parameter> {
             let table = self.queries.as_ref().filter(|_| layer + 1 == self.blocks.len());
             let queries = table.map(|table| {
                 x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
-                tape.scope("queries", |tape| by_position(tape, ctx, table)) // (N, D)
+                tape.scope("queries", |tape| {
+                    let x = by_position(tape, ctx, table);
+                    let x = ctx.own_rows(tape, x);
+                    ctx.enter(tape, x) // (N, D)
+                })
             });
             let scope = format!("layers.{layer}");
             x = tape.scope(scope, |tape| block.layer_with(tape, ctx, layer, queries, x)); // (N, D)
@@ -105,13 +114,9 @@ impl Gpt<Parameter> {
 
     /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned, normalised in some
     /// models: (N, D).
-    fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
-        let batch = &ctx.batch;
-        let mut x = tape.embedding(batch.tokens, batch.order, &self.embedding, ctx.config.compute);
-        if let Some(table) = &self.positions {
-            let order = position_order(ctx);
-            x = tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table));
-        }
+    fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
+        let ids = [ctx.batch.tokens, ctx.batch.order];
+        let x = ctx.embed(tape, &self.embedding, ids, self.positions.as_ref());
         match &self.embedding_norm {
             Some(norm) => norm.forward(tape, "norm", ctx, x),
             None => x,
@@ -119,17 +124,9 @@ impl Gpt<Parameter> {
     }
 }
 
-/// Token indices, sorted by position.
-fn position_order(ctx: &ForwardContext<'_>) -> Tensor {
-    let Some(order) = ctx.batch.position_order else {
-        panic!("a model with learned positions needs its batches' tokens sorted by position")
-    };
-    order
-}
-
 /// The rows of `table` (positions, D) by the tokens' positions: (N, D).
 fn by_position<'p>(tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, table: &'p Parameter) -> Var {
-    tape.embedding(ctx.batch.positions, position_order(ctx), table, ctx.config.compute)
+    tape.embedding(ctx.batch.positions, ctx.position_order(), table, ctx.config.compute)
 }
 
 impl Block<Parameter> {
@@ -156,6 +153,11 @@ impl Block<Parameter> {
     ) -> Var {
         let config = ctx.config;
         let drops = move |path: &str| config.recomputes(layer, path);
+        if let Some(ranks) = ctx.matrix_ranks.filter(|ranks| ranks.keeps_slices && !ranks.shares_tokens)
+            && config.recomputed_layers.contains(&layer)
+        {
+            tape.scope("input", |tape| tape.keep_slice(x, ranks));
+        }
         tape.recompute(drops, |tape| self.forward(tape, ctx, layer, queries, x))
     }
 
@@ -177,6 +179,7 @@ impl Block<Parameter> {
             }
             FeedForward::Mixture(mixture) => {
                 let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
+                let h = tape.scope("ffn_norm", |tape| ctx.enter(tape, h));
                 tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, x))
             }
         }
@@ -264,7 +267,8 @@ fn attend(
     }
     let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
-    let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, dropout };
+    let head_range = ctx.head_range();
+    let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, head_range, dropout };
     let largest = ctx.largest_scores(layer);
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
 }
@@ -330,7 +334,8 @@ impl NormWeights<Parameter> {
         if ctx.has_few_rows() && self.bias.is_none() && reader.lora.is_none() {
             Normed::Pending(x, &self.weight)
         } else {
-            Normed::Done(self.forward(tape, name, ctx, x))
+            let h = self.forward(tape, name, ctx, x);
+            Normed::Done(tape.scope(name, |tape| ctx.enter(tape, h)))
         }
     }
 
@@ -353,8 +358,20 @@ impl Linear<Parameter> {
         residual: Option<Var>,
     ) -> Var {
         let y = tape.linear(x, &self.weight, self.bias.as_ref(), residual);
+        self.adapted(tape, ctx, x, y, None)
+    }
+
+    /// y, and what the adapters add to it, of whose input x is some columns if `ranks` share them.
+    fn adapted<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        x: Var,
+        y: Var,
+        ranks: Option<&MatrixRanks>,
+    ) -> Var {
         match &self.lora {
-            Some(lora) => lora.add(tape, ctx, x, y),
+            Some(lora) => lora.add(tape, ctx, x, y, ranks),
             None => y,
         }
     }
@@ -382,7 +399,7 @@ impl Linear<Parameter> {
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }
 
-    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x.
+    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x. Of ranks that share W's columns the first adds b.
     pub(super) fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -391,6 +408,12 @@ impl Linear<Parameter> {
         dropout: Option<Dropout>,
         x: Var,
     ) -> Var {
+        if let Some(ranks) = ctx.matrix_ranks {
+            return ctx.leave(tape, ranks, dropout, x, |tape| {
+                let part = tape.linear_part(y, &self.weight, self.bias.as_ref(), ranks.place == 0);
+                self.adapted(tape, ctx, y, part, Some(ranks))
+            });
+        }
         match dropout {
             None => self.forward(tape, ctx, y, Some(x)),
             Some(dropout) => {
@@ -403,9 +426,23 @@ impl Linear<Parameter> {
 
 impl Lora<Parameter> {
     /// y + scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
-    fn add<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, x: Var, y: Var) -> Var {
+    fn add<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        x: Var,
+        y: Var,
+        ranks: Option<&MatrixRanks>,
+    ) -> Var {
         let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
+        let cols = x.tensor.cols;
+        let part = ranks.map(|ranks| MaskPart {
+            first_row: 0,
+            first_col: ranks.place as u32 * cols,
+            cols: ranks.size() * cols,
+        });
         let dropout = ctx.dropout(DropoutSite::AdapterInput(self.layer, self.place));
+        let dropout = dropout.map(|dropout| Dropout { part, ..dropout });
         let z = tape.scope("lora_a", |tape| tape.low_rank_down(x, &self.a, dropout, scale)); // (N, k · padded r)
         let ranges = self.outputs.iter().map(|range| (range.first, range.count)).collect();
         tape.scope("lora_b", |tape| tape.low_rank_up(y, z, &self.b, ranges))

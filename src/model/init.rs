@@ -9,14 +9,18 @@ use crate::random::Philox;
 /// Every parameter has its own random stream; element (row, column) is number `row · cols + column` of it, where rows are those of
 /// the whole parameter.
 pub fn initial_row(spec: &Spec, row: usize, seed: u64) -> Vec<f32> {
-    let holds = |piece: &Piece| (piece.first_row..piece.first_row + piece.rows).contains(&row);
-    let is_padding = spec.role != Role::Vector && !spec.pieces.iter().any(holds);
+    let strips = spec.row_strips();
+    let whole_row = strips.iter().find_map(|strip| strip.held_in(row..row + 1)).map(|strip| strip.whole);
+    let holds = |row: usize| {
+        let is_of = |piece: &Piece| (piece.first_row..piece.first_row + piece.rows).contains(&row);
+        spec.role == Role::Vector || spec.pieces.iter().any(is_of)
+    };
+    let Some(whole_row) = whole_row.filter(|row| holds(*row)) else { return vec![0.0; spec.cols] };
     let random = Philox::new(seed, spec.stream);
-    let whole_row = row + spec.share.map_or(0, |share| share.first_row);
-    let first = (whole_row * spec.cols) as u64;
-    let numbers = first..first + spec.cols as u64;
+    let first = (whole_row * spec.whole_cols()) as u64;
+    let strips = spec.col_strips().into_iter();
+    let numbers = strips.flat_map(|strip| (strip.whole..).take(strip.count)).map(|col| first + col as u64);
     match spec.init {
-        _ if is_padding => vec![0.0; spec.cols],
         Init::Ones => vec![1.0; spec.cols],
         Init::Zeros => vec![0.0; spec.cols],
         Init::Normal(std) => numbers.map(|number| (std * random.normal(number)) as f32).collect(),

@@ -43,23 +43,30 @@ impl Mixture<Parameter> {
         let (Some(config), Some(state)) = (&ctx.config.mixture, &ctx.buffers.experts) else {
             panic!("layer {layer} has experts, but the configuration of its model has none")
         };
-        // Without dropout the last kernel of the layer adds x.
+        // Without dropout the last kernel of the layer adds x, unless what it adds to is a part of a sum.
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
-        let residual = dropout.is_none().then_some(x);
+        let residual = (dropout.is_none() && ctx.matrix_ranks.is_none()).then_some(x);
         let shared = self.shared.as_ref().zip(config.shared);
         let start = |tape: &mut Tape<'_, 'p>| {
             let (shared, sizes) = shared?;
             Some((shared, tape.scope("shared", |tape| shared.start(tape, sizes.intermediate_size as u32, h))))
         };
-        let mut started = None;
         let routed = Routed { config, state, layer, h };
-        let mut y = self.routed(tape, ctx, routed, residual, |tape| {
-            // While the rows of other ranks' experts return.
-            started = ctx.expert_ranks.and_then(|_| start(tape));
-        }); // (N, D)
-        if let Some((shared, started)) = started.or_else(|| start(tape)) {
-            y = tape.scope("shared", |tape| shared.add(tape, started, y)); // (N, D)
+        let sum = |tape: &mut Tape<'_, 'p>| {
+            let mut started = None;
+            let mut y = self.routed(tape, ctx, routed, residual, |tape| {
+                // While the rows of other ranks' experts return.
+                started = ctx.expert_ranks.and_then(|_| start(tape));
+            }); // (N, D)
+            if let Some((shared, started)) = started.or_else(|| start(tape)) {
+                y = tape.scope("shared", |tape| shared.add(tape, started, y)); // (N, D)
+            }
+            y
+        };
+        if let Some(ranks) = ctx.matrix_ranks {
+            return ctx.leave(tape, ranks, dropout, x, sum);
         }
+        let y = sum(tape);
         match dropout {
             None => y,
             Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
@@ -76,7 +83,7 @@ impl Mixture<Parameter> {
         residual: Option<Var>,
         meanwhile: impl FnOnce(&mut Tape<'_, 'p>),
     ) -> Var {
-        let losses = ctx.training().map(|training| router_losses(ctx.config, config, state, layer, training));
+        let losses = ctx.training().map(|training| router_losses(ctx, config, state, layer, training));
         let is_dropless = ctx.is_dropless();
         let rows = config.placement(h.tensor.rows, is_dropless);
         let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
@@ -175,19 +182,22 @@ enum Started {
 }
 
 /// What the router of `layer` adds to the objective and to its tally.
+///
+/// Of ranks that share matrices each has a part of the gradient of the scores, and the first all that balance losses add.
 fn router_losses(
-    model: &ModelConfig,
+    ctx: &ForwardContext<'_>,
     config: &MixtureConfig,
     state: &ExpertState,
     layer: usize,
     Training { step, accumulation, .. }: Training,
 ) -> RouterLosses {
-    let BalanceLosses { expert, sequence, z } = config.losses;
+    let adds = ctx.matrix_ranks.is_none_or(|ranks| ranks.place == 0);
+    let BalanceLosses { expert, sequence, z } = if adds { config.losses } else { BalanceLosses::default() };
     let balance = Balance {
         expert: expert as f32,
         sequence: sequence as f32,
         z: z as f32,
-        tokens: model.seq_length as u32,
+        tokens: ctx.config.seq_length as u32,
         accumulation,
     };
     RouterLosses { balance, step, tally: state.tally(layer) }

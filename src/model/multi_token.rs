@@ -38,7 +38,7 @@ impl Gpt<Parameter> {
             let [tokens, targets, order] = [ahead.tokens, ahead.targets, ahead.order].map(row);
             x = tape.scope(format!("layers.{layer}"), |tape| {
                 let embedded = tape.scope("embedding", |tape| {
-                    tape.embedding(tokens, order, &self.embedding, ctx.config.compute)
+                    ctx.embed(tape, &self.embedding, [tokens, order], None)
                 });
                 let fused = block.fuse(tape, ctx.epsilon(), embedded, x); // (N, D)
                 block.block.layer(tape, ctx, layer, fused) // (N, D)

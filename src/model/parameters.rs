@@ -12,6 +12,7 @@ mod latent;
 mod lora;
 mod multi_token;
 mod scope;
+mod share;
 mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -21,6 +22,7 @@ pub use latent::{Latent, LatentQueries};
 pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
+pub use share::{Applies, Section, Share, Split, Strip};
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
@@ -159,14 +161,19 @@ impl<P> SelfAttention<P> {
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
         let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
-        let own_q = layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]));
+        let (heads, kv_heads) = (config.num_heads, config.num_kv_heads);
+        let units = [heads, kv_heads, kv_heads];
+        let own_q = layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads]));
+        let first = usize::from(own_q.is_some());
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),
-            None => StackedRows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
+            None => StackedRows::new(qkv_names, &sizes[first..])
+                .divided(&units[first..])
                 .with_heads(InterleavedHeads::of(config), 2)
                 .fused(FusedHeads::of(config, names.has_fused_heads)),
         };
-        let out = StackedRows::new([names.wo], &[width]);
+        let values = heads * config.value_dim();
+        let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
         Self {
@@ -176,13 +183,7 @@ impl<P> SelfAttention<P> {
             }),
             latent: latent.map(|latent| Latent::declare(layer, &latent)),
             qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
-            wo: layer.linear(
-                wo,
-                &out,
-                config.num_heads * config.value_dim(),
-                residual_std,
-                config.output_bias,
-            ),
+            wo: layer.linear(wo, &out, values, residual_std, config.output_bias),
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use super::{Group, Transport};
 use crate::error::Result;
+use half::{bf16, f16};
 use std::ops::Range;
 
 /// The elements that are added.
@@ -18,6 +19,10 @@ pub enum Sum {
     F32,
     /// u32, modulo 2^32.
     U32,
+    /// f16, added in f32 and rounded once.
+    F16,
+    /// bfloat16, likewise.
+    Bf16,
 }
 
 /// Up to this many bytes an all-reduce is one exchange of everything instead of two exchanges of parts.
@@ -225,27 +230,78 @@ fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], sum: Sum) {
     let mut copies: Vec<_> = copies.chunks_exact_mut(own.len().max(1)).collect();
     for start in (0..own.len()).step_by(BLOCK) {
         let block = start..own.len().min(start + BLOCK);
+        let mut copies: Vec<&mut [u8]> = copies.iter_mut().map(|copy| &mut copy[block.clone()]).collect();
         let (before, after) = copies.split_at_mut(place);
-        if let Some((first, rest)) = before.split_first_mut() {
-            rest.iter().for_each(|copy| add(&mut first[block.clone()], &copy[block.clone()], sum));
-            add(&mut own[block.clone()], &first[block.clone()], sum);
+        let own = &mut own[block];
+        match sum {
+            Sum::F32 => add_words(own, before, after, |a, b| {
+                (f32::from_ne_bytes(a) + f32::from_ne_bytes(b)).to_ne_bytes()
+            }),
+            Sum::U32 => add_words(own, before, after, |a, b| {
+                u32::from_ne_bytes(a).wrapping_add(u32::from_ne_bytes(b)).to_ne_bytes()
+            }),
+            Sum::F16 => add_halves::<f16>(own, before, after),
+            Sum::Bf16 => add_halves::<bf16>(own, before, after),
         }
-        after.iter().for_each(|copy| add(&mut own[block.clone()], &copy[block.clone()], sum));
     }
 }
 
-/// Adds `more` to `to`, element by element.
-fn add(to: &mut [u8], more: &[u8], sum: Sum) {
-    let (to, _) = to.as_chunks_mut::<4>();
-    let (more, _) = more.as_chunks::<4>();
-    let pairs = to.iter_mut().zip(more);
-    match sum {
-        Sum::F32 => {
-            pairs.for_each(|(a, b)| *a = (f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b)).to_ne_bytes())
-        }
-        Sum::U32 => pairs.for_each(|(a, b)| {
-            *a = u32::from_ne_bytes(*a).wrapping_add(u32::from_ne_bytes(*b)).to_ne_bytes();
-        }),
+/// Adds blocks of 4-byte elements by `add`. Those `before` the own one are overwritten.
+fn add_words(
+    own: &mut [u8],
+    before: &mut [&mut [u8]],
+    after: &[&mut [u8]],
+    add: impl Fn([u8; 4], [u8; 4]) -> [u8; 4],
+) {
+    let add = |to: &mut [u8], more: &[u8]| {
+        let ((to, _), (more, _)) = (to.as_chunks_mut::<4>(), more.as_chunks::<4>());
+        to.iter_mut().zip(more).for_each(|(a, b)| *a = add(*a, *b));
+    };
+    if let Some((first, rest)) = before.split_first_mut() {
+        rest.iter().for_each(|copy| add(first, copy));
+        add(own, first);
+    }
+    after.iter().for_each(|copy| add(own, copy));
+}
+
+/// Adds blocks of 16-bit elements.
+fn add_halves<T: Half>(own: &mut [u8], before: &[&mut [u8]], after: &[&mut [u8]]) {
+    let mut sums = [0.0f32; BLOCK / 2];
+    let mut add = |addend: &[u8]| {
+        let (halves, _) = addend.as_chunks::<2>();
+        sums.iter_mut().zip(halves).for_each(|(sum, half)| *sum += T::widen(*half));
+    };
+    before.iter().for_each(|copy| add(copy));
+    add(own);
+    after.iter().for_each(|copy| add(copy));
+    let (own, _) = own.as_chunks_mut::<2>();
+    own.iter_mut().zip(sums).for_each(|(half, sum)| *half = T::narrow(sum));
+}
+
+/// A float in 16 bits.
+trait Half {
+    fn widen(bytes: [u8; 2]) -> f32;
+    /// Rounds to nearest even.
+    fn narrow(value: f32) -> [u8; 2];
+}
+
+impl Half for f16 {
+    fn widen(bytes: [u8; 2]) -> f32 {
+        Self::from_ne_bytes(bytes).to_f32()
+    }
+
+    fn narrow(value: f32) -> [u8; 2] {
+        Self::from_f32(value).to_ne_bytes()
+    }
+}
+
+impl Half for bf16 {
+    fn widen(bytes: [u8; 2]) -> f32 {
+        Self::from_ne_bytes(bytes).to_f32()
+    }
+
+    fn narrow(value: f32) -> [u8; 2] {
+        Self::from_f32(value).to_ne_bytes()
     }
 }
 

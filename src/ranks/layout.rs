@@ -1,6 +1,6 @@
 //! How the ranks of a run share its work.
 //!
-//! Ranks that share matrices (`model`), layers (`pipeline`) or sequences (`context`) have a place in the numbering
+//! Ranks that share layers (`pipeline`) or sequences (`context`) have a place in the numbering
 //! and are not built. They will add groups here and change none that is there.
 
 use super::Group;
@@ -25,6 +25,10 @@ pub struct RankLayout {
     pub expert: usize,
     /// Over how many ranks the matrices of a layer are spread.
     pub model: usize,
+    /// Whether these share the tokens between the products that they divide.
+    pub shares_tokens: bool,
+    /// Whether these share the vocabulary.
+    pub shares_vocabulary: bool,
     /// Over how many ranks the layers are spread.
     pub pipeline: usize,
     /// Over how many ranks a sequence is spread.
@@ -34,7 +38,16 @@ pub struct RankLayout {
 impl RankLayout {
     /// The layout of a single rank.
     pub fn one() -> Self {
-        Self { rank: 0, data: 1, expert: 1, model: 1, pipeline: 1, context: 1 }
+        Self {
+            rank: 0,
+            data: 1,
+            expert: 1,
+            model: 1,
+            shares_tokens: false,
+            shares_vocabulary: false,
+            pipeline: 1,
+            context: 1,
+        }
     }
 
     /// The number of ranks.
@@ -68,6 +81,24 @@ impl RankLayout {
     pub(crate) fn expert_replicas(&self) -> Group {
         let own = self.expert_part();
         self.replicas(|data_rank| data_rank % self.expert == own)
+    }
+
+    /// Which part of each matrix this rank holds, below `model`.
+    pub fn matrix_part(&self) -> usize {
+        self.check();
+        self.rank % self.model
+    }
+
+    /// The ranks that together hold each matrix of this one's layers, and sum its products.
+    pub fn matrix_group(&self) -> Group {
+        let first = self.rank - self.matrix_part();
+        Group::new((first..first + self.model).collect())
+    }
+
+    /// Those of them that hold the same of what `repeats` neighbours hold each.
+    pub(crate) fn matrix_repeats(&self, repeats: usize) -> Group {
+        let first = self.rank - self.matrix_part() % repeats;
+        Group::new((first..first + repeats).collect())
     }
 
     /// The ranks at this one's place in every replica whose data rank is `chosen`.
@@ -123,19 +154,22 @@ mod tests {
     #[test]
     fn ranks_are_numbered_from_model_to_pipeline() {
         // Rank 19 of 2 stages x 4 replicas x 2 parts of a sequence x 2 parts of matrices: stage 1, replica 0, part 1, part 1.
-        let layout = RankLayout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2 };
+        let layout = RankLayout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2, ..RankLayout::one() };
         assert_eq!((layout.world(), layout.data_rank()), (32, 0));
         assert_eq!(layout.data_group(), group(&[19, 23, 27, 31]));
         assert_eq!(layout.expert_group(), group(&[19, 23]));
         assert_eq!(layout.expert_replicas(), group(&[19, 27]));
+        assert_eq!((layout.matrix_part(), layout.matrix_group()), (1, group(&[18, 19])));
+        assert_eq!((layout.matrix_repeats(1), layout.matrix_repeats(2)), (group(&[19]), group(&[18, 19])));
     }
 
     #[test]
     fn every_rank_is_in_one_group_of_a_kind() {
         let layouts =
-            (0..24).map(|rank| RankLayout { rank, data: 6, expert: 3, model: 2, pipeline: 2, context: 1 });
+            (0..24).map(|rank| RankLayout { rank, data: 6, expert: 3, model: 2, pipeline: 2, ..RankLayout::one() });
         for (rank, layout) in layouts.enumerate() {
-            for kind in [RankLayout::data_group, RankLayout::expert_group, RankLayout::expert_replicas] {
+            let kinds = [RankLayout::data_group, RankLayout::expert_group, RankLayout::expert_replicas, RankLayout::matrix_group];
+            for kind in kinds {
                 let group = kind(&layout);
                 assert!(group.place(rank).is_some());
                 assert!(group.ranks.iter().all(|&rank| kind(&RankLayout { rank, ..layout }) == group));

@@ -3,6 +3,7 @@
 use super::decide::{Decided, decide};
 use super::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
 use super::model_config::model_config;
+use super::matrix_checks;
 use super::monitor_checks;
 use super::sections::model::{BaseType, Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
@@ -91,6 +92,7 @@ impl RunPlan {
             settings,
         };
         plan.check_groups(source);
+        matrix_checks::check(&plan, source);
         monitor_checks::check(&plan, source);
         Some(plan)
     }

@@ -15,12 +15,14 @@ use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::Spec;
 use crate::ops::grad_norm::NormShares;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
-use crate::ranks::RankLayout;
+use crate::ranks::{Group, RankLayout};
 use crate::record::{Collective, Recorder, Span, Tensor};
 use crate::sharding::shards::{Bucket, Shards};
 use crate::sharding::{Sharded, Sharding};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// How the ranks of a run share the work on its parameters.
@@ -74,7 +76,7 @@ impl Ownership {
 
     /// Whether this rank has all weights, and can compute the model alone.
     pub(crate) fn holds_all_weights(&self) -> bool {
-        !self.shards_weights() && self.ranks.expert == 1
+        !self.shards_weights() && self.ranks.expert == 1 && self.ranks.model == 1
     }
 
     /// The ranks over which experts are spread; `None` if each holds all.
@@ -83,18 +85,55 @@ impl Ownership {
         (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
     }
 
+    /// The ranks that share each matrix; `None` if each holds them whole. Of layers that are recomputed they keep nothing.
+    pub(crate) fn matrix_ranks(&self) -> Option<MatrixRanks> {
+        let RankLayout { model, shares_tokens, shares_vocabulary, .. } = self.ranks;
+        (model > 1).then(|| MatrixRanks {
+            group: self.ranks.matrix_group(),
+            place: self.ranks.matrix_part(),
+            shares_tokens,
+            shares_vocabulary,
+            keeps_exchanged: false,
+            keeps_slices: false,
+        })
+    }
+
     /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
     pub(crate) fn shares_norm(&self) -> bool {
-        self.shards_optimizer() || self.ranks.expert > 1
+        self.shards_optimizer() || self.ranks.expert > 1 || self.ranks.model > 1
+    }
+
+    /// The ranks that together have all gradients, each once.
+    pub(crate) fn norm_group(&self) -> Group {
+        let on = |rank| RankLayout { rank, ..self.ranks };
+        let block = self.shards.block().ranks.into_iter();
+        Group::new(block.flat_map(|rank| on(rank).matrix_group().ranks).collect())
     }
 
     /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
     /// gradients, each once.
     pub(crate) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shares_norm() {
-            true => self.shards.own(segment),
+            true => self.normed_on(self.ranks.rank, layout, segment),
             false => vec![layout.segments[segment].whole()],
         }
+    }
+
+    /// The same of `rank`, whose matrices are as those of `layout`: of what several tensor-parallel ranks hold, the first has all.
+    fn normed_on(&self, rank: usize, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        let RankLayout { model, .. } = self.ranks;
+        let (own, part) = (self.shards.own_of_rank(rank, segment), RankLayout { rank, ..self.ranks }.matrix_part());
+        if part == 0 {
+            return own;
+        }
+        let held = layout.parameters.iter().flat_map(|(spec, parts)| {
+            let copies = spec.copies(model).into_iter().filter(|(_, ranks)| part % ranks > 0);
+            let parts = parts.iter().filter(|part| part.segment == segment);
+            copies.flat_map(move |(lines, _)| parts.clone().map(move |part| part.lines(spec, &lines)))
+        });
+        let mut counted_elsewhere: Vec<Range<u64>> = held.filter(|range| !range.is_empty()).collect();
+        counted_elsewhere.sort_unstable_by_key(|range| range.start);
+        without(own, &counted_elsewhere)
     }
 
     /// What of a part of a parameter is in this rank's share of the norm: ranges of the elements of its segment.
@@ -106,11 +145,16 @@ impl Ownership {
     }
 
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
-    pub(crate) fn norm_shares(&self) -> Option<NormShares> {
+    pub(crate) fn norm_shares(&self, layout: &ArenaLayout) -> Option<NormShares> {
         self.shares_norm().then(|| {
-            let group = self.shards.block();
+            let group = self.norm_group();
             let place = group.place(self.ranks.rank).unwrap_or(0);
-            NormShares { lengths: self.shards.lengths_by_rank(), group, place }
+            let trained = (0..layout.segments.len()).filter(|&index| !layout.segments[index].kind.is_frozen);
+            let of_rank = |&rank: &usize| {
+                let ranges = trained.clone().flat_map(|segment| self.normed_on(rank, layout, segment));
+                ranges.map(|range| range.end - range.start).collect()
+            };
+            NormShares { lengths: group.ranks.iter().map(of_rank).collect(), group, place }
         })
     }
 
@@ -137,6 +181,25 @@ impl Ownership {
                 let own = span(gradients, bucket, range);
                 rec.exchange_once_complete(&label, Collective::sum(vec![own]), &bucket.copies);
             }
+        }
+    }
+
+    /// Sums the gradients of what several tensor-parallel ranks hold and have a part of each, after those over replicas.
+    pub(crate) fn sum_repeated(&self, rec: &mut Recorder, layout: &ArenaLayout, gradients: &Arena) {
+        let mut by_ranks: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
+        for (spec, parts) in layout.parameters.iter().filter(|(spec, _)| spec.trains) {
+            for (lines, ranks) in spec.repeated() {
+                let held = parts.iter().flat_map(|part| {
+                    let updated = self.updated(layout, part.segment).into_iter();
+                    let lines = part.lines(spec, lines);
+                    let own = updated.map(move |own| own.start.max(lines.start)..own.end.min(lines.end));
+                    own.filter(|own| !own.is_empty()).map(|own| gradients.range(part.segment, own))
+                });
+                by_ranks.entry(*ranks).or_default().extend(held.map(|tensor| Span::of(&tensor)));
+            }
+        }
+        for (ranks, spans) in by_ranks.into_iter().filter(|(_, spans)| !spans.is_empty()) {
+            rec.exchange_once_complete("repeated", Collective::sum(spans), &self.ranks.matrix_repeats(ranks));
         }
     }
 
@@ -183,6 +246,23 @@ impl Ownership {
         let sums = sums.chain(tallies).collect();
         rec.exchange("counts", Collective::sum(sums), &self.ranks.data_group());
     }
+}
+
+/// What of `ranges` is in none of `others`; both ascending.
+fn without(ranges: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    for Range { mut start, end } in ranges {
+        for other in others.iter().filter(|other| other.start < end) {
+            if start < other.start {
+                left.push(start..other.start);
+            }
+            start = start.max(other.end);
+        }
+        if start < end {
+            left.push(start..end);
+        }
+    }
+    left
 }
 
 fn span(arena: &Arena, bucket: &Bucket, range: Range<u64>) -> Span {

@@ -1,12 +1,14 @@
 //! The place of each weight in the whole model, which numbers the bits that round it.
 
-use crate::model::arena::{ALIGNMENT, ArenaLayout};
+use crate::model::arena::{ALIGNMENT, ArenaLayout, Part};
+use crate::model::parameters::{Spec, Strip};
 use std::ops::Range;
 
 /// Places of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
 /// weight is rounded by the same bits wherever it lies, and two weights never by the same ones.
 ///
-/// A stack of experts that one rank would have to split over several bindings counts as one piece here.
+/// A parameter of which ranks hold a part each, and that one rank would have to split over several bindings, counts as one piece
+/// here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// For each segment, ascending runs of elements whose places follow each other.
@@ -39,14 +41,15 @@ impl Places {
         for ((spec, parts), (of, whole_parts)) in layout.parameters.iter().zip(&whole.parameters) {
             assert!(spec.path == of.path, "{} is not {} in the whole model", spec.path, of.path);
             for (number, part) in parts.iter().enumerate() {
-                let (in_whole, rows) = match spec.share {
-                    None => (whole_parts[number], 0),
-                    Some(share) => (whole_parts[0], share.first_row + part.first_row),
-                };
-                let before = rows as u64 * u64::from(spec.stride());
-                let place = starts[in_whole.segment] + in_whole.offset + before;
                 let end = part.offset + part.elements(spec).next_multiple_of(ALIGNMENT);
-                segments[part.segment].push(PlacedRange { range: part.offset..end, place });
+                let whole_part = if spec.share.is_none() { whole_parts[number] } else { whole_parts[0] };
+                let first = starts[whole_part.segment] + whole_part.offset;
+                let mut runs = runs_of(spec, part, first);
+                // The padding after the last row is updated with it.
+                if let Some(last) = runs.last_mut() {
+                    last.range.end = end;
+                }
+                segments[part.segment].extend(runs);
             }
         }
         for runs in &mut segments {
@@ -81,13 +84,38 @@ impl Places {
     }
 }
 
+/// The places of a part of a parameter whose first element in the whole model has the place `first`.
+fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
+    if spec.share.is_none() {
+        return vec![PlacedRange { range: part.range(spec, part.first_row, part.first_row + part.rows), place: first }];
+    }
+    let stride = u64::from(spec.whole_stride());
+    let in_part = |strip: Strip| strip.held_in(part.first_row..part.first_row + part.rows);
+    let cols = spec.col_strips();
+    let mut runs = Vec::new();
+    for rows in spec.row_strips().into_iter().filter_map(in_part) {
+        let place = first + rows.whole as u64 * stride;
+        if spec.cols == spec.whole_cols() {
+            runs.push(PlacedRange { range: part.range(spec, rows.held, rows.held + rows.count), place });
+            continue;
+        }
+        for row in 0..rows.count {
+            let start = part.range(spec, rows.held + row, rows.held + row + 1).start;
+            runs.extend(cols.iter().map(|col| {
+                let [held, whole, count] = [col.held, col.whole, col.count].map(|lines| lines as u64);
+                PlacedRange { range: start + held..start + held + count, place: place + row as u64 * stride + whole }
+            }));
+        }
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kernels::Limits;
-    use crate::model::arena::Part;
     use crate::model::parameters::tests::mixture_example;
-    use crate::model::parameters::{Gpt, Spec};
+    use crate::model::parameters::Gpt;
     use std::collections::HashSet;
 
     const LIMITS: Limits = Limits { binding_bytes: 1 << 27, buffer_bytes: 1 << 28 };

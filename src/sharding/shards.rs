@@ -109,22 +109,14 @@ impl Shards {
 
     /// What this rank owns of a segment, ascending.
     pub fn own(&self, segment: usize) -> Vec<Range<u64>> {
-        let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
-        buckets.map(|bucket| self.own_of(bucket)).filter(|range| !range.is_empty()).collect()
+        self.own_of_rank(self.ranks.rank, segment)
     }
 
-    /// For each rank of the [`block`](Self::block), the lengths of all ranges that it owns, in the order of the segments.
-    pub(crate) fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
-        let lengths = |&rank: &usize| {
-            let places = [false, true].map(|is_spread| self.place(rank, is_spread));
-            let owned = self.buckets.iter().map(|bucket| {
-                let parts = &bucket.parts;
-                let part = &parts[places[usize::from(bucket.is_spread)] % parts.len()];
-                part.end - part.start
-            });
-            owned.filter(|length| *length > 0).collect()
-        };
-        self.block().ranks.iter().map(lengths).collect()
+    /// The same of another rank.
+    pub(crate) fn own_of_rank(&self, rank: usize, segment: usize) -> Vec<Range<u64>> {
+        let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
+        let part = |bucket: &Bucket| bucket.parts[self.place(rank, bucket.is_spread) % bucket.parts.len()].clone();
+        buckets.map(part).filter(|range| !range.is_empty()).collect()
     }
 
     /// The place of `rank` among those that hold the same parameters as it, of which a block has as many as a bucket has parts.
@@ -275,8 +267,11 @@ mod tests {
         // Ranks 4 to 7 own 1, 2, 3, 3 units of the first and, in pairs, 9 and 1 of the second.
         let buckets = vec![bucket(0, &[1, 2, 3, 3], false), bucket(1, &[9, 1], true)];
         let shards = Shards { buckets, ranks, block: 4 };
-        let sums = shards.lengths_by_rank().into_iter().map(|lengths| lengths.iter().sum::<u64>() / UNIT);
-        assert_eq!(sums.collect::<Vec<_>>(), [10, 11, 4, 4]);
+        let of_rank = |rank| {
+            let own = [0, 1].into_iter().flat_map(|segment| shards.own_of_rank(rank, segment));
+            own.map(|range| range.end - range.start).sum::<u64>() / UNIT
+        };
+        assert_eq!([4, 5, 6, 7].map(of_rank), [10, 11, 4, 4]);
         assert_eq!(shards.fullest_rank(), 5);
         let own: Vec<u64> = shards.own(1).into_iter().map(|range| range.end / UNIT).collect();
         assert_eq!(own, [9]);

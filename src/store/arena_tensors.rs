@@ -1,7 +1,7 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
 //!
-//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as the arena has
-//! them, with their padding. A [`HeldCells`] is some of them that one rank holds.
+//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as an arena with
+//! the whole parameter has them, with their padding. A [`HeldCells`] is some of them that one rank holds.
 //!
 //! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how
 //! it differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs
@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::LowRank;
-use crate::model::parameters::{Piece, Role, Spec};
+use crate::model::parameters::{Piece, Role, Spec, Strip};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use std::ops::Range;
@@ -92,8 +92,8 @@ impl<'a> ArenaTensor<'a> {
 
     /// The number of its cells.
     pub fn cells(&self) -> usize {
-        let (_, rows) = self.stored_rows();
-        rows.len() * self.spec.stride() as usize
+        let (_, rows) = self.whole_rows();
+        rows.len() * self.spec.whole_stride() as usize
     }
 
     /// The cells that this rank holds, ascending.
@@ -110,20 +110,24 @@ impl<'a> ArenaTensor<'a> {
 
     /// Whether its rows can be read as they are: this rank holds all of them, and no part of them in two ranges.
     pub fn is_stored_whole(&self) -> bool {
-        self.places().all(|(_, segment, place)| self.arena.held_in(segment, &place) == [place])
+        let held = self.places().map(|(_, segment, place)| {
+            let is_held = self.arena.held_in(segment, &place) == [place.clone()];
+            if is_held { (place.end - place.start) as usize } else { 0 }
+        });
+        held.sum::<usize>() == self.cells() && self.spec.cols == self.spec.whole_cols()
     }
 
-    /// The tensor on the device of some cells that this rank holds: one flat row.
-    pub fn stored(&self, run: &HeldCells) -> Tensor {
-        self.arena.range(run.segment, run.place.clone())
+    /// The tensor on the device of some elements of a segment: one flat row.
+    pub fn stored(&self, segment: usize, place: Range<u64>) -> Tensor {
+        self.arena.range(segment, place)
     }
 
     /// Hands the rows to `take` as the file holds them, where `cells` are all its cells.
     pub fn take_cells(&self, cells: &[u8], take: TakeRow<'_>) -> Result<()> {
-        let (columns, _) = self.stored_rows();
+        let (columns, _) = self.whole_rows();
         let width = self.element().bytes() as usize;
         let columns = width * columns.start..width * columns.end;
-        let rows = cells.chunks(width * self.spec.stride() as usize);
+        let rows = cells.chunks(width * self.spec.whole_stride() as usize);
         let mut rows = rows.map(|row| &row[columns.clone()]);
         if self.piece.is_in_order() {
             return rows.try_for_each(take);
@@ -169,34 +173,53 @@ impl<'a> ArenaTensor<'a> {
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
         take: TakeRow<'_>,
     ) -> Result<()> {
-        let (columns, rows) = self.stored_rows();
-        for part in self.parts {
-            let (first, end) = (rows.start.max(part.first_row), rows.end.min(part.first_row + part.rows));
-            if first < end {
-                let rows = self.arena.rows(self.spec, part, first, end);
-                let width = rows.element.bytes() as usize;
-                let bytes = width * columns.start..width * columns.end;
-                read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
-            }
+        let (columns, _) = self.whole_rows();
+        for (part, strip) in self.strips() {
+            let rows = self.arena.rows(self.spec, part, strip.held, strip.held + strip.count);
+            let width = rows.element.bytes() as usize;
+            let bytes = width * columns.start..width * columns.end;
+            read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
         }
         Ok(())
     }
 
-    /// The columns and rows of the parameter that it is.
-    fn stored_rows(&self) -> (Range<usize>, Range<usize>) {
+    /// The columns and rows of the whole parameter that it is.
+    fn whole_rows(&self) -> (Range<usize>, Range<usize>) {
         let mut rows = self.spec.piece_rows(self.piece);
         let Some((first_row, first_column, columns)) = rows.next() else { return (0..0, 0..0) };
         (first_column..first_column + columns, first_row..first_row + 1 + rows.count())
     }
 
+    /// Its rows that this rank holds something of, and the parts that they lie in.
+    fn strips(&self) -> impl Iterator<Item = (&'a Part, Strip)> {
+        let ((_, rows), parts) = (self.whole_rows(), self.parts);
+        let strips = self.spec.row_strips().into_iter().filter_map(move |strip| strip.whole_in(&rows));
+        strips.flat_map(move |strip| {
+            let in_part = move |part: &Part| strip.held_in(part.first_row..part.first_row + part.rows);
+            parts.iter().filter_map(move |part| Some((part, in_part(part)?)))
+        })
+    }
+
     /// Where its rows lie: the first cell of each place, the segment and its elements.
     fn places(&self) -> impl Iterator<Item = (usize, usize, Range<u64>)> {
-        let (_, rows) = self.stored_rows();
-        let stride = self.spec.stride() as usize;
-        self.parts.iter().filter_map(move |part| {
-            let (first, end) = (rows.start.max(part.first_row), rows.end.min(part.first_row + part.rows));
-            let first_cell = first.saturating_sub(rows.start) * stride;
-            (first < end).then(|| (first_cell, part.segment, part.range(self.spec, first, end)))
+        let ((_, rows), spec) = (self.whole_rows(), self.spec);
+        let (stride, cols) = (spec.whole_stride() as usize, spec.col_strips());
+        let is_of_whole_rows = spec.cols == spec.whole_cols();
+        self.strips().flat_map(move |(part, strip)| {
+            let cell = move |row: usize| (row - rows.start) * stride;
+            let place = part.range(spec, strip.held, strip.held + strip.count);
+            if is_of_whole_rows {
+                return vec![(cell(strip.whole), part.segment, place)];
+            }
+            let of_row = |row: usize| {
+                let start = place.start + row as u64 * u64::from(spec.stride());
+                let of_strip = move |col: &Strip| {
+                    let held = start + col.held as u64..start + (col.held + col.count) as u64;
+                    (cell(strip.whole + row) + col.whole, part.segment, held)
+                };
+                cols.iter().map(of_strip)
+            };
+            (0..strip.count).flat_map(of_row).collect()
         })
     }
 }
@@ -303,19 +326,15 @@ fn stored(
     let row_of = |place: u64| part.first_row + (place / stride) as usize;
     let wanted = row_of(held.start - part.offset)..row_of((held.end - part.offset).next_multiple_of(stride));
     let mut rows = vec![vec![0.0f32; spec.cols]; wanted.len()];
-    let is_wanted = |(piece, _): &(&Piece, &Home<'_>)| {
-        let end = piece.first_row + piece.rows;
-        spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
-    };
-    for (piece, (file, name)) in spec.pieces.iter().zip(homes).filter(is_wanted) {
-        let (mut values, skipped) = values_of(spec, piece, &wanted, file, name)?;
-        for (row, first, columns) in spec.piece_rows(piece).skip(skipped) {
-            let taken: Vec<f32> = values.by_ref().take(columns).collect();
-            let inside = row.checked_sub(wanted.start).filter(|&row| row < wanted.len() && !taken.is_empty());
-            if let Some(row) = inside {
-                rows[row][first..first + columns].copy_from_slice(&taken);
+    let cols = spec.col_strips();
+    for strip in spec.row_strips().iter().filter_map(|strip| strip.held_in(wanted.clone())) {
+        let mut take = |row: usize, first: usize, values: &[f32]| {
+            let row = &mut rows[strip.held + row - strip.whole - wanted.start];
+            for col in cols.iter().filter_map(|col| col.whole_in(&(first..first + values.len()))) {
+                row[col.held..col.held + col.count].copy_from_slice(&values[col.whole - first..][..col.count]);
             }
-        }
+        };
+        read_rows(spec, strip.whole..strip.whole + strip.count, homes, &mut take)?;
     }
     let mut bytes = Vec::new();
     rows.iter().for_each(|row| element.encode_row(row, &mut bytes));
@@ -323,6 +342,29 @@ fn stored(
     let [first, end] = [held.start, held.end].map(|place| element.bytes_of(place - start) as usize);
     bytes.truncate(end);
     Ok(bytes.split_off(first))
+}
+
+/// Hands what files hold of the rows `wanted` of the whole parameter to `take`: the row, the first column, the values.
+fn read_rows(
+    spec: &Spec,
+    wanted: Range<usize>,
+    homes: &[Home<'_>],
+    take: &mut dyn FnMut(usize, usize, &[f32]),
+) -> Result<()> {
+    let is_wanted = |(piece, _): &(&Piece, &Home<'_>)| {
+        let end = piece.first_row + piece.rows;
+        spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
+    };
+    for (piece, (file, name)) in spec.pieces.iter().zip(homes).filter(is_wanted) {
+        let (mut values, skipped) = values_of(spec, piece, &wanted, file, name)?;
+        for (row, first, columns) in spec.piece_rows(piece).skip(skipped) {
+            let values: Vec<f32> = values.by_ref().take(columns).collect();
+            if wanted.contains(&row) && !values.is_empty() {
+                take(row, first, &values);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The values of a piece in the order of its rows, at least those of the rows that are `wanted`, and how many rows come before them.

@@ -6,13 +6,12 @@
 //!
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
-use super::arena_tensors::{ArenaTensor, HeldCells, TakeRow};
-use super::holdings::{Content, Holding, written};
+use super::arena_tensors::{ArenaTensor, TakeRow};
+use super::holdings::{Content, Holding, Source, written};
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport};
 use crate::record::Tensor;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// The tensors that the ranks write, one round after the other. Every rank goes through all of them.
 pub(super) struct Gathering<'a> {
@@ -86,7 +85,7 @@ impl<'a> Gathering<'a> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
         let mut cells: Vec<u8> = Vec::new();
-        let mut incoming: Vec<(usize, Range<usize>)> = Vec::new();
+        let mut incoming: Vec<(Source, usize)> = Vec::new();
         let mut outgoing: Vec<Message> = Vec::new();
         for writer in 0..self.written.len() {
             let Some(&index) = self.written[writer].get(round) else { continue };
@@ -99,12 +98,13 @@ impl<'a> Gathering<'a> {
             if is_writer {
                 cells.resize(holding.cells() * width, 0);
             }
-            for (source, run) in holding.sources() {
-                let bytes = run.cells.start * width..run.cells.end * width;
-                match own.filter(|_| source == rank) {
-                    Some(own) if is_writer => cells[bytes].copy_from_slice(&self.read(own, &run, read).await),
-                    Some(own) => outgoing.push((writer, self.read(own, &run, read).await)),
-                    None if is_writer => incoming.push((source, bytes)),
+            for source in holding.sources() {
+                match own.filter(|_| source.rank == rank) {
+                    Some(own) if is_writer => {
+                        source.scatter(&self.read(own, &source, read).await, width, &mut cells);
+                    }
+                    Some(own) => outgoing.push((writer, self.read(own, &source, read).await)),
+                    None if is_writer => incoming.push((source, width)),
                     None => {}
                 }
             }
@@ -112,8 +112,7 @@ impl<'a> Gathering<'a> {
         if outgoing.is_empty() && incoming.is_empty() {
             return Ok(cells);
         }
-        incoming.sort_by_key(|(_, bytes)| bytes.start);
-        self.ranks.run(move |transport| swap(transport, &outgoing, cells, incoming)).await
+        self.ranks.run(move |transport| swap(transport, &outgoing, cells, &incoming)).await
     }
 
     /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait for them, and
@@ -121,7 +120,7 @@ impl<'a> Gathering<'a> {
     async fn read(
         &mut self,
         tensor: &ArenaTensor<'_>,
-        run: &HeldCells,
+        source: &Source,
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
     ) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -129,28 +128,28 @@ impl<'a> Gathering<'a> {
             bytes.extend_from_slice(row);
             Ok(())
         };
-        let done = read(tensor.stored(run), &mut keep).await;
+        let done = read(tensor.stored(source.segment, source.place.clone()), &mut keep).await;
         self.failure = self.failure.take().or(done.err());
-        bytes.resize(run.cells.len() * tensor.element().bytes() as usize, 0);
+        bytes.resize(source.count() * tensor.element().bytes() as usize, 0);
         bytes
     }
 }
 
-/// Sends `outgoing` and fills the ranges `incoming` of `cells`, which are ascending.
+/// Sends `outgoing`, and receives `incoming`, of elements of so many bytes, into `cells`.
 fn swap(
     transport: &mut dyn Transport,
     outgoing: &[Message],
     mut cells: Vec<u8>,
-    incoming: Vec<(usize, Range<usize>)>,
+    incoming: &[(Source, usize)],
 ) -> Result<Vec<u8>> {
     let outgoing: Vec<(usize, &[u8])> = outgoing.iter().map(|(to, bytes)| (*to, bytes.as_slice())).collect();
-    let (mut rest, mut end) = (cells.as_mut_slice(), 0);
-    let mut places = Vec::with_capacity(incoming.len());
-    for (from, bytes) in incoming {
-        let (place, after) = rest[bytes.start - end..].split_at_mut(bytes.len());
-        places.push((from, place));
-        (rest, end) = (after, bytes.end);
-    }
+    let mut received: Vec<Vec<u8>> =
+        incoming.iter().map(|(source, width)| vec![0; source.count() * width]).collect();
+    let mut places: Vec<(usize, &mut [u8])> =
+        incoming.iter().zip(&mut received).map(|((source, _), bytes)| (source.rank, &mut bytes[..])).collect();
     transport.exchange(&outgoing, &mut places)?;
+    for ((source, width), bytes) in incoming.iter().zip(&received) {
+        source.scatter(bytes, *width, &mut cells);
+    }
     Ok(cells)
 }

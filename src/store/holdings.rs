@@ -9,7 +9,7 @@ use super::tensor_file::TensorInfo;
 use crate::element::Element;
 use crate::record::Tensor;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// A tensor of a checkpoint, and the ranks that hold it or a part of it.
@@ -63,17 +63,20 @@ impl<'a> Holding<'a> {
     }
 
     /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank that has it.
-    pub fn sources(&self) -> Vec<(usize, HeldCells)> {
-        let (mut sources, mut missing) = (Vec::new(), Vec::new());
-        missing.extend(Some(0..self.cells()).filter(|cells| !cells.is_empty()));
+    pub fn sources(&self) -> Vec<Source> {
+        let (mut sources, mut missing) = (Vec::<Source>::new(), BTreeMap::new());
+        missing.extend(Some((0, self.cells())).filter(|(_, cells)| *cells > 0));
         let of_writer = self.holders.iter().filter(|(rank, _)| *rank == self.writer);
         let of_others = self.holders.iter().filter(|(rank, _)| *rank != self.writer);
         for (rank, runs) in of_writer.chain(of_others) {
             if missing.is_empty() {
                 break;
             }
-            for run in runs {
-                sources.extend(take(&mut missing, run).into_iter().map(|run| (*rank, run)));
+            for taken in runs.iter().flat_map(|run| take(&mut missing, run)) {
+                match sources.last_mut().filter(|last| last.is_followed_by(*rank, &taken)) {
+                    Some(last) => last.extend(taken),
+                    None => sources.push(Source::new(*rank, taken)),
+                }
             }
         }
         assert!(missing.is_empty(), "no rank holds the cells {missing:?} of {}", self.info.name);
@@ -132,21 +135,65 @@ fn divide(holdings: &mut [Holding<'_>], writers: usize) {
     }
 }
 
-/// The parts of `run` that are `missing`, which they then no longer are.
-fn take(missing: &mut Vec<Range<usize>>, run: &HeldCells) -> Vec<HeldCells> {
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
-    for gap in missing.drain(..) {
-        let (start, end) = (gap.start.max(run.cells.start), gap.end.min(run.cells.end));
-        if start >= end {
-            left.push(gap);
-            continue;
-        }
+/// The parts of `run` that are `missing` (ends by starts), which they then no longer are.
+fn take(missing: &mut BTreeMap<usize, usize>, run: &HeldCells) -> Vec<HeldCells> {
+    let before = missing.range(..run.cells.start).next_back().map(|(start, _)| *start);
+    let within = missing.range(run.cells.clone()).map(|(start, _)| *start);
+    let gaps: Vec<usize> = before.into_iter().chain(within).collect();
+    let mut taken = Vec::new();
+    for first in gaps {
+        let Some(last) = missing.get(&first).copied().filter(|last| *last > run.cells.start) else { continue };
+        let (start, end) = (first.max(run.cells.start), last.min(run.cells.end));
         let at = |cell: usize| run.place.start + (cell - run.cells.start) as u64;
         taken.push(HeldCells { cells: start..end, segment: run.segment, place: at(start)..at(end) });
-        left.extend([gap.start..start, end..gap.end].into_iter().filter(|range| !range.is_empty()));
+        missing.remove(&first);
+        let left = [(first, start), (end, last)];
+        missing.extend(left.into_iter().filter(|(start, end)| start < end));
     }
-    *missing = left;
     taken
+}
+
+/// Cells that come from one rank, where they lie one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub rank: usize,
+    /// Which cells, in the order in which they lie there.
+    pub cells: Vec<Range<usize>>,
+    /// The segment of its arena.
+    pub segment: usize,
+    /// Its elements.
+    pub place: Range<u64>,
+}
+
+impl Source {
+    fn new(rank: usize, HeldCells { cells, segment, place }: HeldCells) -> Self {
+        Self { rank, cells: vec![cells], segment, place }
+    }
+
+    /// Whether `next` of `rank` lies right behind it.
+    fn is_followed_by(&self, rank: usize, next: &HeldCells) -> bool {
+        (self.rank, self.segment, self.place.end) == (rank, next.segment, next.place.start)
+    }
+
+    fn extend(&mut self, next: HeldCells) {
+        self.place.end = next.place.end;
+        self.cells.push(next.cells);
+    }
+
+    /// Writes its cells, of so many bytes each and one after the other in `bytes`, to those of the whole tensor.
+    pub fn scatter(&self, bytes: &[u8], width: usize, whole: &mut [u8]) {
+        let mut at = 0;
+        for cells in &self.cells {
+            let (start, length) = (cells.start * width, cells.len() * width);
+            whole[start..start + length].copy_from_slice(&bytes[at..at + length]);
+            at += length;
+        }
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        (self.place.end - self.place.start) as usize
+    }
 }
 
 #[cfg(test)]
@@ -160,11 +207,11 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_no_longer_missing() {
-        let mut missing = vec![0..20, 30..40];
+        let mut missing = BTreeMap::from([(0, 20), (30, 40)]);
         assert_eq!(take(&mut missing, &run(12..32)), [run(12..20), run(30..32)]);
-        assert_eq!(missing, [0..12, 32..40]);
+        assert_eq!(missing, BTreeMap::from([(0, 12), (32, 40)]));
         assert_eq!(take(&mut missing, &run(4..8)), [run(4..8)]);
-        assert_eq!(missing, [0..4, 8..12, 32..40]);
+        assert_eq!(missing, BTreeMap::from([(0, 4), (8, 12), (32, 40)]));
         assert_eq!(take(&mut missing, &run(13..14)), []);
     }
 }

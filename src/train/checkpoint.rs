@@ -162,7 +162,7 @@ impl Trainer<'_> {
                 held.copy_from_slice(row);
                 Ok(())
             };
-            self.read_rows(tensor.stored(&run), &mut copy).await?;
+            self.read_rows(tensor.stored(run.segment, run.place.clone()), &mut copy).await?;
         }
         tensor.take_cells(&cells, take)
     }

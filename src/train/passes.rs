@@ -49,6 +49,7 @@ impl Passes<'_> {
             gradients.scatter(&mut rec, ownership);
         }
         ownership.sum_gradients(&mut rec, sums);
+        ownership.sum_repeated(&mut rec, layout, sums);
         rec.try_finish()
     }
 

@@ -13,9 +13,9 @@ use crate::ranks::RankLayout;
 
 /// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
 pub(super) struct RankLayouts {
-    /// By part of the experts, since ranks with the same part have the same layout.
+    /// By part of the matrices and of the experts, since ranks with the same parts have the same layout.
     layouts: Vec<ArenaLayout>,
-    /// By rank: the part of the experts, and the arenas.
+    /// By rank: the number of its layout, and the arenas.
     arenas: Vec<(usize, Arenas)>,
 }
 
@@ -27,16 +27,17 @@ impl RankLayouts {
     pub fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
         let Recordings { whole, arenas, ownership, .. } = recordings;
         let on = |rank| RankLayout { rank, ..ownership.ranks };
-        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; ownership.ranks.expert];
+        let number = |rank| on(rank).matrix_part() * ownership.ranks.expert + on(rank).expert_part();
+        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; ownership.ranks.model * ownership.ranks.expert];
         for rank in 0..ownership.ranks.world() {
-            let layout = &mut layouts[on(rank).expert_part()];
+            let layout = &mut layouts[number(rank)];
             if layout.is_none() {
-                *layout = Some(ArenaLayout::new(held_by(&on(rank), whole), limits)?);
+                *layout = Some(ArenaLayout::new(held_by(&on(rank), whole)?, limits)?);
             }
         }
         let layouts: Vec<ArenaLayout> = layouts.into_iter().flatten().collect();
         let of_rank = |rank| {
-            let part = on(rank).expert_part();
+            let part = number(rank);
             (part, arenas.of_rank(&layouts[part], &ownership.of_rank(rank, &layouts[part])))
         };
         let arenas = (0..ownership.ranks.world()).map(of_rank).collect();

@@ -16,6 +16,7 @@ use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ranks::RankLayout;
 use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::RunPlan;
@@ -63,7 +64,7 @@ impl Recordings {
     /// # Errors
     /// A tensor that no binding can hold.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
-        let model = &plan.model;
+        let model = &plan.model.on_matrix_ranks(&plan.layout);
         check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
         let (whole, layout, ownership) = shared_layout(plan, &capabilities)?;
@@ -73,8 +74,15 @@ impl Recordings {
 
         let passes = Passes { layout: &layout, arenas: &arenas, ownership: &ownership, capabilities };
         let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, ownership.expert_ranks());
-        let expert_ranks = expert_ranks.as_ref();
-        let forward = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
+        let recompute = &plan.settings.recompute;
+        let matrix_ranks = ownership.matrix_ranks().map(|ranks| MatrixRanks {
+            keeps_exchanged: !recompute.mp_comm_recompute,
+            keeps_slices: recompute.recompute_slice_activation,
+            ..ranks
+        });
+        let (expert_ranks, matrix_ranks) = (expert_ranks.as_ref(), matrix_ranks.as_ref());
+        let forward =
+            |mode| ForwardContext { config: model, buffers, batch, expert_ranks, matrix_ranks, mode };
         let training = tensors.training(logits.as_ref().map(|logits| logits.largest));
         let training = forward(Mode::Training(training));
         let micro_step = passes.micro_step(&training, &tensors.training_losses()).map_err(|e| misfit(&e))?;
@@ -116,7 +124,7 @@ impl Recordings {
         });
         let sample = sample.transpose()?;
         Ok(Self {
-            model: model.clone(),
+            model: plan.model.clone(),
             persistents,
             whole,
             layout,
@@ -224,14 +232,25 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
     let ranks = plan.layout;
     let whole = plan.grouping().apply(Gpt::describe(&plan.model));
     let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
-    let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
+    let layout = ArenaLayout::new(held_by(&ranks, &whole)?, &capabilities.limits)?;
     let ownership = Ownership::new(&layout, ranks, plan.sharding);
     Ok((whole, layout, ownership))
 }
 
 /// What a rank holds of the parameters `whole`.
-pub(super) fn held_by(ranks: &RankLayout, whole: &[Spec]) -> Vec<Spec> {
-    whole.iter().map(|spec| spec.clone().of_expert_rank(ranks.expert_part(), ranks.expert)).collect()
+///
+/// # Errors
+/// A parameter that tensor-parallel ranks cannot divide evenly.
+pub(super) fn held_by(ranks: &RankLayout, whole: &[Spec]) -> Result<Vec<Spec>> {
+    let model = ranks.model;
+    let held = |spec: &Spec| {
+        let divided = spec.clone().of_matrix_rank(ranks);
+        let divided = divided.ok_or_else(|| {
+            Error::Plan(format!("{model} ranks of model_parallel cannot divide {} evenly; lower it", spec.path))
+        })?;
+        Ok(divided.of_expert_rank(ranks.expert_part(), ranks.expert))
+    };
+    whole.iter().map(held).collect()
 }
 
 fn step_rules(plan: &RunPlan) -> StepRules {

@@ -98,7 +98,7 @@ fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u3
         })
         .collect();
     let mut place = DefaultHasher::new(); // all ranks run the same program
-    (spec.share.map(|share| share.first_row), &held).hash(&mut place);
+    (spec.share.as_ref().map(|share| [&share.rows, &share.cols]), &held).hash(&mut place);
     let flat = |(segment, range): (usize, Range<u64>)| {
         let first = arena.element(segment).bytes_of(range.start) / 4;
         (arena.range(segment, range), first as u32)

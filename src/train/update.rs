@@ -53,7 +53,7 @@ impl Update<'_> {
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
-        rec.scope("grad_norm", |rec| match self.ownership.norm_shares() {
+        rec.scope("grad_norm", |rec| match self.ownership.norm_shares(self.layout) {
             None => grad_norm(rec, &gradients, &step, &self.rules),
             Some(shares) => grad_norm_of_shares(rec, &gradients, &step, &self.rules, &shares),
         });
@@ -190,12 +190,14 @@ impl Update<'_> {
             rounding: Rounding::default(),
         };
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
+        let strips = spec.row_strips();
         for piece in &spec.pieces {
-            let before = part.elements(spec) / part.rows as u64 * piece.first_row as u64;
-            let place = self.places.of(part.segment, part.offset + before);
+            let rows = piece.first_row..piece.first_row + piece.rows;
+            let Some(held) = strips.iter().find_map(|strip| strip.whole_in(&rows)) else { continue };
+            let place = self.places.of(part.segment, part.range(spec, held.held, held.held + 1).start);
             let settings = Muon { rounding: self.rounding(place), ..settings };
             let [weights, gradients, moments] = [weights, gradients, first_moments]
-                .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
+                .map(|arena| arena.part(spec, part).rows(held.held as u32, held.count as u32));
             let matrix = Matrix { weights, gradients, moments };
             rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
         }

@@ -128,6 +128,7 @@ impl Row {
             scale: 1.0 / (self.dims.0 as f32).sqrt(),
             window: self.window,
             has_alibi: self.alibi,
+            head_range: None,
             dropout: None,
         }
     }
@@ -162,6 +163,7 @@ impl Row {
             seed: 5 << 40 | 77,
             site: 9,
             state,
+            part: None,
         })
     }
 

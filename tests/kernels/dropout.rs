@@ -17,7 +17,7 @@ const MICRO_STEP: u32 = 3;
 
 fn place(case: &mut Case, probability: f32, site: u32) -> Dropout {
     let state = case.state(DropoutState { step: STEP, micro_step: MICRO_STEP });
-    Dropout { probability, seed: 0x1234_5678_9abc_def0, site, state }
+    Dropout { probability, seed: 0x1234_5678_9abc_def0, site, state, part: None }
 }
 
 fn words_of(place: &Dropout, step: u32, micro_step: u32) -> DropoutWords {
@@ -81,7 +81,7 @@ fn micro_batches_are_counted() {
     check("count_micro_step", |case| {
         let [sixth, seventh] = [5, 6].map(|step| case.state(StepState { step, ..StepState::default() }));
         let state = case.state(DropoutState::default());
-        let place = Dropout { probability: 0.5, seed: 3, site: 0, state };
+        let place = Dropout { probability: 0.5, seed: 3, site: 0, state, part: None };
         for (step, number, micro_step) in
             [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
         {
@@ -195,6 +195,7 @@ fn recomputed_attention_drops_the_same_weights() {
             scale: 0.4,
             window: None,
             has_alibi: false,
+            head_range: None,
             dropout,
         };
         let mut tape = Tape::new(&mut case.rec);

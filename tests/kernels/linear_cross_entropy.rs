@@ -79,6 +79,7 @@ fn linear_cross_entropy_matches_the_reference() {
                 accumulation: 4,
                 factor: 1.0,
                 is_per_token: false,
+                ranks: None,
             };
             linear_cross_entropy(
                 &mut case.rec,
@@ -172,6 +173,7 @@ fn correct_predictions_are_the_references() {
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,
+                ranks: None,
             };
             linear_cross_entropy(&mut case.rec, &op, dh, None);
             let op = LinearCrossEntropy { correct: Some(eval_correct), ..op };
@@ -222,7 +224,7 @@ fn a_head_of_unit_rows_matches_the_reference() {
             let table = Parameter { weight: tensors(&head), gradient: Some(tensors(&before)) };
             let mut tape = Tape::new(&mut case.rec);
             let leaf = tape.leaf(h.tensor, true);
-            tape.linear_cross_entropy(leaf, &table, &loss);
+            tape.linear_cross_entropy(leaf, &table, &loss, None);
             let dh = tape.gradient(leaf).expect("the hidden states need a gradient");
             let bound = 2.0 * allowed(element, vocab);
             case.expect("dh", dh, want.dh, bound);

@@ -40,7 +40,7 @@ impl Mask {
     fn of(place: Place, probability: f32, index: impl Fn(usize, usize) -> [u32; 2]) -> Self {
         let Place { seed, site, step, micro_step } = place;
         let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, DropoutState::WORDS, U32);
-        let threshold = Dropout { probability, seed, site, state }.threshold();
+        let threshold = Dropout { probability, seed, site, state, part: None }.threshold();
         let words = DropoutWords { seed, site, step, micro_step };
         let (p, mut values) = (f64::from(probability), Vec::with_capacity(ROWS * COLS));
         for row in 0..ROWS {

@@ -348,6 +348,7 @@ fn attention() {
             scale: 0.4,
             window: Some(4),
             has_alibi: true,
+            head_range: None,
             dropout: None,
         };
         let documents = DocumentBounds {

@@ -113,6 +113,7 @@ fn attention_with_a_matrix_of_scores() {
             scale: 0.3,
             window: None,
             has_alibi: false,
+            head_range: None,
             dropout: None,
         };
         let qkv = inputs.normal(sequences * tokens, layout.cols());

@@ -101,6 +101,7 @@ fn attention_of(
         scale: 0.125,
         window: None,
         has_alibi: false,
+        head_range: None,
         dropout: None,
     };
     let mut rec = Recorder::new("attention", capabilities);

@@ -32,12 +32,12 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
     let lse = tensor(layout.heads, F32);
     let [starts, ends] = [0; 2].map(|_| rec.tensor("bounds", 1, TOKENS, U32));
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
-    let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state };
+    let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
     let everything = (Some(DocumentBounds { starts, ends }), Some(192), Some(dropout));
     let masks = [(None, None, None), everything];
     for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
         let shape =
-            Attention { layout, tokens: TOKENS, is_causal: true, scale: 1.0, window, has_alibi, dropout };
+            Attention { layout, tokens: TOKENS, is_causal: true, scale: 1.0, window, has_alibi, head_range: None, dropout };
         attention(&mut rec, &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) }, &shape);
         attention_backward(
             &mut rec,

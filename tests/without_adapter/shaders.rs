@@ -55,12 +55,12 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
     let [lse, logits] = [0; 2].map(|_| rec.tensor("x", 16, layout.heads, F32));
-    let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
+    let place = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
         for has_alibi in [false, true] {
             let shape =
-                Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, dropout };
+                Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, head_range: None, dropout };
             let documents = Some(DocumentBounds { starts, ends });
             attention(
                 &mut rec,
@@ -131,7 +131,8 @@ fn masked_backward(
                 scale: 1.0,
                 window: is_windowed.then_some(tokens - 56),
                 has_alibi,
-                dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state }),
+                head_range: None,
+                dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state, part: None }),
             };
             let documents = is_packed.then_some(DocumentBounds { starts, ends });
             let tensors = AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) };
@@ -162,7 +163,7 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("alibi", capabilities);
     let layout = HeadLayout { heads: 6, kv_heads: 2, head_dim: 8, value_dim: 12 };
     let [state, positions] = [DropoutState::WORDS, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
-    let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
+    let place = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
     let lse = rec.tensor("lse", 16, layout.heads, F32);
     for element in [F32, Element::F16, Element::Bf16] {
         let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, element);
@@ -177,6 +178,7 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
                 scale: 1.0,
                 window,
                 has_alibi: true,
+                head_range: None,
                 dropout,
             };
             attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);

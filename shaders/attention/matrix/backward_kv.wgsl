@@ -16,7 +16,7 @@ import package::attention::matrix::operands::{column, left, owned, stage_columns
 import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, Place, SHARE, SHARE4, TILE};
 import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
 import package::attention::matrix::tiles::{place_of, put, score4, strips_at_once, taken};
-@if(dropout) import package::attention::params::mask_words;
+@if(dropout) import package::attention::params::{mask_index, mask_words};
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
@@ -123,7 +123,7 @@ fn attention_backward_kv(
             if (lane < TILE) {
                 statistics[lane] = statistics_of;
             }
-            @if(dropout) { draw(lane, (sequence + tile) * params.heads + head, block); }
+            @if(dropout) { draw(lane, mask_index(sequence + tile, head), block); }
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
                 put(along_d(k0, k1, k2, k3, QUERIES + j * SIDE * D_STRIDE, zeros), strip, j);
@@ -196,7 +196,7 @@ fn load_statistics(lane: u32, sequence: u32, head: u32, tile: u32) -> Statistics
 fn draw(lane: u32, index: u32, block: u32) {
     for (var i = lane; i < TILE * BLOCK / 4u; i += LANES) {
         let four = (block + 4u * (i / TILE)) / 4u;
-        let is_kept = mask_words(index + i % TILE * params.heads, four) >= vec4<u32>(params.threshold);
+        let is_kept = mask_words(index + i % TILE * params.all_heads, four) >= vec4<u32>(params.threshold);
         let bits = select(vec4<u32>(), vec4<u32>(1u, 2u, 4u, 8u), is_kept);
         kept[i] = bits.x | bits.y | bits.z | bits.w;
     }
@@ -212,7 +212,7 @@ fn factors(place: Place, i: u32) -> vec4<f32> {
 
 // Turns the scores k · q of a lane into the weights p, zero where masked.
 fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32) {
-    @if(alibi) let slope = alibi_slope(head, params.heads);
+    @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;
         let query = tile + at + vec4<u32>(0u, 1u, 2u, 3u);

@@ -16,6 +16,7 @@ import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_S
 import package::attention::matrix::tiles::{SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE};
 import package::attention::matrix::tiles::{clear_scores, fetch, group_of, is_owned, place_of, put, row_of, score4};
 import package::attention::matrix::tiles::{scores, strips_at_once, taken};
+import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
@@ -126,7 +127,7 @@ fn attention_backward_q(
                 put(along_v(g0, g1, g2, g3, VALUES + j * SIDE * V_STRIDE, zeros), strip, j);
             }
             workgroupBarrier();
-            differentiate(place, (sequence + token) * params.heads + head, tile);
+            differentiate(place, mask_index(sequence + token, head), tile);
             // The next tile is on its way while this one is multiplied.
             some_keys = fetch(lane, keys, tile + TILE, D4);
             some_values = fetch(lane, values, tile + TILE, V4);
@@ -169,7 +170,7 @@ fn fetch_results(lane: u32, rows: u32, tile: u32) -> Blocks {
 
 // Turns the scores q · k of a lane into the weights p, zero where masked.
 fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32) {
-    @if(alibi) let slope = alibi_slope(head, params.heads);
+    @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
         var score = (params.scale * LOG2_E) * score4(place, i) + (LOG2_GAIN - lse_of);

@@ -15,6 +15,7 @@ import package::attention::matrix::operands::{column, left, owned, right, stage_
 import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, SHARE, SHARE4};
 import package::attention::matrix::tiles::{TILE, V_GROUPS, V_STEPS, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
 import package::attention::matrix::tiles::{place_of, put, score4, scores, scores_at, strips_at_once, taken};
+import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
@@ -123,7 +124,7 @@ fn attention(
                 put(score, strip, j);
             }
             workgroupBarrier();
-            weigh(lane, place, (sequence + token) * params.heads + head, head, token, tile, first_of_row);
+            weigh(lane, place, mask_index(sequence + token, head), head, token, tile, first_of_row);
             if (workgroupUniformLoad(&is_raised).x != 0u) {
                 put(sum0, strip, 0u);
                 put(sum1, strip, 1u);
@@ -205,7 +206,7 @@ fn key(step: u32, j: u32) -> Right {
 
 // One step of the online softmax: turns the scores of a lane into weights. `index` numbers its query and head, for dropout.
 fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, first_of_row: u32) {
-    @if(alibi) let slope = alibi_slope(head, params.heads);
+    @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     var p: array<vec4<f32>, SHARE4>;
     var top4 = vec4<f32>(MASKED);
     for (var i = 0u; i < SHARE4; i++) {

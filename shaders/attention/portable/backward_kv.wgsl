@@ -12,6 +12,7 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
+@if(dropout) import package::attention::params::mask_index;
 import package::attention::params::params;
 import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
@@ -110,7 +111,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
 fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
     let key = block + 4u * place.group;
     let first = tile + row_of_share(place, 0u); // the queries of an invocation follow each other
-    @if(dropout) let kept = kept_of_keys((head.sequence + first) * params.heads + head.index, first, end, key);
+    @if(dropout) let kept = kept_of_keys(mask_index(head.sequence + first, head.index), first, end, key);
     // dp waits in the memory of the weights: the registers of Intel's GPUs do not hold it beside the other scores and the
     // sums at a head size of 128.
     put_weights(place, value_gradient_scores(lane, place, values, block, head.gradients, tile), 0u);
@@ -127,7 +128,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
         @if(alibi) {
             // A slope kept from head to head, or a vector of keys, costs the registers that Intel's GPUs lack at a head size of 128.
-            let slope = alibi_slope(head.index, params.heads);
+            let slope = alibi_slope(params.first_head + head.index, params.all_heads);
             score -= slope * (f32(i32(query) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
         }
         p[j] = select(vec4<f32>(), exp2(score), sees(query, key, ends_of));

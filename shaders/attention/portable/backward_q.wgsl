@@ -7,6 +7,7 @@
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
 import package::attention::portable::gradient_staging::{dout, gradient_value_scores};
@@ -45,7 +46,7 @@ fn attention_backward_q(
     let block = ((params.tokens - 1u) / BLOCK - workgroup.z) * BLOCK;
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
-    @if(alibi) { slope = alibi_slope(head, params.heads); }
+    @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     load_statistics(place, sequence, token, head);
 
     let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
@@ -58,7 +59,7 @@ fn attention_backward_q(
         // They wait in the memory of the weights while the other scores are computed, which saves registers.
         put_weights(place, query_key_scores(lane, place, queries, block, keys, tile, params.d4), 0u);
         let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
-        weigh(dp, place, (sequence + token) * params.heads + head, token, tile);
+        weigh(dp, place, mask_index(sequence + token, head), token, tile);
         dq = add_rows(dq, lane, place, keys, tile, end, D4, COLUMNS);
     }
 

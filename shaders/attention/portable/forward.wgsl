@@ -9,6 +9,7 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
@@ -42,7 +43,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
     highest = vec4<f32>(LOWEST);
-    @if(alibi) { slope = alibi_slope(head, params.heads); }
+    @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
 
     let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
@@ -53,7 +54,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     var sums: Sums; // Σ p v, to be divided by `total`
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
         var p = query_key_scores(lane, place, queries, block, keys, tile, width);
-        weigh(&p, place, (sequence + token) * params.heads + head, token, tile);
+        weigh(&p, place, mask_index(sequence + token, head), token, tile);
         sums = decayed(sums);
         // Up to four steps, one by one: the weights stay in registers only if their indices are constants.
         put_weights(place, p, 0u);

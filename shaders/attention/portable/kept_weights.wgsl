@@ -12,7 +12,7 @@ fn kept_of_queries(index: u32, token: u32, key: u32) -> u32 {
     var kept = 0u;
     for (var r = 0u; r < min(4u, params.tokens - min(token, params.tokens)); r++) {
         for (var j = 0u; j < SHARE; j += PART) {
-            kept |= kept_part(index + r * params.heads, key + j / PART * STEP) << (SHARE * r + j);
+            kept |= kept_part(index + r * params.all_heads, key + j / PART * STEP) << (SHARE * r + j);
         }
     }
     return kept;
@@ -33,7 +33,7 @@ fn is_kept_key(kept: u32, j: u32) -> vec4<bool> {
 fn kept_of_keys(index: u32, query: u32, end: u32, key: u32) -> u32 {
     var kept = 0u;
     for (var j = 0u; j < min(SHARE, end - min(query, end)); j++) {
-        kept |= kept_keys(index + j * params.heads, key / 4u) << (4u * j);
+        kept |= kept_keys(index + j * params.all_heads, key / 4u) << (4u * j);
     }
     return kept;
 }

@@ -18,7 +18,7 @@
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
-@if(dropout) import package::attention::params::mask_words;
+@if(dropout) import package::attention::params::{mask_index, mask_words};
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::lib::element::{Packed, load4, store4};
@@ -67,7 +67,7 @@ fn attention_backward_kv(
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
     for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
-        @if(alibi) { slope = alibi_slope(head, params.heads); }
+        @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
         for (var tile = first; tile < end; tile += TILE) {
             load_tile(lane, sequence, head, tile);
             for (var query = tile; query < min(tile + TILE, end); query += STEP) {
@@ -119,7 +119,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         for (var r = 0u; r < ROWS; r++) {
             @if(alibi) { p[r][i] += slope * (f32(token + r * LANES) - f32(query + i)); }
             p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
-            @if(dropout) let mask = mask_of(row * params.heads + head, token + r * LANES);
+            @if(dropout) let mask = mask_of(mask_index(row, head), token + r * LANES);
             @if(dropout) { ds[r][i] *= mask; }
             ds[r][i] = p[r][i] * (ds[r][i] - delta_of);
             @if(dropout) { p[r][i] *= mask; }

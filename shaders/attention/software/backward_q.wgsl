@@ -12,6 +12,7 @@
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+@if(dropout) import package::attention::params::mask_index;
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::attention::software::queries::BLOCK;
@@ -48,11 +49,11 @@ fn attention_backward_q(
     // Last blocks first, as in the forward pass.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
-    @if(alibi) { slope = alibi_slope(head, params.heads); }
+    @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     for (var r = 0u; r < ROWS; r++) {
         let query = min(token + r * LANES, params.tokens - 1u);
         load_query(r, sequence + query, head);
-        @if(dropout) { mask_row[r] = (sequence + query) * params.heads + head; }
+        @if(dropout) { mask_row[r] = mask_index(sequence + query, head); }
         @if(windowed || segmented) { first_of[r] = first_seen(sequence, query); }
     }
 

@@ -17,6 +17,7 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+@if(dropout) import package::attention::params::mask_index;
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::attention::software::queries::BLOCK;
@@ -47,7 +48,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
-    @if(alibi) { slope = alibi_slope(head, params.heads); }
+    @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     for (var r = 0u; r < ROWS; r++) {
         let row = sequence + min(token + r * LANES, params.tokens - 1u);
         let at = params.qkv_offset + row * params.qkv_stride + head * D4;
@@ -55,7 +56,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             q[r][c] = params.scale * load4(qkv[at + c]);
         }
         highest[r] = LOWEST;
-        @if(dropout) { mask_row[r] = row * params.heads + head; }
+        @if(dropout) { mask_row[r] = mask_index(row, head); }
         @if(windowed || segmented) { first_of[r] = first_seen(sequence, row - sequence); }
     }
 

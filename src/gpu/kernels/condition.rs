@@ -86,6 +86,8 @@ conditions! {
     Nf4 = "nf4",
     /// The left factor of a product is normalised on its way.
     Normed = "normed",
+    /// Ranks share the columns of a row, and what each has found in its own is at hand.
+    Parts = "parts",
     /// What a kernel gathers is loaded before from addresses common to all lanes.
     Prefetched = "prefetched",
     /// A residual is added to the result.

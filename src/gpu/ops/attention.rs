@@ -33,8 +33,19 @@ pub struct Attention {
     /// Whether a score loses slope · (i - j) at query i and key j (ALiBi, Press et al. 2022), where the slope depends on the
     /// head alone; needs causal attention.
     pub has_alibi: bool,
+    /// Which heads these are, where ranks divide those of a model; `None`: all.
+    pub head_range: Option<HeadRange>,
     /// Dropout of the weights after the softmax. `None` compiles it out, a probability of 0 does not.
     pub dropout: Option<Dropout>,
+}
+
+/// Some of the heads of a model. A mask and a slope of ALiBi depend on the number of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadRange {
+    /// The first one.
+    pub first: u32,
+    /// How many the model has.
+    pub of: u32,
 }
 
 /// The documents of packed sequences: a token attends within its document only. Two rows (1, N) of u32, which count
@@ -76,6 +87,8 @@ crate::params! {
         factor: f32,
         d4: u32,
         v4: u32,
+        first_head: u32,
+        all_heads: u32,
         rows: u32,
         parts: u32,
         share: u32,
@@ -149,6 +162,7 @@ impl Attention {
     /// The params of all kernels; those of the backward pass set more fields.
     fn params(&self, tensors: &AttentionTensors) -> Params {
         let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
+        let head_range = self.head_range.unwrap_or(HeadRange { first: 0, of: self.layout.heads });
         let offset_of = |row: Option<Tensor>| row.map_or(0, |row| 4 * row.offset4());
         let Mask { site: dropout_site, seed: [seed_low, seed_high], threshold, factor } = self.mask();
         Params {
@@ -179,6 +193,8 @@ impl Attention {
             factor,
             d4: self.layout.head_dim / 4,
             v4: self.layout.value_dim / 4,
+            first_head: head_range.first,
+            all_heads: head_range.of,
             rows: qkv.rows,
             parts: 0,
             share: self.layout.group(),

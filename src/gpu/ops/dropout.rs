@@ -22,6 +22,8 @@ crate::params! {
         seed_high: u32,
         threshold: u32,
         factor: f32,
+        first_word4: u32,
+        row_words4: u32,
         first: u32,
         ranks: u32,
     }
@@ -48,6 +50,19 @@ pub struct Dropout {
     pub site: u32,
     /// [`DropoutState`], written by [`count_micro_step`].
     pub state: Tensor,
+    /// Which part of the activation the tensor is, where ranks divide it; `None`: all.
+    pub part: Option<MaskPart>,
+}
+
+/// Rows and columns of an activation, from these on. Its mask does not depend on who draws it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskPart {
+    /// The first row.
+    pub first_row: u32,
+    /// The first column, a multiple of 4.
+    pub first_col: u32,
+    /// Columns of the whole.
+    pub cols: u32,
 }
 
 impl Dropout {
@@ -120,7 +135,7 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor, rank: u32, ranks: u32) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
     let bindings = [StepState::bind("step", step), DropoutState::bind("state_out", state)];
-    let none = Dropout { probability: 0.0, seed: 0, site: 0, state };
+    let none = Dropout { probability: 0.0, seed: 0, site: 0, state, part: None };
     let params = Params { first: rank, ranks, ..params(state, None, state, &none) };
     rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
 }
@@ -134,6 +149,9 @@ fn elements(entry: &'static str, element: Element, x: Tensor) -> (Kernel, [u32; 
 fn params(x: Tensor, residual: Option<Tensor>, y: Tensor, dropout: &Dropout) -> Params {
     dropout.assert_valid();
     let [seed_low, seed_high] = dropout.key();
+    let whole = MaskPart { first_row: 0, first_col: 0, cols: x.cols };
+    let MaskPart { first_row, first_col, cols } = dropout.part.unwrap_or(whole);
+    assert!(first_col.is_multiple_of(4), "a part of a mask starts at a multiple of 4 columns, not at {first_col}");
     Params {
         rows: x.rows,
         cols: x.cols,
@@ -145,6 +163,8 @@ fn params(x: Tensor, residual: Option<Tensor>, y: Tensor, dropout: &Dropout) -> 
         seed_high,
         threshold: dropout.threshold(),
         factor: dropout.factor(),
+        first_word4: first_row * cols.div_ceil(4) + first_col / 4,
+        row_words4: cols.div_ceil(4),
         first: 0,
         ranks: 1,
     }

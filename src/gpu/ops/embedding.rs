@@ -1,5 +1,6 @@
 //! Embedding lookup and its gradient.
 
+use super::zero::zero;
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
@@ -17,19 +18,26 @@ crate::params! {
 /// a binding.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
-    look_up(rec, ids, table, y, false);
+    look_up(rec, ids, table, 0, y, false);
+}
+
+/// The same of a table that starts with row `first` of a larger one: zeros for ids that are in no row of it.
+#[track_caller]
+pub fn embedding_of_rows(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Tensor) {
+    zero(rec, y);
+    look_up(rec, ids, table, first, y, false);
 }
 
 /// y (N, D) += `table[ids]`; see [`embedding`].
 #[track_caller]
 pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
-    look_up(rec, ids, table, y, true);
+    look_up(rec, ids, table, 0, y, true);
 }
 
 #[track_caller]
-fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumulate: bool) {
+fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Tensor, accumulate: bool) {
     assert!(ids.cols == y.rows, "{} ids for {} rows", ids.cols, y.rows);
-    let mut first_row = 0;
+    let mut first_row = first;
     for part in table {
         assert!(
             part.stride == y.stride && part.element == y.element,
@@ -46,11 +54,24 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumul
 /// by id, which fixes the order of each sum.
 #[track_caller]
 pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
+    embedding_of_rows_backward(rec, ids, order, dy, dtable, 0);
+}
+
+/// The same of a table that starts with row `first` of a larger one.
+#[track_caller]
+pub fn embedding_of_rows_backward(
+    rec: &mut Recorder,
+    ids: Tensor,
+    order: Tensor,
+    dy: Tensor,
+    dtable: &[Tensor],
+    first: u32,
+) {
     assert!(
         ids.cols == dy.rows && order.cols == dy.rows,
         "ids and order must have one entry for each row of dy"
     );
-    let mut first_row = 0;
+    let mut first_row = first;
     for part in dtable {
         assert!(part.element == Element::F32, "gradients of parameters must be f32");
         let bindings = [

@@ -26,6 +26,7 @@ const MOST_ROWS: u32 = 16384;
 crate::params! {
     struct Params {
         count4: u32,
+        offset4: u32,
         rows: u32,
         blocks: u32,
         first_partial: u32,
@@ -160,10 +161,10 @@ fn record_sums(
     let rows = PartialRows::of(&lengths);
     let mut params = Params { blocks: rows.blocks, first_partial, ..params(tensors, rules) };
     for (segment, count) in gradients.iter().zip(rows.counts) {
-        params = Params { count4: groups(length(segment)), rows: count, ..params };
+        params = Params { count4: groups(length(segment)), offset4: segment.offset4(), rows: count, ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
         let bindings = [
-            segment.bind("gradients", Element::F32),
+            segment.bind_with_offset("gradients", Element::F32),
             partials.bind("partials", Element::F32),
             StepState::bind("state", tensors.state),
             LossState::bind("loss", tensors.loss),
@@ -209,6 +210,7 @@ pub(super) fn groups(length: u64) -> u32 {
 fn params(tensors: &StepTensors, rules: &StepRules) -> Params {
     Params {
         count4: 0,
+        offset4: 0,
         rows: 0,
         blocks: 0,
         first_partial: 0,

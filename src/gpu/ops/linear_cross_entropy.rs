@@ -1,6 +1,7 @@
 //! Output projection and cross-entropy in chunks of rows: the logits of all tokens never exist at once.
 
 use super::matmul::{Epilogue, Layout, matmul};
+use super::matrix_ranks::MatrixRanks;
 use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
@@ -20,6 +21,9 @@ crate::params! {
         inverse_accumulation: f32,
         factor: f32,
         divisor: f32,
+        first_column: u32,
+        part_rows: u32,
+        parts: u32,
     }
 }
 
@@ -50,6 +54,9 @@ pub struct LinearCrossEntropy<'a> {
     /// Whether gradients are those of the sum of losses over N, not of the mean over targets that count, so that a token
     /// weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens) makes a mean of it.
     pub is_per_token: bool,
+    /// The ranks that share the vocabulary, of which `head` is this one's part; `None`: it is the whole. What they exchange are four
+    /// numbers of each row. `dh` is then a part of a sum over them.
+    pub ranks: Option<&'a MatrixRanks>,
 }
 
 /// Where the gradient of a head goes.
@@ -206,25 +213,55 @@ fn softmax(
     dlogits: Option<Tensor>,
 ) {
     let element = op.h.element;
+    let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, logits, first, ranks));
     let (kernel, grid) = per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", element, logits.rows);
     let mut bindings = vec![
         op.targets.bind("targets", Element::U32),
-        logits.bind("logits", Element::F32),
         losses.bind("losses", Element::F32),
     ];
+    if parts.is_none() || dlogits.is_some() {
+        bindings.push(logits.bind("logits", Element::F32));
+    }
     if dlogits.is_some() {
         bindings.push(LossState::bind("loss_seed", op.loss));
     }
     bindings.extend(dlogits.filter(|_| element != Element::F32).map(|dz| dz.bind("dz", element)));
     bindings.extend(correct.map(|correct| correct.bind("correct", Element::F32)));
+    bindings.extend(parts.map(|parts| parts.bind("parts", Element::F32)));
     let kernel = kernel
         .condition(Condition::Accuracy, correct.is_some())
+        .condition(Condition::Parts, parts.is_some())
         .condition(Condition::Gradient, dlogits.is_some());
     rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
 }
 
+/// What each rank finds in its `logits` of a chunk of rows: (ranks · rows, 4).
+fn exchanged_parts(
+    rec: &mut Recorder,
+    op: &LinearCrossEntropy<'_>,
+    logits: Tensor,
+    first: u32,
+    ranks: &MatrixRanks,
+) -> Tensor {
+    let own = rec.tensor("own_parts", logits.rows, 4, Element::F32);
+    let (kernel, grid) = per_row(rec, "linear_cross_entropy", "row_parts", op.h.element, logits.rows);
+    let bindings = [
+        op.targets.bind("targets", Element::U32),
+        logits.bind("logits", Element::F32),
+        own.bind("own_parts", Element::F32),
+    ];
+    let kernel = kernel.condition(Condition::Accuracy, op.correct.is_some());
+    rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
+    let all = rec.tensor("parts", ranks.size() * logits.rows, 4, Element::F32);
+    ranks.gather_rows(rec, own, all);
+    all
+}
+
 fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
     Params {
+        first_column: op.ranks.map_or(0, |ranks| ranks.place as u32 * vocab(op)),
+        part_rows: rows,
+        parts: op.ranks.map_or(1, MatrixRanks::size),
         rows,
         vocab: vocab(op),
         stride4: stride_of(vocab(op)) / 4,

@@ -8,6 +8,7 @@ use crate::record::{Recorder, Tensor};
 crate::params! {
     struct Params {
         count4: u32,
+        offset4: u32,
         rows: u32,
         blocks: u32,
         first_partial: u32,
@@ -51,17 +52,17 @@ pub fn squares(rec: &mut Recorder, parts: &[Tensor], sums: Tensor, index: u32) {
     let partials = rec.tensor("partials", rows.total(), 4, Element::F32);
     square_rows(rec, parts, &rows, partials, 0);
     let bindings = [partials.bind("partials_in", Element::F32), sums.bind("sums", Element::F32)];
-    let params = Params { count4: 0, rows: rows.total(), blocks: 0, first_partial: 0, index };
+    let params = Params { count4: 0, offset4: 0, rows: rows.total(), blocks: 0, first_partial: 0, index };
     let kernel = fold("squares", "fold_squares", Element::F32).constant("BLOCK", BLOCK);
     rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
 }
 
 fn square_rows(rec: &mut Recorder, parts: &[Tensor], rows: &PartialRows, partials: Tensor, first: u32) {
-    let mut params = Params { count4: 0, rows: 0, blocks: rows.blocks, first_partial: first, index: 0 };
+    let mut params = Params { count4: 0, offset4: 0, rows: 0, blocks: rows.blocks, first_partial: first, index: 0 };
     for (part, &count) in parts.iter().zip(&rows.counts) {
-        params = Params { count4: groups(length(part)), rows: count, ..params };
+        params = Params { count4: groups(length(part)), offset4: part.offset4(), rows: count, ..params };
         let (kernel, grid) = per_row(rec, "squares", "square_rows", part.element, count);
-        let bindings = [part.bind("x", part.element), partials.bind("partials", Element::F32)];
+        let bindings = [part.bind_with_offset("x", part.element), partials.bind("partials", Element::F32)];
         rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
         params.first_partial += count;
     }

@@ -2,6 +2,7 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
 use crate::ops::linear_cross_entropy::{
     HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
@@ -38,7 +39,15 @@ impl<'p> Tape<'_, 'p> {
     /// The cross-entropy of hidden states `h` (N, D) under the head `table` (V, D). A tape for training computes the
     /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
     /// `h`.
-    pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
+    ///
+    /// Where `ranks` share the vocabulary, `table` is this one's part, and the gradient of `h` a part of a sum.
+    pub fn linear_cross_entropy(
+        &mut self,
+        h: Var,
+        table: &'p Parameter,
+        loss: &CrossEntropy,
+        ranks: Option<&MatrixRanks>,
+    ) {
         let units = loss.head_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
         let head_epsilon = loss.head_epsilon;
         let op = LinearCrossEntropy {
@@ -53,11 +62,14 @@ impl<'p> Tape<'_, 'p> {
             accumulation: loss.accumulation,
             factor: loss.factor,
             is_per_token: loss.is_per_token,
+            ranks,
         };
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op);
         }
-        let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, h.tensor.element);
+        // A part of a sum is not rounded before the sum.
+        let element = if ranks.is_some() { Element::F32 } else { h.tensor.element };
+        let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, element);
         match (&table.gradient, head_epsilon) {
             (Some(gradient), Some(epsilon)) => {
                 let of_unit = |unit: &Tensor| {

@@ -37,6 +37,19 @@ impl<'p> Tape<'_, 'p> {
         self.product(x, weight, bias, residual, None)
     }
 
+    /// A part of such a product, of which ranks have one each: the rank that `adds_bias` adds the bias, which they all have the
+    /// gradient of.
+    pub fn linear_part(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        adds_bias: bool,
+    ) -> Var {
+        let epilogue = Epilogue { bias: bias.filter(|_| adds_bias).map(Parameter::weight), ..Epilogue::default() };
+        self.product_with(x, weight, bias, None, epilogue)
+    }
+
     /// GELU of x (N, K) Wᵀ + bias: (N, M), by the kernel of the product.
     pub fn linear_gelu(
         &mut self,
@@ -115,14 +128,26 @@ impl<'p> Tape<'_, 'p> {
         residual: Option<Var>,
         activated: Option<Activated>,
     ) -> Var {
-        let w = weight.weight();
-        let y = self.rec.tensor("y", x.tensor.rows, w.rows, x.tensor.element);
         let epilogue = Epilogue {
             bias: bias.map(Parameter::weight),
             residual: residual.map(|residual| residual.tensor),
             accumulate: false,
             activated,
         };
+        self.product_with(x, weight, bias, residual, epilogue)
+    }
+
+    /// The product through `epilogue`, with the gradients of all its terms.
+    fn product_with(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        residual: Option<Var>,
+        epilogue: Epilogue,
+    ) -> Var {
+        let w = weight.weight();
+        let y = self.rec.tensor("y", x.tensor.rows, w.rows, x.tensor.element);
         matmul(self.rec, Layout::Nt, x.tensor, w, y, epilogue);
         let saved_x = self.save(x);
         let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();

@@ -6,6 +6,7 @@ use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
 use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::{self, Rope};
 use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm};
 use crate::record::Tensor;
@@ -15,22 +16,52 @@ impl<'p> Tape<'_, 'p> {
     pub fn embedding(&mut self, ids: Tensor, order: Tensor, table: &'p Parameter, element: Element) -> Var {
         let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
         embedding::embedding(self.rec, ids, &table.weight, y);
-        self.result(y, &[], table.trains(), move |tape, dy| {
-            if let Some(gradient) = &table.gradient {
-                embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
-            }
-        })
+        self.looked_up(ids, order, table, 0, y, &[])
+    }
+
+    /// A part of such rows, of which `ranks` have one each: `table` has as many rows on each.
+    pub fn embedding_part(
+        &mut self,
+        ids: Tensor,
+        order: Tensor,
+        table: &'p Parameter,
+        element: Element,
+        ranks: &MatrixRanks,
+    ) -> Var {
+        let rows: u32 = table.weight.iter().map(|part| part.rows).sum();
+        let first = ranks.place as u32 * rows;
+        let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
+        embedding::embedding_of_rows(self.rec, ids, &table.weight, first, y);
+        self.looked_up(ids, order, table, first, y, &[])
     }
 
     /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
-    /// sorted by id.
-    pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter) -> Var {
-        embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
-        self.result(x.tensor, &[x], table.trains(), move |tape, dy| {
+    /// sorted by id. Where x is a part of a sum, one rank adds them, as `adds` says, and all have the gradient.
+    pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter, adds: bool) -> Var {
+        if adds {
+            embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
+        }
+        self.looked_up(ids, order, table, 0, x.tensor, &[x])
+    }
+
+    /// The result `y` of looking up rows of `table`, whose first is `first`, to which `inputs` were added.
+    fn looked_up(
+        &mut self,
+        ids: Tensor,
+        order: Tensor,
+        table: &'p Parameter,
+        first: u32,
+        y: Tensor,
+        inputs: &[Var],
+    ) -> Var {
+        let inputs = inputs.to_vec();
+        self.result(y, &inputs.clone(), table.trains(), move |tape, dy| {
             if let Some(gradient) = &table.gradient {
-                embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
+                embedding::embedding_of_rows_backward(tape.rec, ids, order, dy, gradient, first);
             }
-            tape.give(x, dy); // last: others may add to dy from here on
+            for x in inputs {
+                tape.give(x, dy); // last: others may add to dy from here on
+            }
         })
     }
 

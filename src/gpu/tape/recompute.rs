@@ -12,6 +12,8 @@
 //! `ModelConfig` says what else is kept, by the paths of `model/config/operator.rs`.
 
 use super::{Tape, Var};
+use crate::ops::add::add;
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::{BufferId, Position, Recorder, Tensor, TransientId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,6 +33,16 @@ pub(super) struct Recomputation<'p> {
     makers: HashMap<BufferId, usize>,
     /// For dropped buffers that were recorded again, the buffers that hold their contents now.
     again: HashMap<BufferId, BufferId>,
+    /// Tensors of which each of these ranks keeps its own rows, in a tensor of their own.
+    slices: HashMap<BufferId, Slice>,
+}
+
+/// What is kept of a tensor.
+#[derive(Clone)]
+struct Slice {
+    whole: Tensor,
+    own: Tensor,
+    ranks: MatrixRanks,
 }
 
 /// Which results a block drops.
@@ -61,6 +73,7 @@ impl Recomputation<'_> {
             dropped: Vec::new(),
             makers: HashMap::new(),
             again: HashMap::new(),
+            slices: HashMap::new(),
         }
     }
 }
@@ -86,6 +99,18 @@ impl<'p> Tape<'_, 'p> {
     /// Runs `body`, of which nothing is dropped or recorded again, although it is part of a block that is recomputed.
     pub fn keeping<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.under(None, body)
+    }
+
+    /// Keeps this rank's rows of x (N, D), which is the same on all of `ranks`, for the backward pass: it gathers the others where it
+    /// first reads x.
+    pub fn keep_slice(&mut self, x: Var, ranks: &MatrixRanks) {
+        let Tensor { cols, element, .. } = x.tensor;
+        let rows = ranks.own_rows(x.tensor.rows);
+        let count = rows.end - rows.start;
+        let own = self.rec.tensor("slice", count, cols, element);
+        add(self.rec, x.tensor.rows(rows.start, count), own, 1.0, false);
+        let slice = Slice { whole: x.tensor, own, ranks: ranks.clone() };
+        self.recomputation.slices.insert(x.tensor.buffer, slice);
     }
 
     fn under<T>(&mut self, rule: Option<Rule<'p>>, body: impl FnOnce(&mut Self) -> T) -> T {
@@ -132,10 +157,14 @@ impl<'p> Tape<'_, 'p> {
 
     /// The buffer with what `buffer` held at the end of the forward pass.
     pub(super) fn present(&mut self, buffer: BufferId) -> BufferId {
-        let Some(&op) = self.recomputation.makers.get(&buffer) else { return buffer };
-        if !self.recomputation.again.contains_key(&buffer) {
-            self.record_again(op);
+        if let Some(slice) = self.recomputation.slices.remove(&buffer) {
+            self.gather_slice(slice);
         }
+        if let Some(&gathered) = self.recomputation.again.get(&buffer) {
+            return gathered;
+        }
+        let Some(&op) = self.recomputation.makers.get(&buffer) else { return buffer };
+        self.record_again(op);
         self.recomputation.again[&buffer]
     }
 
@@ -143,6 +172,14 @@ impl<'p> Tape<'_, 'p> {
     fn drops(&self) -> bool {
         let Some(rule) = &self.recomputation.rule else { return false };
         (rule.drops)(&self.rec.scopes()[rule.depth..].join("."))
+    }
+
+    fn gather_slice(&mut self, Slice { whole, own, ranks }: Slice) {
+        let again = self.rec.another(whole.buffer);
+        self.rec.enter("slice");
+        ranks.gather_rows(self.rec, own, Tensor { buffer: again, ..whole });
+        self.rec.leave();
+        self.recomputation.again.insert(whole.buffer, again);
     }
 
     fn record_again(&mut self, op: usize) {

@@ -68,11 +68,14 @@ impl<P> DenseFeedForward<P> {
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let gate_up = match config.activation {
             Activation::SwiGlu => {
-                StackedRows::aligned(names.gate_up.iter().copied(), &[inner; 2], GATE_UP_ALIGNMENT)
+                let names = names.gate_up.iter().copied();
+                StackedRows::aligned(names, &[inner; 2], GATE_UP_ALIGNMENT).divided(&[inner; 2])
             }
-            Activation::Gelu(_) => StackedRows::new(names.gate_up.iter().copied(), &[inner]),
+            Activation::Gelu(_) => {
+                StackedRows::new(names.gate_up.iter().copied(), &[inner]).divided(&[inner])
+            }
         };
-        let down = StackedRows::new([names.w_down], &[width]);
+        let down = StackedRows::new([names.w_down], &[width]).of_columns(inner, inner);
         Self {
             w_gate_up: layer.linear(
                 ["feed_forward.w_gate_up", "feed_forward.b_gate_up"],
@@ -99,7 +102,8 @@ impl<P> Mixture<P> {
         let names = MixtureNames::of(config);
         let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect();
         let [gate_up, down] = gated(&each, &names.projections, inner, config.hidden_size);
-        let (router, stack) = (StackedRows::new([names.router], &[experts]), Role::ExpertStack { experts });
+        let router = StackedRows::new([names.router], &[experts]).repeated();
+        let stack = Role::ExpertStack { experts };
         let width = config.hidden_size;
         Self {
             router: layer.matrix(
@@ -121,7 +125,7 @@ impl<P> Shared<P> {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
         let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], &names::GATED, inner, width);
-        let gate = StackedRows::new([names::SHARED_GATE], &[1]);
+        let gate = StackedRows::new([names::SHARED_GATE], &[1]).repeated();
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
             w_down: layer.matrix(Role::Matrix, "feed_forward.shared.w_down", &down, inner, residual_std),
@@ -137,8 +141,9 @@ impl<P> Shared<P> {
 fn gated(networks: &[String], names: &Projections, inner: usize, width: usize) -> [StackedRows; 2] {
     let gate_up = networks.iter().flat_map(|name| names.gate_up.map(|of| format!("{name}.{of}")));
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
+    let inners = vec![inner; 2 * networks.len()];
     [
-        StackedRows::aligned(gate_up, &vec![inner; 2 * networks.len()], GATE_UP_ALIGNMENT),
-        StackedRows::new(down, &vec![width; networks.len()]),
+        StackedRows::aligned(gate_up, &inners, GATE_UP_ALIGNMENT).divided(&inners),
+        StackedRows::new(down, &vec![width; networks.len()]).of_columns(inner, inner),
     ]
 }

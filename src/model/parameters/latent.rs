@@ -28,20 +28,22 @@ pub struct LatentQueries<P> {
 impl<P> Latent<P> {
     pub(super) fn declare(layer: &mut Scope<'_, P>, sizes: &LatentAttention) -> Self {
         let (heads, std) = (layer.config.num_heads, layer.config.init_std);
-        let kv = StackedRows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)]);
+        let kv = StackedRows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)])
+            .divided(&[heads]);
         Self {
-            queries: sizes.q_rank.map(|rank| LatentQueries::declare(layer, heads * sizes.head_dim(), rank)),
-            kv_norm: layer.norm_weight("attention.kv_norm", names::KV_NORM, sizes.kv_rank),
+            queries: sizes.q_rank.map(|rank| LatentQueries::declare(layer, sizes, rank)),
+            kv_norm: layer.inner_norm_weight("attention.kv_norm", names::KV_NORM, sizes.kv_rank),
             w_ukv: layer.matrix(Role::Matrix, "attention.w_ukv", &kv, sizes.kv_rank, std),
         }
     }
 }
 
 impl<P> LatentQueries<P> {
-    fn declare(layer: &mut Scope<'_, P>, rows: usize, rank: usize) -> Self {
-        let (up, std) = (StackedRows::new([names::Q_UP], &[rows]), layer.config.init_std);
+    fn declare(layer: &mut Scope<'_, P>, sizes: &LatentAttention, rank: usize) -> Self {
+        let (heads, std) = (layer.config.num_heads, layer.config.init_std);
+        let up = StackedRows::new([names::Q_UP], &[heads * sizes.head_dim()]).divided(&[heads]);
         Self {
-            norm: layer.norm_weight("attention.q_norm", names::Q_NORM, rank),
+            norm: layer.inner_norm_weight("attention.q_norm", names::Q_NORM, rank),
             w_up: layer.matrix(Role::Matrix, "attention.w_uq", &up, rank, std),
         }
     }
@@ -50,6 +52,7 @@ impl<P> LatentQueries<P> {
 /// The rows of the first product: the latent vector of the queries or their heads, then that of keys and values and the part
 /// of the keys that rotates.
 pub(super) fn down_rows(sizes: &LatentAttention, heads: usize) -> StackedRows {
-    let of_q = if sizes.q_rank.is_some() { names::Q_DOWN } else { names::Q };
+    let (of_q, units) = if sizes.q_rank.is_some() { (names::Q_DOWN, 1) } else { (names::Q, heads) };
     StackedRows::new([of_q, names::KV_DOWN], &[sizes.q_cols(heads), sizes.kv_rank + sizes.rope_dim])
+        .divided(&[units, 1])
 }

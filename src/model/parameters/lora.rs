@@ -11,6 +11,7 @@
 //! on to most layers, is followed. Under Muon adapters stay with AdamW: a factor is no map by itself.
 
 use super::scope::Scope;
+use super::share::{Applies, Section, Split};
 use super::spec::{Init, Piece, Role};
 use crate::model::config::{FactorInit, LowRank};
 
@@ -53,9 +54,15 @@ pub(crate) fn adapted_module(name: &str) -> Option<&str> {
 }
 
 impl<P> Scope<'_, P> {
-    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces; `None` if the model adapts
-    /// none of them.
-    pub(super) fn lora(&mut self, path: &str, pieces: &[Piece], cols: usize) -> Option<Lora<P>> {
+    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces and is divided by `split`; `None`
+    /// if the model adapts none of them.
+    pub(super) fn lora(
+        &mut self,
+        path: &str,
+        pieces: &[Piece],
+        cols: usize,
+        split: Option<&Split>,
+    ) -> Option<Lora<P>> {
         let (layer, place) = self.next_place()?;
         let low_rank = self.config.low_rank.as_ref()?;
         let is_adapted = |piece: &&Piece| low_rank.modules.contains(module_of(&piece.name));
@@ -75,9 +82,16 @@ impl<P> Scope<'_, P> {
             FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
             FactorInit::Normal => Init::Normal(0.01),
         };
+        // The factor beside what is divided is whole, and each rank has a part of its gradient.
+        let [of_a, of_b] = match split {
+            None => [None, None],
+            Some(split) if split.is_of_columns => [Some(split.clone()), Some(Split::whole(b_rows))],
+            Some(split) => [Some(Split::whole(a_rows)), Some(split_of_b(split, &adapted))],
+        };
+        let b_shape = [b_rows, low_rank.rank];
         Some(Lora {
-            a: self.declare(Role::Lora, &format!("{path}.lora_a"), [a_rows, cols], init, a),
-            b: self.declare(Role::Lora, &format!("{path}.lora_b"), [b_rows, low_rank.rank], Init::Zeros, b),
+            a: self.declare(Role::Lora, &format!("{path}.lora_a"), [a_rows, cols], init, a, of_a),
+            b: self.declare(Role::Lora, &format!("{path}.lora_b"), b_shape, Init::Zeros, b, of_b),
             outputs,
             layer,
             place,
@@ -96,6 +110,20 @@ fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
         fused: None,
     };
     adapted.iter().zip(first_rows).map(piece).collect()
+}
+
+/// How the rows of B are divided, which are those of the `adapted` pieces one after the other.
+fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
+    let mut start = 0;
+    let of_piece = |piece: &&Piece| {
+        let own = piece.first_row..piece.first_row + piece.rows;
+        let is_own = |section: &&Section| own.contains(&section.first);
+        let first = start;
+        start += piece.rows;
+        let moved = |section: &Section| Section { first: first + section.first - own.start, ..*section };
+        split.sections.iter().filter(is_own).map(moved).collect::<Vec<Section>>()
+    };
+    Split { applies: Applies::Always, is_of_columns: false, sections: adapted.iter().flat_map(of_piece).collect() }
 }
 
 /// The rows of B are the outputs of its map, so files order them as they order the map's rows.

@@ -23,7 +23,7 @@ pub struct MultiTokenBlock<P> {
 impl<P> MultiTokenBlock<P> {
     pub(super) fn declare(layer: &mut Scope<'_, P>) -> Self {
         let (width, std) = (layer.config.hidden_size, layer.config.init_std);
-        let fuse = StackedRows::new([names::FUSE], &[width]);
+        let fuse = StackedRows::new([names::FUSE], &[width]).of_tokens();
         Self {
             token_norm: layer.norm_weight("token_norm", names::TOKEN_NORM, width),
             state_norm: layer.norm_weight("state_norm", names::STATE_NORM, width),

@@ -1,5 +1,6 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
+use super::share::{Applies, Section, Split};
 use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
 use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
@@ -36,6 +37,10 @@ pub(super) struct StackedRows {
     pieces: Vec<(String, usize, usize)>,
     /// Rows as stored.
     stored: usize,
+    /// First row and rows of each map that they stack: as the pieces, unless files have one name for all.
+    maps: Vec<(usize, usize)>,
+    /// How tensor-parallel ranks divide them, or the columns of their matrix.
+    split: Option<Split>,
     /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
     heads: Option<(InterleavedHeads, usize)>,
     /// The heads of q, k and v, if they are one piece that files order differently.
@@ -94,19 +99,17 @@ impl<'a, P> Scope<'a, P> {
 
     /// A table (rows, D) under one name.
     pub fn table(&mut self, role: Role, path: &str, name: &str, rows: usize) -> P {
-        self.matrix(
-            role,
-            path,
-            &StackedRows::new([name], &[rows]),
-            self.config.hidden_size,
-            self.config.init_std,
-        )
+        let mut table = StackedRows::new([name], &[rows]);
+        if matches!(role, Role::Embedding | Role::Head) {
+            table = table.of_vocabulary();
+        }
+        self.matrix(role, path, &table, self.config.hidden_size, self.config.init_std)
     }
 
     /// A matrix of `cols` columns, initialised with standard deviation `std`.
     pub fn matrix(&mut self, role: Role, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let pieces = rows.pieces(&self.name, "weight");
-        self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces)
+        self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, rows.split.clone())
     }
 
     /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second; after them its adapters.
@@ -122,11 +125,11 @@ impl<'a, P> Scope<'a, P> {
         let is_transposed = self.names.is_transposed;
         let pieces = rows.pieces(&self.name, "weight").into_iter();
         let pieces: Vec<Piece> = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
-        let init = Init::Normal(std);
+        let (init, split) = (Init::Normal(std), rows.split.clone());
         Linear {
-            weight: self.declare(Role::Matrix, weight, [rows.stored, cols], init, pieces.clone()),
+            weight: self.declare(Role::Matrix, weight, [rows.stored, cols], init, pieces.clone(), split),
             bias: has_bias.then(|| self.bias(bias, rows)),
-            lora: self.lora(weight, &pieces, cols),
+            lora: self.lora(weight, &pieces, cols, rows.split.as_ref()),
         }
     }
 
@@ -136,30 +139,36 @@ impl<'a, P> Scope<'a, P> {
         NormWeights {
             weight: self.norm_weight(weight, name, width),
             bias: (self.config.norm == Norm::LayerNorm)
-                .then(|| self.bias(bias, &StackedRows::new([name], &[width]))),
+                .then(|| self.bias(bias, &StackedRows::new([name], &[width]).of_tokens())),
         }
     }
 
     /// The weight of a norm over `cols` elements.
     pub fn norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
-        self.norm_of(path, &StackedRows::new([name], &[cols]))
+        self.norm_of(path, &StackedRows::new([name], &[cols]).of_tokens())
+    }
+
+    /// The same of a norm between products that tensor-parallel ranks divide.
+    pub fn inner_norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
+        self.norm_of(path, &StackedRows::new([name], &[cols]).repeated())
     }
 
     /// The weight of a norm over the dimensions of q's or k's heads.
     pub fn head_norm(&mut self, path: &str, name: &str) -> P {
-        let rows = StackedRows::new([name], &[self.config.head_dim]);
+        let rows = StackedRows::new([name], &[self.config.head_dim]).repeated();
         self.norm_of(path, &rows.with_heads(InterleavedHeads::of(self.config), 1))
     }
 
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "weight");
-        self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces)
+        self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces, rows.split.clone())
     }
 
-    /// A bias: one element for each row of a matrix.
+    /// A bias: one element for each row of a matrix. What is added to a sum over ranks each of them has whole.
     fn bias(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "bias");
-        self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces)
+        let split = rows.split.clone().filter(|split| !split.is_of_columns);
+        self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces, split)
     }
 
     /// The numbers of this layer and of its next linear layer.
@@ -175,6 +184,7 @@ impl<'a, P> Scope<'a, P> {
         [rows, cols]: [usize; 2],
         init: Init,
         pieces: Vec<Piece>,
+        split: Option<Split>,
     ) -> P {
         let path = format!("{}{path}", self.path);
         let is_lora = role == Role::Lora;
@@ -196,6 +206,7 @@ impl<'a, P> Scope<'a, P> {
             group,
             rule,
             compute,
+            split,
             share,
         };
         (self.make)(spec)
@@ -236,17 +247,50 @@ impl StackedRows {
         sizes: &[usize],
         alignment: usize,
     ) -> Self {
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
-        let whole = [sizes.iter().sum()];
-        let sizes = if names.len() == 1 { &whole } else { sizes };
-        assert!(names.len() == sizes.len(), "{} names for {} pieces", names.len(), sizes.len());
         let mut stored = 0;
-        let piece = |(name, &rows): (String, &usize)| {
+        let place = |&rows: &usize| {
             let first = stored;
             stored += rows.next_multiple_of(alignment);
-            (name, first, rows)
+            (first, rows)
         };
-        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored, heads: None, fused: None }
+        let maps: Vec<(usize, usize)> = sizes.iter().map(place).collect();
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let whole = [(0, sizes.iter().sum())];
+        let places = if names.len() == 1 { &whole } else { maps.as_slice() };
+        assert!(names.len() == places.len(), "{} names for {} pieces", names.len(), places.len());
+        let pieces = names.into_iter().zip(places).map(|(name, &(first, rows))| (name, first, rows)).collect();
+        Self { pieces, stored, maps, split: None, heads: None, fused: None }
+    }
+
+    /// The same, of which tensor-parallel ranks divide each map in as many units as `units` says; 1 where all have it whole.
+    pub fn divided(self, units: &[usize]) -> Self {
+        assert!(units.len() == self.maps.len(), "{} units for {} maps", units.len(), self.maps.len());
+        let section = |(&(first, count), &units): (&(usize, usize), &usize)| Section { first, count, units };
+        let sections = self.maps.iter().zip(units).map(section).collect();
+        Self { split: Some(Split { applies: Applies::Always, is_of_columns: false, sections }), ..self }
+    }
+
+    /// The same, of which tensor-parallel ranks have all, and a part of its gradient each.
+    pub fn repeated(self) -> Self {
+        Self { split: Some(Split::whole(self.stored)), ..self }
+    }
+
+    /// The same, of which ranks that share tokens have a part of the gradient each.
+    pub fn of_tokens(self) -> Self {
+        Self { split: Some(Split { applies: Applies::OfTokens, ..Split::whole(self.stored) }), ..self }
+    }
+
+    /// The same, of which ranks that share the vocabulary have some rows each.
+    fn of_vocabulary(self) -> Self {
+        let sections = vec![Section { first: 0, count: self.stored, units: self.stored }];
+        let split = Split { applies: Applies::OfVocabulary, is_of_columns: false, sections };
+        Self { split: Some(split), ..self }
+    }
+
+    /// The same, of whose matrix tensor-parallel ranks divide the `count` columns in `units`.
+    pub fn of_columns(self, count: usize, units: usize) -> Self {
+        let sections = vec![Section { first: 0, count, units }];
+        Self { split: Some(Split { applies: Applies::Always, is_of_columns: true, sections }), ..self }
     }
 
     /// The same with `heads` in the first `count` pieces.

@@ -1,5 +1,6 @@
 //! What is known of one parameter.
 
+use super::share::{Share, Split};
 use crate::element::Element;
 use crate::model::config::ModelConfig;
 
@@ -32,17 +33,10 @@ pub struct Spec {
     pub rule: UpdateRule,
     /// Storage type in which layers read it. The optimizer updates it in f32.
     pub compute: Element,
-    /// Which rows these are, where ranks hold a part of them each.
+    /// How tensor-parallel ranks divide it; `None`: each has all of it, and all of its gradient.
+    pub split: Option<Split>,
+    /// Which rows and columns these are, where ranks hold a part of them each. Pieces are those of the whole parameter.
     pub share: Option<Share>,
-}
-
-/// The rows of a parameter that one of several ranks holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// The first of them among those of the whole parameter.
-    pub first_row: usize,
-    /// Rows of the whole parameter.
-    pub whole_rows: usize,
 }
 
 /// What a parameter is used as.
@@ -133,36 +127,6 @@ pub struct InterleavedHeads {
 }
 
 impl Spec {
-    /// What rank `place` of `count` holds of it: of a stack of experts the rows of some, of every other parameter all.
-    #[must_use]
-    #[track_caller]
-    pub(crate) fn of_expert_rank(self, place: usize, count: usize) -> Self {
-        let Role::ExpertStack { experts } = self.role else { return self };
-        assert!(
-            experts.is_multiple_of(count),
-            "{experts} experts cannot be spread evenly over {count} ranks"
-        );
-        if count == 1 {
-            return self;
-        }
-        let (whole_rows, rows) = (self.rows, self.rows / count);
-        let first_row = place * rows;
-        let is_held = |piece: &Piece| (first_row..first_row + rows).contains(&piece.first_row);
-        let pieces = self.pieces.into_iter().filter(is_held);
-        Self {
-            pieces: pieces.map(|piece| Piece { first_row: piece.first_row - first_row, ..piece }).collect(),
-            role: Role::ExpertStack { experts: experts / count },
-            rows,
-            share: Some(Share { first_row, whole_rows }),
-            ..self
-        }
-    }
-
-    /// Rows of the whole parameter, on all ranks.
-    pub(crate) fn whole_rows(&self) -> usize {
-        self.share.map_or(self.rows, |share| share.whole_rows)
-    }
-
     /// Where the parameter may be split if it exceeds one binding: at multiples of this many rows. `None`: nowhere.
     ///
     /// Tables split at multiples of 4 rows, which aligns the logits of each part; expert stacks between experts, so
@@ -179,18 +143,18 @@ impl Spec {
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match self.role {
             Role::Vector => vec![piece.rows],
-            _ if piece.is_transposed => vec![self.cols, piece.rows],
-            _ => vec![piece.rows, self.cols],
+            _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
+            _ => vec![piece.rows, self.whole_cols()],
         }
     }
 
-    /// The stored ranges of a piece, row by row: (row, first column, columns). A file holds them in this order too,
-    /// unless the piece is transposed.
+    /// The ranges of a piece in the whole parameter, row by row: (row, first column, columns). A file holds them in this order
+    /// too, unless the piece is transposed.
     pub fn piece_rows<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let range = piece.first_row..piece.first_row + piece.rows;
         let (rows, first, cols) = match self.role {
             Role::Vector => (0..1, range.start, range.len()),
-            _ => (range, 0, self.cols),
+            _ => (range, 0, self.whole_cols()),
         };
         rows.map(move |row| (row, first, cols))
     }
@@ -198,7 +162,7 @@ impl Spec {
     /// The values of a piece from row order to the order of the file.
     pub fn in_file_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
         match piece.heads {
-            _ if piece.is_transposed => transposed(&values, self.cols),
+            _ if piece.is_transposed => transposed(&values, self.whole_cols()),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
             None => match piece.fused {
                 Some(fused) => gathered(&values, piece.rows, |row| fused.stored_row(row)),
@@ -222,6 +186,11 @@ impl Spec {
     /// Elements from the start of one row to the next in an arena.
     pub fn stride(&self) -> u32 {
         self.compute.stride(self.cols as u32)
+    }
+
+    /// The same in an arena that has all columns.
+    pub(crate) fn whole_stride(&self) -> u32 {
+        self.compute.stride(self.whole_cols() as u32)
     }
 
     /// Number of elements, without pads and padding rows.

@@ -115,7 +115,7 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
         degrees.note("micro_batch_num", message);
     }
     if layout.model == 1 {
-        degrees.ignore(&["use_seq_parallel"]);
+        degrees.ignore(&["use_seq_parallel", "vocab_emb_dp"]);
     }
     Distribution { asked, counts, layout }
 }
@@ -146,6 +146,7 @@ impl Distribution {
             micro_batch_num: if has_stages { steps as u64 } else { 1 },
             pp_interleave_num: if is_interleaved { asked.degrees.pp_interleave_num } else { 1 },
             use_seq_parallel: asked.degrees.use_seq_parallel && model > 1,
+            vocab_emb_dp: asked.degrees.vocab_emb_dp || model == 1,
         };
         let pipeline = PipelineConfig { pipeline_interleave: is_interleaved };
         let (enable_parallel_optimizer, optimizer) = sharding.settings();

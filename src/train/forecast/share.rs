@@ -1,5 +1,5 @@
-//! One rank's share of a model whose layers or matrices are spread over ranks, which is planned for and not trained: the stages of
-//! a pipeline as plans of their own, with narrower matrices.
+//! One rank's share of a model whose layers are spread over ranks, which is planned for and not trained: the stages of a pipeline
+//! as plans of their own.
 
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
@@ -7,7 +7,7 @@ use crate::ranks::RankLayout;
 use crate::settings::RunPlan;
 use std::ops::Range;
 
-/// A stage of a pipeline on one of the ranks that share its matrices.
+/// A stage of a pipeline.
 pub(super) struct Stage {
     /// A run of the stage alone, whose recordings say what memory it takes. Its first and its last stage have one table.
     pub plan: RunPlan,
@@ -20,14 +20,10 @@ pub(super) struct Stage {
 /// Degrees that are planned by formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
-    /// Ranks that share each matrix (t).
-    pub model: usize,
     /// Stages of the pipeline (p).
     pub pipeline: usize,
     /// Runs of layers that a stage has (v).
     pub interleave: usize,
-    /// Whether the ranks that share matrices share tokens between them.
-    pub shares_tokens: bool,
 }
 
 /// A vocabulary that takes no memory.
@@ -38,10 +34,8 @@ impl Spread {
     pub fn of(plan: &RunPlan) -> Self {
         let degrees = plan.settings.parallel.as_ref().map(|parallel| &parallel.degrees);
         Self {
-            model: plan.layout.model,
             pipeline: plan.layout.pipeline,
             interleave: degrees.map_or(1, |degrees| degrees.pp_interleave_num.max(1) as usize),
-            shares_tokens: degrees.is_some_and(|degrees| degrees.use_seq_parallel),
         }
     }
 
@@ -56,21 +50,9 @@ impl Spread {
         kept.min(micro_batches as f64).max(1.0)
     }
 
-    /// Refuses degrees that divide neither layers nor matrices.
+    /// Refuses degrees that do not divide layers.
     fn check(self, model: &ModelConfig) -> Result<()> {
-        let Self { model: t, pipeline: p, interleave: v, .. } = self;
-        let inner =
-            model.mixture.as_ref().map_or(model.intermediate_size, |mixture| mixture.intermediate_size);
-        for (what, size) in
-            [("attention heads", model.num_heads), ("columns of a feed-forward matrix", inner)]
-        {
-            if !size.is_multiple_of(t) {
-                let remedy = "write one that divides them";
-                return Err(Error::Plan(format!(
-                    "parallel_config.model_parallel: {t} ranks cannot share {size} {what} evenly; {remedy}"
-                )));
-            }
-        }
+        let Self { pipeline: p, interleave: v } = self;
         let layers = model.num_layers;
         match p * v > layers {
             true => Err(Error::Plan(format!(
@@ -84,7 +66,7 @@ impl Spread {
 /// The stages of `plan` that may take the most of something: the first, one between, and the last.
 ///
 /// # Errors
-/// Degrees that divide neither layers nor matrices.
+/// Degrees that do not divide layers.
 pub(super) fn stages(plan: &RunPlan) -> Result<Vec<Stage>> {
     let spread = Spread::of(plan);
     spread.check(&plan.model)?;
@@ -94,27 +76,12 @@ pub(super) fn stages(plan: &RunPlan) -> Result<Vec<Stage>> {
     Ok(numbers.into_iter().map(|number| stage(plan, spread, number)).collect())
 }
 
-/// The same stage with whole matrices: divided by the ranks that share them, its activations are those of ranks that share tokens
-/// as well.
-pub(super) fn with_whole_matrices(plan: &RunPlan, stage: &Stage) -> RunPlan {
-    let ModelConfig { num_heads, num_kv_heads, intermediate_size, .. } = plan.model;
-    let mut whole = stage.plan.clone();
-    let model = ModelConfig { num_heads, num_kv_heads, intermediate_size, ..whole.model };
-    whole.model = model;
-    if let (Some(mixture), Some(of_plan)) = (&mut whole.model.mixture, &plan.model.mixture) {
-        mixture.intermediate_size = of_plan.intermediate_size;
-        mixture.shared = of_plan.shared;
-    }
-    whole
-}
-
 fn stage(plan: &RunPlan, spread: Spread, number: usize) -> Stage {
     let (each, more) = (plan.model.num_layers / spread.pipeline, plan.model.num_layers % spread.pipeline);
     let start = |number: usize| number * each + number.min(more);
     let layers = start(number)..start(number + 1);
     let (is_first, is_last) = (number == 0, number + 1 == spread.pipeline);
-    let share = narrowed(&plan.model, spread.model);
-    let of_layers = with_layers(&share, &plan.model, layers, is_last);
+    let of_layers = with_layers(&plan.model, layers, is_last);
     let has_both = is_first && is_last;
     let memory = match is_first || is_last {
         true if has_both => of_layers.clone(),
@@ -123,7 +90,7 @@ fn stage(plan: &RunPlan, spread: Spread, number: usize) -> Stage {
     };
     let work = if is_last { of_layers } else { without_tables(of_layers) };
     let mut of_stage = plan.clone();
-    of_stage.layout = RankLayout { rank: 0, model: 1, pipeline: 1, ..plan.layout };
+    of_stage.layout = RankLayout { rank: 0, pipeline: 1, ..plan.layout };
     of_stage.settings.sample = None;
     of_stage.model = memory;
     if of_stage.grouping().apply(crate::model::parameters::Gpt::describe(&of_stage.model)).is_err() {
@@ -136,26 +103,8 @@ fn stage(plan: &RunPlan, spread: Spread, number: usize) -> Stage {
     Stage { plan: of_stage, work, in_flight }
 }
 
-/// The model of which a rank has one of `parts` parts of each matrix. A key-value head is not divided.
-fn narrowed(model: &ModelConfig, parts: usize) -> ModelConfig {
-    let mut part = ModelConfig {
-        num_heads: model.num_heads / parts,
-        num_kv_heads: (model.num_kv_heads / parts).max(1),
-        intermediate_size: model.intermediate_size.div_ceil(parts),
-        vocab_size: model.vocab_size.div_ceil(parts),
-        ..model.clone()
-    };
-    if let Some(mixture) = &mut part.mixture {
-        mixture.intermediate_size /= parts;
-        if let Some(shared) = &mut mixture.shared {
-            shared.intermediate_size = shared.intermediate_size.div_ceil(parts);
-        }
-    }
-    part
-}
-
-/// `share` with the layers `layers` of `whole`, and with what follows the last layer if they are the last.
-fn with_layers(share: &ModelConfig, whole: &ModelConfig, layers: Range<usize>, is_last: bool) -> ModelConfig {
+/// The layers `layers` of `whole`, and what follows the last layer if they are the last.
+fn with_layers(whole: &ModelConfig, layers: Range<usize>, is_last: bool) -> ModelConfig {
     let (count, all) = (layers.len(), whole.num_layers);
     let own = |numbers: &[usize]| {
         let ahead =
@@ -169,7 +118,7 @@ fn with_layers(share: &ModelConfig, whole: &ModelConfig, layers: Range<usize>, i
         multi_token: whole.multi_token.filter(|_| is_last),
         query_layer: whole.query_layer && is_last,
         recomputed_layers: own(&whole.recomputed_layers),
-        ..share.clone()
+        ..whole.clone()
     };
     model.recomputed_operators.iter_mut().for_each(|(_, layers)| *layers = own(layers));
     model.recomputed_operators.retain(|(_, layers)| !layers.is_empty());
@@ -205,18 +154,16 @@ mod tests {
 
     #[test]
     fn a_stage_recomputes_its_own_layers() {
-        let (model, share) = (model(), narrowed(&model(), 4));
-        assert_eq!((share.num_heads, share.num_kv_heads, share.intermediate_size), (1, 1, 24));
-        assert_eq!((share.hidden_size, share.head_dim, share.vocab_size), (64, 16, 64));
-        let first = with_layers(&share, &model, 0..3, false);
+        let model = model();
+        let first = with_layers(&model, 0..3, false);
         assert_eq!((first.num_layers, first.recomputed_layers), (3, vec![1]));
-        let last = with_layers(&share, &model, 3..5, true);
+        let last = with_layers(&model, 3..5, true);
         assert_eq!((last.num_layers, last.recomputed_layers), (2, vec![0, 1]));
     }
 
     #[test]
     fn earlier_stages_keep_more_micro_batches() {
-        let spread = |interleave| Spread { model: 1, pipeline: 4, interleave, shares_tokens: false };
+        let spread = |interleave| Spread { pipeline: 4, interleave };
         let kept = |interleave, micro_batches| {
             [0, 1, 3].map(|stage| spread(interleave).in_flight(stage, micro_batches))
         };
@@ -226,11 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn degrees_divide_heads_and_layers() {
-        let check = |model_parallel, pipeline| {
-            let spread = Spread { model: model_parallel, pipeline, interleave: 1, shares_tokens: false };
-            spread.check(&model()).is_ok()
-        };
-        assert!(check(2, 5) && check(4, 1) && !check(3, 1) && !check(8, 1) && !check(1, 6));
+    fn degrees_divide_layers() {
+        let check = |pipeline| Spread { pipeline, interleave: 1 }.check(&model()).is_ok();
+        assert!(check(5) && check(1) && !check(6));
     }
 }

@@ -17,7 +17,7 @@ pub enum TrafficKind {
     RowsFromExperts,
     /// Counts of rows, partial sums of the norm, losses and tallies.
     Counts,
-    /// Partial sums of activations between the ranks that share matrices.
+    /// Sums and rows of activations between the ranks that share matrices.
     PartsOfMatrices,
     /// Activations and their gradients between stages.
     Stages,
@@ -37,8 +37,12 @@ pub struct Traffic {
 impl TrafficKind {
     /// The kind of an exchange.
     pub(super) fn of(exchange: &Exchange) -> Self {
-        let is_part = |name: &str| exchange.path.split('.').any(|part| part == name);
+        let is_part = |name| exchange.path.split('.').any(|part| part == name);
         match exchange.collective {
+            _ if is_part("repeated") => Self::Gradients,
+            _ if ["enter", "leave", "own_rows", "all_rows", "slice", "parts"].into_iter().any(is_part) => {
+                Self::PartsOfMatrices
+            }
             Collective::Rows { to_experts: true, .. } => Self::RowsToExperts,
             Collective::Rows { to_experts: false, .. } => Self::RowsFromExperts,
             Collective::Send { .. } | Collective::Receive { .. } => Self::Stages,
@@ -58,7 +62,7 @@ impl fmt::Display for TrafficKind {
             Self::RowsToExperts => "rows to experts",
             Self::RowsFromExperts => "rows from experts",
             Self::Counts => "counts, losses and the norm",
-            Self::PartsOfMatrices => "tensor parallel sums",
+            Self::PartsOfMatrices => "tensor parallel activations",
             Self::Stages => "rows between stages",
         })
     }

@@ -88,7 +88,7 @@ impl Norms {
         }
         if own != all {
             let [addends, sums] = [own, all].map(|sums| vec![Span::of(&sums)]);
-            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.ownership.shards.block());
+            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.ownership.norm_group());
         }
         Ok(Some(Self { interval, watched, sums: all, recording: rec.try_finish()? }))
     }

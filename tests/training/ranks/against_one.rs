@@ -10,41 +10,41 @@ use std::collections::BTreeMap;
 
 /// Relative errors that are allowed.
 #[derive(Clone, Copy)]
-struct Bounds {
-    loss: f64,
-    norm: f64,
-    weights: f64,
+pub struct Bounds {
+    pub loss: f64,
+    pub norm: f64,
+    pub weights: f64,
     /// Steps, from the first, in which each expert is chosen as often as on one rank. Where weights that round the other way make a
     /// router choose otherwise, those before the first update that moves them: that of step 1 has a rate of 0.
-    equal_loads: u64,
+    pub equal_loads: u64,
 }
 
 /// Sums of f32 in another order, and what ten steps of AdamW make of that.
-const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6, equal_loads: STEPS };
+pub const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6, equal_loads: STEPS };
 
 /// A gradient that nearly cancels is divided by its own size: of a distance of 1e-6, 99.9 % are one element of a rare token's
 /// embedding, which sums in another order move by a hundredth of the learning rate.
 const SHARDED_EXPERTS: Bounds = Bounds { weights: 1e-5, ..DATA_PARALLEL };
 
 /// Sums over the rows of an expert are of other lengths, too.
-const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5, equal_loads: STEPS };
+pub const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5, equal_loads: STEPS };
 
 /// A gradient that differs in its last bit may round the other way.
-const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3, equal_loads: 2 };
+pub const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3, equal_loads: 2 };
 
 /// The same in float16, whose ulp is an eighth.
-const IN_F16: Bounds = Bounds { loss: 2.5e-4, norm: 1e-3, weights: 1e-3, equal_loads: 2 };
+pub const IN_F16: Bounds = Bounds { loss: 2.5e-4, norm: 1e-3, weights: 1e-3, equal_loads: 2 };
 
 /// A weight that rounds the other way is up to 2^-7 of itself away, and may make a router choose another expert.
 const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0, equal_loads: 2 };
 
 /// Micro-batches of each rank in a step: without accumulation, and with it.
 const ACCUMULATED: [usize; 2] = [1, 2];
-const STEPS: u64 = 10;
+pub const STEPS: u64 = 10;
 
 /// What ranks share, by the keys that say so.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Sharing {
+pub enum Sharing {
     /// The data alone.
     Data,
     /// Moments and master weights, too.
@@ -78,34 +78,34 @@ impl Sharing {
     }
 }
 
-const RECOMPUTED: &[&str] = &["--recompute_config.recompute=True"];
-const BF16: &[&str] = &["--model.model_config.compute_dtype=bfloat16"];
-const ROUNDED: &[&str] =
+pub const RECOMPUTED: &[&str] = &["--recompute_config.recompute=True"];
+pub const BF16: &[&str] = &["--model.model_config.compute_dtype=bfloat16"];
+pub const ROUNDED: &[&str] =
     &["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
 
 /// What is shared beside the experts.
 const ZERO: &[Sharing] = &[Sharing::Data, Sharing::Optimizer, Sharing::Gradients];
 
-fn dense() -> Setup {
+pub fn dense() -> Setup {
     small(Setup::new("dense", "n_kv_heads: 2"))
 }
 
 /// Dropless, with a bias of the choice and a shared expert.
-fn dropless() -> Setup {
+pub fn dropless() -> Setup {
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1, \
                    use_shared_expert_gating: True, balance_via_topk_bias: True, topk_bias_update_rate: 0.01";
     small(Setup::experts("dropless", routing, ""))
 }
 
 /// With capacities that drop choices, and balance losses.
-fn capacity() -> Setup {
+pub fn capacity() -> Setup {
     let routing = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, aux_loss_types: [expert], \
                    aux_loss_factors: [0.01]";
     small(Setup::experts("capacity", routing, ""))
 }
 
 /// With micro-batches of one window.
-fn small(setup: Setup) -> Setup {
+pub fn small(setup: Setup) -> Setup {
     setup.with(&["--runner_config.batch_size=1"])
 }
 
@@ -115,16 +115,33 @@ fn accumulating(setup: Setup, steps: usize) -> Setup {
 
 /// How ranks share a run.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    size: usize,
+pub struct Case {
+    pub size: usize,
+    /// Each matrix is divided among so many of them.
+    pub model: usize,
+    /// Which share the tokens between these products.
+    pub shares_tokens: bool,
+    /// And the vocabulary.
+    pub shares_vocabulary: bool,
     /// Experts are spread over so many of them.
-    expert: usize,
-    sharing: Sharing,
+    pub expert: usize,
+    pub sharing: Sharing,
     /// Micro-batches of each in a step.
-    accumulated: usize,
+    pub accumulated: usize,
 }
 
 impl Case {
+    /// Two ranks that share the data.
+    pub const PAIR: Self = Self {
+        size: 2,
+        model: 1,
+        shares_tokens: false,
+        shares_vocabulary: false,
+        expert: 1,
+        sharing: Sharing::Data,
+        accumulated: 1,
+    };
+
     /// Every one on 2 and 4 ranks, with and without accumulation.
     fn every(experts: &[usize], sharings: &[Sharing]) -> Vec<Self> {
         let mut cases = Vec::new();
@@ -136,7 +153,7 @@ impl Case {
             {
                 // A pair of ranks does not hold experts that are spread over four.
                 if expert <= size && (expert < 4 || sharing != Sharing::OptimizerInPairs) {
-                    cases.push(Self { size, expert, sharing, accumulated });
+                    cases.push(Self { size, expert, sharing, accumulated, ..Self::PAIR });
                 }
             }
         }
@@ -150,28 +167,41 @@ impl Case {
 
     /// Micro-batches of a step on all ranks together.
     fn micro_batches(&self) -> usize {
-        self.size * self.accumulated
+        self.size / self.model * self.accumulated
     }
 
     /// Trains so many steps.
-    fn train(&self, setup: Setup, gpu: &Gpu, steps: u64) -> Vec<Trained> {
-        let degrees = [
+    pub fn train(&self, setup: Setup, gpu: &Gpu, steps: u64) -> Vec<Trained> {
+        let degree = |key: &str, degree: usize| format!("--parallel_config.{key}={degree}");
+        let mut degrees = vec![
             "--use_parallel=True".to_string(),
-            format!("--parallel_config.data_parallel={}", self.size),
-            format!("--parallel_config.expert_parallel={}", self.expert),
+            degree("data_parallel", self.size / self.model),
+            degree("expert_parallel", self.expert),
+            degree("model_parallel", self.model),
         ];
-        let setup = accumulating(setup, self.accumulated).with(&degrees.each_ref().map(String::as_str));
+        if self.shares_tokens {
+            degrees.push("--parallel_config.use_seq_parallel=True".into());
+        }
+        if self.shares_vocabulary {
+            degrees.push("--parallel_config.vocab_emb_dp=False".into());
+        }
+        let degrees: Vec<&str> = degrees.iter().map(String::as_str).collect();
+        let setup = accumulating(setup, self.accumulated).with(&degrees);
         setup.with(self.sharing.keys()).train_on_one_device(gpu, self.size, steps)
     }
 
     /// How many ranks may hold an element of a tensor: those that layers read there, or those that update it.
     fn copies(&self, tensor: &str) -> Vec<usize> {
-        let read = if tensor.contains(".experts.") { self.size / self.expert } else { self.size };
-        match self.sharing {
+        let data = self.size / self.model;
+        let read = if tensor.contains(".experts.") { data / self.expert } else { data };
+        let of_data = match self.sharing {
             Sharing::Data => vec![read],
             Sharing::Optimizer | Sharing::Gradients | Sharing::Weights => vec![read, 1],
-            Sharing::OptimizerInPairs => vec![read, self.size / 2],
-        }
+            Sharing::OptimizerInPairs => vec![read, data / 2],
+        };
+        // What is not divided is on every rank, and heads that are fewer than these on several.
+        let copies = (1..=self.model).filter(|copies| self.model.is_multiple_of(*copies));
+        copies.flat_map(|copies| of_data.iter().map(move |of_data| copies * of_data)).collect()
     }
 }
 
@@ -250,8 +280,13 @@ fn assert_held(name: &str, case: &Case, ranks: &[Trained], one: &Weights) {
         let holders = |index: usize| parts.iter().filter(|part| !part[index].is_nan()).count();
         let first = holders(0);
         assert!(case.copies(tensor).contains(&first), "{name}: {first} ranks hold {tensor}");
+        // Of fused tensors keys and values may be on more ranks than queries.
+        let is_held = |index: usize| match case.model {
+            1 => holders(index) == first,
+            _ => case.copies(tensor).contains(&holders(index)),
+        };
         assert!(
-            (1..values.len()).all(|index| holders(index) == first),
+            (1..values.len()).all(is_held),
             "{name}: of {tensor} some elements are held by other than {first} ranks"
         );
     }
@@ -270,7 +305,7 @@ fn distance_of_held(got: &Weights, want: &Weights) -> f64 {
 }
 
 /// On ranks as the run of one. Returns those of one.
-fn equals_one(setup: fn() -> Setup, keys: &[&str], cases: &[Case], bounds: Bounds) -> Vec<Trained> {
+pub fn equals_one(setup: fn() -> Setup, keys: &[&str], cases: &[Case], bounds: Bounds) -> Vec<Trained> {
     let gpu = setup().with(keys).gpu();
     let mut ones: BTreeMap<usize, Trained> = BTreeMap::new();
     for case in cases {
@@ -286,7 +321,7 @@ fn equals_one(setup: fn() -> Setup, keys: &[&str], cases: &[Case], bounds: Bound
 
 /// Two ranks that share in these ways.
 fn pairs(expert: usize, sharings: &[Sharing]) -> Vec<Case> {
-    sharings.iter().map(|&sharing| Case { size: 2, expert, sharing, accumulated: 1 }).collect()
+    sharings.iter().map(|&sharing| Case { expert, sharing, ..Case::PAIR }).collect()
 }
 
 /// Those with accumulation; without `GRISTMILL_LONG` on as few ranks as hold the experts.
@@ -364,7 +399,7 @@ fn spread_experts_are_rounded_as_on_one_rank() {
     let gpu = setup().gpu();
     let one = on_one(setup(), &gpu, 4, 3);
     for sharing in [Sharing::Data, Sharing::Optimizer] {
-        let ranks = Case { size: 4, expert: 4, sharing, accumulated: 1 }.train(setup(), &gpu, 3);
+        let ranks = Case { size: 4, expert: 4, sharing, ..Case::PAIR }.train(setup(), &gpu, 3);
         for (rank, got) in ranks.iter().enumerate() {
             let experts = one.weights.iter().filter(|(tensor, _)| tensor.contains(".experts."));
             let pairs =
@@ -388,7 +423,7 @@ fn runs_on_ranks_repeat() {
         (dropless, 2, Sharing::OptimizerInPairs),
         (capacity, 4, Sharing::Weights),
     ] {
-        let case = Case { size: 4, expert, sharing, accumulated: 2 };
+        let case = Case { size: 4, expert, sharing, accumulated: 2, ..Case::PAIR };
         let run = || {
             let setup = setup().with(dropout);
             let gpu = setup.gpu();
@@ -436,7 +471,7 @@ fn variants_on_ranks_train_as_on_one() {
 }
 
 /// The gradient of a key's bias is zero but for rounding, of which AdamW makes full steps.
-const SGD: &str = "--optimizer={type: SGD, momentum: 0.9}";
+pub const SGD: &str = "--optimizer={type: SGD, momentum: 0.9}";
 
 /// The kernels that a GPU runs.
 const PORTABLE: &str = "--context.tier=portable";

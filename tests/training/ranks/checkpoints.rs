@@ -31,6 +31,11 @@ fn half() -> FolderRun {
     evaluated(Setup::new("half", keys))
 }
 
+/// The same in f32: a sum of parts that are rounded is not one that is rounded.
+fn single() -> FolderRun {
+    evaluated(Setup::new("single", "hidden_dropout: 0.1, attention_dropout: 0.1"))
+}
+
 /// A run with experts, whose biases move.
 fn mixture() -> FolderRun {
     evaluated(Setup::experts("mixture", ROUTING, ""))
@@ -166,6 +171,7 @@ fn a_sharded_run_in_16_bits_resumes_on_any_number_of_ranks() {
 /// Two ranks each hold one copy of moments, gradients and weights together.
 const BLOCKS: Spread = Spread {
     ranks: 4,
+    model: 1,
     expert: 1,
     sharding: &[
         "--parallel.enable_parallel_optimizer=True",
@@ -183,8 +189,19 @@ fn a_run_sharded_in_blocks_resumes_on_any_number_of_ranks() {
 #[test]
 fn spread_experts_resume_on_any_number_of_ranks() {
     let both = Spread { expert: 2, ..Spread::sharded(4) };
-    let experts = Spread { ranks: 2, expert: 2, sharding: &[] };
+    let experts = Spread { ranks: 2, expert: 2, ..Spread::ONE };
     resumes(mixture, both, &[both, experts, Spread::ONE]);
+}
+
+#[test]
+fn divided_matrices_resume_on_any_number_of_ranks() {
+    let [two, four] = [Spread::divided(2), Spread::divided(4)];
+    resumes(single, two, &[two, four, Spread::sharded(2), Spread::ONE]);
+    resumes(single, Spread::ONE, &[two]);
+    resumes(half, four, &[four]);
+    let mixture = || evaluated(Setup::experts("mixture", ROUTING, "").with(&["--moe_config.moe_intermediate_size=40"]));
+    let experts = Spread { expert: 2, ..four };
+    resumes(mixture, experts, &[experts, Spread::ONE]);
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod exchanges;
 mod memory;
 mod replicas;
 mod spread;
+mod tensor_parallel;
 mod traffic;
 mod whole_runs;

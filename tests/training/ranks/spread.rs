@@ -14,26 +14,37 @@ const MICRO_BATCHES: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub ranks: usize,
+    /// Each matrix is divided among so many of them.
+    pub model: usize,
     pub expert: usize,
     /// Flags on what each rank holds a part of.
     pub sharding: &'static [&'static str],
 }
 
 impl Spread {
-    pub const ONE: Self = Self { ranks: 1, expert: 1, sharding: &[] };
+    pub const ONE: Self = Self { ranks: 1, model: 1, expert: 1, sharding: &[] };
 
     /// Ranks that share the optimizer (ZeRO-1).
     pub const fn sharded(ranks: usize) -> Self {
-        Self { ranks, expert: 1, sharding: &["--parallel.enable_parallel_optimizer=True"] }
+        Self { ranks, sharding: &["--parallel.enable_parallel_optimizer=True"], ..Self::ONE }
+    }
+
+    /// Ranks of which pairs share matrices, tokens and the vocabulary.
+    pub const fn divided(ranks: usize) -> Self {
+        let sharding = &["--parallel_config.use_seq_parallel=True", "--parallel_config.vocab_emb_dp=False"];
+        Self { ranks, model: 2, sharding, ..Self::ONE }
     }
 
     /// The command line behind the configuration.
     pub fn arguments(self, run: &FolderRun, stop_step: u64) -> Vec<String> {
-        let Self { ranks, expert, sharding } = self;
+        let Self { ranks, model, expert, sharding } = self;
+        let data = ranks / model;
         let mut arguments = run.arguments(stop_step);
-        arguments.push(format!("--gradient_accumulation_steps={}", MICRO_BATCHES / ranks));
+        arguments.push(format!("--gradient_accumulation_steps={}", MICRO_BATCHES / data));
         if ranks > 1 {
-            let degrees = format!("--parallel_config={{data_parallel: {ranks}, expert_parallel: {expert}}}");
+            let degrees = format!(
+                "--parallel_config={{data_parallel: {data}, model_parallel: {model}, expert_parallel: {expert}}}"
+            );
             arguments.extend(["--use_parallel=True".to_string(), degrees]);
             arguments.extend(sharding.iter().map(ToString::to_string));
         }

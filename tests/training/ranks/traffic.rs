@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ALLOWED_OF_ROWS: f64 = 0.25;
 
 /// For each rank, what is planned by kind and what the transport counts in the second step and in the third.
-fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec<(Vec<Traffic>, [u64; 2])> {
+fn counted(setup: &Setup, layout: RankLayout, sharding: Sharding) -> Vec<(Vec<Traffic>, [u64; 2])> {
     let of_rank = |rank: usize, ranks: Ranks, sent: &AtomicU64| {
         let mut plan = setup.plan();
-        plan.layout = RankLayout { rank, data: size, expert, ..RankLayout::one() };
+        plan.layout = RankLayout { rank, ..layout };
         plan.sharding = sharding;
         let data = plan.load_data().expect("data");
         let length = RunLength::new(&plan, data.train.steps_per_epoch());
@@ -35,7 +35,7 @@ fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec
         (traffic(trainer.recordings(), accumulation), [counts[1], counts[2]])
     };
     std::thread::scope(|scope| {
-        let ends = in_process::connect(size).into_iter().enumerate();
+        let ends = in_process::connect(layout.world()).into_iter().enumerate();
         let threads: Vec<_> = ends
             .map(|(rank, inner)| {
                 let of_rank = &of_rank;
@@ -57,7 +57,13 @@ fn is_rows(traffic: &&Traffic) -> bool {
 
 #[track_caller]
 fn assert_exact(name: &str, setup: &Setup, size: usize, expert: usize, sharding: Sharding) {
-    for (rank, (planned, counted)) in counted(setup, size, expert, sharding).into_iter().enumerate() {
+    assert_exact_on(name, setup, RankLayout { data: size, expert, ..RankLayout::one() }, sharding);
+}
+
+#[track_caller]
+fn assert_exact_on(name: &str, setup: &Setup, layout: RankLayout, sharding: Sharding) {
+    let size = layout.world();
+    for (rank, (planned, counted)) in counted(setup, layout, sharding).into_iter().enumerate() {
         let sum: u64 = planned.iter().map(|kind| kind.bytes).sum();
         println!("{name}, rank {rank} of {size}: planned {sum}, counted {counted:?}; {planned:?}");
         assert_eq!(counted, [sum; 2], "{name}, rank {rank} of {size}: {planned:?}");
@@ -79,6 +85,10 @@ fn the_bytes_of_a_step_are_those_that_a_transport_counts() {
     let again = Sharding { gathers_again: true, ..sharing(Sharded::Optimizer, 2) };
     assert_exact("weights gathered again", &dense, 2, 1, again);
     let half = Setup::new("half", "").with(&["--model.model_config.compute_dtype=bfloat16"]);
+    let divided = RankLayout { data: 2, model: 2, ..RankLayout::one() };
+    assert_exact_on("matrices", &dense, divided, Sharding::NONE);
+    let all = RankLayout { shares_tokens: true, shares_vocabulary: true, ..divided };
+    assert_exact_on("matrices and tokens", &dense, all, sharing(Sharded::Optimizer, 2));
     assert_exact("copies", &half, 2, 1, sharing(Sharded::Optimizer, 2));
     let capacity =
         Setup::experts("capacity", "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0", "");
@@ -89,7 +99,7 @@ fn the_bytes_of_a_step_are_those_that_a_transport_counts() {
 #[test]
 fn rows_of_experts_are_planned_as_if_chosen_equally_often() {
     let dropless = Setup::experts("dropless", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", "");
-    let ranks = counted(&dropless, 2, 2, Sharding::NONE);
+    let ranks = counted(&dropless, RankLayout { data: 2, expert: 2, ..RankLayout::one() }, Sharding::NONE);
     let sum = |planned: &[Traffic], of_rows: bool| -> u64 {
         planned.iter().filter(|kind| is_rows(kind) == of_rows).map(|kind| kind.bytes).sum()
     };

@@ -364,7 +364,7 @@ fn degrees_that_are_not_built_are_planned() {
     let experts = experts();
     let config = outline(&[degrees, &experts, "--gradient_accumulation_steps=3"]);
     let plan = &config.plan;
-    let layout = RankLayout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, context: 1 };
+    let layout = RankLayout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, ..RankLayout::one() };
     assert_eq!((plan.layout, plan.layout.world()), (layout, 16));
     assert_eq!((plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()), (8, 32));
     assert_eq!(plan.tokens_per_step, 32 * 4 * 32);

@@ -81,7 +81,7 @@ impl ExchangePoint {
         };
         let Exchange { path, collective, .. } = exchange;
         let work = Work::of(exchange).ok_or_else(|| {
-            Error::Device(format!("{path}: {} adds float32 and integers only", collective.name()))
+            Error::Device(format!("{path}: {} adds no quantised elements", collective.name()))
         })?;
         Ok(Self {
             at: exchange.at,
@@ -111,7 +111,7 @@ impl HostBytes {
 }
 
 impl Work {
-    /// What is done in `exchange`, unless it adds elements in 16 bits.
+    /// What is done in `exchange`, unless it adds quantised elements.
     fn of(exchange: &Exchange) -> Option<Self> {
         Some(Self { group: exchange.group.clone(), kind: Operation::of(&exchange.collective)? })
     }
@@ -175,7 +175,7 @@ impl Work {
 }
 
 impl Operation {
-    /// What is done for `collective`, unless it adds elements in 16 bits.
+    /// What is done for `collective`, unless it adds quantised elements.
     fn of(collective: &Collective) -> Option<Self> {
         let in_host = |parts: &[Range<u64>]| {
             parts.iter().map(|part| part.start as usize..part.end as usize).collect::<Vec<_>>()
@@ -208,7 +208,9 @@ fn sum_of(element: Element) -> Option<Sum> {
     match element {
         Element::F32 => Some(Sum::F32),
         Element::U32 => Some(Sum::U32),
-        Element::F16 | Element::Bf16 | Element::Nf4 | Element::Int8 => None,
+        Element::F16 => Some(Sum::F16),
+        Element::Bf16 => Some(Sum::Bf16),
+        Element::Nf4 | Element::Int8 => None,
     }
 }
 

@@ -50,6 +50,7 @@ impl Case {
             scale: SCALE,
             window: None,
             has_alibi: false,
+            head_range: None,
             dropout: None,
         };
         let mut job = Job::new("attention by matrices", capabilities);
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn a_wrong_number_is_found() {
         let [out, dqkv] = Case { dim: 32 }.expected();
-        assert!(dqkv.iter().filter(|(sum, _)| *sum != 0.0).count() > dqkv.len() / 2);
+        assert!(dqkv.iter().filter(|(sum, _)| *sum != 0.0).count() > dqkv.len() / 3);
         let mut got: Vec<f32> = out.iter().map(|(sum, _)| *sum as f32).collect();
         assert_eq!(first_difference("results", &got, &out), None);
         for wrong in [f32::NAN, got[99] + 0.5] {

@@ -111,7 +111,8 @@ mod tests {
                         scale: 1.0,
                         window: None,
                         has_alibi: false,
-                        dropout: Some(Dropout { probability: 0.1, seed: 1, site: 1, state }),
+                        head_range: None,
+                        dropout: Some(Dropout { probability: 0.1, seed: 1, site: 1, state, part: None }),
                     };
                     let tile = Tile { pass, shape: &shape, matrices: Matrices { side, subgroup } };
                     if !tile.fits() {

@@ -296,7 +296,7 @@ const PARALLEL_CONFIG: &[Other] = &[
         "how many gradients MindFormers exchanges at once; here they are exchanged in buckets of \
          one size",
     ),
-    keys("vocab_emb_dp fine_grain_interleave").ignored("about matrices that ranks share, which is not built"),
+    keys("fine_grain_interleave").ignored("about how products of shared matrices are cut, which is done otherwise"),
     keys("context_parallel_algo ulysses_degree_in_cp")
         .ignored("about sequences that ranks share, which is not built"),
     keys("seq_split_num").ignored("about pipelines, which are not built"),

@@ -118,31 +118,30 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
     // All are at most `MAX_RANKS`, as the product is and `expert` divides one of them.
     let [data, expert, model, pipeline] =
         [data, expert, model, degrees.pipeline_stage].map(|degree| degree as usize);
-    Some(RankLayout { rank: started.map_or(0, |one| one.rank), data, expert, model, pipeline, context: 1 })
+    Some(RankLayout {
+        rank: started.map_or(0, |one| one.rank),
+        data,
+        expert,
+        model,
+        shares_tokens: degrees.use_seq_parallel && model > 1,
+        shares_vocabulary: !degrees.vocab_emb_dp && model > 1,
+        pipeline,
+        context: 1,
+    })
 }
 
 /// Says what of `degrees` is planned for and cannot be trained; whether there was something.
 fn report_unsupported(source: &Source, degrees: &Parallel) -> bool {
     const REMEDY: &str = "and a larger data_parallel, or add `--as-single`";
     let report = |key: &str, text: String| source.unsupported(&format!("{PATH}.{key}"), text);
-    let Parallel { model_parallel: model, pipeline_stage: pipeline, .. } = *degrees;
-    if model > 1 {
-        let text = format!(
-            "`{model}` is not built yet: each matrix is on one rank; write `model_parallel: 1` {REMEDY}"
-        );
-        report("model_parallel", text);
-    }
+    let pipeline = degrees.pipeline_stage;
     if pipeline > 1 {
         let text = format!(
             "`{pipeline}` is not built yet: each rank has all layers; write `pipeline_stage: 1` {REMEDY}"
         );
         report("pipeline_stage", text);
     }
-    if model > 1 && degrees.use_seq_parallel {
-        let text = "`True` is not built yet: the ranks of model_parallel would share tokens";
-        report("use_seq_parallel", format!("{text}; write `use_seq_parallel: False`"));
-    }
-    model > 1 || pipeline > 1
+    pipeline > 1
 }
 
 /// Reports that the number of ranks that were started is not the one that `degrees` ask for.

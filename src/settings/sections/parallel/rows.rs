@@ -27,9 +27,14 @@ rows! {
         /// Runs of layers that a stage has. Counts of layers in `recompute_config` follow it and `pipeline_stage` where
         /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1.
         pp_interleave_num: u64 = Host.default(1).within(COUNT),
-        /// Whether the ranks that share matrices share the tokens between two matrices. With a `model_parallel` above 1 it is planned
-        /// for and not trained yet; otherwise without effect, as in MindFormers.
+        /// Whether the ranks that share matrices share the tokens between the products that they divide: norms, dropout and what is
+        /// kept of the residual stream. They divide `batch_size` x `seq_length`. No effect without `model_parallel` above 1, as in
+        /// MindFormers.
         use_seq_parallel: bool = Host.default(false),
+        /// Whether the ranks that share matrices have embedding and head whole each. `False`: each has a part of the vocabulary,
+        /// whose size they divide, and of a row of logits they exchange its largest, its sum and that of the target. No effect
+        /// without `model_parallel` above 1.
+        vocab_emb_dp: bool = Host.default(true),
     }
 }
 

@@ -1,0 +1,66 @@
+//! Whether the ranks of `model_parallel` can divide the matrices of a model.
+
+use super::engine::Source;
+use super::plan::RunPlan;
+use crate::model::parameters::UpdateRule;
+use crate::model::parameters::{Gpt, Spec};
+use crate::ranks::RankLayout;
+
+const DEGREE: &str = "parallel_config.model_parallel";
+
+/// Widths are divided in groups of so many: what one invocation of a kernel works on.
+const GROUP: usize = 4;
+
+/// Reports what does not divide evenly, and what is not built beside it.
+pub(super) fn check(plan: &RunPlan, source: &Source) {
+    let RankLayout { model: ranks, shares_tokens, shares_vocabulary, .. } = plan.layout;
+    if ranks == 1 {
+        return;
+    }
+    let fault = |what: String| source.fault(DEGREE, format!("{ranks} ranks cannot share {what}"));
+    let model = &plan.model;
+    let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
+    if !heads.is_multiple_of(ranks) {
+        fault(format!("{heads} attention heads evenly; write a degree that divides them"));
+    } else if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
+        fault(format!("{kv_heads} key-value heads evenly, nor repeat each as often; write a degree that divides them"));
+    }
+    let mixture = model.mixture.as_ref();
+    let has_dense = mixture.is_none_or(|mixture| mixture.first_dense_layers > 0);
+    let widths = [
+        has_dense.then_some(("intermediate_size", model.intermediate_size)),
+        mixture.map(|mixture| ("moe_intermediate_size", mixture.intermediate_size)),
+        mixture.and_then(|mixture| Some(("width of the shared expert", mixture.shared?.intermediate_size))),
+    ];
+    for (name, width) in widths.into_iter().flatten() {
+        if !width.is_multiple_of(GROUP * ranks) {
+            fault(format!("the {name} {width} in groups of {GROUP}; write a degree times {GROUP} that divides it"));
+        }
+    }
+    let tokens = plan.settings.runner.batch_size * model.seq_length;
+    if shares_tokens && !tokens.is_multiple_of(ranks) {
+        let message = format!(
+            "`True` shares the {tokens} tokens of a micro-batch among {ranks} ranks, which is not even; change seq_length"
+        );
+        source.fault("parallel_config.use_seq_parallel", message);
+    }
+    if shares_vocabulary && !model.vocab_size.is_multiple_of(ranks) {
+        let message = format!(
+            "`False` shares the vocabulary of {} among {ranks} ranks, which is not even; write `vocab_emb_dp: True`",
+            model.vocab_size
+        );
+        source.fault("parallel_config.vocab_emb_dp", message);
+    }
+    check_optimizer(plan, source);
+}
+
+/// Muon needs whole matrices.
+fn check_optimizer(plan: &RunPlan, source: &Source) {
+    let specs = plan.grouping().apply(Gpt::describe(&plan.model)).unwrap_or_default();
+    let is_matrix = |spec: &Spec| spec.trains && spec.rule == UpdateRule::Matrix;
+    if specs.iter().any(is_matrix) {
+        let message = "`Muon` updates whole matrices, of which each rank of model_parallel has a part; write `type: AdamW`, or \
+                       `model_parallel: 1`";
+        source.unsupported("optimizer.type", message);
+    }
+}
