@@ -72,7 +72,7 @@ fn print_modelled(plan: &RunPlan, gpu: &PublishedGpu, shaders: &mut Shaders) {
     let capabilities = gpu.capabilities(plan.stores_f16());
     let recordings = Recordings::new(plan, capabilities, 1000).unwrap_or_else(|e| panic!("{e}"));
     let mut lines = |recording: &Recording| lines(&recordings, recording, shaders, Some(gpu), None);
-    let micro_step = lines(&recordings.micro_step);
+    let micro_step = lines(recordings.micro_step());
     let rest = [Some(&recordings.update), recordings.copy.as_ref()];
     let rest: f64 = rest.into_iter().flatten().map(|recording| seconds(&lines(recording))).sum();
     let (micro, accumulation) = (seconds(&micro_step), plan.settings.runner.gradient_accumulation_steps);

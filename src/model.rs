@@ -19,6 +19,7 @@ mod modules;
 mod multi_token;
 mod names;
 pub mod parameters;
+pub mod stages;
 
 pub use batch::{AheadTensors, BatchTensors};
 pub use buffers::ModelBuffers;

@@ -35,6 +35,7 @@ pub mod mpi;
 pub mod mpi;
 #[cfg(feature = "mpi")]
 mod patience;
+pub mod pipeline;
 mod thread;
 mod transport;
 

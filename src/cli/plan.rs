@@ -186,8 +186,8 @@ fn fit(
     let mut plan = config.plan.clone();
     if plan.layout.model * plan.layout.pipeline > 1 {
         return Err(Error::Plan(
-            "--fit: looks for what fits among recordings, and ranks that share matrices or layers have none yet; leave out --fit, \
-             or write `model_parallel: 1` and `pipeline_stage: 1`"
+            "--fit: divides the step of ranks that hold all layers and whole matrices; leave out --fit, or write \
+             `model_parallel: 1` and `pipeline_stage: 1`"
                 .to_string(),
         ));
     }

@@ -99,7 +99,8 @@ impl GenerateRecordings {
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 
         let hidden = |rec: &mut Recorder, batch, mode| {
-            let context = ForwardContext { config, buffers, batch, expert_ranks: None, matrix_ranks: None, mode };
+            let context =
+                ForwardContext { config, buffers, batch, expert_ranks: None, matrix_ranks: None, mode };
             gpt.hidden(&mut Tape::forward_only(rec), &context).tensor
         };
         let prefill = {

@@ -55,6 +55,8 @@ pub struct SegmentKind {
     pub compute: Element,
     /// Whether they are experts that are spread over ranks.
     pub is_spread: bool,
+    /// Whether another stage of a pipeline holds them too. They have segments of their own, which are the same on both.
+    pub is_copied: bool,
 }
 
 impl Segment {
@@ -73,6 +75,7 @@ impl SegmentKind {
             is_exempt: !spec.decays,
             compute: spec.compute,
             is_spread: spec.is_spread(),
+            is_copied: spec.is_copied,
         }
     }
 }
@@ -117,11 +120,6 @@ impl ArenaLayout {
         Ok(Self { parameters, segments })
     }
 
-    /// Path and number of elements of each parameter.
-    pub fn sizes(&self) -> Vec<(String, usize)> {
-        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.whole_cols())).collect()
-    }
-
     /// Adds an arena to the persistent buffers, with the kinds of parameters for which `element` gives a storage type.
     pub fn arena(
         &self,
@@ -148,8 +146,8 @@ impl ArenaLayout {
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
-    /// The parameters of the model of `config`, which the layout was made for, on two arenas. Where experts are spread, the model
-    /// declares all of them.
+    /// The parameters of the model of `config`, which the layout was made for, on two arenas; those of other stages are
+    /// [elsewhere](Parameter::elsewhere). Where experts are spread, the model declares all of them.
     #[track_caller]
     pub fn bind(
         &self,
@@ -157,13 +155,13 @@ impl ArenaLayout {
         weights: &dyn Holds,
         gradients: Option<&dyn Holds>,
     ) -> Gpt<Parameter> {
-        let mut parameters = self.parameters.iter();
+        let mut parameters = self.parameters.iter().peekable();
         let gpt = Gpt::declare(config, &mut |declared| {
-            let Some((spec, parts)) = parameters.next() else {
-                panic!("the arenas do not hold {}", declared.path)
+            let Some((spec, parts)) = parameters.next_if(|(spec, _)| spec.path == declared.path) else {
+                return Parameter::elsewhere();
             };
             let is_as_high = spec.rows == declared.rows || spec.is_spread();
-            let is_alike = is_as_high && (&spec.path, spec.cols) == (&declared.path, declared.cols);
+            let is_alike = is_as_high && spec.cols == declared.cols;
             assert!(is_alike, "{} is not the model's {} in the arenas", spec.path, declared.path);
             parameter(spec, parts, weights, gradients)
         });

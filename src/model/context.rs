@@ -127,12 +127,21 @@ impl ForwardContext<'_> {
     /// Which rows of the residual stream this rank has at `site`; `None`: all.
     fn mask_part(&self, site: DropoutSite) -> Option<MaskPart> {
         let is_of_stream = match site {
-            DropoutSite::Embedding | DropoutSite::AttentionOutput(_) | DropoutSite::FeedForwardOutput(_) => true,
+            DropoutSite::Embedding | DropoutSite::AttentionOutput(_) | DropoutSite::FeedForwardOutput(_) => {
+                true
+            }
             DropoutSite::AttentionWeights(_) | DropoutSite::AdapterInput(..) => false,
         };
         let ranks = self.matrix_ranks.filter(|ranks| ranks.shares_tokens && is_of_stream)?;
         let first_row = ranks.own_rows(self.batch.tokens.cols).start;
         Some(MaskPart { first_row, first_col: 0, cols: self.config.hidden_size as u32 })
+    }
+
+    /// How many rows of the residual stream this rank has.
+    pub(crate) fn stream_rows(&self) -> u32 {
+        let tokens = self.batch.tokens.cols;
+        let ranks = self.matrix_ranks.filter(|ranks| ranks.shares_tokens);
+        ranks.map_or(tokens, |ranks| ranks.own_rows(tokens).len() as u32)
     }
 
     /// Which heads this rank has; `None`: all.

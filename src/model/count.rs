@@ -1,7 +1,7 @@
 //! The number of a model's parameters and the work of a token.
 
 use super::config::{MixtureConfig, ModelConfig, MultiToken};
-use super::parameters::{Gpt, Role, Spec};
+use super::parameters::{Gpt, Place, Role, Spec};
 
 /// Number of parameters, without pads.
 pub fn parameters(config: &ModelConfig) -> usize {
@@ -78,9 +78,16 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     };
     let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let heads = (1 + depth) * config.vocab_size * config.hidden_size;
     let layers = (config.num_layers + depth) as f64;
-    matrices + of_model * heads as f64 + 3.0 * attention_flops_per_token(config) * layers
+    let heads = of_model / 2.0 * head_flops_per_token(config);
+    matrices + heads + 3.0 * attention_flops_per_token(config) * layers
+}
+
+/// Operations of the forward pass of the head on one token, once for the next token and once for each further one that is
+/// predicted.
+pub(crate) fn head_flops_per_token(config: &ModelConfig) -> f64 {
+    let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+    2.0 * ((1 + depth) * config.vocab_size * config.hidden_size) as f64
 }
 
 /// Floating-point operations of the forward pass of each layer on one token of a full window: what recomputing the layer
@@ -90,23 +97,11 @@ pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let mut flops = vec![attention_flops_per_token(config); config.num_layers + depth];
     for spec in Gpt::describe(config) {
-        let layer = layer_of(config, &spec.path).filter(|_| !spec.path.ends_with(".w_fuse"));
-        if let Some(layer) = layer.and_then(|layer| flops.get_mut(layer)) {
-            *layer += 2.0 * multiplied(config, &spec) as f64;
+        if let (Place::Layer(layer), false) = (spec.place, spec.path.ends_with(".w_fuse")) {
+            flops[layer] += 2.0 * multiplied(config, &spec) as f64;
         }
     }
     flops
-}
-
-/// The layer of the parameter at `path`, blocks of multi-token prediction after the others.
-fn layer_of(config: &ModelConfig, path: &str) -> Option<usize> {
-    let (kind, rest) = path.split_once('.')?;
-    let number: usize = rest.split('.').next()?.parse().ok()?;
-    match kind {
-        "layers" => Some(number),
-        "multi_token" => Some(config.num_layers + number),
-        _ => None,
-    }
 }
 
 /// Operations of one layer's attention scores and weighted sums forward, per token.

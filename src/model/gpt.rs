@@ -15,6 +15,7 @@ use super::multi_token::Prediction;
 use super::parameters::{
     Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights, SelfAttention,
 };
+use super::stages::Chunk;
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
 use crate::ops::dropout::{Dropout, MaskPart};
@@ -45,7 +46,30 @@ pub struct LossTensors {
 impl Gpt<Parameter> {
     /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
     pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, losses: &LossTensors) {
-        let x = self.residual_stream(tape, ctx); // (N, D)
+        let chunk = Chunk::whole(self.blocks.len());
+        self.chunk(tape, ctx, &chunk, None, losses);
+    }
+
+    /// The part of [`loss`](Self::loss) that `chunk` is, from the rows (N, D) of the chunk before it, unless it is the first. Returns
+    /// those for the chunk after it; the last one adds to `losses`.
+    pub fn chunk<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'p>,
+        chunk: &Chunk,
+        rows: Option<Var>,
+        losses: &LossTensors,
+    ) -> Option<Var> {
+        let x = self.layers(tape, ctx, chunk, rows); // (N, D)
+        if !chunk.is_last {
+            return Some(x);
+        }
+        self.losses(tape, ctx, x, losses);
+        None
+    }
+
+    /// Adds the cross-entropy of what the head makes of x (N, D), the residual stream after the last layer.
+    fn losses<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var, losses: &LossTensors) {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
         let next_token = CrossEntropy {
@@ -60,7 +84,9 @@ impl Gpt<Parameter> {
             is_per_token: losses.is_per_token,
             head_epsilon: ctx.config.head_epsilon.map(|epsilon| epsilon as f32),
         };
-        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token, ctx.vocabulary_ranks()));
+        tape.scope("loss", |tape| {
+            tape.linear_cross_entropy(h, self.head(), &next_token, ctx.vocabulary_ranks())
+        });
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
@@ -76,7 +102,7 @@ impl Gpt<Parameter> {
 
     /// Hidden states (N, D) after the last norm, ready for the head.
     pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
-        let x = self.residual_stream(tape, ctx); // (N, D)
+        let x = self.layers(tape, ctx, &Chunk::whole(self.blocks.len()), None); // (N, D)
         self.normed(tape, ctx, x)
     }
 
@@ -90,13 +116,17 @@ impl Gpt<Parameter> {
         if self.queries.is_some() { x } else { self.norm.forward(tape, "norm", ctx, x) }
     }
 
-    /// The residual stream (N, D) after the last layer.
-    fn residual_stream<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
-        let mut x = tape.scope("embedding", |tape| self.embed(tape, ctx)); // (N, D), of shared tokens this rank's rows
-        if let Some(dropout) = ctx.dropout(DropoutSite::Embedding) {
-            x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
-        }
-        for (layer, block) in self.blocks.iter().enumerate() {
+    /// The residual stream (N, D) after the last layer of `chunk`; it starts with `rows`, or with the embedded tokens.
+    fn layers<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'p>,
+        chunk: &Chunk,
+        rows: Option<Var>,
+    ) -> Var {
+        let mut x = rows.unwrap_or_else(|| self.embedded(tape, ctx)); // (N, D)
+        for (layer, block) in self.blocks.iter().enumerate().filter(|(layer, _)| chunk.layers.contains(layer))
+        {
             let table = self.queries.as_ref().filter(|_| layer + 1 == self.blocks.len());
             let queries = table.map(|table| {
                 x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
@@ -112,9 +142,18 @@ impl Gpt<Parameter> {
         x
     }
 
+    /// What the first layer reads: (N, D), of shared tokens this rank's rows.
+    fn embedded<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+        let x = tape.scope("embedding", |tape| self.embed(tape, ctx));
+        match ctx.dropout(DropoutSite::Embedding) {
+            None => x,
+            Some(dropout) => tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout)),
+        }
+    }
+
     /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned, normalised in some
     /// models: (N, D).
-    fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
+    fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let ids = [ctx.batch.tokens, ctx.batch.order];
         let x = ctx.embed(tape, &self.embedding, ids, self.positions.as_ref());
         match &self.embedding_norm {
@@ -268,7 +307,8 @@ fn attend(
     let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
     let head_range = ctx.head_range();
-    let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, head_range, dropout };
+    let attention =
+        Attention { layout, tokens, is_causal: true, scale, window, has_alibi, head_range, dropout };
     let largest = ctx.largest_scores(layer);
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
 }

@@ -22,8 +22,8 @@ pub use latent::{Latent, LatentQueries};
 pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
-pub use share::{Applies, Section, Share, Split, Strip};
-pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
+pub use share::{Applies, Repeated, Section, Share, Split, Strip};
+pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
 use scope::{Scope, StackedRows, Streams};
@@ -119,21 +119,27 @@ impl<P> Gpt<P> {
         let mut model = Scope::model(config, make, &mut streams);
         let (names, vocab_size) = (model.names, config.vocab_size);
         let (layers, depth) = (config.num_layers, config.multi_token.map_or(0, |ahead| ahead.depth));
+        let embedding = if config.tie_word_embeddings || depth > 0 { Place::Ends } else { Place::Start };
         Self {
-            embedding: model.table(Role::Embedding, "embedding", names.embedding, vocab_size),
-            positions: config
-                .learns_positions()
-                .then(|| model.table(Role::Positions, "positions", names.positions, config.max_positions)),
-            queries: config
-                .query_layer
-                .then(|| model.table(Role::Positions, "queries", names.queries, config.max_positions)),
-            embedding_norm: config
-                .embedding_norm
-                .then(|| model.norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)),
+            embedding: model.at(embedding).table(Role::Embedding, "embedding", names.embedding, vocab_size),
+            positions: config.learns_positions().then(|| {
+                model.at(Place::Start).table(
+                    Role::Positions,
+                    "positions",
+                    names.positions,
+                    config.max_positions,
+                )
+            }),
+            queries: config.query_layer.then(|| {
+                model.at(Place::End).table(Role::Positions, "queries", names.queries, config.max_positions)
+            }),
+            embedding_norm: config.embedding_norm.then(|| {
+                model.at(Place::Start).norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)
+            }),
             blocks: (0..layers).map(|layer| Block::declare(&mut model.layer(layer))).collect(),
-            norm: model.norm(["norm", "norm_bias"], names.norm),
+            norm: model.at(Place::End).norm(["norm", "norm_bias"], names.norm),
             head: (!config.tie_word_embeddings)
-                .then(|| model.table(Role::Head, "head", names.head, vocab_size)),
+                .then(|| model.at(Place::End).table(Role::Head, "head", names.head, vocab_size)),
             multi_token: (layers..layers + depth)
                 .map(|layer| MultiTokenBlock::declare(&mut model.layer(layer)))
                 .collect(),
@@ -163,7 +169,8 @@ impl<P> SelfAttention<P> {
         let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
         let (heads, kv_heads) = (config.num_heads, config.num_kv_heads);
         let units = [heads, kv_heads, kv_heads];
-        let own_q = layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads]));
+        let own_q =
+            layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads]));
         let first = usize::from(own_q.is_some());
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),

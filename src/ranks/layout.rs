@@ -1,7 +1,7 @@
 //! How the ranks of a run share its work.
 //!
-//! Ranks that share layers (`pipeline`) or sequences (`context`) have a place in the numbering
-//! and are not built. They will add groups here and change none that is there.
+//! Ranks that share sequences (`context`) have a place in the numbering and are not built.
+//! They will add groups here and change none that is there.
 
 use super::Group;
 
@@ -101,6 +101,30 @@ impl RankLayout {
         Group::new((first..first + repeats).collect())
     }
 
+    /// Which stage of the pipeline this rank computes, below `pipeline`.
+    pub fn stage(&self) -> usize {
+        self.check();
+        self.rank / self.stage_stride()
+    }
+
+    /// The rank at this one's place in another stage.
+    pub fn in_stage(&self, stage: usize) -> usize {
+        self.rank % self.stage_stride() + stage * self.stage_stride()
+    }
+
+    /// The ranks at this one's place in the first and the last stage, which both hold a tied embedding.
+    pub(crate) fn end_group(&self) -> Group {
+        let mut ends = vec![self.in_stage(0), self.in_stage(self.pipeline - 1)];
+        ends.dedup();
+        Group::new(ends)
+    }
+
+    /// The ranks that have `group`'s places, ranks of this one's stage, in all stages.
+    pub(crate) fn in_all_stages(&self, group: &Group) -> Group {
+        let of_stage = |stage| group.ranks.iter().map(move |&rank| Self { rank, ..*self }.in_stage(stage));
+        Group::new((0..self.pipeline).flat_map(of_stage).collect())
+    }
+
     /// The ranks at this one's place in every replica whose data rank is `chosen`.
     fn replicas(&self, chosen: impl Fn(usize) -> bool) -> Group {
         let (stride, own) = (self.data_stride(), self.data_rank());
@@ -111,6 +135,11 @@ impl RankLayout {
     /// The distance between ranks of neighbouring replicas.
     fn data_stride(&self) -> usize {
         self.context * self.model
+    }
+
+    /// The distance between ranks of neighbouring stages.
+    fn stage_stride(&self) -> usize {
+        self.data_stride() * self.data
     }
 
     fn check(&self) {
@@ -154,21 +183,43 @@ mod tests {
     #[test]
     fn ranks_are_numbered_from_model_to_pipeline() {
         // Rank 19 of 2 stages x 4 replicas x 2 parts of a sequence x 2 parts of matrices: stage 1, replica 0, part 1, part 1.
-        let layout = RankLayout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2, ..RankLayout::one() };
+        let layout = RankLayout {
+            rank: 19,
+            data: 4,
+            expert: 2,
+            model: 2,
+            pipeline: 2,
+            context: 2,
+            ..RankLayout::one()
+        };
         assert_eq!((layout.world(), layout.data_rank()), (32, 0));
         assert_eq!(layout.data_group(), group(&[19, 23, 27, 31]));
         assert_eq!(layout.expert_group(), group(&[19, 23]));
         assert_eq!(layout.expert_replicas(), group(&[19, 27]));
         assert_eq!((layout.matrix_part(), layout.matrix_group()), (1, group(&[18, 19])));
         assert_eq!((layout.matrix_repeats(1), layout.matrix_repeats(2)), (group(&[19]), group(&[18, 19])));
+        assert_eq!((layout.stage(), layout.in_stage(0)), (1, 3));
+        assert_eq!(layout.end_group(), group(&[3, 19]));
+        assert_eq!(layout.in_all_stages(&layout.expert_group()), group(&[3, 7, 19, 23]));
     }
 
     #[test]
     fn every_rank_is_in_one_group_of_a_kind() {
-        let layouts =
-            (0..24).map(|rank| RankLayout { rank, data: 6, expert: 3, model: 2, pipeline: 2, ..RankLayout::one() });
+        let layouts = (0..24).map(|rank| RankLayout {
+            rank,
+            data: 6,
+            expert: 3,
+            model: 2,
+            pipeline: 2,
+            ..RankLayout::one()
+        });
         for (rank, layout) in layouts.enumerate() {
-            let kinds = [RankLayout::data_group, RankLayout::expert_group, RankLayout::expert_replicas, RankLayout::matrix_group];
+            let kinds = [
+                RankLayout::data_group,
+                RankLayout::expert_group,
+                RankLayout::expert_replicas,
+                RankLayout::matrix_group,
+            ];
             for kind in kinds {
                 let group = kind(&layout);
                 assert!(group.place(rank).is_some());

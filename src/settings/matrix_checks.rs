@@ -23,7 +23,9 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     if !heads.is_multiple_of(ranks) {
         fault(format!("{heads} attention heads evenly; write a degree that divides them"));
     } else if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
-        fault(format!("{kv_heads} key-value heads evenly, nor repeat each as often; write a degree that divides them"));
+        fault(format!(
+            "{kv_heads} key-value heads evenly, nor repeat each as often; write a degree that divides them"
+        ));
     }
     let mixture = model.mixture.as_ref();
     let has_dense = mixture.is_none_or(|mixture| mixture.first_dense_layers > 0);
@@ -34,7 +36,9 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     ];
     for (name, width) in widths.into_iter().flatten() {
         if !width.is_multiple_of(GROUP * ranks) {
-            fault(format!("the {name} {width} in groups of {GROUP}; write a degree times {GROUP} that divides it"));
+            fault(format!(
+                "the {name} {width} in groups of {GROUP}; write a degree times {GROUP} that divides it"
+            ));
         }
     }
     let tokens = plan.settings.runner.batch_size * model.seq_length;
@@ -44,6 +48,11 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
         );
         source.fault("parallel_config.use_seq_parallel", message);
     }
+    let keeps_slices = plan.settings.recompute.recompute_slice_activation && !shares_tokens;
+    if keeps_slices && !tokens.is_multiple_of(ranks) {
+        let message = format!("{ranks} ranks cannot keep even slices of {tokens} tokens; write `False`");
+        source.fault("recompute_config.recompute_slice_activation", message);
+    }
     if shares_vocabulary && !model.vocab_size.is_multiple_of(ranks) {
         let message = format!(
             "`False` shares the vocabulary of {} among {ranks} ranks, which is not even; write `vocab_emb_dp: True`",
@@ -52,6 +61,10 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
         source.fault("parallel_config.vocab_emb_dp", message);
     }
     check_optimizer(plan, source);
+    if plan.optimizer.stochastic_rounding {
+        let message = "`True` is not built beside `model_parallel`: parts of matrices begin where a kernel cannot; write `False`";
+        source.unsupported("optimizer.stochastic_rounding", message);
+    }
 }
 
 /// Muon needs whole matrices.

@@ -2,8 +2,8 @@
 
 use super::decide::{Decided, decide};
 use super::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
-use super::model_config::model_config;
 use super::matrix_checks;
+use super::model_config::model_config;
 use super::monitor_checks;
 use super::sections::model::{BaseType, Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
@@ -19,6 +19,7 @@ use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::{Gpt, Spec};
+use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ pub struct RunPlan {
     pub layout: RankLayout,
     /// What each of the ranks that share a batch holds a part of.
     pub sharding: Sharding,
+    /// Which layers each stage of a pipeline holds.
+    pub stages: Stages,
     /// The model.
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
@@ -82,6 +85,7 @@ impl RunPlan {
         let plan = Self {
             layout,
             sharding,
+            stages: distribution.stages,
             model,
             tokens_per_step,
             optimizer: settings.optimizer.config(),

@@ -90,8 +90,13 @@ impl Settings {
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
         distribution.fit_experts(moe.as_ref(), source);
+        distribution.stages = recompute::stages(source, &model, &distribution);
+        if !run.as_single {
+            recompute::check_interleaves(source, &model, &distribution);
+        }
         let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
-        (model.offset, model.pp_interleave_num) = (None, None);
+        model.offset = model.offset.filter(|_| distribution.layout.pipeline > 1);
+        model.pp_interleave_num = None; // `parallel_config` has it
         let train_dataset = train_dataset.unwrap_or_default();
         let settings = Self {
             run,

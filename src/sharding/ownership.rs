@@ -35,15 +35,29 @@ pub struct Ownership {
     pub sharding: Sharding,
     /// Who owns what.
     pub shards: Shards,
+    /// Elements in the shares of the norm of each rank that computes one, where they do.
+    norm_lengths: Vec<Vec<u64>>,
 }
 
 impl Ownership {
-    /// The ownership of parameters in `layout`.
+    /// The ownership of parameters in `layout`, that of this rank's stage among the layouts of all stages of a pipeline.
+    pub(crate) fn among_stages(layouts: &[ArenaLayout], ranks: RankLayout, sharding: Sharding) -> Self {
+        let of_stage = |stage| {
+            let rank = ranks.in_stage(stage);
+            Self::new(&layouts[stage], RankLayout { rank, ..ranks }, sharding)
+        };
+        let all: Vec<Self> = (0..layouts.len()).map(of_stage).collect();
+        let lengths = all.iter().zip(layouts).flat_map(|(one, layout)| one.norm_lengths_of(layout));
+        Self { norm_lengths: lengths.collect(), ..all[ranks.stage()].clone() }
+    }
+
+    /// The ownership of parameters in `layout`, without shares of the norm.
     pub(crate) fn new(layout: &ArenaLayout, ranks: RankLayout, sharding: Sharding) -> Self {
         // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
         let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
         let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
-        Self { ranks, sharding, shards: Shards::new(layout, &ranks, block, divides) }
+        let shards = Shards::new(layout, &ranks, block, divides);
+        Self { ranks, sharding, shards, norm_lengths: Vec::new() }
     }
 
     /// Whether each rank updates its own part of the parameters.
@@ -76,7 +90,8 @@ impl Ownership {
 
     /// Whether this rank has all weights, and can compute the model alone.
     pub(crate) fn holds_all_weights(&self) -> bool {
-        !self.shards_weights() && self.ranks.expert == 1 && self.ranks.model == 1
+        let RankLayout { expert, model, pipeline, .. } = self.ranks;
+        !self.shards_weights() && [expert, model, pipeline] == [1; 3]
     }
 
     /// The ranks over which experts are spread; `None` if each holds all.
@@ -100,14 +115,21 @@ impl Ownership {
 
     /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
     pub(crate) fn shares_norm(&self) -> bool {
-        self.shards_optimizer() || self.ranks.expert > 1 || self.ranks.model > 1
+        let RankLayout { expert, model, pipeline, .. } = self.ranks;
+        self.shards_optimizer() || [expert, model, pipeline] != [1; 3]
     }
 
     /// The ranks that together have all gradients, each once.
     pub(crate) fn norm_group(&self) -> Group {
         let on = |rank| RankLayout { rank, ..self.ranks };
         let block = self.shards.block().ranks.into_iter();
-        Group::new(block.flat_map(|rank| on(rank).matrix_group().ranks).collect())
+        let of_stage = Group::new(block.flat_map(|rank| on(rank).matrix_group().ranks).collect());
+        self.ranks.in_all_stages(&of_stage)
+    }
+
+    /// Whether this rank's gradients of a segment count in the norm: what both ends of a pipeline hold counts in the first stage.
+    fn counts(&self, layout: &ArenaLayout, segment: usize) -> bool {
+        !layout.segments[segment].kind.is_copied || self.ranks.stage() == 0
     }
 
     /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
@@ -119,10 +141,32 @@ impl Ownership {
         }
     }
 
+    /// The lengths of what counts in the shares of this rank's stage, whose parameters are those of `layout`: for each rank of a block
+    /// and of those that share its matrices.
+    fn norm_lengths_of(&self, layout: &ArenaLayout) -> Vec<Vec<u64>> {
+        let trained = (0..layout.segments.len()).filter(|&index| !layout.segments[index].kind.is_frozen);
+        let of_rank = |rank: usize| {
+            let ranges = trained.clone().flat_map(|segment| self.normed_on(rank, layout, segment));
+            ranges.map(|range| range.end - range.start).collect()
+        };
+        let on = |rank| RankLayout { rank, ..self.ranks };
+        self.shards
+            .block()
+            .ranks
+            .into_iter()
+            .flat_map(|rank| on(rank).matrix_group().ranks)
+            .map(of_rank)
+            .collect()
+    }
+
     /// The same of `rank`, whose matrices are as those of `layout`: of what several tensor-parallel ranks hold, the first has all.
     fn normed_on(&self, rank: usize, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        if !self.counts(layout, segment) {
+            return Vec::new();
+        }
         let RankLayout { model, .. } = self.ranks;
-        let (own, part) = (self.shards.own_of_rank(rank, segment), RankLayout { rank, ..self.ranks }.matrix_part());
+        let (own, part) =
+            (self.shards.own_of_rank(rank, segment), RankLayout { rank, ..self.ranks }.matrix_part());
         if part == 0 {
             return own;
         }
@@ -145,17 +189,27 @@ impl Ownership {
     }
 
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
-    pub(crate) fn norm_shares(&self, layout: &ArenaLayout) -> Option<NormShares> {
+    pub(crate) fn norm_shares(&self) -> Option<NormShares> {
         self.shares_norm().then(|| {
             let group = self.norm_group();
             let place = group.place(self.ranks.rank).unwrap_or(0);
-            let trained = (0..layout.segments.len()).filter(|&index| !layout.segments[index].kind.is_frozen);
-            let of_rank = |&rank: &usize| {
-                let ranges = trained.clone().flat_map(|segment| self.normed_on(rank, layout, segment));
-                ranges.map(|range| range.end - range.start).collect()
-            };
-            NormShares { lengths: group.ranks.iter().map(of_rank).collect(), group, place }
+            NormShares { lengths: self.norm_lengths.clone(), group, place }
         })
+    }
+
+    /// Sums the gradients that both ends of a pipeline have of what both hold, once the replicas of each have summed theirs. It is
+    /// after the step's last half, since the first stage has its own no earlier.
+    pub(crate) fn sum_copied(&self, rec: &mut Recorder, layout: &ArenaLayout, gradients: &Arena) {
+        let copied = layout.segments.iter().enumerate().filter(|(_, segment)| segment.kind.is_copied);
+        let trained = copied.filter(|(_, segment)| !segment.kind.is_frozen).map(|(index, _)| index);
+        let of_segment = |index: usize| {
+            let ranges = self.updated(layout, index).into_iter();
+            ranges.map(move |range| Span::of(&gradients.range(index, range)))
+        };
+        let spans: Vec<Span> = trained.flat_map(of_segment).collect();
+        if !spans.is_empty() {
+            rec.exchange("gradients.copied", Collective::sum(spans), &self.ranks.end_group());
+        }
     }
 
     /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. Where the
@@ -244,7 +298,8 @@ impl Ownership {
             })
         });
         let sums = sums.chain(tallies).collect();
-        rec.exchange("counts", Collective::sum(sums), &self.ranks.data_group());
+        let group = self.ranks.in_all_stages(&self.ranks.data_group());
+        rec.exchange("counts", Collective::sum(sums), &group);
     }
 }
 

@@ -38,8 +38,10 @@ impl Places {
             })
             .collect();
         let mut segments = vec![Vec::new(); layout.segments.len()];
-        for ((spec, parts), (of, whole_parts)) in layout.parameters.iter().zip(&whole.parameters) {
-            assert!(spec.path == of.path, "{} is not {} in the whole model", spec.path, of.path);
+        let mut all = whole.parameters.iter();
+        for (spec, parts) in &layout.parameters {
+            let of_whole = all.find(|(of, _)| of.path == spec.path);
+            let Some((_, whole_parts)) = of_whole else { panic!("the whole model has no {}", spec.path) };
             for (number, part) in parts.iter().enumerate() {
                 let end = part.offset + part.elements(spec).next_multiple_of(ALIGNMENT);
                 let whole_part = if spec.share.is_none() { whole_parts[number] } else { whole_parts[0] };
@@ -87,7 +89,10 @@ impl Places {
 /// The places of a part of a parameter whose first element in the whole model has the place `first`.
 fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
     if spec.share.is_none() {
-        return vec![PlacedRange { range: part.range(spec, part.first_row, part.first_row + part.rows), place: first }];
+        return vec![PlacedRange {
+            range: part.range(spec, part.first_row, part.first_row + part.rows),
+            place: first,
+        }];
     }
     let stride = u64::from(spec.whole_stride());
     let in_part = |strip: Strip| strip.held_in(part.first_row..part.first_row + part.rows);
@@ -103,7 +108,10 @@ fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
             let start = part.range(spec, rows.held + row, rows.held + row + 1).start;
             runs.extend(cols.iter().map(|col| {
                 let [held, whole, count] = [col.held, col.whole, col.count].map(|lines| lines as u64);
-                PlacedRange { range: start + held..start + held + count, place: place + row as u64 * stride + whole }
+                PlacedRange {
+                    range: start + held..start + held + count,
+                    place: place + row as u64 * stride + whole,
+                }
             }));
         }
     }
@@ -114,8 +122,9 @@ fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
 mod tests {
     use super::*;
     use crate::kernels::Limits;
-    use crate::model::parameters::tests::mixture_example;
     use crate::model::parameters::Gpt;
+    use crate::model::parameters::tests::mixture_example;
+    use crate::ranks::RankLayout;
     use std::collections::HashSet;
 
     const LIMITS: Limits = Limits { binding_bytes: 1 << 27, buffer_bytes: 1 << 28 };
@@ -173,6 +182,46 @@ mod tests {
             2 * 4,
             "gate and up and down, in a layer and in a block of multi-token prediction"
         );
+    }
+
+    /// Each element of a part of a matrix, by its row and column.
+    #[test]
+    fn parts_of_matrices_have_those_of_one() {
+        let mut config = mixture_example();
+        config.intermediate_size = 16;
+        let mixture = config.mixture.as_mut().expect("experts");
+        (mixture.intermediate_size, mixture.route.experts) = (24, 4);
+        mixture.shared.as_mut().expect("a shared expert").intermediate_size = 8;
+        let whole = ArenaLayout::new(Gpt::describe(&config), &LIMITS).unwrap();
+        let of_one = Places::new(&whole, &whole);
+        for rank in 0..2 {
+            let layout = RankLayout { rank, model: 2, shares_vocabulary: true, ..RankLayout::one() };
+            let held = Gpt::describe(&config).into_iter().map(|spec| spec.of_matrix_rank(&layout).unwrap());
+            let own = ArenaLayout::new(held.collect(), &LIMITS).unwrap();
+            let places = Places::new(&own, &whole);
+            for ((spec, parts), (all, whole_parts)) in own.parameters.iter().zip(&whole.parameters) {
+                let (part, whole_part) = (parts[0], whole_parts[0]);
+                for (row, col) in spec
+                    .row_strips()
+                    .iter()
+                    .flat_map(|row| spec.col_strips().into_iter().map(move |col| (*row, col)))
+                {
+                    let at = |part: &Part, spec: &Spec, row: usize, col: usize| {
+                        part.range(spec, row, row + 1).start + col as u64
+                    };
+                    for (r, c) in [(0, 0), (row.count - 1, col.count - 1), (row.count / 2, col.count / 3)] {
+                        let got = places.of(part.segment, at(&part, spec, row.held + r, col.held + c));
+                        let element = at(&whole_part, all, row.whole + r, col.whole + c);
+                        assert_eq!(
+                            got,
+                            of_one.of(whole_part.segment, element),
+                            "{} on rank {rank}",
+                            spec.path
+                        );
+                    }
+                }
+            }
+        }
     }
 
     /// Bindings of 1 KiB hold an expert and not all of them.

@@ -115,7 +115,8 @@ impl Shards {
     /// The same of another rank.
     pub(crate) fn own_of_rank(&self, rank: usize, segment: usize) -> Vec<Range<u64>> {
         let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
-        let part = |bucket: &Bucket| bucket.parts[self.place(rank, bucket.is_spread) % bucket.parts.len()].clone();
+        let part =
+            |bucket: &Bucket| bucket.parts[self.place(rank, bucket.is_spread) % bucket.parts.len()].clone();
         buckets.map(part).filter(|range| !range.is_empty()).collect()
     }
 
@@ -207,6 +208,7 @@ mod tests {
             is_exempt: false,
             compute: Element::F32,
             is_spread: false,
+            is_copied: false,
         };
         Segment { elements, kind }
     }

@@ -331,7 +331,8 @@ fn stored(
         let mut take = |row: usize, first: usize, values: &[f32]| {
             let row = &mut rows[strip.held + row - strip.whole - wanted.start];
             for col in cols.iter().filter_map(|col| col.whole_in(&(first..first + values.len()))) {
-                row[col.held..col.held + col.count].copy_from_slice(&values[col.whole - first..][..col.count]);
+                row[col.held..col.held + col.count]
+                    .copy_from_slice(&values[col.whole - first..][..col.count]);
             }
         };
         read_rows(spec, strip.whole..strip.whole + strip.count, homes, &mut take)?;

@@ -145,8 +145,11 @@ fn swap(
     let outgoing: Vec<(usize, &[u8])> = outgoing.iter().map(|(to, bytes)| (*to, bytes.as_slice())).collect();
     let mut received: Vec<Vec<u8>> =
         incoming.iter().map(|(source, width)| vec![0; source.count() * width]).collect();
-    let mut places: Vec<(usize, &mut [u8])> =
-        incoming.iter().zip(&mut received).map(|((source, _), bytes)| (source.rank, &mut bytes[..])).collect();
+    let mut places: Vec<(usize, &mut [u8])> = incoming
+        .iter()
+        .zip(&mut received)
+        .map(|((source, _), bytes)| (source.rank, &mut bytes[..]))
+        .collect();
     transport.exchange(&outgoing, &mut places)?;
     for ((source, width), bytes) in incoming.iter().zip(&received) {
         source.scatter(bytes, *width, &mut cells);

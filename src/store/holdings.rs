@@ -142,7 +142,9 @@ fn take(missing: &mut BTreeMap<usize, usize>, run: &HeldCells) -> Vec<HeldCells>
     let gaps: Vec<usize> = before.into_iter().chain(within).collect();
     let mut taken = Vec::new();
     for first in gaps {
-        let Some(last) = missing.get(&first).copied().filter(|last| *last > run.cells.start) else { continue };
+        let Some(last) = missing.get(&first).copied().filter(|last| *last > run.cells.start) else {
+            continue;
+        };
         let (start, end) = (first.max(run.cells.start), last.min(run.cells.end));
         let at = |cell: usize| run.place.start + (cell - run.cells.start) as u64;
         taken.push(HeldCells { cells: start..end, segment: run.segment, place: at(start)..at(end) });

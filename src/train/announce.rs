@@ -7,7 +7,7 @@ use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::hugging_face::export;
 use crate::model::count;
-use crate::model::parameters::Gpt;
+use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
 use crate::settings::{RunPlan, Sample};
@@ -174,6 +174,5 @@ pub(super) fn announce_parameters(plan: &RunPlan) {
 }
 
 fn frozen_parameters(trainer: &Trainer<'_>) -> usize {
-    let parameters = trainer.recordings.layout.parameters.iter();
-    parameters.filter(|(spec, _)| !spec.trains).map(|(spec, _)| spec.count()).sum()
+    trainer.recordings.whole.iter().filter(|spec| !spec.trains).map(Spec::count).sum()
 }

@@ -7,7 +7,7 @@
 //! what the run computed with.
 
 use crate::element::Element;
-use crate::model::arena::{Arena, ArenaBuffer, ArenaLayout, Segment, SegmentKind};
+use crate::model::arena::{Arena, ArenaLayout, Segment, SegmentKind};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
 use crate::sharding::ownership::Ownership;
@@ -71,30 +71,6 @@ impl Arenas {
             copies: layout.arena_of(persistents, "weight copies", |index, Segment { kind, .. }| {
                 Some((copied(*kind)?, read(index, *kind)))
             }),
-        }
-    }
-
-    /// What the rank of `layout` and `ownership` holds of them. Their buffers are this rank's.
-    pub(super) fn of_rank(&self, layout: &ArenaLayout, ownership: &Ownership) -> Self {
-        let held = |arena: &Arena, is_shared: &dyn Fn(usize) -> bool| {
-            let of_segment = |(index, buffer): (usize, &Option<ArenaBuffer>)| {
-                let held = match is_shared(index) {
-                    true => ownership.updated(layout, index),
-                    false => vec![layout.segments[index].whole()],
-                };
-                buffer.as_ref().map(|buffer| ArenaBuffer { held, ..*buffer })
-            };
-            Arena { segments: arena.segments.iter().enumerate().map(of_segment).collect() }
-        };
-        Self {
-            weights: held(&self.weights, &|index| {
-                let is_read = self.copies.segments[index].is_none();
-                !layout.segments[index].kind.is_frozen && (!is_read || ownership.shards_weights())
-            }),
-            copies: held(&self.copies, &|_| ownership.shards_weights()),
-            gradients: held(&self.gradients, &|_| ownership.shards_gradients()),
-            first_moments: held(&self.first_moments, &|_| true),
-            second_moments: held(&self.second_moments, &|_| true),
         }
     }
 

@@ -16,7 +16,6 @@ mod recomputation;
 mod search;
 
 pub use recomputation::Recomputation;
-pub(super) use recomputation::kept_bytes;
 pub use search::Candidate;
 
 use super::forecast::Forecast;

@@ -10,12 +10,13 @@
 //! products, and the link's, on which one exchange follows the other. So what hides behind what is decided by the
 //! recording and not by a model of it.
 //!
-//! Pipeline stages and parts of matrices have no recordings yet. `forecast/share.rs` makes a plan of one stage with
-//! narrower matrices and records that; activations of micro-batches under way, sums between matrices, rows between
-//! stages and the bubble are formulas (`forecast/ranks.rs`), which the output marks.
+//! Of a pipeline a few stages are recorded, each with its micro-batches under way; the bubble is that of their order.
+//!
+//! Parts of matrices have no recordings yet. `forecast/share.rs` makes a plan of one stage with narrower matrices and
+//! records that; activations of micro-batches under way, sums between matrices and rows between stages are formulas
+//! (`forecast/ranks.rs`), which the output marks.
 
 mod ranks;
-mod share;
 mod step_time;
 mod timeline;
 mod traffic;
@@ -83,7 +84,9 @@ impl Forecast {
         let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
         let readbacks = [StepReadback::new(recordings).sources, EvaluationReadback::new(recordings).sources];
         let readback_bytes: u64 = readbacks.iter().map(Sources::bytes).sum();
-        let (exchange_bytes, exchange_host_bytes) = exchange_bytes(&all);
+        let (exchange_bytes, exchange_host_bytes) = exchange_bytes(&all, recordings.waiting());
+        let mut listed = recordings.programs();
+        listed.micro_steps.iter_mut().for_each(|slots| slots.truncate(1)); // the others are alike
         Self {
             parameters: count::parameters(model),
             active_parameters: count::active_parameters(model),
@@ -103,7 +106,11 @@ impl Forecast {
             start_bytes: start_bytes(recordings),
             largest: recordings.largest_consumers(LARGEST),
             largest_binding: largest_binding(&all),
-            launches: all.iter().map(|recording| (recording.name, recording.dispatches.len())).collect(),
+            launches: listed
+                .all()
+                .iter()
+                .map(|recording| (recording.name, recording.dispatches.len()))
+                .collect(),
         }
     }
 
@@ -120,11 +127,17 @@ impl Forecast {
 }
 
 /// Bytes through which ranks exchange, of the device and of the host: a few exchanges are under way at a time, and there is room
-/// for the largest.
-fn exchange_bytes(recordings: &[&Recording]) -> (u64, u64) {
-    let rooms = recordings.iter().flat_map(|recording| &recording.exchanges).map(Exchange::room);
-    let (count, room) = rooms.fold((0, Room::default()), |(count, room), one| (count + 1, room.or(one)));
-    (Exchanger::staging_bytes(count, &room), Exchanger::host_bytes(count, &room))
+/// for the largest; of results of a stage, so many wait at most.
+fn exchange_bytes(recordings: &[&Recording], waiting: usize) -> (u64, u64) {
+    let all = recordings.iter().flat_map(|recording| &recording.exchanges);
+    let (between, among): (Vec<&Exchange>, Vec<&Exchange>) =
+        all.partition(|exchange| exchange.collective.is_between_stages());
+    let room = among.iter().fold(Room::default(), |room, exchange| room.or(exchange.room()));
+    let passed = between.iter().map(|exchange| exchange.room()).map(|room| room.down.max(room.up)).max();
+    let passing = passed.map_or(0, |bytes| Exchanger::passing_bytes(waiting, bytes));
+    let [staging, host] =
+        [Exchanger::staging_bytes, Exchanger::host_bytes].map(|bytes| bytes(among.len(), &room));
+    (staging + passing, host + passing)
 }
 
 fn largest_binding(recordings: &[&Recording]) -> Consumer {

@@ -1,14 +1,17 @@
 //! The recordings of forward and backward passes, and those of what the ranks make of them.
 
 use super::arenas::Arenas;
+use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
 use crate::model::gpt::LossTensors;
+use crate::model::stages::Chunk;
 use crate::model::{ForwardContext, Mode, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
-use crate::record::{Recorder, Recording, Tensor};
+use crate::ranks::Group;
+use crate::record::{Collective, Recorder, Recording, Span, Tensor};
 use crate::sharding::buckets::BucketBuffers;
 use crate::sharding::ownership::Ownership;
 use crate::tape::Tape;
@@ -22,14 +25,42 @@ pub(super) struct Passes<'a> {
     pub capabilities: Capabilities,
 }
 
+/// What a pass computes: a chunk of the model, for every so-manieth micro-batch of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub chunk: Chunk,
+    /// The rank with the chunk before it, and that with the chunk after it.
+    pub neighbours: [Option<usize>; 2],
+    /// Which of the micro-batches under way it computes, and how many there are: `None` if it computes all of them, one after the
+    /// other.
+    pub slot: Option<(usize, usize)>,
+    /// Whether its backward pass is the last of a step, after which the gradients of all chunks are summed over the ranks.
+    pub ends_step: bool,
+}
+
+impl Stretch {
+    /// The whole model, of so many layers.
+    pub fn whole(layers: usize) -> Self {
+        Self { chunk: Chunk::whole(layers), neighbours: [None, None], slot: None, ends_step: true }
+    }
+}
+
 impl Passes<'_> {
     /// Forward, loss and backward: gradients are added to their arena.
-    pub fn micro_step(&self, training: &ForwardContext<'_>, losses: &LossTensors) -> Result<Recording> {
+    pub fn micro_step(
+        &self,
+        stretch: &Stretch,
+        training: &ForwardContext<'_>,
+        losses: &LossTensors,
+    ) -> Result<Recording> {
         let Self { layout, arenas, ownership, capabilities } = *self;
         let mut rec = Recorder::new("micro_step", capabilities);
+        let rows = self.received(&mut rec, stretch, training);
         if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
-            let (rank, ranks) = (ownership.ranks.data_rank() as u32, ownership.ranks.data as u32);
-            rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state, rank, ranks));
+            let (slot, slots) = stretch.slot.unwrap_or((0, 1));
+            let (rank, ranks) = (ownership.ranks.data_rank(), ownership.ranks.data);
+            let [first, every] = [slot * ranks + rank, slots * ranks].map(|number| number as u32);
+            rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state, first, every));
         }
         let read = arenas.read();
         let weights =
@@ -39,33 +70,87 @@ impl Passes<'_> {
             ownership.shards_gradients().then(|| BucketBuffers::for_gradients(&mut rec, ownership, sums));
         let gpt = layout.bind(training.config, held(&weights, &read), Some(held(&gradients, sums)));
         let mut tape = Tape::new(&mut rec);
-        gpt.loss(&mut tape, training, losses);
+        let rows = rows.map(|rows| tape.leaf(rows, true));
+        let sent = gpt.chunk(&mut tape, training, &stretch.chunk, rows, losses).zip(stretch.neighbours[1]);
+        if let Some((sent, to)) = sent {
+            self.send(tape.rec, to, sent.tensor);
+        }
         let backward = tape.rec.dispatch_count();
+        if stretch.slot.is_some() {
+            tape.rec.cut();
+        }
+        if let Some((sent, from)) = sent {
+            let Tensor { rows, cols, element, .. } = sent.tensor;
+            let gradient = self.receive(tape.rec, from, [rows, cols], element);
+            tape.give(sent, gradient);
+        }
         tape.backward();
+        let gradient = rows.and_then(|rows| tape.gradient(rows));
+        if let Some((gradient, to)) = gradient.zip(stretch.neighbours[0]) {
+            self.send(tape.rec, to, gradient);
+        }
         if let Some(weights) = weights {
             weights.gather(&mut rec, ownership, Some(backward));
         }
         if let Some(gradients) = gradients {
             gradients.scatter(&mut rec, ownership);
         }
-        ownership.sum_gradients(&mut rec, sums);
-        ownership.sum_repeated(&mut rec, layout, sums);
+        if stretch.ends_step {
+            ownership.sum_gradients(&mut rec, sums);
+            ownership.sum_repeated(&mut rec, layout, sums);
+        }
         rec.try_finish()
     }
 
     /// Forward and loss alone.
-    pub fn eval(&self, evaluation: &ForwardContext<'_>, losses: &LossTensors) -> Result<Recording> {
+    pub fn eval(
+        &self,
+        stretch: &Stretch,
+        evaluation: &ForwardContext<'_>,
+        losses: &LossTensors,
+    ) -> Result<Recording> {
         let Self { layout, arenas, ownership, capabilities } = *self;
         let mut rec = Recorder::new("eval", capabilities);
+        let rows = self.received(&mut rec, stretch, evaluation);
         let read = arenas.read();
         let weights =
             ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
         let gpt = layout.bind(evaluation.config, held(&weights, &read), None);
-        gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
+        let mut tape = Tape::forward_only(&mut rec);
+        let rows = rows.map(|rows| tape.leaf(rows, false));
+        let sent = gpt.chunk(&mut tape, evaluation, &stretch.chunk, rows, losses);
+        if let Some((sent, to)) = sent.zip(stretch.neighbours[1]) {
+            self.send(tape.rec, to, sent.tensor);
+        }
         if let Some(weights) = weights {
             weights.gather(&mut rec, ownership, None);
         }
         rec.try_finish()
+    }
+
+    /// The rows (N, D) that a chunk starts with, from the stage before; of shared tokens this rank's.
+    fn received(&self, rec: &mut Recorder, stretch: &Stretch, ctx: &ForwardContext<'_>) -> Option<Tensor> {
+        let (rows, width) = (ctx.stream_rows(), ctx.config.hidden_size as u32);
+        let from = stretch.neighbours[0]?;
+        Some(self.receive(rec, from, [rows, width], ctx.config.compute))
+    }
+
+    /// A tensor (rows, cols) that the rank `from` sends.
+    fn receive(&self, rec: &mut Recorder, from: usize, [rows, cols]: [u32; 2], element: Element) -> Tensor {
+        let received = rec.tensor("received", rows, cols, element);
+        let collective = Collective::Receive { received: Span::of(&received), from };
+        rec.exchange("stage", collective, &self.pair(from));
+        received
+    }
+
+    fn send(&self, rec: &mut Recorder, to: usize, sent: Tensor) {
+        rec.exchange("stage", Collective::Send { sent: Span::of(&sent), to }, &self.pair(to));
+    }
+
+    /// This rank and another one.
+    fn pair(&self, other: usize) -> Group {
+        let own = self.ownership.ranks.rank;
+        Group::new(vec![own.min(other), own.max(other)])
     }
 }
 

@@ -155,7 +155,7 @@ impl Profile {
 
 /// The recordings that every step replays.
 fn programs(recordings: &Recordings) -> impl Iterator<Item = &Recording> {
-    [Some(&recordings.micro_step), Some(&recordings.update), recordings.copy.as_ref()].into_iter().flatten()
+    recordings.chunks().chain([&recordings.update]).chain(&recordings.copy)
 }
 
 /// The launches of a recording, without times.

@@ -3,14 +3,15 @@
 use crate::generate::GeneratePrograms;
 
 /// Something for each program of a run: its recording, or its place among those that are prepared. A run has not all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Programs<T> {
-    /// Forward, loss and backward of a micro-batch: gradients are added to their arena.
-    pub micro_step: T,
+    /// Forward, loss and backward of a micro-batch: gradients are added to their arena. One, or in a pipeline one for each
+    /// chunk of layers and each of its micro-batches under way.
+    pub micro_steps: Vec<Vec<T>>,
     /// Norm, clipping, step state and the optimizer.
     pub update: T,
-    /// Forward and loss of a micro-batch.
-    pub eval: T,
+    /// Forward and loss of a micro-batch, for each chunk.
+    pub evals: Vec<T>,
     /// Generation of the sample at the end.
     pub sample: Option<GeneratePrograms<T>>,
     /// The sum of an evaluation's losses over the ranks.
@@ -31,9 +32,11 @@ impl<T> Programs<T> {
     /// The same programs, with what `of` makes of each, in the order in which they are prepared.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> Programs<U> {
         Programs {
-            micro_step: of(self.micro_step),
+            micro_steps: (self.micro_steps.into_iter())
+                .map(|slots| slots.into_iter().map(&mut of).collect())
+                .collect(),
             update: of(self.update),
-            eval: of(self.eval),
+            evals: self.evals.into_iter().map(&mut of).collect(),
             sample: self.sample.map(|sample| sample.map(&mut of)),
             sum_evaluation: self.sum_evaluation.map(&mut of),
             copy: self.copy.map(&mut of),

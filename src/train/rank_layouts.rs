@@ -10,12 +10,13 @@ use crate::error::Result;
 use crate::kernels::Limits;
 use crate::model::arena::ArenaLayout;
 use crate::ranks::RankLayout;
+use crate::record::Persistents;
 
 /// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
 pub(super) struct RankLayouts {
-    /// By part of the matrices and of the experts, since ranks with the same parts have the same layout.
+    /// By stage of the pipeline, part of the matrices and part of the experts, since ranks with the same ones have the same layout.
     layouts: Vec<ArenaLayout>,
-    /// By rank: the number of its layout, and the arenas.
+    /// By rank: the layout's number, and the arenas.
     arenas: Vec<(usize, Arenas)>,
 }
 
@@ -25,20 +26,30 @@ impl RankLayouts {
     /// # Errors
     /// A parameter that no binding can hold.
     pub fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
-        let Recordings { whole, arenas, ownership, .. } = recordings;
+        let Recordings { whole, stages, optimizer, ownership, .. } = recordings;
+        let RankLayout { expert, model, pipeline, .. } = ownership.ranks;
         let on = |rank| RankLayout { rank, ..ownership.ranks };
-        let number = |rank| on(rank).matrix_part() * ownership.ranks.expert + on(rank).expert_part();
-        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; ownership.ranks.model * ownership.ranks.expert];
+        let number =
+            |rank| (on(rank).stage() * model + on(rank).matrix_part()) * expert + on(rank).expert_part();
+        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; pipeline * model * expert];
         for rank in 0..ownership.ranks.world() {
             let layout = &mut layouts[number(rank)];
             if layout.is_none() {
-                *layout = Some(ArenaLayout::new(held_by(&on(rank), whole)?, limits)?);
+                *layout = Some(ArenaLayout::new(held_by(&on(rank), stages, whole)?, limits)?);
             }
         }
         let layouts: Vec<ArenaLayout> = layouts.into_iter().flatten().collect();
         let of_rank = |rank| {
-            let part = number(rank);
-            (part, arenas.of_rank(&layouts[part], &ownership.of_rank(rank, &layouts[part])))
+            let layout = &layouts[number(rank)];
+            let arenas = match rank == ownership.ranks.rank {
+                true => recordings.arenas.clone(),
+                // Nobody allocates these.
+                false => {
+                    let ownership = ownership.of_rank(rank, layout);
+                    Arenas::new(layout, &mut Persistents::new(), optimizer, &ownership)
+                }
+            };
+            (number(rank), arenas)
         };
         let arenas = (0..ownership.ranks.world()).map(of_rank).collect();
         Ok(Self { layouts, arenas })
@@ -46,6 +57,6 @@ impl RankLayouts {
 
     /// The layout and the arenas of each rank, in order.
     pub fn by_rank(&self) -> impl Iterator<Item = (&ArenaLayout, &Arenas)> {
-        self.arenas.iter().map(|(part, arenas)| (&self.layouts[*part], arenas))
+        self.arenas.iter().map(|(layout, arenas)| (&self.layouts[*layout], arenas))
     }
 }

@@ -3,10 +3,11 @@
 use super::arenas::Arenas;
 use super::limits::{check_activations, misfit};
 use super::monitors::{MaxLogits, Monitors, Watchable};
-use super::passes::{Passes, copies, sum_evaluation};
+use super::passes::{Passes, Stretch, copies, sum_evaluation};
 use super::programs::Programs;
 use super::replicas::Replicas;
-use super::tensors::RunTensors;
+use super::stretches::Stretches;
+use super::tensors::{InFlight, RunTensors};
 use super::update::Update;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
@@ -14,15 +15,18 @@ use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
+use crate::model::stages::Stages;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ranks::RankLayout;
+use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
 use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
-use crate::settings::RunPlan;
+use crate::settings::{OptimizerConfig, RunPlan};
 use crate::sharding::ownership::Ownership;
 use crate::sharding::places::Places;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Everything that is decided before a device is opened.
 pub struct Recordings {
@@ -32,6 +36,10 @@ pub struct Recordings {
     pub persistents: Persistents,
     /// The parameters of the whole model, of which this rank may hold a part.
     pub whole: Vec<Spec>,
+    /// Which layers each stage of a pipeline holds.
+    pub stages: Stages,
+    /// What moments there are follows from the optimizer.
+    pub optimizer: OptimizerConfig,
     /// Where parameters lie in the arenas.
     pub layout: ArenaLayout,
     /// The arenas.
@@ -40,12 +48,17 @@ pub struct Recordings {
     pub ownership: Ownership,
     /// What else outlives a recording.
     pub tensors: RunTensors,
-    /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
-    pub micro_step: Recording,
+    /// What micro-batches have of their own, in the order of `micro_steps`.
+    pub in_flight: Vec<Vec<InFlight>>,
+    /// The turns of a step; empty without a pipeline.
+    pub turns: Arc<[Turn]>,
+    /// Forward, loss and backward of one micro-batch: gradients are added to their arena. In a pipeline for each chunk of layers and
+    /// each of its micro-batches under way.
+    pub micro_steps: Vec<Vec<Recording>>,
     /// Norm, clipping, step state and the optimizer.
     pub update: Recording,
-    /// Forward and loss of one micro-batch.
-    pub eval: Recording,
+    /// Forward and loss of one micro-batch, for each chunk of layers.
+    pub evals: Vec<Recording>,
     /// The sum of an evaluation's losses over the ranks; `None` with one.
     pub sum_evaluation: Option<Recording>,
     /// Copies of the weights in the storage type of layers, after each change; `None` where that is f32.
@@ -68,6 +81,7 @@ impl Recordings {
         check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
         let (whole, layout, ownership) = shared_layout(plan, &capabilities)?;
+        let stretches = Stretches::of(plan);
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
@@ -81,14 +95,28 @@ impl Recordings {
             ..ranks
         });
         let (expert_ranks, matrix_ranks) = (expert_ranks.as_ref(), matrix_ranks.as_ref());
+        let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
         let forward =
-            |mode| ForwardContext { config: model, buffers, batch, expert_ranks, matrix_ranks, mode };
-        let training = tensors.training(logits.as_ref().map(|logits| logits.largest));
-        let training = forward(Mode::Training(training));
-        let micro_step = passes.micro_step(&training, &tensors.training_losses()).map_err(|e| misfit(&e))?;
-        let evaluation = forward(Mode::Evaluation);
-        let eval = passes.eval(&evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e))?;
-        let places = Places::new(&layout, &ArenaLayout::new(whole.clone(), &capabilities.limits)?);
+            |batch, mode| ForwardContext { config: model, buffers, batch, expert_ranks, matrix_ranks, mode };
+        let largest = logits.as_ref().map(|logits| logits.largest);
+        let micro_step = |stretch: Stretch, InFlight { batch, masks }: InFlight| {
+            let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
+            passes.micro_step(&stretch, &training, &tensors.training_losses()).map_err(|e| misfit(&e))
+        };
+        let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
+            let slots = slots.iter().enumerate();
+            slots.map(|(slot, own)| micro_step(stretches.training(chunk, slot), *own)).collect()
+        };
+        let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
+        let evaluation = forward(batch, Mode::Evaluation);
+        let eval =
+            |stretch| passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e));
+        let evals = stretches.all.iter().map(eval).collect::<Result<_>>()?;
+        let whole_layout = || ArenaLayout::new(whole.clone(), &capabilities.limits);
+        let places = match plan.optimizer.stochastic_rounding {
+            true => Some(Places::new(&layout, &whole_layout()?)),
+            false => None,
+        };
         let update = Update {
             optimizer: &plan.optimizer,
             seed: plan.settings.run.seed,
@@ -96,7 +124,7 @@ impl Recordings {
             rules: step_rules(plan),
             ownership: &ownership,
             layout: &layout,
-            places: &places,
+            places: places.as_ref(),
             arenas: &arenas,
             tensors: &tensors,
         };
@@ -112,7 +140,8 @@ impl Recordings {
         };
         let monitors = Monitors::new(&run, &mut persistents)?;
         let experts = tensors.model.experts.as_ref();
-        let replicas = Replicas::new(&layout, &arenas, experts, &ownership, &mut persistents, capabilities)?;
+        let held = (&layout, &arenas);
+        let replicas = Replicas::new(&whole, held, experts, &ownership, &mut persistents, capabilities)?;
         let copy = copies(&layout, &arenas, &ownership, capabilities)?;
         let sum_evaluation =
             sum_evaluation(tensors.eval_loss, tensors.eval_correct, &ownership, capabilities)?;
@@ -127,13 +156,17 @@ impl Recordings {
             model: plan.model.clone(),
             persistents,
             whole,
+            stages: plan.stages.clone(),
+            optimizer: plan.optimizer.clone(),
             layout,
             arenas,
             ownership,
             tensors,
-            micro_step,
+            in_flight,
+            turns: stretches.turns(plan).into(),
+            micro_steps,
             update,
-            eval,
+            evals,
             sum_evaluation,
             copy,
             monitors,
@@ -151,13 +184,43 @@ impl Recordings {
         Ok(shared_layout(plan, &capabilities)?.2.shards.fullest_rank())
     }
 
+    /// Path and number of elements of each parameter of the model.
+    pub(super) fn sizes(&self) -> Vec<(String, usize)> {
+        self.whole.iter().map(|spec| (spec.path.clone(), spec.rows * spec.cols)).collect()
+    }
+
+    /// Forward, loss and backward of a micro-batch: all of it without a pipeline, else its first chunk.
+    pub fn micro_step(&self) -> &Recording {
+        &self.micro_steps[0][0]
+    }
+
+    /// The same, chunk by chunk.
+    pub fn chunks(&self) -> impl Iterator<Item = &Recording> {
+        self.micro_steps.iter().flat_map(|slots| slots.first())
+    }
+
+    /// The degrees of the pipeline; of one stage without one.
+    pub(super) fn pipeline(&self) -> Pipeline {
+        Pipeline { stages: self.stages.stages(), interleaves: self.stages.interleaves() }
+    }
+
+    /// How many results of a stage wait to be sent at most.
+    pub(super) fn waiting(&self) -> usize {
+        let sends = |half: Half| {
+            let recording = self.micro_steps.get(half.chunk).and_then(|slots| slots.first());
+            recording.is_some_and(|recording| recording.sends(half.direction == Direction::Forward))
+        };
+        // An evaluation has one result that is being sent beside the one that is made.
+        if self.turns.is_empty() { 0 } else { pipeline::waiting(&self.turns, sends).max(2) }
+    }
+
     /// The recordings by name.
     pub fn programs(&self) -> Programs<&Recording> {
         let Monitors { gradients, states, stable_ranks, .. } = &self.monitors;
         Programs {
-            micro_step: &self.micro_step,
+            micro_steps: self.micro_steps.iter().map(|slots| slots.iter().collect()).collect(),
             update: &self.update,
-            eval: &self.eval,
+            evals: self.evals.iter().collect(),
             sample: self.sample.as_ref().map(|sample| sample.programs.as_ref()),
             sum_evaluation: self.sum_evaluation.as_ref(),
             copy: self.copy.as_ref(),
@@ -232,25 +295,30 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
     let ranks = plan.layout;
     let whole = plan.grouping().apply(Gpt::describe(&plan.model));
     let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
-    let layout = ArenaLayout::new(held_by(&ranks, &whole)?, &capabilities.limits)?;
-    let ownership = Ownership::new(&layout, ranks, plan.sharding);
-    Ok((whole, layout, ownership))
+    let of_stage = |stage| {
+        let on = RankLayout { rank: ranks.in_stage(stage), ..ranks };
+        ArenaLayout::new(held_by(&on, &plan.stages, &whole)?, &capabilities.limits)
+    };
+    let mut layouts = (0..ranks.pipeline).map(of_stage).collect::<Result<Vec<ArenaLayout>>>()?;
+    let ownership = Ownership::among_stages(&layouts, ranks, plan.sharding);
+    Ok((whole, layouts.swap_remove(ranks.stage()), ownership))
 }
 
 /// What a rank holds of the parameters `whole`.
 ///
 /// # Errors
 /// A parameter that tensor-parallel ranks cannot divide evenly.
-pub(super) fn held_by(ranks: &RankLayout, whole: &[Spec]) -> Result<Vec<Spec>> {
+pub(super) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Result<Vec<Spec>> {
     let model = ranks.model;
-    let held = |spec: &Spec| {
-        let divided = spec.clone().of_matrix_rank(ranks);
-        let divided = divided.ok_or_else(|| {
-            Error::Plan(format!("{model} ranks of model_parallel cannot divide {} evenly; lower it", spec.path))
+    let held = |spec: Spec| {
+        let path = spec.path.clone();
+        let divided = spec.of_matrix_rank(ranks).ok_or_else(|| {
+            Error::Plan(format!("{model} ranks of model_parallel cannot divide {path} evenly; lower it"))
         })?;
         Ok(divided.of_expert_rank(ranks.expert_part(), ranks.expert))
     };
-    whole.iter().map(held).collect()
+    let of_stage = whole.iter().filter_map(|spec| stages.held(ranks.stage(), spec.clone()));
+    of_stage.map(held).collect()
 }
 
 fn step_rules(plan: &RunPlan) -> StepRules {

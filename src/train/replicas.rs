@@ -50,13 +50,13 @@ pub(super) struct Told {
 }
 
 impl Replicas {
-    /// Those of the weights in `arenas` and of the biases of `experts`; `None` for a single rank.
+    /// Those of the weights in `arenas`, of which `whole` lists all, and of the biases of `experts`; `None` for a single rank.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
     pub(super) fn new(
-        layout: &ArenaLayout,
-        arenas: &Arenas,
+        whole: &[Spec],
+        (layout, arenas): (&ArenaLayout, &Arenas),
         experts: Option<&ExpertState>,
         ownership: &Ownership,
         persistents: &mut Persistents,
@@ -67,8 +67,15 @@ impl Replicas {
         }
         let mut tensors: Vec<(Held, Vec<(Tensor, u32)>)> = Vec::new();
         for arena in [&arenas.weights, &arenas.copies] {
-            let stored = layout.parameters.iter().filter(|(_, parts)| arena.holds(parts));
-            tensors.extend(stored.map(|(spec, parts)| held_of(arena, spec, parts)));
+            // Of parameters on other stages too, so that all ranks list the same.
+            let has_stages = ownership.ranks.pipeline > 1;
+            let mut own = layout.parameters.iter().peekable();
+            for Spec { path, .. } in whole {
+                let held = own.next_if(|(spec, _)| spec.path == *path);
+                let stored = held.filter(|(_, parts)| arena.holds(parts));
+                let nothing = has_stages.then(|| (Held { path: path.clone(), place: 0 }, Vec::new()));
+                tensors.extend(stored.map(|(spec, parts)| held_of(arena, spec, parts)).or(nothing));
+            }
         }
         if let Some(experts) = experts {
             let biases = experts.layers().filter_map(|layer| Some((layer, experts.bias(layer)?)));
@@ -98,7 +105,7 @@ fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u3
         })
         .collect();
     let mut place = DefaultHasher::new(); // all ranks run the same program
-    (spec.share.as_ref().map(|share| [&share.rows, &share.cols]), &held).hash(&mut place);
+    (&spec.path, spec.share.as_ref().map(|share| [&share.rows, &share.cols]), &held).hash(&mut place);
     let flat = |(segment, range): (usize, Range<u64>)| {
         let first = arena.element(segment).bytes_of(range.start) / 4;
         (arena.range(segment, range), first as u32)

@@ -116,7 +116,7 @@ async fn train(
     ranks.agree(Profiling::check(plan, length.total_steps, &gpu)).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
-    check_division(&ranks, trainer.recordings()).await?;
+    check_division(&ranks, &gpu, trainer.recordings()).await?;
     let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, heard).await;
     trained.map_err(|error| trainer.explain(error))
 }
@@ -334,7 +334,7 @@ impl Opened {
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
         let after = (self.start != Start::New).then_some(state.step);
-        instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
+        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after)
     }
 }
 

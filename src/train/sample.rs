@@ -13,8 +13,8 @@ use std::ops::ControlFlow;
 /// The tokenizer cannot encode the prompt; a device that fails.
 pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     trainer.refresh_copies().await?;
-    let (programs, recordings) = (trainer.programs, trainer.recordings.sample.as_ref());
-    let (Some(programs), Some(recordings)) = (programs.sample, recordings) else {
+    let (programs, recordings) = (trainer.programs.sample, trainer.recordings.sample.as_ref());
+    let (Some(programs), Some(recordings)) = (programs, recordings) else {
         return Ok(String::new());
     };
     let mut generator = Generator {

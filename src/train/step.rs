@@ -17,6 +17,7 @@ use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Encoder, Exchanges, Program};
 use crate::error::Result;
+use crate::record::PersistentId;
 use std::sync::atomic::Ordering;
 
 /// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.
@@ -55,6 +56,10 @@ impl Trainer<'_> {
     /// # Errors
     /// A token outside the vocabulary; a device that fails; a rank that has ended.
     pub async fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
+        if !self.recordings.turns.is_empty() {
+            return self.stage_micro_steps(data, first_micro_step).await;
+        }
+        let (program, batch) = (self.programs.micro_steps[0][0], self.ids.batches[0][0]);
         for micro_step in 0..self.gradient_accumulation_steps {
             let mut encoder = self.gpu.encoder();
             if micro_step == 0 {
@@ -62,8 +67,8 @@ impl Trainer<'_> {
             }
             let is_last = micro_step + 1 == self.gradient_accumulation_steps;
             let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
-            self.upload(&mut encoder, data, first_micro_step + micro_step).await?;
-            self.replay(&mut encoder, self.programs.micro_step, exchanges).await?;
+            self.upload(&mut encoder, data, first_micro_step + micro_step, batch).await?;
+            self.replay(&mut encoder, program, exchanges).await?;
             self.copy_losses(&mut encoder, micro_step);
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
@@ -113,25 +118,36 @@ impl Trainer<'_> {
         batches: u64,
         mut between: impl FnMut(&mut Self) -> Result<()>,
     ) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        self.ids.evaluation.iter().for_each(|&id| encoder.clear(&self.buffers, id));
+        encoder.submit().await?;
+        match self.recordings.turns.is_empty() {
+            true => self.evaluate_batches(data, batches, &mut between).await?,
+            false => self.evaluate_on_stage(data, batches, &mut between).await?,
+        }
+        let mut encoder = self.gpu.encoder();
+        if let Some(sum) = self.programs.sum_evaluation {
+            self.replay(&mut encoder, sum, Exchanges::All).await?;
+        }
+        self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
+        encoder.submit().await?;
+        self.evaluations.request(self.gpu);
+        between(self)
+    }
+
+    /// Forward and loss of the first `batches` micro-batches of `data`.
+    async fn evaluate_batches(
+        &mut self,
+        data: &Batches,
+        batches: u64,
+        between: &mut impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         for micro_step in 0..batches {
             let mut encoder = self.gpu.encoder();
-            if micro_step == 0 {
-                self.ids.evaluation.iter().for_each(|&id| encoder.clear(&self.buffers, id));
-            }
-            self.upload(&mut encoder, data, micro_step).await?;
-            self.replay(&mut encoder, self.programs.eval, Exchanges::All).await?;
-            let is_last = micro_step + 1 == batches;
-            if is_last {
-                if let Some(sum) = self.programs.sum_evaluation {
-                    self.replay(&mut encoder, sum, Exchanges::All).await?;
-                }
-                self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
-            }
+            self.upload(&mut encoder, data, micro_step, self.ids.batches[0][0]).await?;
+            self.replay(&mut encoder, self.programs.evals[0], Exchanges::All).await?;
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
-            if is_last {
-                self.evaluations.request(self.gpu);
-            }
             between(self)?;
         }
         Ok(())
@@ -176,15 +192,21 @@ impl Trainer<'_> {
         }
     }
 
-    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffer.
-    async fn upload(&mut self, encoder: &mut Encoder<'_>, data: &Batches, micro_step: u64) -> Result<()> {
+    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffers, to one of them.
+    pub(super) async fn upload(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        data: &Batches,
+        micro_step: u64,
+        batch: PersistentId,
+    ) -> Result<()> {
         data.fill(micro_step, &mut self.batch)?;
         let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
         let arrays = self.recordings.tensors.batch_arrays.list(&self.batch);
         for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
-        self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+        self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, batch).await?;
         self.refresh_on(encoder).await
     }
 

@@ -15,6 +15,15 @@ use crate::ops::step_state::{LossState, StepState};
 use crate::record::{Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 
+/// What a micro-batch has of its own from its forward to its backward pass: several are under way in a pipeline.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    /// Its tokens.
+    pub batch: BatchTensors,
+    /// The bits of its dropout masks.
+    pub masks: Option<Masks>,
+}
+
 /// The tensors of a run that outlive its recordings.
 #[derive(Clone, Copy, Debug)]
 pub struct RunTensors {
@@ -32,7 +41,7 @@ pub struct RunTensors {
     pub schedule: Tensor,
     /// Which id arrays a micro-batch has.
     pub batch_arrays: BatchArrays,
-    /// The current micro-batch.
+    /// The current micro-batch; in a pipeline the first of those [under way](Self::in_flight).
     pub batch: BatchTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
@@ -96,9 +105,32 @@ impl RunTensors {
         StepTensors { state: self.state, loss: self.loss, schedule: self.schedule }
     }
 
+    /// What micro-batches have of their own, for each chunk of layers and each of its micro-batches under way, of which `counts` says how
+    /// many there are. The first has what a run without a pipeline has.
+    pub(super) fn in_flight(&self, counts: &[usize], persistents: &mut Persistents) -> Vec<Vec<InFlight>> {
+        let tokens = self.batch.tokens.cols;
+        let mut first = Some(InFlight { batch: self.batch, masks: self.masks });
+        let mut one = |chunk: usize, slot: usize| {
+            first.take().unwrap_or_else(|| InFlight {
+                batch: batch_tensors(
+                    persistents,
+                    &format!("batch {chunk}.{slot}"),
+                    tokens,
+                    self.batch_arrays,
+                ),
+                masks: self.masks.map(|masks| Masks {
+                    state: DropoutState::tensor(persistents, format!("dropout state {chunk}.{slot}")),
+                    ..masks
+                }),
+            })
+        };
+        let of_chunk = |(chunk, &count): (usize, &usize)| (0..count).map(|slot| one(chunk, slot)).collect();
+        counts.iter().enumerate().map(of_chunk).collect()
+    }
+
     /// What a forward pass of training does beyond one of an evaluation.
-    pub(super) fn training(&self, largest_scores: Option<Tensor>) -> Training {
-        Training { step: self.state, accumulation: self.accumulation, masks: self.masks, largest_scores }
+    pub(super) fn training(&self, masks: Option<Masks>, largest_scores: Option<Tensor>) -> Training {
+        Training { step: self.state, accumulation: self.accumulation, masks, largest_scores }
     }
 
     pub(super) fn training_losses(&self) -> LossTensors {

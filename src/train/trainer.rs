@@ -63,7 +63,8 @@ pub(super) struct Ids {
     pub step: Vec<PersistentId>,
     /// The sums of an evaluation.
     pub evaluation: Vec<PersistentId>,
-    pub batch: PersistentId,
+    /// The tokens of micro-batches, in the order of the programs of micro-steps.
+    pub batches: Vec<Vec<PersistentId>>,
 }
 
 impl<'gpu> Trainer<'gpu> {
@@ -108,11 +109,13 @@ impl<'gpu> Trainer<'gpu> {
         let ids = Ids {
             step: recordings.accumulated().collect(),
             evaluation: evaluation_readback.sources.list.iter().map(|(id, _)| *id).collect(),
-            batch: id(recordings.tensors.batch.tokens)?,
+            batches: (recordings.in_flight.iter())
+                .map(|slots| slots.iter().map(|one| id(one.batch.tokens)).collect())
+                .collect::<Result<_>>()?,
         };
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
-            exchanger: Exchanger::new(gpu, ranks, &prepared).await?,
+            exchanger: Exchanger::new(gpu, ranks, &prepared, recordings.waiting()).await?,
             uploads: UploadRing::new(gpu, batch_bytes, RING).await?,
             steps: ReadbackRing::new(gpu, &step_readback.sources.list, RING + 1).await?,
             evaluations: ReadbackRing::new(gpu, &evaluation_readback.sources.list, RING + 1).await?,
@@ -209,19 +212,21 @@ impl<'gpu> Trainer<'gpu> {
 
     /// Kernel launches of one micro-batch and of one update.
     pub fn launches(&self) -> (usize, usize) {
-        let [micro_step, update] = self.parts();
-        (micro_step.launches(), update.launches())
+        let (micro_step, update) = self.parts();
+        (micro_step.map(Program::launches).sum(), update.launches())
     }
 
     /// How often the programs of a micro-batch and of an update were cut into submissions by measured times.
     pub fn cuts(&self) -> (usize, usize) {
-        let [micro_step, update] = self.parts();
-        (micro_step.cuts(), update.cuts())
+        let (micro_step, update) = self.parts();
+        (micro_step.map(Program::cuts).max().unwrap_or(0), update.cuts())
     }
 
-    /// The programs of a micro-batch and of an update.
-    fn parts(&self) -> [&Program; 2] {
-        [self.programs.micro_step, self.programs.update].map(|program| &self.prepared.programs[program])
+    /// The programs of a micro-batch, chunk by chunk, and that of an update.
+    fn parts(&self) -> (impl Iterator<Item = &Program>, &Program) {
+        let program = |&program: &usize| &self.prepared.programs[program];
+        let chunks = self.programs.micro_steps.iter().filter_map(|slots| slots.first());
+        (chunks.map(program), program(&self.programs.update))
     }
 }
 

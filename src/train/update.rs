@@ -34,8 +34,8 @@ pub(super) struct Update<'a> {
     /// Which part of the parameters this rank updates.
     pub ownership: &'a Ownership,
     pub layout: &'a ArenaLayout,
-    /// Where its parameters are in the whole model.
-    pub places: &'a Places,
+    /// Where its parameters are in the whole model; `None` where no weights are rounded by their places.
+    pub places: Option<&'a Places>,
     pub arenas: &'a Arenas,
     pub tensors: &'a RunTensors,
 }
@@ -50,10 +50,11 @@ impl Update<'_> {
         let RunTensors { state, scaler, model: ModelBuffers { experts, .. }, .. } = *self.tensors;
         let (losses, step) = (self.tensors.sums().collect::<Vec<_>>(), self.tensors.step());
         self.ownership.sum_counts(&mut rec, &losses, experts.as_ref());
+        self.ownership.sum_copied(&mut rec, self.layout, &self.arenas.gradients);
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
-        rec.scope("grad_norm", |rec| match self.ownership.norm_shares(self.layout) {
+        rec.scope("grad_norm", |rec| match self.ownership.norm_shares() {
             None => grad_norm(rec, &gradients, &step, &self.rules),
             Some(shares) => grad_norm_of_shares(rec, &gradients, &step, &self.rules, &shares),
         });
@@ -87,9 +88,9 @@ impl Update<'_> {
     fn updated(&self, segment: usize) -> Vec<Updated> {
         let is_rounded = self.arenas.weights.element(segment) == Element::Bf16;
         let ranges = self.ownership.updated(self.layout, segment).into_iter();
-        let parts = ranges.flat_map(|range| match is_rounded {
-            true => self.places.runs(segment, &range),
-            false => vec![PlacedRange { place: self.places.of(segment, range.start), range }],
+        let parts = ranges.flat_map(|range| match self.places.filter(|_| is_rounded) {
+            Some(places) => places.runs(segment, &range),
+            None => vec![PlacedRange { place: 0, range }],
         });
         let part = |(number, PlacedRange { range, place })| Updated { segment, number, range, place };
         parts.enumerate().map(part).collect()
@@ -194,7 +195,8 @@ impl Update<'_> {
         for piece in &spec.pieces {
             let rows = piece.first_row..piece.first_row + piece.rows;
             let Some(held) = strips.iter().find_map(|strip| strip.whole_in(&rows)) else { continue };
-            let place = self.places.of(part.segment, part.range(spec, held.held, held.held + 1).start);
+            let first = part.range(spec, held.held, held.held + 1).start;
+            let place = self.places.map_or(0, |places| places.of(part.segment, first));
             let settings = Muon { rounding: self.rounding(place), ..settings };
             let [weights, gradients, moments] = [weights, gradients, first_moments]
                 .map(|arena| arena.part(spec, part).rows(held.held as u32, held.count as u32));

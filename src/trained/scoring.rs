@@ -67,8 +67,14 @@ impl<'gpu> Scorer<'gpu> {
             multi_token: None,
         };
         let mut rec = Recorder::new("score", capabilities);
-        let context =
-            ForwardContext { config: &model, buffers, batch, expert_ranks: None, matrix_ranks: None, mode: Mode::Scoring };
+        let context = ForwardContext {
+            config: &model,
+            buffers,
+            batch,
+            expert_ranks: None,
+            matrix_ranks: None,
+            mode: Mode::Scoring,
+        };
         gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
         let recording = rec.try_finish()?;
         let on_device = loading.finish(gpu, run, &model, &[&recording], losses).await?;

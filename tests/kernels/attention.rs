@@ -193,12 +193,19 @@ impl Row {
             .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
 
-    /// The error allowed to results of so many elements' type. Matrices multiply weights of f16. Rounded towards zero, which an adapter
-    /// may do, each is off by 2^-10 of itself at most, and the worst of thousands of sums of such errors by twice as much of the
-    /// size that errors are relative to.
-    fn allowed(&self, case: &Case) -> f64 {
+    /// What the error of each result of `want` is relative to, beside `weighted`, the sum of the absolute values of its terms: its own size
+    /// and the root mean square of all, as ever. Matrices multiply weights of f16. Rounded toward zero, which an adapter may do, each is off
+    /// by 2^-10 of itself at most, and so is its term.
+    fn sizes(&self, case: &Case, want: &[f64], weighted: &[f64]) -> Vec<f64> {
+        let rms = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
         let is_by_matrices = self.files(case.rec.capabilities()).iter().any(|file| file.contains("matrix"));
-        allowed(self.element, self.terms()) + if is_by_matrices { 2f64.powi(-9) } else { 0.0 }
+        let of_weights = if is_by_matrices { 2f64.powi(-10) / self.allowed() } else { 0.0 };
+        want.iter().zip(weighted).map(|(x, terms)| x.abs() + rms + of_weights * terms).collect()
+    }
+
+    /// The error allowed to results of the elements' type.
+    fn allowed(&self) -> f64 {
+        allowed(self.element, self.terms())
     }
 
     /// The files of the kernels of both passes.
@@ -305,6 +312,10 @@ fn attention_forward_in_narrow_and_wide_groups() {
         assert!(is_masked_by_documents || kernel.constants().contains(&("WIDTH", width)), "{row}: {kernel}");
         check_units(&format!("attention {row} in groups of {width}"), units, &|case| {
             forward(case, &row, 1.0)
+        });
+    }
+}
+
 /// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and after many; each
 /// mask and all of them; heads that share keys.
 const BY_MATRICES: [Row; 16] = [
@@ -326,8 +337,8 @@ const BY_MATRICES: [Row; 16] = [
     Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), element: F16, ..BASE },
 ];
 
-/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones. Where a driver makes larger ones than a
-/// kernel is written for, they take the rows of a block in turns, as llvmpipe's do with `LP_NATIVE_VECTOR_WIDTH=512`.
+/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns of strips are what only
+/// a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make as many subgroups as there are strips.
 #[test]
 fn attention_by_matrices() {
     let others = [4, 16, 32].map(|subgroup| (&BY_MATRICES[3], subgroup));
@@ -393,7 +404,10 @@ fn attention_by_matrices_with_rising_scores() {
             let (out, lse) = (case.output(n, layout.out_cols(), F16), case.output(n, 1, F32));
             attention(&mut case.rec, &AttentionTensors::new(qkv.tensor, out, lse), &row.shape());
             let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[]));
-            case.expect("out", out, want, row.allowed(case));
+            let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
+            let (weighted, _) = reference::attention(&q, &k, &absolute, &row.reference(&[], &[]));
+            let sizes = row.sizes(case, &want, &weighted);
+            case.expect_terms("out", out, 0..layout.out_cols(), want, row.allowed(), sizes);
             case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
         });
     }
@@ -553,12 +567,15 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, plain, plain_lse) },
         &shape,
     );
-    let allowed_out = (size * size) * row.allowed(case);
-    case.expect("plain out", plain, want_out.clone(), allowed_out);
+    let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
+    let (weighted, _) = reference::attention(&q, &k, &absolute, &row.reference(&starts, &factors));
+    let sizes = row.sizes(case, &want_out, &weighted);
+    let (columns, allowed_out) = (0..row.shape().layout.out_cols(), (size * size) * row.allowed());
+    case.expect_terms("plain out", plain, columns.clone(), want_out.clone(), allowed_out, sizes.clone());
     case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
     case.expect("logits", logits, want_logits, allowed(F32, row.terms()));
     // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
-    case.expect("out", out, want_out, allowed_out);
+    case.expect_terms("out", out, columns, want_out, allowed_out, sizes);
     case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
 }
 
@@ -673,19 +690,23 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     }
     // Each relative to its own size, because the three can differ by orders of magnitude.
     let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
-    let gradients = [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(saved.terms);
-    for (i, ((label, want), terms)) in gradients.enumerate() {
-        let (bound, columns) = (row.allowed(case), starts[i]..starts[i + 1]);
-        match within {
-            Within::Rms => case.expect_columns(label, dqkv, columns, want, bound),
-            Within::Terms => case.expect_terms(label, dqkv, columns, want, bound, terms),
-        }
+    let gradients =
+        [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(saved.weighted.into_iter().zip(saved.terms));
+    for (i, ((label, want), (weighted, terms))) in gradients.enumerate() {
+        let columns = starts[i]..starts[i + 1];
+        let sizes = match within {
+            Within::Rms => row.sizes(case, &want, &weighted),
+            Within::Terms => terms,
+        };
+        case.expect_terms(label, dqkv, columns, want, row.allowed(), sizes);
     }
 }
 
-/// dq, dk and dv, and for each element the sum of the absolute values of its terms.
+/// dq, dk and dv, and for each element the sum of the absolute values of what is added up for it, once the weights are known, and of all
+/// terms behind it.
 struct FromSaved {
     gradients: [Vec<f64>; 3],
+    weighted: [Vec<f64>; 3],
     terms: [Vec<f64>; 3],
 }
 
@@ -711,8 +732,8 @@ fn from_saved(
         ..
     } = row.reference(&[], &[]);
     let starts = row.starts();
-    let [[mut dq, mut dk, mut dv], [mut of_dq, mut of_dk, mut of_dv]] =
-        [(); 2].map(|()| [q, k, v].map(|x| vec![0.0; x.len()]));
+    let [[mut dq, mut dk, mut dv], mut weighted, [mut of_dq, mut of_dk, mut of_dv]] =
+        [(); 3].map(|()| [q, k, v].map(|x| vec![0.0; x.len()]));
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
     let add = |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
@@ -743,13 +764,16 @@ fn from_saved(
                 add_sizes(&mut of_dq[query.clone()], scale * of_ds, &k[key.clone()]);
                 add_sizes(&mut of_dk[key.clone()], scale * of_ds, &q[query.clone()]);
                 add_sizes(&mut of_dv[value.clone()], of_p * m, &dout[output.clone()]);
+                add_sizes(&mut weighted[0][query.clone()], scale * ds, &k[key.clone()]);
+                add_sizes(&mut weighted[1][key.clone()], scale * ds, &q[query.clone()]);
+                add_sizes(&mut weighted[2][value.clone()], p * m, &dout[output.clone()]);
                 add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
                 add(&mut dk[key], scale * ds, &q[query.clone()]);
                 add(&mut dv[value], p * m, &dout[output.clone()]);
             }
         }
     }
-    FromSaved { gradients: [dq, dk, dv], terms: [of_dq, of_dk, of_dv] }
+    FromSaved { gradients: [dq, dk, dv], weighted, terms: [of_dq, of_dk, of_dv] }
 }
 
 /// Random rows scaled by `size`.

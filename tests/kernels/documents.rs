@@ -88,7 +88,14 @@ fn run(
     let mut tape = Tape::new(&mut case.rec);
     let h = gpt.hidden(
         &mut tape,
-        &ForwardContext { config, buffers, batch, expert_ranks: None, matrix_ranks: None, mode: Mode::Evaluation },
+        &ForwardContext {
+            config,
+            buffers,
+            batch,
+            expert_ranks: None,
+            matrix_ranks: None,
+            mode: Mode::Evaluation,
+        },
     );
     add(tape.rec, h.tensor, states, 1.0, false);
     tape.give(h, dy);

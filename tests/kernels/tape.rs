@@ -454,7 +454,7 @@ fn embedding_added_in_place() {
             &x,
             6,
             N,
-            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter),
+            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter, true),
             &weights,
             |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &positions, 6, 6)]),
         );

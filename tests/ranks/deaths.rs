@@ -3,7 +3,7 @@
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
-use crate::runs::{FolderRun, MORTAL_RANKS, mortal, mortal_deaths};
+use crate::runs::{FolderRun, MORTAL_RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages};
 use crate::transports::{Ended, Job};
 use gristmill::random::Philox;
 use std::collections::BTreeMap;
@@ -151,7 +151,21 @@ fn left_behind(home: &Path) -> Vec<String> {
 
 #[test]
 fn a_process_may_be_killed_at_any_moment() {
-    let (random, want) = (Philox::new(11, 0), mortal(STEPS));
+    lives_through_deaths(mortal, 11);
+}
+
+#[test]
+fn the_process_of_a_stage_may_be_killed_at_any_moment() {
+    lives_through_deaths(mortal_stages, 12);
+}
+
+#[test]
+fn the_process_of_a_part_of_matrices_may_be_killed_at_any_moment() {
+    lives_through_deaths(mortal_matrices, 13);
+}
+
+fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {
+    let (random, want) = (Philox::new(seed, 0), mortal(STEPS));
     let undisturbed = Life::start(&want).complete();
     let want = want.left();
     let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<Phase, u64>::new());

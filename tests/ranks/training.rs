@@ -108,6 +108,20 @@ mod on_processes {
     use std::thread::sleep;
     use std::time::Duration;
 
+    /// A part of each matrix, of the tokens and of the vocabulary on each of two ranks.
+    const MATRICES: [&str; 3] = [
+        "--parallel_config={data_parallel: 1, model_parallel: 2, use_seq_parallel: True, vocab_emb_dp: False}",
+        "--parallel_config.data_parallel=1",
+        "--runner_config.gradient_accumulation_steps=2",
+    ];
+
+    /// Two stages of a pipeline instead of two ranks that share a batch, with an embedding on both.
+    const STAGES: [&str; 3] = [
+        "--parallel_config={data_parallel: 1, pipeline_stage: 2, micro_batch_num: 3}",
+        "--parallel_config.data_parallel=1",
+        "--model.model_config.tie_word_embeddings=True",
+    ];
+
     impl Place {
         /// Starts to train on processes.
         fn start_processes(&self, extra: &[&str]) -> Job {
@@ -222,11 +236,14 @@ mod on_processes {
 
     #[test]
     fn threads_and_processes_train_alike() {
-        let [threads, processes] = [Place::new(), Place::new()];
-        threads.train_on_threads(&["--stop_step=4"]);
-        processes.train_on_processes(&["--stop_step=4"]);
-        assert_eq!(metrics(&threads.folder()), metrics(&processes.folder()));
-        assert!(threads.weights() == processes.weights(), "other weights");
+        for spread in [&[][..], &STAGES, &MATRICES] {
+            let [threads, processes] = [Place::new(), Place::new()];
+            let flags = [spread, &["--stop_step=4"]].concat();
+            threads.train_on_threads(&flags);
+            processes.train_on_processes(&flags);
+            assert_eq!(metrics(&threads.folder()), metrics(&processes.folder()));
+            assert!(threads.weights() == processes.weights(), "other weights");
+        }
     }
 
     #[test]

@@ -10,18 +10,38 @@ pub fn mortal_deaths() -> u64 {
     if is_long() { 30 } else { 10 }
 }
 
-/// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was.
+/// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was. The ranks share a
+/// batch and the optimizer.
 pub fn mortal(stop_step: u64) -> FolderRun {
+    let data = format!("--parallel_config.data_parallel={MORTAL_RANKS}");
+    run(stop_step, &[&data, "--parallel.enable_parallel_optimizer=True"])
+}
+
+/// The same on the stages of a pipeline.
+pub fn mortal_stages(stop_step: u64) -> FolderRun {
+    let stages =
+        format!("--parallel_config={{pipeline_stage: {MORTAL_RANKS}, micro_batch_num: {MORTAL_RANKS}}}");
+    let layers = format!("--model.model_config.num_layers={MORTAL_RANKS}");
+    run(stop_step, &[&stages, &layers, "--model.model_config.tie_word_embeddings=True"])
+}
+
+/// The same with a part of each matrix on each rank.
+pub fn mortal_matrices(stop_step: u64) -> FolderRun {
+    let matrices = format!("--parallel_config.model_parallel={MORTAL_RANKS}");
+    let sizes = "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 24, num_layers: 1, num_heads: 3, \
+                 seq_length: 8, intermediate_size: 36}";
+    run(stop_step, &[&matrices, sizes])
+}
+
+fn run(stop_step: u64, spread: &[&str]) -> FolderRun {
     let keys = [
         "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8, \
          intermediate_size: 16}",
         "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 2, keep_checkpoint_max: 2}]",
         "--gradient_accumulation_steps=1",
         "--use_parallel=True",
-        &format!("--parallel_config.data_parallel={MORTAL_RANKS}"),
-        "--parallel.enable_parallel_optimizer=True",
         &format!("--stop_step={stop_step}"),
         "--resume_training=auto",
     ];
-    FolderRun::new(Setup::new("mortal", "").with(&keys))
+    FolderRun::new(Setup::new("mortal", "").with(&keys).with(spread))
 }

@@ -137,7 +137,7 @@ fn a_mixture_creates_nothing_after_the_second_step() {
         let setup = setup.with(&["--train_dataset.eval_fraction=0.3"]);
         let schedule = Schedule { steps: 30, evaluation_at: 12, checkpoint_at: 21 };
         let Observed { finished, .. } = observe(&setup, &setup.gpu(), &schedule, |trainer| {
-            let launches = &trainer.recordings().micro_step.dispatches;
+            let launches = &trainer.recordings().micro_step().dispatches;
             let indirect = launches.iter().filter(|launch| launch.arguments.is_some()).count();
             // Two products in each layer with experts, forward and back to the rows.
             let layers = trainer.recordings().tensors.model.experts.expect("experts").layers().len();

@@ -28,7 +28,7 @@ fn assert_forecast(name: &str, setup: &Setup) {
 fn assert_forecast_on(name: &str, setup: &Setup, plan: &RunPlan, ranks: Ranks) {
     let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
     let length = RunLength::new(plan, data.train.steps_per_epoch());
-    let gpu = setup.gpu();
+    let gpu = setup.gpu_for(plan);
     let before = gpu.counters().buffer_bytes;
     let taken = || (gpu.counters().buffer_bytes - before) as u64;
     let (mut trainer, at_start) = with_most(&taken, || {
@@ -220,6 +220,29 @@ fn the_forecast_of_ranks_is_the_memory_taken() {
             plan.layout = RankLayout { rank: ranks.rank(), data: size, expert, ..RankLayout::one() };
             plan.sharding = sharding;
             assert_forecast_on(&format!("{name}, rank {} of {size}", ranks.rank()), &setup, &plan, ranks);
+        });
+    }
+}
+
+/// On stages, each with its micro-batches under way and what waits to be sent.
+#[test]
+fn the_forecast_of_stages_is_the_memory_taken() {
+    let keys = [
+        "--model.model_config.hidden_size=256",
+        "--model.model_config.intermediate_size=700",
+        "--model.model_config.num_layers=4",
+        "--use_parallel=True",
+        "--parallel_config.pipeline_stage=2",
+        "--parallel_config.micro_batch_num=4",
+    ];
+    let chunks =
+        ["--parallel_config.pp_interleave_num=2", "--parallel.pipeline_config.pipeline_interleave=True"];
+    let offset = ["--model.model_config.offset=[1, -1]"];
+    for keys in [keys.to_vec(), [&keys[..], &offset].concat(), [&keys[..], &chunks].concat()] {
+        let setup = Setup::new("stages", "tie_word_embeddings: True").with(&keys);
+        on_ranks(2, |ranks| {
+            let plan = setup.plan_on_rank(ranks.rank(), 2);
+            assert_forecast_on(&format!("stage {} of 2", ranks.rank()), &setup, &plan, ranks);
         });
     }
 }

@@ -107,7 +107,7 @@ fn only_adapters_have_gradients_and_moments() {
         assert!(slack < 128 * element.bytes() * recordings.layout.parameters.len() as u64, "{slack}");
         // Nothing that nobody uses is computed: the backward of a frozen matrix is one product.
         let frozen = |path: &str| {
-            let launches = recordings.micro_step.dispatches.iter();
+            let launches = recordings.micro_step().dispatches.iter();
             launches.filter(|launch| launch.path == format!("layers.1.{path}.backward")).count()
         };
         assert_eq!(frozen("feed_forward.w_down"), 1);

@@ -58,7 +58,7 @@ fn a_profile_is_read_beside_a_model() {
     let without = tables(&run.setup, None).unwrap_or_else(|e| panic!("{e}"));
     assert!(without.contains("no model") && !without.contains("model ms"), "{without}");
     // The times of all launches are in the lines of the table.
-    let launches = recordings(&run.setup).micro_step.dispatches.len();
+    let launches = recordings(&run.setup).micro_step().dispatches.len();
     assert!(without.contains(&format!(" ms in {launches} launches")), "{without}");
     let other = tables(&Setup::new("other", "num_layers: 3"), None).map_err(|error| error.to_string());
     assert!(

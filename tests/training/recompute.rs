@@ -138,11 +138,11 @@ fn operators_are_launched_under_their_paths() {
     ];
     for setup in setups {
         let there = one_by_one(&setup);
-        let kept = recordings(&setup()).micro_step;
+        let kept = recordings(&setup()).micro_step().clone();
         let below = |path: &str| path.strip_prefix("layers.1.").map(str::to_string);
         for operator in Operator::all() {
             let flag = there.iter().find(|(other, _)| *other == operator).map(|(_, flag)| flag);
-            let recording = flag.map(|flag| recordings(&setup().with(&[flag])).micro_step);
+            let recording = flag.map(|flag| recordings(&setup().with(&[flag])).micro_step().clone());
             let dispatches = recording.as_ref().map_or(&kept.dispatches, |recording| &recording.dispatches);
             let mut paths = dispatches.iter().filter_map(|dispatch| below(&dispatch.path));
             let name = setup().name;
@@ -155,7 +155,7 @@ fn operators_are_launched_under_their_paths() {
         }
         let has_gelu = there.iter().any(|(operator, _)| *operator == Operator::Gelu);
         for (operator, flag) in there {
-            let micro_step = recordings(&setup().with(&[&flag])).micro_step;
+            let micro_step = recordings(&setup().with(&[&flag])).micro_step().clone();
             let again = launched_again(&micro_step);
             let extra = micro_step.dispatches.len() - kept.dispatches.len();
             let is_apart = has_gelu && matches!(operator, Operator::GateUp | Operator::Gelu);
@@ -193,7 +193,7 @@ fn adapters_compute_the_same() {
     changes_no_bit(|| Setup::new("adapters", &adapters("0.3")));
     changes_no_bit(|| Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));
     let setup = Setup::new("adapters", &adapters("0.3")).with(&[LAYERS[0]]);
-    let again = recordings(&setup).micro_step;
+    let again = recordings(&setup).micro_step().clone();
     let again = launched_again(&again);
     let of_output = |path: &str| again.iter().filter(|launch| launch.starts_with(path)).count();
     assert!(of_output("layers.1.feed_forward.w_down.lora_a") > 0, "{again:?}");
@@ -205,8 +205,9 @@ fn adapters_compute_the_same() {
 fn frozen_layers_compute_the_same() {
     changes_no_bit(|| Setup::new("frozen", "freeze: ['embed', 'layers\\.0\\.']"));
     let frozen = ["--model.model_config.freeze=['embed', 'layers\\.0\\.']"];
-    let micro_step =
-        |recompute: &str| recordings(&Setup::new("frozen", "").with(&frozen).with(&[recompute])).micro_step;
+    let micro_step = |recompute: &str| {
+        recordings(&Setup::new("frozen", "").with(&frozen).with(&[recompute])).micro_step().clone()
+    };
     // Nothing in layer 0 has a gradient, so it is not run again.
     let [every, first] = LAYERS.map(micro_step);
     assert!(launched_again(&every).iter().any(|path| path.starts_with("layers.1.attention")));
@@ -236,7 +237,8 @@ fn only_the_micro_step_changes_and_counts_once() {
     let is_counter = |path: &str| path.starts_with("dropout");
     let is_attention = |path: &str| path.contains(".flash_attention") && !path.ends_with(".backward");
     let decides = |path: &str| path.split('.').any(|step| ["route", "place", "work_list"].contains(&step));
-    let counts = |recordings: &Recordings, holds: &dyn Fn(&str) -> bool| count(&recordings.micro_step, holds);
+    let counts =
+        |recordings: &Recordings, holds: &dyn Fn(&str) -> bool| count(recordings.micro_step(), holds);
     assert_eq!(counts(&kept, &is_tally), 3);
     assert_eq!(counts(&recomputed, &is_tally), 3, "a recomputed layer tallies again");
     assert_eq!([&kept, &recomputed].map(|one| counts(one, &is_counter)), [1, 1]);
@@ -248,7 +250,7 @@ fn only_the_micro_step_changes_and_counts_once() {
         "every layer is run again"
     );
     // The last product of a layer makes its result, which is kept.
-    let again = launched_again(&recomputed.micro_step);
+    let again = launched_again(recomputed.micro_step());
     assert!(
         again.iter().all(|path| !path.contains(".shared.gated") && !path.contains(".combine")),
         "{again:?}"

@@ -22,7 +22,7 @@ lr_schedule: {{ learning_rate: 1.0e-3 }}
     );
     let plan = plan(&yaml, &[]).unwrap_or_else(|e| panic!("{e}"));
     let recordings = Recordings::new(&plan, assumed_capabilities(tier), 10).expect("recordings");
-    (recordings.kernels().into_iter().cloned().collect(), recordings.micro_step.dispatches.len())
+    (recordings.kernels().into_iter().cloned().collect(), recordings.micro_step().dispatches.len())
 }
 
 #[test]

@@ -36,8 +36,16 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
     let everything = (Some(DocumentBounds { starts, ends }), Some(192), Some(dropout));
     let masks = [(None, None, None), everything];
     for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
-        let shape =
-            Attention { layout, tokens: TOKENS, is_causal: true, scale: 1.0, window, has_alibi, head_range: None, dropout };
+        let shape = Attention {
+            layout,
+            tokens: TOKENS,
+            is_causal: true,
+            scale: 1.0,
+            window,
+            has_alibi,
+            head_range: None,
+            dropout,
+        };
         attention(&mut rec, &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) }, &shape);
         attention_backward(
             &mut rec,

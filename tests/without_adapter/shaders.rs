@@ -59,8 +59,16 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
         for has_alibi in [false, true] {
-            let shape =
-                Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, head_range: None, dropout };
+            let shape = Attention {
+                layout,
+                tokens: 16,
+                is_causal: true,
+                scale: 1.0,
+                window,
+                has_alibi,
+                head_range: None,
+                dropout,
+            };
             let documents = Some(DocumentBounds { starts, ends });
             attention(
                 &mut rec,
@@ -132,7 +140,13 @@ fn masked_backward(
                 window: is_windowed.then_some(tokens - 56),
                 has_alibi,
                 head_range: None,
-                dropout: is_dropping.then_some(Dropout { probability: 0.1, seed: 0, site: 0, state, part: None }),
+                dropout: is_dropping.then_some(Dropout {
+                    probability: 0.1,
+                    seed: 0,
+                    site: 0,
+                    state,
+                    part: None,
+                }),
             };
             let documents = is_packed.then_some(DocumentBounds { starts, ends });
             let tensors = AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) };

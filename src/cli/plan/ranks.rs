@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::ranks::RankLayout;
 use crate::settings::{RunPlan, Sharded};
-use crate::train::forecast::{RankForecast, StepTime, TrafficKind};
+use crate::train::forecast::{RankForecast, StepTime};
 use crate::train::length::RunLength;
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use std::time::Duration;
@@ -86,8 +86,7 @@ impl RankReport {
         let mut lines =
             vec![format!("exchange {} sent by a rank in a step, as much received", HumanBytes(sent))];
         lines.extend(traffic.iter().map(|one| {
-            let formula = if is_formula(one.kind) { " (formula)" } else { "" };
-            let what = format!("{} in {} exchanges{formula}", one.kind, HumanCount(one.exchanges));
+            let what = format!("{} in {} exchanges", one.kind, HumanCount(one.exchanges));
             amount(one.bytes, "of", &what)
         }));
         lines
@@ -134,11 +133,6 @@ impl RankReport {
         }));
         lines
     }
-}
-
-/// Whether bytes of a kind follow from a formula, or are estimated.
-fn is_formula(kind: TrafficKind) -> bool {
-    matches!(kind, TrafficKind::PartsOfMatrices | TrafficKind::Stages)
 }
 
 /// `1.32 s`, `45.1 ms` or `17 us`.

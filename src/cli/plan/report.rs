@@ -74,9 +74,6 @@ impl<'a> Report<'a> {
         let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
         let mut otherwise = Vec::new();
         for recomputed in [Vec::new(), (0..all).collect()] {
-            if ranks.forecast.is_formula {
-                continue; // one of the whole model
-            }
             if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
                 let runner = &plan.settings.runner;
                 let (batch_size, accumulation) = (runner.batch_size, runner.gradient_accumulation_steps);
@@ -163,9 +160,6 @@ impl<'a> Report<'a> {
         ];
         let of_one = if self.plan.layout.world() > 1 { ", of one rank" } else { "" };
         let mut lines = vec![format!("memory   {peak} at its peak, {training} while it trains{of_one}")];
-        lines.extend(self.ranks.forecast.is_formula.then(|| {
-            "         by formulas: ranks that share matrices or layers are not built yet".to_string()
-        }));
         lines.extend(
             parts.iter().filter(|(bytes, _)| *bytes > 0).map(|(bytes, what)| amount(*bytes, "of", what)),
         );

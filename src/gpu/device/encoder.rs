@@ -4,9 +4,10 @@ use super::buffers::Buffers;
 use super::exchange::{Exchanger, Exchanges};
 use super::gpu::Gpu;
 use super::launch::Launch;
-use super::prepare::Program;
+use super::prepare::{Part, Program};
 use super::slices::Timed;
 use crate::error::{Error, Result};
+use crate::ranks::pipeline::Half;
 use crate::record::PersistentId;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -48,6 +49,21 @@ impl<'gpu> Encoder<'gpu> {
         Ok(())
     }
 
+    /// The same for one half of a program that is cut, or all of one that is not: the part that `half` computes. What it needs of
+    /// other stages must have been [received](Exchanger::pass); what they need of it waits to be sent.
+    ///
+    /// # Errors
+    /// A device failure; a rank that has ended.
+    pub async fn replay_half(
+        &mut self,
+        program: &Program,
+        exchanger: &mut Exchanger,
+        half: Half,
+        which: Exchanges,
+    ) -> Result<()> {
+        self.replay_part(program, Part::of(half), exchanger, Some(half), which).await
+    }
+
     /// The same for a program with exchanges, of which those of `which` are made. What was added before is submitted where the
     /// first of them starts.
     ///
@@ -59,13 +75,25 @@ impl<'gpu> Encoder<'gpu> {
         exchanger: &mut Exchanger,
         which: Exchanges,
     ) -> Result<()> {
-        let (mut start, mut times) = (0, Vec::new());
-        for stop in Exchanger::stops(program, which) {
+        self.replay_part(program, Part::Whole, exchanger, None, which).await
+    }
+
+    async fn replay_part(
+        &mut self,
+        program: &Program,
+        part: Part,
+        exchanger: &mut Exchanger,
+        half: Option<Half>,
+        which: Exchanges,
+    ) -> Result<()> {
+        let Range { mut start, end } = program.range(part);
+        let mut times = Vec::new();
+        for stop in Exchanger::stops(program, part, which) {
             times.extend(self.replay_range(program, start..stop).await?);
-            exchanger.stop(self, program, which, stop).await?;
+            exchanger.stop(self, (program, part), half, which, stop).await?;
             start = stop;
         }
-        times.extend(self.replay_range(program, start..program.launches.len()).await?);
+        times.extend(self.replay_range(program, start..end).await?);
         self.note(program, times);
         Ok(())
     }
@@ -89,10 +117,10 @@ impl<'gpu> Encoder<'gpu> {
         Ok(Vec::new())
     }
 
-    /// Splits later replays by the times of the first one.
+    /// Splits later replays by the times of the first one, once all of it was replayed.
     fn note(&self, program: &Program, times: Vec<Duration>) {
         if let Some(budget) = self.gpu.submission_time() {
-            program.slices.start(times, budget);
+            program.slices.start(times, program.launches.len(), budget);
         }
     }
 

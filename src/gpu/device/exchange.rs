@@ -5,20 +5,26 @@
 //! exchanges them; the result is copied back. The launches between an exchange and the first one that needs its result run
 //! meanwhile. Buffers and host memory are allocated once.
 //!
-//! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most.
+//! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most. What goes
+//! between stages of a pipeline is exchanged between replays, by their schedule (`passing.rs`).
 
+mod passing;
 pub(super) mod point;
 mod rows;
+mod staging;
 
 pub(super) use point::ExchangePoint;
 
-use point::{DeviceRange, HostBytes};
+use passing::Passing;
+use point::HostBytes;
+use staging::ToDevice;
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::mapping::{Mapping, copy_mapped};
-use super::prepare::{Prepared, Program};
+use super::prepare::{Part, Prepared, Program};
 use crate::error::{Error, Result};
+use crate::ranks::pipeline::{Half, Turn};
 use crate::ranks::{Pending, Ranks};
 use crate::record::{Room, Started, UnderWay, stops};
 
@@ -30,6 +36,7 @@ pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
     under_way: UnderWay<Carried>,
+    passing: Passing,
 }
 
 /// Which exchanges a replay has.
@@ -45,12 +52,7 @@ pub enum Exchanges {
 struct Slot {
     /// From the device.
     down: wgpu::Buffer,
-    /// To the device.
-    up: wgpu::Buffer,
-    /// Whether `up` is mapped, or about to be.
-    is_mapped: bool,
-    /// The pending remapping of `up`.
-    remapping: Option<Mapping>,
+    up: ToDevice,
     bytes: HostBytes,
 }
 
@@ -71,23 +73,31 @@ impl Exchanger {
     /// Exchanges that are under way at a time.
     pub const AT_ONCE: usize = SLOTS;
 
-    /// Staging buffers for the exchanges of `prepared`.
+    /// Staging buffers for the exchanges of `prepared`, where so many results of a stage are `waiting` at most.
     ///
     /// # Errors
     /// Out of memory.
-    pub async fn new(gpu: &Gpu, ranks: Ranks, prepared: &Prepared) -> Result<Self> {
-        let points: Vec<_> = prepared.programs.iter().flat_map(|program| &program.points).collect();
+    pub async fn new(gpu: &Gpu, ranks: Ranks, prepared: &Prepared, waiting: usize) -> Result<Self> {
+        let points = prepared.programs.iter().flat_map(|program| &program.points);
+        let (between, points): (Vec<_>, Vec<_>) = points.partition(|point| point.is_between_stages());
+        let passed = between.iter().map(|point| point.room.down.max(point.room.up)).max();
+        let passing = Passing::new(gpu, waiting, passed.unwrap_or(0)).await?;
         let room = points.iter().fold(Room::default(), |room, point| room.or(point.room));
         let mut free = Vec::new();
         for _ in 0..SLOTS.min(points.len()) {
             free.push(Slot::new(gpu, &room).await?);
         }
-        Ok(Self { ranks, free, under_way: UnderWay::new() })
+        Ok(Self { ranks, free, under_way: UnderWay::new(), passing })
     }
 
     /// Bytes of staging buffers for so many exchanges that take at most `room` each.
     pub fn staging_bytes(exchanges: usize, room: &Room) -> u64 {
         SLOTS.min(exchanges) as u64 * (room.down + room.up)
+    }
+
+    /// Bytes of staging buffers for results of a stage, of which so many are `waiting` at most, and as many of host memory.
+    pub fn passing_bytes(waiting: usize, bytes: u64) -> u64 {
+        Passing::staging_bytes(waiting, bytes)
     }
 
     /// The same of host memory.
@@ -100,24 +110,53 @@ impl Exchanger {
         &self.ranks
     }
 
-    /// Where a replay must stop for exchanges: launch indices, ascending.
-    pub(super) fn stops(program: &Program, which: Exchanges) -> Vec<usize> {
-        let points = program.points.iter().filter(|point| is_among(point, which));
-        stops(points.map(|point| (point.at, point.needed)))
+    /// Makes the exchanges between stages of a turn, in which `program` computes.
+    ///
+    /// # Errors
+    /// A device failure; a rank that has ended.
+    pub async fn pass(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        turn: &Turn,
+        program: Option<&Program>,
+    ) -> Result<()> {
+        let part = turn.half.map_or(Part::Whole, Part::of);
+        let receives = |program: &&Program| turn.receives && program.receives(part).is_some();
+        let point = program.filter(receives).and_then(|program| program.receives(part));
+        self.passing.pass(encoder, &self.ranks, &turn.sends, point).await
     }
 
-    /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs.
+    /// Where the replay of a part must stop for exchanges: launch indices, ascending.
+    pub(super) fn stops(program: &Program, part: Part, which: Exchanges) -> Vec<usize> {
+        let points = program.points_of(part).filter(|(_, point)| is_among(point, which));
+        stops(points.map(|(_, point)| (point.at, point.needed)))
+    }
+
+    /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs. What goes to another stage
+    /// waits as the result of `half`.
     pub(super) async fn stop(
         &mut self,
         encoder: &mut Encoder<'_>,
-        program: &Program,
+        (program, part): (&Program, Part),
+        half: Option<Half>,
         which: Exchanges,
         stop: usize,
     ) -> Result<()> {
-        let starting = (0..).zip(&program.points).filter(|(_, point)| point.at == stop);
+        let starting = program.points_of(part).filter(|(_, point)| point.at == stop);
         for (index, point) in starting.filter(|(_, point)| is_among(point, which)) {
-            self.end_first(encoder, program, self.under_way.before(point.after)).await?;
-            self.start(encoder, index, point).await?;
+            match half.filter(|_| point.is_between_stages()) {
+                Some(half) if !point.sources.is_empty() => self.passing.post(encoder, half, point).await?,
+                Some(_) => {} // received before
+                None if point.is_between_stages() => {
+                    let why =
+                        "exchanges rows between stages, and is replayed without a half of their schedule";
+                    return Err(Error::Device(format!("{} {why}", program.name)));
+                }
+                None => {
+                    self.end_first(encoder, program, self.under_way.before(point.after)).await?;
+                    self.start(encoder, index, point).await?;
+                }
+            }
         }
         self.end_first(encoder, program, self.under_way.due(stop)).await
     }
@@ -153,12 +192,13 @@ impl Exchanger {
                 return Err(Error::Device("an exchange ended before it was made".into()));
             };
             slot.bytes = exchanged.await?;
-            slot.upload(gpu, encoder, &program.points[index].results).await?;
+            let Slot { up, bytes, .. } = &mut slot;
+            up.copy(gpu, encoder, &bytes.results, &program.points[index].results).await?;
             ended.push(slot);
         }
         encoder.flush().await?;
         for mut slot in ended {
-            slot.recycle(gpu);
+            slot.up.recycle(gpu);
             self.free.push(slot);
         }
         Ok(())
@@ -193,48 +233,11 @@ impl Exchanger {
 impl Slot {
     async fn new(gpu: &Gpu, room: &Room) -> Result<Self> {
         let read = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let write = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
         Ok(Self {
             down: gpu.buffer("exchange, from the device", room.down.max(16), read, Vec::new).await?,
-            up: gpu.buffer("exchange, to the device", room.up.max(16), write, Vec::new).await?,
-            is_mapped: true,
-            remapping: None,
+            up: ToDevice::new(gpu, room.up).await?,
             bytes: HostBytes::new(room),
         })
-    }
-
-    /// Requests the remapping of `up` once the copies out of it are submitted.
-    fn recycle(&mut self, gpu: &Gpu) {
-        if !self.is_mapped {
-            let bytes = self.up.size();
-            self.remapping = Some(Mapping::request(gpu, &self.up, wgpu::MapMode::Write, bytes));
-            self.is_mapped = true;
-        }
-    }
-
-    /// Adds the copies of the result to its ranges.
-    async fn upload(&mut self, gpu: &Gpu, encoder: &mut Encoder<'_>, results: &[DeviceRange]) -> Result<()> {
-        if let Some(mut remapping) = self.remapping.take()
-            && remapping.done_at()?.is_none()
-        {
-            remapping.arrived(gpu).await?;
-        }
-        let result = &self.bytes.results;
-        if result.is_empty() {
-            return Ok(());
-        }
-        let view = self.up.slice(..result.len() as u64).get_mapped_range_mut();
-        view.map_err(|e| Error::Device(format!("a staging buffer is not mapped: {e}")))?
-            .copy_from_slice(result);
-        self.up.unmap();
-        self.is_mapped = false;
-        let mut at = 0;
-        for range in results {
-            let bytes = range.bytes.min(result.len() as u64 - at); // rows may be fewer than there is room for
-            encoder.copy(&self.up, at, &range.buffer, range.start, bytes);
-            at += bytes;
-        }
-        Ok(())
     }
 }
 

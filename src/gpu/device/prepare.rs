@@ -1,7 +1,7 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::buffers::Buffers;
-use super::exchange::point::ExchangePoint;
+use super::exchange::point::{Destination, ExchangePoint};
 use super::fault::one_line;
 use super::gpu::Gpu;
 use super::launch::{Launch, Places};
@@ -9,6 +9,7 @@ use super::pipelines::Pipeline;
 use super::slices::Slices;
 use crate::error::{Error, Result};
 use crate::kernels::Kernel;
+use crate::ranks::pipeline::{Direction, Half};
 use crate::record::{BufferId, LARGEST, MemoryPlan, Recording};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,6 +22,26 @@ pub struct Program {
     pub(super) points: Vec<ExchangePoint>,
     /// How replays are split into submissions.
     pub(super) slices: Arc<Slices>,
+    /// The launch that its second half begins with, if it is replayed in two.
+    cut: Option<usize>,
+}
+
+/// What of a program is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    First,
+    Second,
+}
+
+impl Part {
+    /// The part of a program that is cut which computes `half`.
+    pub fn of(half: Half) -> Self {
+        match half.direction {
+            Direction::Forward => Self::First,
+            Direction::Backward => Self::Second,
+        }
+    }
 }
 
 /// Guard zones around pool buffers, for tests.
@@ -85,6 +106,32 @@ impl Program {
     /// See `examples/own_device.rs`.
     pub fn encode(&self, commands: &mut wgpu::CommandEncoder) {
         self.encode_launches(commands, 0..self.launches.len());
+    }
+
+    /// The launches of a part; all if it is not cut.
+    pub(super) fn range(&self, part: Part) -> Range<usize> {
+        let all = self.launches.len();
+        match (part, self.cut) {
+            (Part::First, Some(cut)) => 0..cut,
+            (Part::Second, Some(cut)) => cut..all,
+            _ => 0..all,
+        }
+    }
+
+    /// The exchanges of a part, with their indices.
+    pub(super) fn points_of(&self, part: Part) -> impl Iterator<Item = (usize, &ExchangePoint)> {
+        let is_of = move |point: &ExchangePoint| match (part, self.cut) {
+            (Part::First, Some(cut)) => !point.is_after(cut),
+            (Part::Second, Some(cut)) => point.is_after(cut),
+            _ => true,
+        };
+        self.points.iter().enumerate().filter(move |(_, point)| is_of(point))
+    }
+
+    /// Where a part begins with rows of another stage.
+    pub(super) fn receives(&self, part: Part) -> Option<&ExchangePoint> {
+        let is_received = |point: &&ExchangePoint| matches!(point.destination(), Destination::From(_));
+        self.points_of(part).map(|(_, point)| point).find(is_received)
     }
 
     pub(super) fn encode_launches(&self, commands: &mut wgpu::CommandEncoder, launches: Range<usize>) {
@@ -174,8 +221,13 @@ impl Gpu {
             return Err(Error::Device(format!("{} refuses {name}: {error}", self.report().name)));
         }
         let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &places));
-        let points = points.collect::<Result<_>>()?;
-        Ok(Program { name: recording.name, launches, points, slices: Arc::default() })
+        let mut points = points.collect::<Result<Vec<ExchangePoint>>>()?;
+        if let Some(cut) = recording.cut {
+            // A half ends what it has started.
+            let of_first = points.iter_mut().filter(|point| !point.is_after(cut));
+            of_first.for_each(|point| point.needed = point.needed.min(cut));
+        }
+        Ok(Program { name: recording.name, launches, points, slices: Arc::default(), cut: recording.cut })
     }
 
     /// One uniform buffer with all params structs of a recording.

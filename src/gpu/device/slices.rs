@@ -58,13 +58,16 @@ impl Slices {
         self.state().cuts
     }
 
-    /// Cuts by the `times` of all launches into submissions of at most `budget`.
-    pub fn start(&self, times: Vec<Duration>, budget: Duration) {
+    /// Takes in the `times` of the launches that follow those so far. Once they are those of `all` launches, cuts by them into
+    /// submissions of at most `budget`.
+    pub fn start(&self, times: Vec<Duration>, all: usize, budget: Duration) {
         let mut state = self.state();
         if state.cuts == 0 {
-            (state.untimed, state.budget) = (times.len(), budget);
-            state.times = times;
-            state.cut();
+            state.times.extend(times);
+            (state.untimed, state.budget) = (state.times.len(), budget);
+            if state.times.len() == all {
+                state.cut();
+            }
         }
     }
 
@@ -165,7 +168,7 @@ mod tests {
     fn a_program_is_cut_once_more_by_what_its_submissions_took() {
         let slices = Arc::new(Slices::default());
         assert_eq!(slices.ends(), None);
-        slices.start(ms(&[60, 60, 60, 60, 120]), Duration::from_millis(120));
+        slices.start(ms(&[60, 60, 60, 60, 120]), 5, Duration::from_millis(120));
         assert_eq!(slices.ends().as_deref(), Some(&[2, 4, 5][..]));
         assert!(slices.timed(0..2).is_none(), "nothing is timed unless it is asked for");
         slices.measure_again();
@@ -186,7 +189,7 @@ mod tests {
     fn programs_in_one_submission_share_its_time() {
         let programs = [[10, 30], [20, 60]].map(|times| {
             let slices = Arc::new(Slices::default());
-            slices.start(ms(&times), Duration::from_millis(30));
+            slices.start(ms(&times), times.len(), Duration::from_millis(30));
             slices.measure_again();
             slices
         });
@@ -200,7 +203,7 @@ mod tests {
     #[test]
     fn a_slower_device_is_cut_more_often() {
         let slices = Arc::new(Slices::default());
-        slices.start(ms(&[10, 10, 10]), Duration::from_millis(40));
+        slices.start(ms(&[10, 10, 10]), 3, Duration::from_millis(40));
         assert_eq!(slices.ends().as_deref(), Some(&[3][..]));
         slices.measure_again();
         Timed::note(vec![slices.timed(0..3).expect("timed")], Duration::from_millis(90));

@@ -151,7 +151,10 @@ fn params(x: Tensor, residual: Option<Tensor>, y: Tensor, dropout: &Dropout) -> 
     let [seed_low, seed_high] = dropout.key();
     let whole = MaskPart { first_row: 0, first_col: 0, cols: x.cols };
     let MaskPart { first_row, first_col, cols } = dropout.part.unwrap_or(whole);
-    assert!(first_col.is_multiple_of(4), "a part of a mask starts at a multiple of 4 columns, not at {first_col}");
+    assert!(
+        first_col.is_multiple_of(4),
+        "a part of a mask starts at a multiple of 4 columns, not at {first_col}"
+    );
     Params {
         rows: x.rows,
         cols: x.cols,

@@ -161,7 +161,8 @@ fn record_sums(
     let rows = PartialRows::of(&lengths);
     let mut params = Params { blocks: rows.blocks, first_partial, ..params(tensors, rules) };
     for (segment, count) in gradients.iter().zip(rows.counts) {
-        params = Params { count4: groups(length(segment)), offset4: segment.offset4(), rows: count, ..params };
+        params =
+            Params { count4: groups(length(segment)), offset4: segment.offset4(), rows: count, ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
         let bindings = [
             segment.bind_with_offset("gradients", Element::F32),

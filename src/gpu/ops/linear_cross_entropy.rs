@@ -215,10 +215,7 @@ fn softmax(
     let element = op.h.element;
     let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, logits, first, ranks));
     let (kernel, grid) = per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", element, logits.rows);
-    let mut bindings = vec![
-        op.targets.bind("targets", Element::U32),
-        losses.bind("losses", Element::F32),
-    ];
+    let mut bindings = vec![op.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
     if parts.is_none() || dlogits.is_some() {
         bindings.push(logits.bind("logits", Element::F32));
     }

@@ -58,7 +58,8 @@ pub fn squares(rec: &mut Recorder, parts: &[Tensor], sums: Tensor, index: u32) {
 }
 
 fn square_rows(rec: &mut Recorder, parts: &[Tensor], rows: &PartialRows, partials: Tensor, first: u32) {
-    let mut params = Params { count4: 0, offset4: 0, rows: 0, blocks: rows.blocks, first_partial: first, index: 0 };
+    let mut params =
+        Params { count4: 0, offset4: 0, rows: 0, blocks: rows.blocks, first_partial: first, index: 0 };
     for (part, &count) in parts.iter().zip(&rows.counts) {
         params = Params { count4: groups(length(part)), offset4: part.offset4(), rows: count, ..params };
         let (kernel, grid) = per_row(rec, "squares", "square_rows", part.element, count);

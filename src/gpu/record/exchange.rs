@@ -18,7 +18,7 @@
 //! | `ReduceScatter` | sums of gradients, of which each rank keeps its part |
 //! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows |
 //! | `Rows` | rows on their way to the ranks of their experts, and back: as many as the devices have counted |
-//! | `Send`, `Receive` | nothing yet; they are for the stages of a pipeline |
+//! | `Send`, `Receive` | rows of the residual stream and their gradients, between stages of a pipeline |
 
 use super::recording::Dispatch;
 use super::span::Span;
@@ -185,6 +185,11 @@ impl Collective {
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
             Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],
         }
+    }
+
+    /// Whether it is between stages of a pipeline, whose schedule says when it is made.
+    pub fn is_between_stages(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Receive { .. })
     }
 
     /// The word for it in listings.

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The sizes of the pool buffers, and the assignment of transients to them.
 ///
-/// Recordings never run concurrently, so all share one pool. Within a recording, transients with disjoint lifetimes may
+/// Recordings never run concurrently, so all share one pool. Only what a recording [keeps](Recording::keeps) between its two halves,
+/// while others are replayed, has buffers of its own. Within a recording, transients with disjoint lifetimes may
 /// share a pool buffer. A live transient has a whole buffer to itself: WebGPU tracks usage per buffer, so one dispatch
 /// could not read one range of a buffer and write another.
 #[derive(Clone, Debug, Default)]
@@ -92,15 +93,25 @@ impl MemoryPlan {
     pub fn new(recordings: &[&Recording]) -> Self {
         let mut plan = Self::default();
         for recording in recordings {
-            let assignment = plan.assign(&recording.transients);
+            let assignment = plan.assign(recording);
             plan.assignments.push(assignment);
+        }
+        // Behind the pool, where no recording looks for a buffer.
+        for (recording, assignment) in recordings.iter().zip(&mut plan.assignments) {
+            for (transient, buffer) in recording.transients.iter().zip(assignment) {
+                if recording.keeps(transient) {
+                    *buffer = Some(plan.buffers.len());
+                    plan.buffers.push(transient.bytes);
+                }
+            }
         }
         plan
     }
 
-    /// The buffers of the transients of one recording.
-    fn assign(&mut self, transients: &[Transient]) -> Vec<Option<usize>> {
-        let is_used = |&id: &usize| transients[id].first != usize::MAX;
+    /// The buffers in the pool of the transients of one recording.
+    fn assign(&mut self, recording: &Recording) -> Vec<Option<usize>> {
+        let transients = &recording.transients;
+        let is_used = |&id: &usize| transients[id].first != usize::MAX && !recording.keeps(&transients[id]);
         let mut by_size: Vec<usize> = (0..transients.len()).filter(is_used).collect();
         by_size.sort_by_key(|&id| Reverse(transients[id].bytes));
         // A transient that is kept to the end has no last dispatch.
@@ -141,7 +152,7 @@ mod tests {
             .iter()
             .map(|&(bytes, first, last)| Transient { label: String::new(), bytes, first, last })
             .collect();
-        Recording { name: "test", dispatches: Vec::new(), exchanges: Vec::new(), transients }
+        Recording { name: "test", dispatches: Vec::new(), exchanges: Vec::new(), transients, cut: None }
     }
 
     #[test]
@@ -155,6 +166,19 @@ mod tests {
             }
         }
         assert_eq!(plan.bytes(), 210, "two buffers of 100, reused, and the small one");
+    }
+
+    #[test]
+    fn what_is_kept_between_halves_is_shared_with_nothing() {
+        let cut = |transients| Recording { cut: Some(2), ..recording(transients) };
+        // Kept; of the first half; of the second; sent or received at the cut.
+        let halves = [(100, 0, 3), (80, 0, 1), (80, 2, 4), (60, 1, 1), (60, 2, 2)];
+        let (slots, other) = ([cut(&halves), cut(&halves)], recording(&[(100, 0, 5)]));
+        let plan = MemoryPlan::new(&[&slots[0], &slots[1], &other]);
+        let kept = [0, 1].map(|slot| plan.assignments[slot][0].unwrap());
+        let others = plan.assignments.iter().flat_map(|of| of.iter().flatten());
+        assert!(kept.iter().all(|kept| others.clone().filter(|other| *other == kept).count() == 1));
+        assert_eq!(plan.bytes(), 100 + 80 + 60 + 2 * 100, "{:?}", plan.buffers);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod exchange;
 mod repeat;
 mod rewrite;
 
-use super::exchange::Exchange;
+use super::exchange::{Collective, Exchange};
 use super::params::Params;
 use super::recording::{Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{Binding, BufferId, Tensor, TransientId};
@@ -24,6 +24,7 @@ pub struct Recorder {
     exchanges: Vec<Exchange>,
     labels: Vec<(String, u64)>,
     kept: HashSet<TransientId>,
+    cut: Option<usize>,
     /// The first tensor, binding or grid that is too large, in words.
     misfit: Option<String>,
 }
@@ -39,6 +40,7 @@ impl Recorder {
             exchanges: Vec::new(),
             labels: Vec::new(),
             kept: HashSet::new(),
+            cut: None,
             misfit: None,
         }
     }
@@ -105,6 +107,11 @@ impl Recorder {
         if let BufferId::Transient(id) = tensor.buffer {
             self.kept.insert(id);
         }
+    }
+
+    /// What follows is a second half, which is replayed later than the first.
+    pub fn cut(&mut self) {
+        self.cut = Some(self.dispatches.len());
     }
 
     /// Appends a dispatch. `bindings` are all variables that the kernel's entry point uses, in any order, except for
@@ -211,7 +218,8 @@ impl Recorder {
             Transient { label, bytes, first, last }
         });
         let transients = transients.collect();
-        Ok(Recording { name: self.name, dispatches: self.dispatches, exchanges, transients })
+        let (name, dispatches, cut) = (self.name, self.dispatches, self.cut);
+        Ok(Recording { name, dispatches, exchanges, transients, cut })
     }
 
     /// Keeps the first thing that does not fit. The ops that follow are recorded all the same: none of them can return an
@@ -239,7 +247,9 @@ fn lifetimes(count: usize, dispatches: &[Dispatch], exchanges: &[Exchange]) -> V
         // may at any time from then on.
         let Exchange { at, needed, collective, .. } = exchange;
         let before = at.saturating_sub(1);
-        collective.sources().iter().for_each(|span| lives(span.buffer, before, *at));
+        // What is sent to another stage is copied at once.
+        let copied = if matches!(collective, Collective::Send { .. }) { before } else { *at };
+        collective.sources().iter().for_each(|span| lives(span.buffer, before, copied));
         collective.results().iter().for_each(|span| lives(span.buffer, *at, *needed));
     }
     uses
@@ -264,7 +274,7 @@ pub fn fold_grid(workgroups: u64) -> [u32; 3] {
 mod tests {
     use super::*;
     use crate::ranks::Group;
-    use crate::record::{Collective, MemoryPlan, Span};
+    use crate::record::{MemoryPlan, Span};
 
     crate::params! {
         struct Params {

@@ -1,6 +1,6 @@
 //! A finished recording, as plain data.
 
-use super::exchange::Exchange;
+use super::exchange::{Collective, Exchange};
 use super::fields::{Field, Scalar};
 use super::span::Span;
 use super::tensor::{BINDING_ALIGNMENT, Binding, BufferId, TransientId};
@@ -142,12 +142,27 @@ pub struct Recording {
     pub exchanges: Vec<Exchange>,
     /// The transient buffers, indexed by [`TransientId`].
     pub transients: Vec<Transient>,
+    /// The dispatch that its second half begins with, if it is replayed in two halves, with others in between.
+    pub cut: Option<usize>,
 }
 
 impl Recording {
     /// The transient buffer `id`.
     pub fn transient(&self, id: TransientId) -> &Transient {
         &self.transients[id.0 as usize]
+    }
+
+    /// Whether the first half, or else the second, ends with rows for another stage.
+    pub fn sends(&self, is_first: bool) -> bool {
+        let cut = self.cut.unwrap_or(usize::MAX);
+        let is_of_half = |exchange: &&Exchange| (exchange.at <= cut) == is_first;
+        let sent = |exchange: &Exchange| matches!(exchange.collective, Collective::Send { .. });
+        self.exchanges.iter().filter(is_of_half).any(sent)
+    }
+
+    /// Whether `transient` holds something while others are replayed between the two halves.
+    pub fn keeps(&self, transient: &Transient) -> bool {
+        self.cut.is_some_and(|cut| transient.first < cut && transient.last >= cut)
     }
 
     /// One line per dispatch: path, kernel variant and grid; and one per exchange: path, kind, bytes sent and ranks. Golden

@@ -2,11 +2,11 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
 use crate::ops::linear_cross_entropy::{
     HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
 };
+use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
 
 /// Targets and state of the loss; see [`LinearCrossEntropy`].

@@ -46,7 +46,8 @@ impl<'p> Tape<'_, 'p> {
         bias: Option<&'p Parameter>,
         adds_bias: bool,
     ) -> Var {
-        let epilogue = Epilogue { bias: bias.filter(|_| adds_bias).map(Parameter::weight), ..Epilogue::default() };
+        let epilogue =
+            Epilogue { bias: bias.filter(|_| adds_bias).map(Parameter::weight), ..Epilogue::default() };
         self.product_with(x, weight, bias, None, epilogue)
     }
 

@@ -37,7 +37,14 @@ impl<'p> Tape<'_, 'p> {
 
     /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
     /// sorted by id. Where x is a part of a sum, one rank adds them, as `adds` says, and all have the gradient.
-    pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter, adds: bool) -> Var {
+    pub fn add_embedding(
+        &mut self,
+        x: Var,
+        ids: Tensor,
+        order: Tensor,
+        table: &'p Parameter,
+        adds: bool,
+    ) -> Var {
         if adds {
             embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
         }

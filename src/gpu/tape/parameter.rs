@@ -12,6 +12,11 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// One that another rank holds: no op here reads it.
+    pub fn elsewhere() -> Self {
+        Self { weight: Vec::new(), gradient: None }
+    }
+
     /// The weight of a parameter in one part.
     #[track_caller]
     pub fn weight(&self) -> Tensor {

@@ -28,8 +28,8 @@ pub struct LatentQueries<P> {
 impl<P> Latent<P> {
     pub(super) fn declare(layer: &mut Scope<'_, P>, sizes: &LatentAttention) -> Self {
         let (heads, std) = (layer.config.num_heads, layer.config.init_std);
-        let kv = StackedRows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)])
-            .divided(&[heads]);
+        let kv =
+            StackedRows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)]).divided(&[heads]);
         Self {
             queries: sizes.q_rank.map(|rank| LatentQueries::declare(layer, sizes, rank)),
             kv_norm: layer.inner_norm_weight("attention.kv_norm", names::KV_NORM, sizes.kv_rank),

@@ -123,7 +123,11 @@ fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
         let moved = |section: &Section| Section { first: first + section.first - own.start, ..*section };
         split.sections.iter().filter(is_own).map(moved).collect::<Vec<Section>>()
     };
-    Split { applies: Applies::Always, is_of_columns: false, sections: adapted.iter().flat_map(of_piece).collect() }
+    Split {
+        applies: Applies::Always,
+        is_of_columns: false,
+        sections: adapted.iter().flat_map(of_piece).collect(),
+    }
 }
 
 /// The rows of B are the outputs of its map, so files order them as they order the map's rows.

@@ -1,7 +1,7 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
 use super::share::{Applies, Section, Split};
-use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
+use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, UpdateRule};
 use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
 use crate::model::names::Names;
@@ -14,7 +14,7 @@ pub(super) struct Scope<'a, P> {
     pub names: &'static Names,
     make: &'a mut dyn FnMut(Spec) -> P,
     streams: &'a mut Streams,
-    layer: Option<usize>,
+    place: Place,
     /// Linear layers that were declared.
     linears: usize,
     path: String,
@@ -61,11 +61,17 @@ impl<'a, P> Scope<'a, P> {
             names,
             make,
             streams,
-            layer: None,
+            place: Place::Start,
             linears: 0,
             path: String::new(),
             name: String::new(),
         }
+    }
+
+    /// What is read at `place`, outside of layers.
+    pub fn at(&mut self, place: Place) -> &mut Self {
+        self.place = place;
+        self
     }
 
     /// Layer number `layer`; numbers from `num_layers` on are blocks of multi-token prediction.
@@ -80,21 +86,27 @@ impl<'a, P> Scope<'a, P> {
             names: self.names,
             make: &mut *self.make,
             streams: &mut *self.streams,
-            layer: Some(layer),
+            place: Place::Layer(layer),
             linears: 0,
             path,
             name,
         }
     }
 
+    /// The number of the layer; `None` outside of layers.
+    fn layer_number(&self) -> Option<usize> {
+        if let Place::Layer(layer) = self.place { Some(layer) } else { None }
+    }
+
     /// Whether this is the layer whose queries come from a table.
     pub fn has_queries(&self) -> bool {
-        self.config.query_layer && self.layer.is_some_and(|layer| layer + 1 == self.config.num_layers)
+        self.config.query_layer
+            && self.layer_number().is_some_and(|layer| layer + 1 == self.config.num_layers)
     }
 
     /// The mixture of experts of this layer, unless it is dense.
     pub fn mixture(&self) -> Option<&'a MixtureConfig> {
-        self.config.mixture_of(self.layer?)
+        self.config.mixture_of(self.layer_number()?)
     }
 
     /// A table (rows, D) under one name.
@@ -174,7 +186,7 @@ impl<'a, P> Scope<'a, P> {
     /// The numbers of this layer and of its next linear layer.
     pub fn next_place(&mut self) -> Option<(usize, usize)> {
         self.linears += 1;
-        Some((self.layer?, self.linears - 1))
+        Some((self.layer_number()?, self.linears - 1))
     }
 
     pub fn declare(
@@ -192,7 +204,7 @@ impl<'a, P> Scope<'a, P> {
         let (decays, group, rule) = (role != Role::Vector, 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
         let compute = self.compute(role);
-        let share = None;
+        let (share, place, is_copied) = (None, self.place, false);
         let spec = Spec {
             path,
             role,
@@ -208,6 +220,8 @@ impl<'a, P> Scope<'a, P> {
             compute,
             split,
             share,
+            place,
+            is_copied,
         };
         (self.make)(spec)
     }
@@ -217,7 +231,7 @@ impl<P> Scope<'_, P> {
     /// How layers read a parameter. Blocks of multi-token prediction are not quantised: they read ranges of columns.
     fn compute(&self, role: Role) -> Element {
         let base = self.config.low_rank.as_ref().and_then(|low_rank| low_rank.base);
-        let is_of_layer = self.layer.is_some_and(|layer| layer < self.config.num_layers);
+        let is_of_layer = self.layer_number().is_some_and(|layer| layer < self.config.num_layers);
         match role {
             // Scores decide which experts are chosen, so their rounding would change more than their last digits.
             Role::Router => Element::F32,
@@ -258,7 +272,8 @@ impl StackedRows {
         let whole = [(0, sizes.iter().sum())];
         let places = if names.len() == 1 { &whole } else { maps.as_slice() };
         assert!(names.len() == places.len(), "{} names for {} pieces", names.len(), places.len());
-        let pieces = names.into_iter().zip(places).map(|(name, &(first, rows))| (name, first, rows)).collect();
+        let pieces =
+            names.into_iter().zip(places).map(|(name, &(first, rows))| (name, first, rows)).collect();
         Self { pieces, stored, maps, split: None, heads: None, fused: None }
     }
 

@@ -36,8 +36,11 @@ pub struct Share {
     pub is_spread: bool,
     /// What several neighbours among tensor-parallel ranks hold, and have a part of the gradient of: lines that are held (rows;
     /// columns of a vector), and how many neighbours. `None` if all hold all of it, with the same gradient.
-    pub repeated: Option<Vec<(Range<usize>, usize)>>,
+    pub repeated: Option<Repeated>,
 }
+
+/// Lines that are held, and how many neighbours among tensor-parallel ranks hold them.
+pub type Repeated = Vec<(Range<usize>, usize)>;
 
 /// How tensor-parallel ranks divide a parameter. Those without one are the same on all of them, and so is their gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,8 +101,8 @@ impl Split {
     }
 
     /// What rank `place` of `ranks` holds of the lines that it is along, and what others hold as well.
-    fn held(&self, place: usize, ranks: usize) -> Option<(Vec<Strip>, Vec<(Range<usize>, usize)>)> {
-        let (mut strips, mut repeated): (_, Vec<(Range<usize>, usize)>) = (Vec::new(), Vec::new());
+    fn held(&self, place: usize, ranks: usize) -> Option<(Vec<Strip>, Repeated)> {
+        let (mut strips, mut repeated): (_, Repeated) = (Vec::new(), Vec::new());
         let mut held = 0;
         for section in &self.sections {
             let (part, ranks) = section.part(place, ranks)?;
@@ -173,7 +176,7 @@ impl Spec {
     }
 
     /// The same, of `ranks`, with what all of them have the whole gradient of.
-    pub(crate) fn copies(&self, ranks: usize) -> Vec<(Range<usize>, usize)> {
+    pub(crate) fn copies(&self, ranks: usize) -> Repeated {
         match self.share.as_ref().and_then(|share| share.repeated.clone()) {
             Some(repeated) => repeated,
             None if self.role == Role::Vector => vec![(0..self.cols, ranks)],
@@ -311,14 +314,16 @@ mod tests {
                     for row in held.row_strips() {
                         for col in held.col_strips() {
                             let rows = row.whole..row.whole + row.count;
-                            let cells = rows.flat_map(|row| (0..col.count).map(move |c| [row, col.whole + c]));
+                            let cells =
+                                rows.flat_map(|row| (0..col.count).map(move |c| [row, col.whole + c]));
                             cells.for_each(|cell| *seen.entry(cell).or_default() += 1);
                         }
                     }
                 }
                 let rows = whole.rows * whole.cols;
                 assert_eq!(seen.len(), rows, "{} is held", whole.path);
-                let is_divided = whole.split.is_some_and(|split| split.sections.iter().all(|s| s.units >= ranks));
+                let is_divided =
+                    whole.split.is_some_and(|split| split.sections.iter().all(|s| s.units >= ranks));
                 assert!(!is_divided || seen.values().all(|count| *count == 1), "{} is divided", whole.path);
             }
         }
@@ -338,7 +343,8 @@ mod tests {
         };
         assert_eq!(held.row_strips(), (0..4).map(strip).collect::<Vec<_>>());
         assert!(held.is_spread());
-        let stack = Gpt::describe(&mixture()).into_iter().find(|spec| spec.path.ends_with("experts.w_down")).unwrap();
+        let stack =
+            Gpt::describe(&mixture()).into_iter().find(|spec| spec.path.ends_with("experts.w_down")).unwrap();
         let (rows, cols) = (stack.rows / 2, stack.cols / 2);
         let held = stack.of_matrix_rank(&layout(1, 2)).unwrap().of_expert_rank(1, 2);
         assert_eq!(held.row_strips(), [Strip { held: 0, whole: rows, count: rows }]);

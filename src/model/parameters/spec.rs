@@ -37,6 +37,23 @@ pub struct Spec {
     pub split: Option<Split>,
     /// Which rows and columns these are, where ranks hold a part of them each. Pieces are those of the whole parameter.
     pub share: Option<Share>,
+    /// Where in the model it is read.
+    pub place: Place,
+    /// Whether another stage of the pipeline holds it too.
+    pub is_copied: bool,
+}
+
+/// Where in a model a parameter is read, which decides the stages of a pipeline that hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the first layer.
+    Start,
+    /// In a layer; blocks of multi-token prediction are numbered after the others.
+    Layer(usize),
+    /// After the last layer, or, for queries that are learned, in it.
+    End,
+    /// At both: an embedding that is the head's table too, or that blocks of multi-token prediction read.
+    Ends,
 }
 
 /// What a parameter is used as.

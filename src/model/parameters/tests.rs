@@ -2,7 +2,7 @@
 
 mod published;
 
-use super::{Gpt, Init, Piece, Spec};
+use super::{Gpt, Init, Piece, Place, Spec};
 use crate::model::config::{
     BalanceLosses, Family, LatentAttention, MixtureConfig, ModelConfig, MultiToken, Positions, RouterConfig,
     Score, SharedExpert, Sizes, TokenDispatch,
@@ -136,8 +136,12 @@ fn experts_start_as_dense_networks_and_routers_on_their_own() {
     assert_eq!(init("layers.1.feed_forward.shared.gate"), Init::Normal(0.01));
     assert_eq!(init("multi_token.0.w_fuse"), Init::Normal(0.02));
     assert_eq!(init("multi_token.0.norm"), Init::Ones);
-    // Multi-token prediction does not change the random streams of the rest.
-    let alone = Gpt::describe(&ModelConfig { multi_token: None, ..mixture_example() });
+    // Multi-token prediction does not change the random streams of the rest, and reads the embedding too.
+    let mut alone = Gpt::describe(&ModelConfig { multi_token: None, ..mixture_example() });
+    assert_eq!(
+        (specs[0].place, std::mem::replace(&mut alone[0].place, Place::Ends)),
+        (Place::Ends, Place::Start)
+    );
     assert_eq!(specs[..alone.len()], alone);
 }
 

@@ -21,6 +21,7 @@ pub use sharding::{Sharded, Sharding};
 
 use super::moe::Moe;
 use super::run::Run;
+use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
@@ -72,6 +73,8 @@ pub(crate) struct Distribution {
     pub counts: bool,
     /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
     pub layout: RankLayout,
+    /// Which layers each stage of a pipeline holds.
+    pub stages: Stages,
 }
 
 /// The dotted path of the degrees.
@@ -114,10 +117,40 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
         let message = "no effect without pipeline stages, as in MindFormers; `runner_config.gradient_accumulation_steps` accumulates";
         degrees.note("micro_batch_num", message);
     }
-    if layout.model == 1 {
-        degrees.ignore(&["use_seq_parallel", "vocab_emb_dp"]);
+    if layout.pipeline > 1 {
+        check_schedule(source, &asked);
     }
-    Distribution { asked, counts, layout }
+    if layout.model == 1 {
+        degrees.ignore(&["use_seq_parallel"]);
+        if !asked.degrees.vocab_emb_dp {
+            degrees.note("vocab_emb_dp", "no effect without `model_parallel`");
+        }
+    }
+    Distribution { asked, counts, layout, stages: Stages::one(0) }
+}
+
+/// Checks that the micro-batches of a step keep the stages busy.
+fn check_schedule(source: &Source, asked: &Parallelism) {
+    let Parallel { pipeline_stage: stages, micro_batch_num: micro_batches, .. } = asked.degrees;
+    if let Some(scheduler) = asked.pipeline.pipeline_scheduler.unbuilt() {
+        let message = format!("`{scheduler}` is not built; write `1f1b`");
+        source.unsupported(&format!("{PIPELINE}.pipeline_scheduler"), message);
+    }
+    let key = format!("{PATH}.micro_batch_num");
+    if !source.is_sound(&key) {
+        return;
+    }
+    if micro_batches < stages {
+        let message =
+            format!("`{micro_batches}` is below the {stages} pipeline stages, which would wait; raise it");
+        source.fault(&key, message);
+    } else if asked.pipeline.pipeline_interleave && !micro_batches.is_multiple_of(stages) {
+        let message = format!(
+            "`{micro_batches}` is no multiple of the {stages} pipeline stages, through whose chunks micro-batches go in groups of \
+             as many; write one, or `parallel.pipeline_config.pipeline_interleave: False`"
+        );
+        source.fault(&key, message);
+    }
 }
 
 impl Distribution {
@@ -136,7 +169,6 @@ impl Distribution {
         let RankLayout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);
         let (asked, has_stages) = (&self.asked, pipeline > 1);
-        let is_interleaved = has_stages && asked.pipeline.pipeline_interleave;
         let degrees = Parallel {
             data_parallel: data,
             model_parallel: model,
@@ -144,11 +176,14 @@ impl Distribution {
             context_parallel: 1,
             expert_parallel: expert,
             micro_batch_num: if has_stages { steps as u64 } else { 1 },
-            pp_interleave_num: if is_interleaved { asked.degrees.pp_interleave_num } else { 1 },
+            pp_interleave_num: self.stages.interleaves() as u64,
             use_seq_parallel: asked.degrees.use_seq_parallel && model > 1,
             vocab_emb_dp: asked.degrees.vocab_emb_dp || model == 1,
         };
-        let pipeline = PipelineConfig { pipeline_interleave: is_interleaved };
+        let pipeline = PipelineConfig {
+            pipeline_interleave: self.stages.interleaves() > 1,
+            ..PipelineConfig::default()
+        };
         let (enable_parallel_optimizer, optimizer) = sharding.settings();
         let context = ParallelContext { parallel_mode: ParallelMode::SemiAuto, enable_parallel_optimizer };
         (self.layout.world() > 1).then_some(Parallelism { degrees, context, optimizer, pipeline })

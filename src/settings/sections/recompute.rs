@@ -1,11 +1,11 @@
 //! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass.
 //!
-//! The lists of a file count layers by the stages of MindFormers' pipeline. They are resolved to numbers of layers
-//! and operators, which is what the run folder has, since a run here has no stages.
+//! The lists of a file count layers by the stages of the pipeline, for a run of one rank too. They are resolved to
+//! numbers of layers and operators, which is what the run folder has.
 //!
 //! A fused kernel is recomputed if one of the operators that it fuses is selected, and kept if one is excluded.
-//! `select_comm_recompute` repeats communication in MindFormers; here no operator's result is gathered from other
-//! ranks, so the operators whose results would be, the norms by default, are recomputed themselves. A list holds
+//! `select_comm_recompute` repeats communication alone in MindFormers; here the operators whose results are gathered from
+//! other ranks, the norms by default, are recomputed themselves, with what is gathered after them. A list holds
 //! numbers: text in it, such as `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of
 //! MindFormers' five `Formative` log lines only those that select something are logged.
 
@@ -28,12 +28,13 @@ pub use stages::Offset;
 use super::model::{self, Model};
 use super::moe::Moe;
 use super::parallel::{Distribution, Parallelism};
+use crate::model::stages::{Chunks, Stages};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 use choice::Choice;
 use operators::LayerFeatures;
 use selection::{Selected, remove_excluded};
-use stages::{Chunks, Stages};
+use stages::deal;
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
@@ -54,9 +55,7 @@ pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: 
     let reader = Reader::open(source, PATH, &[Recompute::ID]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
-    let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
-    let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
-    if is_sound && ["model.arch", "parallel_config", PATH].iter().all(|path| source.is_sound(path)) {
+    if is_shape_sound(source) && source.is_sound(PATH) {
         resolve(&mut recompute, &reader, LayerFeatures { model, moe }, parallel);
     }
     // `layers` and `operators` say it all now, without the stages that counts need.
@@ -74,10 +73,12 @@ fn resolve(
 ) {
     let layers = parts.model.num_layers.saturating_add(parts.model.mtp_depth.unwrap_or(0));
     let counts_stages = recompute.counts_stages();
-    if !counts_stages {
+    if !counts_stages && parallel.layout.pipeline == 1 {
         ignore_stages(reader.source);
     }
-    let Some(stages) = stages(counts_stages, reader, layers, parts.model, parallel) else { return };
+    let Some(stages) = counted_stages(counts_stages, reader.source, layers, parts.model, parallel) else {
+        return;
+    };
     let Some(full) = dealt(reader, "recompute", recompute.recompute.deal(&stages)) else { return };
     let Some(selected) = selected(recompute, reader, &stages) else { return };
     let covered = stages.first(&full);
@@ -104,34 +105,88 @@ fn resolve(
     choice::apply(&choices, recompute, reader.source, &parts, layers);
 }
 
-/// The layers of each stage. `None` after a fault; all layers in one stage if nothing counts them by stage.
-fn stages(
+/// The stages by which counts are dealt. `None` after a fault; all layers in one stage if nothing counts them by stage.
+fn counted_stages(
     counts_stages: bool,
-    reader: &Reader<'_>,
+    source: &Source,
     layers: usize,
     model: &Model,
     parallel: &Distribution,
 ) -> Option<Stages> {
-    let source = reader.source;
+    if parallel.layout.pipeline > 1 {
+        return Some(parallel.stages.clone());
+    }
+    if !counts_stages {
+        return Some(asked_stages(layers, model, parallel).unwrap_or_else(|_| Stages::one(layers)));
+    }
+    note_interleaves(source, model, parallel);
+    let fault = |message| source.fault(&format!("{}.offset", model::PATH), message);
+    asked_stages(layers, model, parallel).map_err(fault).ok()
+}
+
+/// The layers of the stages that a run is spread over. All in one after a fault.
+pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
+    let ahead = model.mtp_depth.unwrap_or(0);
+    let layers = model.num_layers.saturating_add(ahead);
+    if parallel.layout.pipeline == 1 || !is_shape_sound(source) {
+        return Stages::one(layers);
+    }
+    note_interleaves(source, model, parallel);
+    match asked_stages(layers, model, parallel).and_then(|stages| stages.check(ahead).map(|()| stages)) {
+        Ok(stages) => stages,
+        Err(message) => {
+            let key = match model.offset {
+                Some(_) => format!("{}.offset", model::PATH),
+                None => "parallel_config.pipeline_stage".to_string(),
+            };
+            source.fault(&key, message);
+            Stages::one(layers)
+        }
+    }
+}
+
+/// Reports chunks of a stage where there are no stages.
+pub(crate) fn check_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
+    let (degrees, key) = (&parallel.asked.degrees, "parallel_config.pipeline_stage");
+    let is_alone = parallel.counts && degrees.pipeline_stage == 1 && source.is_sound(key);
+    let interleaves = interleaves(model, parallel);
+    if is_alone && parallel.asked.pipeline.pipeline_interleave && interleaves > 1 {
+        let switch = "`parallel.pipeline_config.pipeline_interleave: False`";
+        source.fault(
+            key,
+            format!(
+                "`1` leaves pp_interleave_num {interleaves} nothing to interleave; write more, or {switch}"
+            ),
+        );
+    }
+}
+
+/// The stages of the degrees that were written.
+fn asked_stages(layers: usize, model: &Model, parallel: &Distribution) -> Result<Stages, String> {
     let Parallelism { degrees, pipeline, .. } = &parallel.asked;
-    let is_interleaved = pipeline.pipeline_interleave;
-    let interleaves = model.pp_interleave_num.unwrap_or(degrees.pp_interleave_num);
-    if counts_stages && interleaves > 1 && !is_interleaved {
+    let interleaves = if pipeline.pipeline_interleave { interleaves(model, parallel) } else { 1 };
+    let [stages, interleaves] =
+        [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+    deal(layers, stages, interleaves, model.offset.as_ref())
+}
+
+fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
+    model.pp_interleave_num.unwrap_or(parallel.asked.degrees.pp_interleave_num)
+}
+
+fn note_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
+    let interleaves = interleaves(model, parallel);
+    if interleaves > 1 && !parallel.asked.pipeline.pipeline_interleave {
         let switch = "parallel.pipeline_config.pipeline_interleave";
         source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{switch}: True`"));
     }
-    let interleaves = if is_interleaved { interleaves } else { 1 };
-    let [stages, interleaves] =
-        [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    match Stages::new(layers, stages, interleaves, model.offset.as_ref()) {
-        Ok(stages) => Some(stages),
-        // All layers or none are the same layers, however they are dealt.
-        Err(_) if !counts_stages => Some(Stages::one(layers)),
-        Err(message) => {
-            source.fault(&format!("{}.offset", model::PATH), message);
-            None
-        }
-    }
+}
+
+/// Whether the keys that the layers of stages follow from have no fault.
+fn is_shape_sound(source: &Source) -> bool {
+    let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
+    let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
+    is_sound && ["model.arch", "parallel_config"].iter().all(|path| source.is_sound(path))
 }
 
 /// Says that the keys have no meaning from which the layers of stages follow.

@@ -20,7 +20,7 @@ pub struct Recomputation {
 pub(super) fn recomputations(kept: &Recordings) -> Vec<Recomputation> {
     let model = &kept.model;
     let flops = count::layer_flops_per_token(model);
-    let saved = kept_bytes(&kept.micro_step, flops.len());
+    let saved = kept_bytes(kept.chunks(), flops.len());
     let mut order: Vec<usize> = (0..flops.len()).collect();
     // By kind, since neighbours of equal layers differ and would shuffle them.
     let rate = |layer: usize| {
@@ -46,14 +46,19 @@ fn kind(model: &ModelConfig, layer: usize) -> (bool, bool) {
 }
 
 /// Bytes of each of `layers` layers that live from its forward to its backward pass.
-pub(in crate::train) fn kept_bytes(micro_step: &Recording, layers: usize) -> Vec<u64> {
-    let turn = micro_step.dispatches.iter().position(|dispatch| dispatch.path.contains("backward"));
-    let turn = turn.unwrap_or(micro_step.dispatches.len());
+pub(in crate::train) fn kept_bytes<'a>(
+    micro_step: impl Iterator<Item = &'a Recording>,
+    layers: usize,
+) -> Vec<u64> {
     let mut kept = vec![0; layers];
-    for transient in micro_step.transients.iter().filter(|t| t.first < turn && turn <= t.last) {
-        let layer = transient.label.strip_prefix("layers.").and_then(|rest| rest.split('.').next());
-        if let Some(bytes) = layer.and_then(|layer| kept.get_mut(layer.parse::<usize>().ok()?)) {
-            *bytes += transient.bytes;
+    for chunk in micro_step {
+        let turn = chunk.dispatches.iter().position(|dispatch| dispatch.path.contains("backward"));
+        let turn = turn.unwrap_or(chunk.dispatches.len());
+        for transient in chunk.transients.iter().filter(|t| t.first < turn && turn <= t.last) {
+            let layer = transient.label.strip_prefix("layers.").and_then(|rest| rest.split('.').next());
+            if let Some(bytes) = layer.and_then(|layer| kept.get_mut(layer.parse::<usize>().ok()?)) {
+                *bytes += transient.bytes;
+            }
         }
     }
     kept

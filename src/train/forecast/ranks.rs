@@ -1,23 +1,18 @@
 //! What each of many ranks takes, exchanges and waits for.
 
 use super::Forecast;
-use super::share::{self, Spread, Stage};
 use super::step_time::{Machine, StepTime};
 use super::traffic::{Traffic, TrafficKind, traffic};
-use crate::device::Exchanger;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::count;
-use crate::record::Room;
 use crate::settings::RunPlan;
-use crate::train::fit::kept_bytes;
 use crate::train::recordings::Recordings;
 use crate::train::shortage::Shortage;
 
 /// What each of the ranks of a run takes: the one with the most of it.
 ///
-/// Ranks are forecast from the recordings that they would replay. Those that share layers are planned for and not trained; the
-/// recordings are then those of one stage, and what goes between stages follows from formulas.
+/// Ranks are forecast from the recordings that they would replay, of a pipeline those of a few stages.
 #[derive(Clone, Debug)]
 pub struct RankForecast {
     /// Memory of the rank that takes the most; parameters and operations are those of the whole model.
@@ -28,15 +23,13 @@ pub struct RankForecast {
     pub time: Option<StepTime>,
     /// The share of a step in which a stage waits for others at its start and end.
     pub bubble: f64,
-    /// Whether layers are spread, so that numbers follow from formulas.
-    pub is_formula: bool,
 }
 
 impl RankForecast {
     /// The forecast for the ranks of `plan`, whose schedules have `steps` steps.
     ///
     /// # Errors
-    /// What does not fit an adapter with `capabilities`; degrees that do not divide layers.
+    /// What does not fit an adapter with `capabilities`.
     pub fn new(
         plan: &RunPlan,
         capabilities: Capabilities,
@@ -45,10 +38,11 @@ impl RankForecast {
     ) -> Result<Self> {
         match plan.layout.pipeline {
             1 => Self::recorded(plan.clone(), capabilities, steps, machine),
-            _ => Self::by_stages(plan, capabilities, steps, machine),
+            _ => Self::most(plan, Self::of_stages(plan, capabilities, steps, machine)?),
         }
     }
 
+    /// What the rank that owns the most of those that share the batch with that of `plan` takes.
     fn recorded(
         mut plan: RunPlan,
         capabilities: Capabilities,
@@ -63,24 +57,40 @@ impl RankForecast {
             let cap = plan.settings.context.max_device_memory.map(|size| size.0);
             Shortage::of(&recordings).check(forecast.peak_bytes(), cap)?;
         }
-        Ok(Self {
-            forecast,
-            traffic: traffic(&recordings, accumulation),
-            time: machine.map(|machine| StepTime::new(&recordings, &recordings.model, accumulation, machine)),
-            bubble: 0.0,
-            is_formula: false,
-        })
+        let flops = flops_of_stage(&plan) / plan.layout.model as f64;
+        let time = machine.map(|machine| {
+            let mut time = StepTime::new(&recordings, flops, accumulation, machine);
+            time.bubble = bubble_seconds(&plan, &time, accumulation);
+            time
+        });
+        let bubble = bubble(&plan, accumulation);
+        Ok(Self { forecast, traffic: traffic(&recordings, accumulation), time, bubble })
     }
 
-    fn by_stages(
+    /// The stages that may take the most of something: the first, which keeps the most micro-batches, the last, and between them the
+    /// first of those with the most layers.
+    fn of_stages(
         plan: &RunPlan,
         capabilities: Capabilities,
         steps: u64,
         machine: Option<&Machine>,
-    ) -> Result<Self> {
-        let stages = share::stages(plan)?;
-        let of_stage = |stage: &Stage| Self::of_stage(plan, stage, capabilities, steps, machine);
-        let each = stages.iter().map(of_stage).collect::<Result<Vec<_>>>()?;
+    ) -> Result<Vec<Self>> {
+        let last = plan.layout.pipeline - 1;
+        let layers = |stage: usize| -> usize {
+            plan.stages.chunks(stage).into_iter().map(|chunk| chunk.layers.len()).sum()
+        };
+        let between = (1..last).max_by_key(|&stage| (layers(stage), last - stage));
+        let stages = [0].into_iter().chain(between).chain([last]);
+        let of_stage = |stage| {
+            let mut plan = plan.clone();
+            plan.layout.rank = plan.layout.in_stage(stage);
+            Self::recorded(plan, capabilities, steps, machine)
+        };
+        stages.map(of_stage).collect()
+    }
+
+    /// What the fullest, the slowest and the one that sends the most of `each` rank take.
+    fn most(plan: &RunPlan, each: Vec<Self>) -> Result<Self> {
         let seconds = |one: &Self| one.time.as_ref().map_or(0.0, StepTime::seconds);
         let sent = |one: &Self| one.traffic.iter().map(|kind| kind.bytes).sum::<u64>();
         let slowest = each.iter().max_by(|one, other| seconds(one).total_cmp(&seconds(other)));
@@ -97,86 +107,35 @@ impl RankForecast {
         };
         Ok(Self { forecast, traffic: traffic.unwrap_or_default(), time, ..fullest })
     }
-
-    fn of_stage(
-        plan: &RunPlan,
-        stage: &Stage,
-        capabilities: Capabilities,
-        steps: u64,
-        machine: Option<&Machine>,
-    ) -> Result<Self> {
-        let spread = Spread::of(plan);
-        let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
-        let recordings = Recordings::new(&stage.plan, capabilities, steps)?;
-        let messages = Messages::new(stage, spread);
-        let mut forecast = Forecast::new(&recordings);
-        forecast.pool_bytes = activations(stage, &recordings);
-        let room = Room { down: messages.bytes, up: messages.bytes, received: 0 };
-        let [staging, host] =
-            [Exchanger::staging_bytes, Exchanger::host_bytes].map(|bytes| bytes(Exchanger::AT_ONCE, &room));
-        forecast.exchange_bytes = forecast.exchange_bytes.max(staging);
-        forecast.exchange_host_bytes = forecast.exchange_host_bytes.max(host);
-        let mut all = traffic(&recordings, accumulation);
-        all.extend(messages.traffic(accumulation));
-        let time = machine.map(|machine| {
-            let mut time = StepTime::new(&recordings, &stage.work, accumulation, machine);
-            messages.add_to(&mut time, accumulation, machine);
-            time.bubble = bubble_seconds(&time, spread, accumulation);
-            time
-        });
-        let (p, v) = (spread.pipeline as f64, spread.interleave as f64);
-        let bubble = (p - 1.0) / (v * accumulation as f64 + p - 1.0);
-        Ok(Self { forecast, traffic: all, time, bubble, is_formula: true })
-    }
 }
 
-/// Activations of the micro-batches that a stage has under way: the pool of one, and what is kept of each of the others.
-fn activations(stage: &Stage, recordings: &Recordings) -> u64 {
-    let model = &recordings.model;
-    let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-    let kept: u64 = kept_bytes(&recordings.micro_step, layers).iter().sum();
-    let others = kept as f64 * (stage.in_flight - 1.0);
-    Forecast::new(recordings).pool_bytes + others as u64
+/// Operations to train on a token that are those of the stage of `plan`, recomputed layers counted again: its share of the
+/// operations of a forward pass.
+fn flops_of_stage(plan: &RunPlan) -> f64 {
+    let model = &plan.model;
+    let layers = count::layer_flops_per_token(model);
+    let head = count::head_flops_per_token(model);
+    let chunks = plan.stages.chunks(plan.layout.stage());
+    let is_last = chunks.iter().any(|chunk| chunk.is_last);
+    let own: Vec<usize> = chunks.into_iter().flat_map(|chunk| chunk.layers).collect();
+    let of_layers =
+        |numbers: &mut dyn Iterator<Item = usize>| numbers.map(|layer| layers[layer]).sum::<f64>();
+    let forward = of_layers(&mut own.iter().copied()) + if is_last { head } else { 0.0 };
+    let all = layers.iter().sum::<f64>() + head;
+    let again = own.iter().copied().filter(|layer| model.recomputed_layers.contains(layer));
+    count::training_flops_per_token(model) * forward / all + of_layers(&mut again.into_iter())
 }
 
-/// What goes from stage to stage in a micro-batch.
-struct Messages {
-    /// Bytes of this rank's rows of a micro-batch.
-    bytes: u64,
-    /// Times that they go to another stage, forward and backward.
-    passes: u64,
-}
-
-impl Messages {
-    fn new(stage: &Stage, spread: Spread) -> Self {
-        let Stage { plan, .. } = stage;
-        let tokens = (plan.settings.runner.batch_size * plan.model.seq_length) as u64;
-        let bytes = tokens * plan.model.hidden_size as u64 * plan.model.compute.bytes();
-        let ranks = if plan.layout.shares_tokens { plan.layout.model as u64 } else { 1 };
-        let passes = if spread.pipeline > 1 { 2 * spread.interleave as u64 } else { 0 };
-        Self { bytes: bytes / ranks, passes }
-    }
-
-    fn traffic(&self, accumulation: u64) -> Option<Traffic> {
-        let exchanges = accumulation * self.passes;
-        let traffic = Traffic { kind: TrafficKind::Stages, bytes: exchanges * self.bytes, exchanges };
-        (traffic.bytes > 0).then_some(traffic)
-    }
-
-    /// Adds its time, which hides behind nothing: what follows needs the rows.
-    fn add_to(&self, time: &mut StepTime, accumulation: u64, machine: &Machine) {
-        if self.passes > 0 {
-            let staged = 2.0 * self.bytes as f64 / machine.staging_bytes;
-            let one = machine.exchange_seconds(self.bytes, 1, 1) + staged;
-            time.wait(TrafficKind::Stages, (accumulation * self.passes) as f64 * one);
-        }
-    }
+/// The share of a step of so many micro-batches in which a stage waits for others: (p - 1) / (v m + p - 1).
+fn bubble(plan: &RunPlan, micro_batches: u64) -> f64 {
+    let others = plan.layout.pipeline as f64 - 1.0;
+    others / (plan.stages.interleaves() as f64 * micro_batches as f64 + others)
 }
 
 /// The time of (p - 1) / v micro-batches, in which a stage waits for others.
-fn bubble_seconds(time: &StepTime, spread: Spread, accumulation: u64) -> f64 {
+fn bubble_seconds(plan: &RunPlan, time: &StepTime, accumulation: u64) -> f64 {
     let once = |kind: &TrafficKind| matches!(kind, TrafficKind::Gradients | TrafficKind::Weights);
     let waits: f64 = time.waits.iter().filter(|(kind, _)| !once(kind)).map(|(_, seconds)| seconds).sum();
     let of_one = (time.compute + waits) / accumulation as f64;
-    (spread.pipeline - 1) as f64 / spread.interleave as f64 * of_one
+    (plan.layout.pipeline - 1) as f64 / plan.stages.interleaves() as f64 * of_one
 }

@@ -3,8 +3,6 @@
 use super::timeline::Replay;
 use super::traffic::{TrafficKind, replays};
 use super::work;
-use crate::model::config::ModelConfig;
-use crate::model::count;
 use crate::train::recordings::Recordings;
 
 /// What the ranks of a run compute and exchange with.
@@ -45,22 +43,18 @@ impl Machine {
 }
 
 impl StepTime {
-    /// A step of `recordings` with `accumulation` micro-batches, in which the work of `model` is done.
-    pub(super) fn new(
-        recordings: &Recordings,
-        model: &ModelConfig,
-        accumulation: u64,
-        machine: &Machine,
-    ) -> Self {
+    /// A step of `recordings` with `accumulation` micro-batches, which take so many `flops` for a token.
+    pub(super) fn new(recordings: &Recordings, flops: f64, accumulation: u64, machine: &Machine) -> Self {
         let rank = recordings.ownership.ranks.rank;
         let tokens = f64::from(recordings.tensors.batch.tokens.cols);
-        let seconds = flops_per_token(model) * tokens / machine.flops;
-        let launches: Vec<f64> = work::shares(recordings).into_iter().map(|share| share * seconds).collect();
+        let seconds = flops * tokens / machine.flops;
+        let mut shares = work::shares(recordings).into_iter();
         let mut step = Self::default();
         for (recording, times) in replays(recordings, accumulation) {
-            let is_micro_step = recording.name == recordings.micro_step.name;
-            let seconds = if is_micro_step { launches.as_slice() } else { &[] };
-            let replay = |is_last| Replay::new(recording, seconds, rank, is_last, machine);
+            // Chunk by chunk, then what is replayed once, which counts for nothing.
+            let launches: Vec<f64> =
+                shares.next().unwrap_or_default().iter().map(|share| share * seconds).collect();
+            let replay = |is_last| Replay::new(recording, &launches, rank, is_last, machine);
             step.add(&replay(true), 1.0);
             if times > 1 {
                 step.add(&replay(false), (times - 1) as f64);
@@ -79,12 +73,6 @@ impl StepTime {
         self.waits.iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// Adds seconds of waiting for exchanges that hide behind nothing.
-    pub(super) fn wait(&mut self, kind: TrafficKind, seconds: f64) {
-        self.exchanging += seconds;
-        self.add_wait(kind, seconds);
-    }
-
     fn add(&mut self, replay: &Replay, times: f64) {
         self.compute += times * replay.compute;
         self.exchanging += times * replay.exchanging;
@@ -97,11 +85,4 @@ impl StepTime {
             None => self.waits.push((kind, seconds)),
         }
     }
-}
-
-/// Operations to train on a token, those of recomputed layers counted again.
-pub(super) fn flops_per_token(model: &ModelConfig) -> f64 {
-    let layers = count::layer_flops_per_token(model);
-    let again = model.recomputed_layers.iter().filter_map(|layer| layers.get(*layer)).sum::<f64>();
-    count::training_flops_per_token(model) + again
 }

@@ -138,6 +138,7 @@ mod tests {
             dispatches: vec![launch; 4],
             exchanges: exchanges.iter().map(exchange).collect(),
             transients: Vec::new(),
+            cut: None,
         };
         Replay::new(&recording, &[1.0; 4], 0, true, &MACHINE)
     }

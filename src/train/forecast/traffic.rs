@@ -88,7 +88,8 @@ pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
 /// The recordings that a step replays, with the number of times.
 pub(super) fn replays(recordings: &Recordings, accumulation: u64) -> Vec<(&Recording, u64)> {
     let copy = recordings.copy.iter().map(|copy| (copy, 1));
-    [(&recordings.micro_step, accumulation), (&recordings.update, 1)].into_iter().chain(copy).collect()
+    let micro_steps = recordings.chunks().map(|recording| (recording, accumulation));
+    micro_steps.chain([(&recordings.update, 1)]).chain(copy).collect()
 }
 
 fn add(kinds: &mut Vec<Traffic>, kind: TrafficKind, bytes: u64, exchanges: u64) {

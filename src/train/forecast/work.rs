@@ -6,11 +6,12 @@ use crate::model::count;
 use crate::record::{Dispatch, Recording};
 use crate::train::recordings::Recordings;
 
-/// Which share of the time of a micro-batch each launch takes, by its operations.
-pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
-    let flops = launch_flops(recordings, &recordings.micro_step);
-    let all = flops.iter().sum::<f64>().max(1.0);
-    flops.into_iter().map(|one| one / all).collect()
+/// Which share of the time of a micro-batch each launch takes, by its operations, chunk by chunk.
+pub(super) fn shares(recordings: &Recordings) -> Vec<Vec<f64>> {
+    let flops: Vec<Vec<f64>> =
+        recordings.chunks().map(|recording| launch_flops(recordings, recording)).collect();
+    let all = flops.iter().flatten().sum::<f64>().max(1.0);
+    flops.into_iter().map(|chunk| chunk.into_iter().map(|one| one / all).collect()).collect()
 }
 
 /// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention, beside which those of the

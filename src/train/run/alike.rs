@@ -12,6 +12,7 @@ use crate::data::Dataset;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::kernels::Units;
+use crate::model::arena::ArenaLayout;
 use crate::ranks::Ranks;
 use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
@@ -96,8 +97,11 @@ pub(super) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> R
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
-pub(super) async fn check_division(ranks: &Ranks, recordings: &Recordings) -> Result<()> {
-    let segments: Vec<u64> = recordings.layout.segments.iter().map(|segment| segment.elements).collect();
+pub(super) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Recordings) -> Result<()> {
+    // Those of the whole model, of which stages hold parts of their own.
+    let whole = ArenaLayout::new(recordings.whole.clone(), &gpu.capabilities().limits);
+    let segments: Vec<u64> =
+        ranks.agree(whole).await?.segments.iter().map(|segment| segment.elements).collect();
     check(ranks, segments, |own, first| {
         (own != first).then(|| {
             let (own, first) = (own.len(), first.len());

@@ -59,8 +59,8 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
     // Tallies are cleared before each step, so reports cannot show what an evaluation added: look at the bindings instead.
     let recordings = trainer.recordings();
     let (tallies, _) = recordings.tensors.model.experts.expect("experts").tallies();
-    assert!(binds(&recordings.micro_step, tallies), "a step does not bind its tallies");
-    assert!(!binds(&recordings.eval, tallies), "an evaluation binds the tallies of the training step");
+    assert!(binds(recordings.micro_step(), tallies), "a step does not bind its tallies");
+    assert!(!binds(&recordings.evals[0], tallies), "an evaluation binds the tallies of the training step");
     let saved = save_checkpoint(&trainer, STEPS, home.path());
     let file = |name: &str| read_tensors(&saved.join(name));
     let left = Left {

@@ -80,7 +80,7 @@ impl Sharing {
 
 pub const RECOMPUTED: &[&str] = &["--recompute_config.recompute=True"];
 pub const BF16: &[&str] = &["--model.model_config.compute_dtype=bfloat16"];
-pub const ROUNDED: &[&str] =
+const ROUNDED: &[&str] =
     &["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
 
 /// What is shared beside the experts.
@@ -206,12 +206,18 @@ impl Case {
 }
 
 /// The same on one rank, which accumulates the micro-batches of all.
-fn on_one(setup: Setup, gpu: &Gpu, micro_batches: usize, steps: u64) -> Trained {
+pub(super) fn on_one(setup: Setup, gpu: &Gpu, micro_batches: usize, steps: u64) -> Trained {
     accumulating(setup, micro_batches).train_on_one_device(gpu, 1, steps).remove(0)
 }
 
-/// Compares what all ranks have with the run of one.
+/// Compares what all ranks have with the run of one, and who holds it.
 fn compare(name: &str, case: &Case, ranks: &[Trained], one: &Trained, bounds: Bounds) {
+    compare_results(name, ranks, one, bounds);
+    assert_held(name, case, ranks, &one.weights);
+}
+
+/// Compares states, loads and weights of all ranks with those of one.
+pub(super) fn compare_results(name: &str, ranks: &[Trained], one: &Trained, bounds: Bounds) {
     // The norm of an overflow is infinite, or no number.
     let relative = |got: f32, want: f32| match want.is_finite() {
         true => (f64::from(got) - f64::from(want)).abs() / f64::from(want),
@@ -247,7 +253,6 @@ fn compare(name: &str, case: &Case, ranks: &[Trained], one: &Trained, bounds: Bo
         assert_eq!(bits(got), bits(&ranks[0]), "{name}: rank {rank} has other states than rank 0");
         assert_eq!(got.reports, ranks[0].reports, "{name}: rank {rank} has other loads than rank 0");
     }
-    assert_held(name, case, ranks, &one.weights);
     let Bounds { loss, norm, weights, .. } = worst;
     println!("{name}: losses {loss:.1e}, norms {norm:.1e}, weights {weights:.1e} apart");
     assert!(loss <= bounds.loss && norm <= bounds.norm && weights <= bounds.weights, "{name}: too far apart");

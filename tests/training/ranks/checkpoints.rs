@@ -36,6 +36,11 @@ fn single() -> FolderRun {
     evaluated(Setup::new("single", "hidden_dropout: 0.1, attention_dropout: 0.1"))
 }
 
+/// A run whose head is the embedding, with dropout.
+fn tied() -> FolderRun {
+    evaluated(Setup::new("tied", "tie_word_embeddings: True, hidden_dropout: 0.1"))
+}
+
 /// A run with experts, whose biases move.
 fn mixture() -> FolderRun {
     evaluated(Setup::experts("mixture", ROUTING, ""))
@@ -173,6 +178,7 @@ const BLOCKS: Spread = Spread {
     ranks: 4,
     model: 1,
     expert: 1,
+    stages: 1,
     sharding: &[
         "--parallel.enable_parallel_optimizer=True",
         "--parallel.parallel_optimizer_config={gradient_accumulation_shard: True, optimizer_weight_shard_size: 2}",
@@ -193,15 +199,30 @@ fn spread_experts_resume_on_any_number_of_ranks() {
     resumes(mixture, both, &[both, experts, Spread::ONE]);
 }
 
+/// A stage writes the tensors of its layers, and reads its own of whatever wrote them.
+#[test]
+fn stages_resume_on_any_number_of_ranks() {
+    let two = Spread::stages(2);
+    let both = Spread { stages: 2, ..Spread::sharded(4) };
+    resumes(tied, two, &[two, both, Spread::sharded(2), Spread::ONE]);
+    resumes(tied, both, &[both, two]);
+    resumes(mixture, Spread::ONE, &[two]);
+    resumes(mixture, Spread { expert: 2, ..both }, &[Spread::ONE]);
+    resumes(adapted, two, &[Spread::ONE]);
+}
+
 #[test]
 fn divided_matrices_resume_on_any_number_of_ranks() {
     let [two, four] = [Spread::divided(2), Spread::divided(4)];
     resumes(single, two, &[two, four, Spread::sharded(2), Spread::ONE]);
     resumes(single, Spread::ONE, &[two]);
     resumes(half, four, &[four]);
-    let mixture = || evaluated(Setup::experts("mixture", ROUTING, "").with(&["--moe_config.moe_intermediate_size=40"]));
+    let mixture =
+        || evaluated(Setup::experts("mixture", ROUTING, "").with(&["--moe_config.moe_intermediate_size=40"]));
     let experts = Spread { expert: 2, ..four };
     resumes(mixture, experts, &[experts, Spread::ONE]);
+    let stages = Spread { stages: 2, ..four };
+    resumes(single, stages, &[stages, two, Spread::stages(2), Spread::ONE]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! That includes a panic and a rank that cannot write its part of a checkpoint; a line names the rank, and resuming
 //! is bit-identical.
 
-use crate::runs::{FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths};
+use crate::runs::{FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages};
 use gristmill::error::{Error, Result};
 use gristmill::random::Philox;
 use gristmill::ranks::{Ranks, Transport, in_process};
@@ -218,7 +218,21 @@ fn check_ends(run: &FolderRun, victim: usize, fate: Fate, ends: Vec<End>) {
 
 #[test]
 fn a_rank_may_end_at_any_moment() {
-    let (random, want) = (Philox::new(7, 0), mortal(STEPS));
+    lives_through_deaths(mortal, 7);
+}
+
+#[test]
+fn a_stage_may_end_at_any_moment() {
+    lives_through_deaths(mortal_stages, 8);
+}
+
+#[test]
+fn a_rank_with_a_part_of_matrices_may_end_at_any_moment() {
+    lives_through_deaths(mortal_matrices, 9);
+}
+
+fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {
+    let (random, want) = (Philox::new(seed, 0), mortal(STEPS));
     live_on(&want);
     let want = want.left();
     let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<&str, u64>::new());

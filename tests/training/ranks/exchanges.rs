@@ -5,6 +5,7 @@ use gristmill::device::{Exchanger, Exchanges, Gpu, Guard, Reader};
 use gristmill::element::Element::{F32, U32};
 use gristmill::ops::add::add;
 use gristmill::ops::zero::zero;
+use gristmill::ranks::pipeline::{Direction, Half, Turn};
 use gristmill::ranks::{Group, Ranks};
 use gristmill::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
 use pollster::block_on;
@@ -32,11 +33,22 @@ impl Case {
 
 /// Replays the exchanges of `which` twice, on the inputs each time, and returns what the inputs hold then.
 fn replay(gpu: &Gpu, ranks: Ranks, case: Case, which: Exchanges) -> Vec<Vec<f32>> {
+    replay_turn(gpu, ranks, case, which, None)
+}
+
+/// The same in a turn of a pipeline, after which what its half has made is sent.
+fn replay_turn(
+    gpu: &Gpu,
+    ranks: Ranks,
+    case: Case,
+    which: Exchanges,
+    turn: Option<(Turn, Turn)>,
+) -> Vec<Vec<f32>> {
     let Case { persistents, inputs, rec } = case;
     let recording: Recording = rec.finish();
     let buffers = block_on(gpu.make_persistent(&persistents)).expect("buffers");
     let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Nan)).expect("a program");
-    let mut exchanger = block_on(Exchanger::new(gpu, ranks, &prepared)).expect("staging buffers");
+    let mut exchanger = block_on(Exchanger::new(gpu, ranks, &prepared, 2)).expect("staging buffers");
     let reader = block_on(Reader::new(gpu, 1 << 16)).expect("a reader");
     let mut results = Vec::new();
     for _ in 0..2 {
@@ -45,7 +57,16 @@ fn replay(gpu: &Gpu, ranks: Ranks, case: Case, which: Exchanges) -> Vec<Vec<f32>
             gpu.write(&buffers, id, 0, bytemuck::cast_slice(values));
         }
         let mut encoder = gpu.encoder();
-        block_on(encoder.replay_exchanging(&prepared.programs[0], &mut exchanger, which)).expect("a replay");
+        let program = &prepared.programs[0];
+        match &turn {
+            None => block_on(encoder.replay_exchanging(program, &mut exchanger, which)).expect("a replay"),
+            Some((turn, after)) => {
+                let half = turn.half.expect("a half");
+                block_on(exchanger.pass(&mut encoder, turn, Some(program))).expect("rows");
+                block_on(encoder.replay_half(program, &mut exchanger, half, which)).expect("a replay");
+                block_on(exchanger.pass(&mut encoder, after, None)).expect("rows");
+            }
+        }
         block_on(encoder.submit()).expect("a submission");
         results = inputs
             .iter()
@@ -111,27 +132,41 @@ fn parts_are_summed_and_gathered() {
     }
 }
 
-/// Rank 0 sends, rank 1 adds what it receives; only the last micro-batch of a step has the second sum.
+/// Only the last micro-batch of a step has the sum.
 #[test]
-fn ranks_send_and_receive_and_skip_what_a_step_has_once() {
+fn ranks_skip_what_a_step_has_once() {
     for (which, sums) in [(Exchanges::All, 3.0), (Exchanges::OfEveryMicroBatch, 1.0)] {
         let results = on_ranks(2, |ranks| {
             let gpu = open_gpu();
             let (mut case, group, rank) = (Case::new(&gpu), Group::all(2), ranks.rank());
-            let x = case.input(vec![10.0 + rank as f32; 6]);
             let once = case.input(vec![1.0 + rank as f32; 4]);
-            let passed = case.rec.tensor("passed", 1, 6, F32);
-            if rank == 0 {
-                case.rec.exchange("pass", Collective::Send { sent: Span::of(&x), to: 1 }, &group);
-            } else {
-                let received = Span::of(&passed);
-                case.rec.exchange("pass", Collective::Receive { received, from: 0 }, &group);
-                add(&mut case.rec, passed, x, 1.0, true);
-            }
             case.rec.exchange_once_complete("once", Collective::sum(vec![Span::of(&once)]), &group);
             replay(&gpu, ranks, case, which)
         });
-        assert_eq!((&results[0][0], &results[1][0]), (&vec![10.0; 6], &vec![21.0; 6]));
-        assert_eq!(results[0][1], vec![sums; 4]);
+        assert_eq!(results[0][0], vec![sums; 4]);
     }
+}
+
+/// Rank 0 sends what its half has made, and rank 1 adds what it receives before its own.
+#[test]
+fn stages_send_and_receive_between_halves() {
+    let results = on_ranks(2, |ranks| {
+        let gpu = open_gpu();
+        let (mut case, group, rank) = (Case::new(&gpu), Group::all(2), ranks.rank());
+        let x = case.input(vec![10.0 + rank as f32; 6]);
+        if rank == 0 {
+            case.rec.exchange("pass", Collective::Send { sent: Span::of(&x), to: 1 }, &group);
+        } else {
+            let passed = case.rec.tensor("passed", 1, 6, F32);
+            let received = Span::of(&passed);
+            case.rec.exchange("pass", Collective::Receive { received, from: 0 }, &group);
+            add(&mut case.rec, passed, x, 1.0, true);
+        }
+        let half = Half { chunk: 0, micro_batch: 0, direction: Direction::Forward };
+        let turn = Turn { half: Some(half), receives: rank == 1, sends: Vec::new() };
+        let sends = if rank == 0 { vec![half] } else { Vec::new() };
+        let turns = (turn, Turn { sends, ..Turn::default() });
+        replay_turn(&gpu, ranks, case, Exchanges::All, Some(turns))
+    });
+    assert_eq!((&results[0][0], &results[1][0]), (&vec![10.0; 6], &vec![21.0; 6]));
 }

@@ -5,6 +5,7 @@ mod checkpoints;
 mod deaths;
 mod exchanges;
 mod memory;
+mod pipeline;
 mod replicas;
 mod spread;
 mod tensor_parallel;

@@ -17,12 +17,14 @@ pub struct Spread {
     /// Each matrix is divided among so many of them.
     pub model: usize,
     pub expert: usize,
+    /// Stages of a pipeline, over which the ranks are spread; the others share the batch.
+    pub stages: usize,
     /// Flags on what each rank holds a part of.
     pub sharding: &'static [&'static str],
 }
 
 impl Spread {
-    pub const ONE: Self = Self { ranks: 1, model: 1, expert: 1, sharding: &[] };
+    pub const ONE: Self = Self { ranks: 1, model: 1, expert: 1, stages: 1, sharding: &[] };
 
     /// Ranks that share the optimizer (ZeRO-1).
     pub const fn sharded(ranks: usize) -> Self {
@@ -35,15 +37,22 @@ impl Spread {
         Self { ranks, model: 2, sharding, ..Self::ONE }
     }
 
+    /// A pipeline of so many stages.
+    pub const fn stages(stages: usize) -> Self {
+        Self { ranks: stages, stages, ..Self::ONE }
+    }
+
     /// The command line behind the configuration.
     pub fn arguments(self, run: &FolderRun, stop_step: u64) -> Vec<String> {
-        let Self { ranks, model, expert, sharding } = self;
-        let data = ranks / model;
+        let Self { ranks, model, expert, stages, sharding } = self;
         let mut arguments = run.arguments(stop_step);
-        arguments.push(format!("--gradient_accumulation_steps={}", MICRO_BATCHES / data));
+        let data = ranks / stages / model;
+        let of_rank = MICRO_BATCHES / data;
+        arguments.push(format!("--gradient_accumulation_steps={of_rank}"));
         if ranks > 1 {
             let degrees = format!(
-                "--parallel_config={{data_parallel: {data}, model_parallel: {model}, expert_parallel: {expert}}}"
+                "--parallel_config={{data_parallel: {data}, model_parallel: {model}, expert_parallel: {expert}, \
+                 pipeline_stage: {stages}, micro_batch_num: {of_rank}}}"
             );
             arguments.extend(["--use_parallel=True".to_string(), degrees]);
             arguments.extend(sharding.iter().map(ToString::to_string));

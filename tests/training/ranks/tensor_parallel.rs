@@ -3,7 +3,8 @@
 //! With all that one rank computes: losses, norms, weights, masks, loads of experts. Models whose keys have a bias train by SGD.
 
 use super::against_one::{
-    BF16, Bounds, Case, IN_BF16, IN_F32, RECOMPUTED, SGD, Sharing, capacity, dense, dropless, equals_one, small,
+    BF16, Bounds, Case, IN_BF16, IN_F16, IN_F32, RECOMPUTED, SGD, STEPS, Sharing, capacity, dense, dropless,
+    equals_one, small,
 };
 use crate::latent::{DIRECT, RANKS, dense as latent};
 use crate::runs::Setup;
@@ -44,7 +45,10 @@ fn recomputed_layers() {
     train_as_one(dense, &recomputed("--recompute_config.mp_comm_recompute=False"));
     train_as_one(dense, &recomputed("--recompute_config.recompute_slice_activation=True"));
     train_as_one(dense, &["--recompute_config.select_comm_recompute=True"]);
-    train_as_one(dense, &["--recompute_config.select_recompute={feed_forward.mul: True, attention_norm: True}"]);
+    train_as_one(
+        dense,
+        &["--recompute_config.select_recompute={feed_forward.mul: True, attention_norm: True}"],
+    );
 }
 
 #[test]
@@ -110,6 +114,44 @@ fn adapters() {
     let adapters = "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_rank: 4, lora_alpha: 8, \
                     lora_dropout: 0.1, target_modules: '.*wq|.*wv|.*wo|.*w1|.*w2'}";
     train_as_one(dense, &[adapters]);
+}
+
+const PORTABLE: &str = "--context.tier=portable";
+
+/// With masks, slopes, and parts of a row of logits.
+#[test]
+fn kernels_of_gpus() {
+    let dropped =
+        [PORTABLE, "--model.model_config.attention_dropout=0.1", "--model.model_config.hidden_dropout=0.1"];
+    equals_one(dense, &dropped, &[ALL], BOUNDS);
+    equals_one(|| small(Setup::typed("BloomConfig", "bloom", "")), &[PORTABLE, SGD], &[MATRICES], BOUNDS);
+}
+
+/// Bit for bit, whatever the threads of the ranks do first.
+#[test]
+fn runs_repeat() {
+    let case = Case { size: 4, ..ALL };
+    let run = || {
+        let setup = dense();
+        let gpu = setup.gpu();
+        case.train(setup, &gpu, STEPS)
+    };
+    let [first, second] = [run(), run()];
+    for (first, second) in first.iter().zip(&second) {
+        assert!(
+            format!("{:?} {:?}", first.states, first.weights)
+                == format!("{:?} {:?}", second.states, second.weights)
+        );
+    }
+}
+
+#[test]
+fn an_overflow_is_that_of_all() {
+    let scale = "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 33554432, scale_window: 2}";
+    let keys = ["--model.model_config.compute_dtype=float16", scale];
+    let ones = equals_one(dense, &keys, &[MATRICES, ALL], IN_F16);
+    let overflows: u32 = ones[0].states.iter().map(|state| state.is_overflow).sum();
+    assert!((1..STEPS as u32).contains(&overflows), "{overflows} of {STEPS} steps overflow");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod recompute;
 mod reference;
 mod rope_scaling;
 mod schedule;
+mod stages;
 mod types;
 mod whole_files;
 mod wrapper;

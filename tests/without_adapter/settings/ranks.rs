@@ -9,7 +9,7 @@ use gristmill::ranks::RankLayout;
 use gristmill::settings::{Override, RunConfig, RunPlan, Sharded, Sharding};
 use std::path::Path;
 
-const PARALLEL: &str = "--use_parallel=True";
+pub(super) const PARALLEL: &str = "--use_parallel=True";
 const STAGES: &str = "--parallel_config.micro_batch_num=4000000000";
 
 fn started(text: &str, flags: &[&str], rank: usize, size: usize) -> Result<RunConfig> {
@@ -19,7 +19,7 @@ fn started(text: &str, flags: &[&str], rank: usize, size: usize) -> Result<RunCo
 
 /// The plan and the notices of rank `rank` of `size`, with the base and `flags`.
 #[track_caller]
-fn plan_on(flags: &[&str], rank: usize, size: usize) -> (RunPlan, Vec<String>) {
+pub(super) fn plan_on(flags: &[&str], rank: usize, size: usize) -> (RunPlan, Vec<String>) {
     let flags = [&[PARALLEL], flags].concat();
     let config = started(BASE, &flags, rank, size).unwrap_or_else(|error| panic!("{error}"));
     (config.plan, without_clipping(config.notices))
@@ -31,7 +31,7 @@ fn without_clipping(notices: Vec<String>) -> Vec<String> {
 }
 
 /// What is answered to `size` ranks.
-fn answer(flags: &[&str], size: usize) -> String {
+pub(super) fn answer(flags: &[&str], size: usize) -> String {
     let config = started(BASE, flags, 0, size);
     let accepted = |config: RunConfig| format!("accepted {:?}", without_clipping(config.notices));
     config.map_or_else(|error| error.to_string(), accepted)
@@ -192,9 +192,7 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
         (
             vec![PARALLEL, "--parallel_config={pipeline_stage: 2}", "--parallel_config.data_parallel=2", STAGES],
             4,
-            "--parallel_config.micro_batch_num: makes more micro-batches a step than can be accumulated; lower the degrees\n\
-             --parallel_config: pipeline_stage: `2` is not built yet: each rank has all layers; write `pipeline_stage: 1` and a larger data_parallel, \
-             or add `--as-single`"
+            "--parallel_config.micro_batch_num: makes more micro-batches a step than can be accumulated; lower the degrees"
                 .to_string(),
         ),
     ];
@@ -356,31 +354,27 @@ fn keys_of_the_optimizer_that_do_not_fit_are_said() {
     );
 }
 
-/// What is planned for and not trained yet keeps a run from starting, and no plan is refused for it.
+/// Data, matrices, tokens, layers and experts.
 #[test]
-fn degrees_that_are_not_built_are_planned() {
+fn a_run_is_spread_in_every_way() {
     let degrees = "--parallel_config={data_parallel: 4, model_parallel: 2, pipeline_stage: 2, expert_parallel: 2, micro_batch_num: 8, \
                    use_seq_parallel: True}";
     let experts = experts();
     let config = outline(&[degrees, &experts, "--gradient_accumulation_steps=3"]);
     let plan = &config.plan;
-    let layout = RankLayout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, ..RankLayout::one() };
+    let layout =
+        RankLayout { data: 4, expert: 2, model: 2, shares_tokens: true, pipeline: 2, ..RankLayout::one() };
     assert_eq!((plan.layout, plan.layout.world()), (layout, 16));
     assert_eq!((plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()), (8, 32));
     assert_eq!(plan.tokens_per_step, 32 * 4 * 32);
     assert!(plan.settings.parallel.as_ref().is_some_and(|parallel| parallel.degrees.use_seq_parallel));
-    let unsupported: Vec<String> = config.unsupported.iter().map(ToString::to_string).collect();
-    let remedies = ["`model_parallel: 1` and", "`pipeline_stage: 1` and", "`use_seq_parallel: False`"];
-    let is_answered = |(line, remedy): (&String, &str)| {
-        line.contains("is not built yet: ") && line.contains(&format!("; write {remedy}"))
-    };
-    assert!(unsupported.len() == 3 && unsupported.iter().zip(remedies).all(is_answered), "{unsupported:?}");
-    assert_eq!(answer(&[PARALLEL, degrees, &experts], 16), unsupported.join("\n"));
-    assert!(config.data_faults.is_empty());
+    assert!(config.unsupported.is_empty() && config.data_faults.is_empty());
+    let accepted = answer(&[PARALLEL, degrees, &experts], 16);
+    assert!(accepted.starts_with("accepted "), "{accepted}");
     // Sequence parallelism is about matrices that ranks share, and nothing without these.
     let (_, notices) = plan_on(&["--parallel_config={data_parallel: 2, use_seq_parallel: True}"], 0, 2);
     assert_eq!(notices, ["without meaning here and ignored: parallel_config.use_seq_parallel"]);
-    // The experts are spread over data_parallel alone, and context parallelism is not planned for either.
+    // The experts are spread over data_parallel alone, and context parallelism is not planned for.
     let beyond = answer(
         &[PARALLEL, "--parallel_config={data_parallel: 2, model_parallel: 4, expert_parallel: 8}", &experts],
         8,
@@ -406,16 +400,16 @@ fn every_combination_is_a_plan_or_one_line_each() {
     let mut check = |text: &str, rank: usize, size: usize| match started(text, &[], rank, size) {
         Ok(RunConfig { plan, unsupported, .. }) => {
             plans += 1;
-            let RankLayout { data, expert, .. } = plan.layout;
+            let RankLayout { data, model, expert, .. } = plan.layout;
             assert_eq!(
-                (plan.layout.world(), plan.layout.rank, data, unsupported.len()),
+                (plan.layout.world(), plan.layout.rank, data * model, unsupported.len()),
                 (size, rank, size, 0),
                 "{text}"
             );
             assert!(data.is_multiple_of(expert) && 4usize.is_multiple_of(expert), "{text}");
             assert_eq!(
                 plan.tokens_per_step,
-                size * plan.settings.runner.gradient_accumulation_steps * 4 * 32,
+                data * plan.settings.runner.gradient_accumulation_steps * 4 * 32,
                 "{text}"
             );
             let again =
@@ -474,4 +468,55 @@ fn launches_are_timed_on_one_device() {
         on(2),
         "--profile: launches are timed on one device; leave it out, or profile with --as-single"
     );
+}
+
+/// Heads, widths, tokens and vocabularies that do not divide, and an optimizer that needs matrices whole.
+#[test]
+fn what_ranks_cannot_divide_is_one_line() {
+    let on = |ranks: usize, flags: &[&str]| {
+        let degree = format!("--parallel_config.model_parallel={ranks}");
+        answer(&[&[PARALLEL, &degree], flags].concat(), ranks)
+    };
+    assert!(on(2, &[]).starts_with("accepted "), "{}", on(2, &[]));
+    for (ranks, flags, key, what) in [
+        (
+            3,
+            &["--model.model_config.intermediate_size=264"][..],
+            "model_parallel",
+            "3 ranks cannot share 4 attention heads evenly",
+        ),
+        (
+            4,
+            &["--model.model_config.n_kv_heads=2", "--model.model_config.intermediate_size=40"],
+            "model_parallel",
+            "intermediate_size 40",
+        ),
+        (
+            2,
+            &["--parallel_config.vocab_emb_dp=False", "--model.model_config.vocab_size=257"],
+            "vocab_emb_dp",
+            "vocabulary of 257",
+        ),
+        (
+            2,
+            &[
+                "--parallel_config.use_seq_parallel=True",
+                "--model.model_config.seq_length=3",
+                "--runner_config.batch_size=1",
+            ],
+            "use_seq_parallel",
+            "3 tokens",
+        ),
+        (2, &["--optimizer.type=Muon"], "optimizer", "updates whole matrices"),
+        (
+            2,
+            &["--optimizer.stochastic_rounding=True", "--model.model_config.compute_dtype=bfloat16"],
+            "stochastic_rounding",
+            "is not built beside `model_parallel`",
+        ),
+    ] {
+        let line = on(ranks, flags);
+        assert!(line.lines().count() == 1 && line.contains(key) && line.contains(what), "{line}");
+        assert!(line.contains("; write ") || line.contains("; change "), "{line}");
+    }
 }

@@ -96,6 +96,35 @@ impl ExchangePoint {
     }
 }
 
+/// The other side of an exchange between stages.
+pub(in crate::gpu::device) enum Destination {
+    To(usize),
+    From(usize),
+    /// It is among a group.
+    None,
+}
+
+impl ExchangePoint {
+    /// With whom it is, between stages.
+    pub fn destination(&self) -> Destination {
+        match self.work.kind {
+            Operation::Send(to) => Destination::To(to),
+            Operation::Receive(from) => Destination::From(from),
+            _ => Destination::None,
+        }
+    }
+
+    /// Whether it is between stages of a pipeline.
+    pub fn is_between_stages(&self) -> bool {
+        !matches!(self.destination(), Destination::None)
+    }
+
+    /// Whether it belongs to the second half of a program that is cut before launch `cut`.
+    pub fn is_after(&self, cut: usize) -> bool {
+        self.at > cut || (self.at == cut && !matches!(self.destination(), Destination::To(_)))
+    }
+}
+
 impl HostBytes {
     /// Room for one exchange at a time.
     pub fn new(room: &Room) -> Self {

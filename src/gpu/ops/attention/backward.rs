@@ -114,7 +114,7 @@ impl Backward<'_> {
             self.dqkv()
         };
         let mut bindings = self.of_both_sides();
-        bindings.extend([result]);
+        bindings.push(result);
         bindings.extend(others);
         bindings.extend(self.ends());
         rec.dispatch(kernel.condition(Condition::KeyParts, leaves_parts), &bindings, &params, grid);

@@ -23,10 +23,10 @@ impl Recorder {
         self.add_exchange(label, collective, group, at, false);
     }
 
-    /// Adds an exchange of the last micro-batch of a step, directly after the last dispatch so far that uses its sources.
-    /// Nothing if the group has one rank.
+    /// Adds an exchange of the last micro-batch of a step, directly after the last dispatch so far that uses its sources; after a
+    /// [cut](Self::cut), since others may add to them until the second half. Nothing if the group has one rank.
     pub fn exchange_once_complete(&mut self, label: &str, collective: Collective, group: &Group) {
-        let at = self.after_last_use(&collective, group);
+        let at = self.after_last_use(&collective, group).max(self.cut.unwrap_or(0));
         self.add_exchange(label, collective, group, at, true);
     }
 

@@ -32,5 +32,6 @@ impl Recorder {
         self.dispatches[first..].rotate_right(added);
         let later = self.exchanges.iter_mut().filter(|exchange| exchange.at > first);
         later.for_each(|exchange| exchange.at += added);
+        self.cut.iter_mut().filter(|cut| **cut > first).for_each(|cut| *cut += added);
     }
 }

@@ -25,7 +25,6 @@ pub(crate) const UNUSED: &[(TableId, &[Other])] = &[
     (TableId::of("parallel_config"), PARALLEL_CONFIG),
     (TableId::of("parallel"), PARALLEL),
     (TableId::of("parallel.parallel_optimizer_config"), PARALLEL_OPTIMIZER_CONFIG),
-    (TableId::of("parallel.pipeline_config"), PIPELINE_CONFIG),
     (TableId::of("callbacks.MFLossMonitor"), LOSS_MONITOR),
     (TableId::of("callbacks.CheckpointMonitor"), CHECKPOINT_MONITOR),
     (TableId::of("callbacks.ColdHotExpertMonitor"), COLD_HOT_MONITOR),
@@ -121,7 +120,7 @@ const MODEL_CONFIG: &[Other] = &[
     )
     .ignored("about generation; `gristmill generate` takes flags"),
     keys("compute_in_2d fine_grain_interleave use_seq_parallel seq_parallel lm_head_dp")
-        .ignored("about matrices that ranks share, which is not built"),
+        .ignored("`parallel_config` says how ranks share matrices, which is done in one way"),
     keys("use_ring_attention").ignored("about sequences that ranks share, which is not built"),
     keys("num_layers_of_each_stage").ignored("about pipelines, which are not built"),
     keys("parallel_optimizer").ignored("`parallel.enable_parallel_optimizer` shares out the optimizer"),
@@ -180,7 +179,8 @@ const MOE_CONFIG: &[Other] = &[
     .ignored("other ways to the same results of exchanging routed tokens, which go by all-to-all here"),
     keys("comp_comm_parallel comp_comm_parallel_degree moe_shared_expert_overlap")
         .ignored("what MindFormers computes during an exchange; here whatever does not need its result"),
-    keys("ep_extend_tp expert_model_parallel").ignored("about matrices that ranks share, which is not built"),
+    keys("ep_extend_tp expert_model_parallel")
+        .ignored("the matrices of experts are divided as all others, by `parallel_config.model_parallel`"),
     keys("expert_group_size")
         .ignored("how many tokens MindFormers' first router takes at once; here those of a micro-batch"),
     keys("enable_expert_relocation expert_relocation_initial_iteration expert_relocation_freq").ignored(
@@ -296,7 +296,8 @@ const PARALLEL_CONFIG: &[Other] = &[
         "how many gradients MindFormers exchanges at once; here they are exchanged in buckets of \
          one size",
     ),
-    keys("fine_grain_interleave").ignored("about how products of shared matrices are cut, which is done otherwise"),
+    keys("fine_grain_interleave")
+        .ignored("about how products of shared matrices are cut, which is done otherwise"),
     keys("context_parallel_algo ulysses_degree_in_cp")
         .ignored("about sequences that ranks share, which is not built"),
     keys("seq_split_num").ignored("about pipelines, which are not built"),
@@ -335,14 +336,11 @@ const PARALLEL: &[Other] = &[
     keys("grad_accumulation_step")
         .ignored("`runner_config.gradient_accumulation_steps` says it, as in MindFormers"),
     keys("pipeline_stages").ignored("`parallel_config.pipeline_stage` says it, as in MindFormers"),
-    keys("pipeline_result_broadcast pipeline_segments").ignored("about pipelines, which are not built"),
+    keys("pipeline_result_broadcast pipeline_segments").ignored("about MindSpore's pipelines"),
 ];
 
 const PARALLEL_OPTIMIZER_CONFIG: &[Other] = &[keys("parallel_optimizer_threshold")
     .ignored("MindFormers keeps parameters below so many KiB whole; here small ones are shared out too")];
-
-const PIPELINE_CONFIG: &[Other] =
-    &[keys("pipeline_scheduler").ignored("about pipelines, which are not built")];
 
 const LOSS_MONITOR: &[Other] = &[keys("keep_default_action").ignored("about MindFormers' callback")];
 

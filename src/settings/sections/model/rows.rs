@@ -111,7 +111,8 @@ rows! {
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
         /// Low-rank adapters, which train in place of the model: a section.
         pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
-        /// Layers that the stages of MindFormers' pipeline have more than an even share; see `recompute_config`.
+        /// Layers that pipeline stages have more than an even share, or fewer: for all, for each stage, or for each interleave and
+        /// stage. Counts of layers in `recompute_config` follow it.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),

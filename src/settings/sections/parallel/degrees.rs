@@ -102,10 +102,7 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
         );
         return None;
     }
-    let is_planned = started.is_some_and(|started| started.is_planned);
-    if !report_unsupported(source, degrees) || is_planned {
-        check_number(source, degrees, started)?;
-    }
+    check_number(source, degrees, started)?;
     let Parallel { data_parallel: data, expert_parallel: expert, model_parallel: model, .. } = *degrees;
     if !data.is_multiple_of(expert) {
         let original = if model > 1 { " (MindFormers: times model_parallel)" } else { "" };
@@ -128,20 +125,6 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
         pipeline,
         context: 1,
     })
-}
-
-/// Says what of `degrees` is planned for and cannot be trained; whether there was something.
-fn report_unsupported(source: &Source, degrees: &Parallel) -> bool {
-    const REMEDY: &str = "and a larger data_parallel, or add `--as-single`";
-    let report = |key: &str, text: String| source.unsupported(&format!("{PATH}.{key}"), text);
-    let pipeline = degrees.pipeline_stage;
-    if pipeline > 1 {
-        let text = format!(
-            "`{pipeline}` is not built yet: each rank has all layers; write `pipeline_stage: 1` {REMEDY}"
-        );
-        report("pipeline_stage", text);
-    }
-    pipeline > 1
 }
 
 /// Reports that the number of ranks that were started is not the one that `degrees` ask for.

@@ -12,9 +12,11 @@ rows! {
         /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from as many as one
         /// rank that accumulates `gradient_accumulation_steps` times this number, and from the same.
         data_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share a matrix. Above 1 it is planned for and not trained yet.
+        /// Ranks that share each matrix: heads of attention, inner columns of the feed-forward network and of every expert. It divides
+        /// these; fewer key-value heads are repeated. Routers, norms, what makes latent vectors and, unless `vocab_emb_dp` is `False`,
+        /// embedding and head are on all of them.
         model_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share the layers. Above 1 it is planned for and not trained yet.
+        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as `model_config.offset` deals them.
         pipeline_stage: u64 = Host.default(1).within(COUNT),
         /// Ranks that share a sequence: not built, so 1.
         context_parallel: u64 = Host.default(1).within(COUNT),
@@ -22,10 +24,11 @@ rows! {
         /// and gets the tokens that chose them from the others. It divides `expert_num` and `data_parallel` (in MindFormers
         /// `data_parallel` times `model_parallel`). No effect on a dense model.
         expert_parallel: u64 = Host.default(1).within(COUNT),
-        /// Micro-batches of a step where there are several pipeline stages; otherwise without effect, as in MindFormers.
+        /// Micro-batches of a step where there are several pipeline stages, at least as many as stages, and with interleaves a
+        /// multiple of them; otherwise without effect, as in MindFormers.
         micro_batch_num: u64 = Host.default(1).within(COUNT),
-        /// Runs of layers that a stage has. Counts of layers in `recompute_config` follow it and `pipeline_stage` where
-        /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1.
+        /// Chunks of layers that a stage has, which are not neighbours, where `parallel.pipeline_config.pipeline_interleave` is on;
+        /// otherwise taken as 1. Counts of layers in `recompute_config` follow it and `pipeline_stage`.
         pp_interleave_num: u64 = Host.default(1).within(COUNT),
         /// Whether the ranks that share matrices share the tokens between the products that they divide: norms, dropout and what is
         /// kept of the residual stream. They divide `batch_size` x `seq_length`. No effect without `model_parallel` above 1, as in
@@ -69,6 +72,37 @@ rows! {
     pub struct PipelineConfig in PIPELINE {
         /// Whether `pp_interleave_num` counts.
         pipeline_interleave: bool = Host.default(false),
+        /// The order in which a stage computes: 1f1b, one forward and one backward in turn, keeps the fewest micro-batches and is
+        /// the only one that is built.
+        pipeline_scheduler: Scheduler = Host.default(Scheduler(0)).example("gpipe"),
+    }
+}
+
+/// `parallel.pipeline_config.pipeline_scheduler`: its place among those of MindSpore, of which the first is built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduler(usize);
+
+const SCHEDULERS: [&str; 6] = ["1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v"];
+
+impl Scheduler {
+    /// Its name, unless it is built.
+    pub(super) fn unbuilt(self) -> Option<&'static str> {
+        (self.0 > 0).then_some(SCHEDULERS[self.0])
+    }
+}
+
+impl Setting for Scheduler {
+    fn kind() -> ValueKind {
+        ValueKind::Form("1f1b, or another scheduler of MindSpore's where there are no stages")
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        let written = node.word()?;
+        SCHEDULERS.iter().position(|scheduler| *scheduler == written).map(Self)
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(Node::from(SCHEDULERS[self.0]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! How many layers a key of `recompute_config` is about, in every form that MindFormers accepts.
 
-use super::stages::{Chunks, Stages};
+use crate::model::stages::{Chunks, Stages};
 use crate::settings::engine::*;
 
 /// How many layers, counted from the first of each chunk.

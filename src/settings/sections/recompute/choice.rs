@@ -3,8 +3,8 @@
 use super::operators::{LayerFeatures, Operators, paths};
 use super::rows::Recompute;
 use super::selection::{Pattern, Selected};
-use super::stages::{Chunks, Stages};
 use crate::model::config::{Operator, WITHOUT_OUTPUT};
+use crate::model::stages::{Chunks, Stages};
 use crate::settings::engine::*;
 
 /// The patterns of a key.

@@ -23,22 +23,24 @@ rows! {
         /// networks. A pattern is a path of regular expressions separated by `\.`, each of which must match a whole name, from
         /// the layer down to an operator or a module; a fused kernel is recomputed if a name that it answers to is matched.
         select_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
-        /// The same for operators whose results MindFormers would gather from other devices again; `True` means the norms. One
-        /// device has nothing to gather and recomputes the operators themselves. A module is not accepted.
+        /// The same for operators whose results are gathered from other ranks again; `True` means the norms. Where nothing is gathered,
+        /// the operators themselves are recomputed. A module is not accepted.
         select_comm_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
         /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A module is not
         /// accepted.
         select_recompute_exclude: Selection =
             Host.default(Selection::NONE).read_by(selection).example("['feed_forward\\.mul']"),
-        /// The same for `select_comm_recompute`. One device makes no difference between the two.
+        /// The same for `select_comm_recompute`; there is no difference between the two.
         select_comm_recompute_exclude: Selection =
             Host.default(Selection::NONE).read_by(selection).example("['.*\\.norm']"),
         /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped after it and
         /// gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),
-        /// Whether the exchange between parts of a matrix is done again; no effect without `model_parallel`.
+        /// Whether ranks that share matrices exchange activations again where a layer is recomputed; `False` keeps what they have
+        /// exchanged. No effect without `model_parallel`.
         mp_comm_recompute: bool = Host.default(true),
-        /// Whether ranks share what is kept of a layer; no effect without `model_parallel`.
+        /// Whether ranks that share matrices keep a slice each of the input of a layer that is recomputed as a whole, and gather
+        /// the others; no effect without `model_parallel`, nor where they share tokens, which does as much.
         recompute_slice_activation: bool = Host.default(false),
     }
 }

@@ -4,8 +4,8 @@
 //! operator.
 
 use super::amount::Amount;
-use super::stages::{Chunks, Stages};
 use crate::model::groups::compile;
+use crate::model::stages::{Chunks, Stages};
 use crate::settings::engine::*;
 use regex::bytes::Regex;
 

@@ -2,8 +2,9 @@
 
 use super::choice::acting;
 use super::selection::{Selected, Selection, remove_excluded};
-use super::stages::{Chunks, Offset, Stages};
+use super::stages::{Offset, deal};
 use super::{Amount, COMMUNICATION, SELECTED};
+use crate::model::stages::{Chunks, Stages};
 use crate::settings::dialect::mindformers::NAMES;
 use crate::settings::engine::{Document, Node, Setting};
 use crate::settings::sections::{dataset, run};
@@ -20,7 +21,7 @@ fn node(yaml: &str) -> Node {
 /// Stages of `layers` layers under `offset`, with `stages` stages and `interleaves` interleaves.
 fn stages(layers: usize, offset: &str, stages: usize, interleaves: usize) -> Stages {
     let offset = Offset::from_node(&node(offset));
-    Stages::new(layers, stages, interleaves, offset.as_ref()).expect("stages")
+    deal(layers, stages, interleaves, offset.as_ref()).expect("stages")
 }
 
 /// Counts by chunk, and the numbers of the layers.
@@ -176,7 +177,7 @@ fn counts_that_do_not_fit_the_stages() {
 fn offsets_that_do_not_fit_the_layers() {
     let error = |layers, offset: &str, count, interleaves| {
         let offset = Offset::from_node(&node(offset));
-        Stages::new(layers, count, interleaves, offset.as_ref()).expect_err("does not fit")
+        deal(layers, count, interleaves, offset.as_ref()).expect_err("does not fit")
     };
     let sum = "10 layers over 4 stages x 1 interleaves leave 2, but the offsets add up to 1";
     assert_eq!(error(10, "[1, 0, 0, 0]", 4, 1), sum);

@@ -1,0 +1,157 @@
+//! Rows on their way between the stages of a pipeline: what a half has computed waits in host memory until the rank that needs it
+//! has its turn (`ranks/pipeline.rs`).
+//!
+//! What a turn sends and receives is one job of the thread that communicates. The host waits for what is received, and for
+//! what is sent only when it needs the memory again.
+
+use super::point::{Destination, ExchangePoint};
+use super::staging::ToDevice;
+use crate::device::encoder::Encoder;
+use crate::device::gpu::Gpu;
+use crate::device::mapping::{Mapping, copy_mapped};
+use crate::error::{Error, Result};
+use crate::ranks::pipeline::Half;
+use crate::ranks::{Pending, Ranks};
+use std::collections::VecDeque;
+
+/// The memory of what waits and is under way.
+#[derive(Default)]
+pub(super) struct Passing {
+    free: Vec<Outgoing>,
+    waiting: Vec<(Half, Outgoing)>,
+    under_way: VecDeque<Pending<Job>>,
+    /// Taken in turns: one is copied to the device while the other is filled.
+    incoming: VecDeque<Incoming>,
+}
+
+/// What a half has computed, on its way to another rank.
+struct Outgoing {
+    down: wgpu::Buffer,
+    mapping: Option<Mapping>,
+    bytes: Vec<u8>,
+    to: usize,
+}
+
+/// What another rank has sent.
+struct Incoming {
+    up: ToDevice,
+    bytes: Vec<u8>,
+}
+
+/// The memory that a job took: what it sent, and what it received.
+type Job = (Vec<Outgoing>, Option<Vec<u8>>);
+
+/// Buffers for what is received.
+const INCOMING: u64 = 2;
+
+impl Passing {
+    /// Room for `waiting` results of at most so many bytes, and for what is received.
+    pub async fn new(gpu: &Gpu, waiting: usize, bytes: u64) -> Result<Self> {
+        let mut passing = Self::default();
+        if bytes == 0 {
+            return Ok(passing);
+        }
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        for _ in 0..waiting {
+            let down = gpu.buffer("stage, from the device", bytes, usage, Vec::new).await?;
+            let bytes = Vec::with_capacity(bytes as usize);
+            passing.free.push(Outgoing { down, mapping: None, bytes, to: 0 });
+        }
+        for _ in 0..INCOMING {
+            let (up, bytes) = (ToDevice::new(gpu, bytes).await?, Vec::with_capacity(bytes as usize));
+            passing.incoming.push_back(Incoming { up, bytes });
+        }
+        Ok(passing)
+    }
+
+    /// Bytes of staging buffers, and as many of host memory.
+    pub fn staging_bytes(waiting: usize, bytes: u64) -> u64 {
+        (waiting as u64 + INCOMING) * bytes
+    }
+
+    /// Takes what `half` has computed, the sources of `point`, out of the device.
+    pub async fn post(&mut self, encoder: &mut Encoder<'_>, half: Half, point: &ExchangePoint) -> Result<()> {
+        let Destination::To(to) = point.destination() else {
+            return Err(Error::Device("a stage sends what it does not compute".into()));
+        };
+        let mut outgoing = self.take_free().await?;
+        let mut at = 0;
+        for range in &point.sources {
+            encoder.copy(&range.buffer, range.start, &outgoing.down, at, range.bytes);
+            at += range.bytes;
+        }
+        encoder.flush().await?;
+        outgoing.bytes.resize(point.room.down as usize, 0);
+        outgoing.to = to;
+        outgoing.mapping =
+            Some(Mapping::request(encoder.gpu(), &outgoing.down, wgpu::MapMode::Read, point.room.down));
+        self.waiting.push((half, outgoing));
+        Ok(())
+    }
+
+    /// Sends what the halves `sends` have computed, and brings what is received at `point` to the device.
+    pub async fn pass(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        ranks: &Ranks,
+        sends: &[Half],
+        point: Option<&ExchangePoint>,
+    ) -> Result<()> {
+        let gpu = encoder.gpu();
+        let mut sent = Vec::with_capacity(sends.len());
+        for half in sends {
+            let Some(place) = self.waiting.iter().position(|(waiting, _)| waiting == half) else {
+                return Err(Error::Device(format!("{half:?} is sent before it is computed")));
+            };
+            let (_, mut outgoing) = self.waiting.remove(place);
+            if let Some(mut mapping) = outgoing.mapping.take() {
+                mapping.arrived(gpu).await?;
+            }
+            copy_mapped(&outgoing.down, &mut outgoing.bytes, 0, |_| None)?;
+            sent.push(outgoing);
+        }
+        let mut incoming = point.and_then(|_| self.incoming.pop_front());
+        let received = incoming.as_mut().zip(point).and_then(|(incoming, point)| {
+            let Destination::From(from) = point.destination() else { return None };
+            let mut bytes = std::mem::take(&mut incoming.bytes);
+            bytes.resize(point.room.up as usize, 0);
+            Some((from, bytes))
+        });
+        if sent.is_empty() && received.is_none() {
+            return Ok(());
+        }
+        let job = ranks.run(move |transport| {
+            let (mut received, from) = received.map_or((None, 0), |(from, bytes)| (Some(bytes), from));
+            let outgoing: Vec<_> = sent.iter().map(|one| (one.to, one.bytes.as_slice())).collect();
+            let mut into: Vec<_> = received.iter_mut().map(|bytes| (from, bytes.as_mut_slice())).collect();
+            transport.exchange(&outgoing, &mut into)?;
+            Ok((sent, received))
+        });
+        let Some((mut incoming, point)) = incoming.zip(point) else {
+            self.under_way.push_back(job);
+            return Ok(());
+        };
+        // What was computed so far runs meanwhile.
+        encoder.flush().await?;
+        let (sent, received) = job.await?;
+        self.free.extend(sent);
+        incoming.bytes = received.unwrap_or_default();
+        incoming.up.copy(gpu, encoder, &incoming.bytes, &point.results).await?;
+        encoder.flush().await?;
+        incoming.up.recycle(gpu);
+        self.incoming.push_back(incoming);
+        Ok(())
+    }
+
+    /// Memory for one more result: that of the oldest job, if nothing else is free.
+    async fn take_free(&mut self) -> Result<Outgoing> {
+        while self.free.is_empty() {
+            let Some(job) = self.under_way.pop_front() else {
+                return Err(Error::Device("there is no staging buffer for the rows of a stage".into()));
+            };
+            let (sent, _) = job.await?;
+            self.free.extend(sent);
+        }
+        Ok(self.free.pop().expect("one is free"))
+    }
+}

@@ -1,0 +1,164 @@
+//! Which layers each stage of a pipeline holds.
+//!
+//! A stage may hold several *chunks* of layers that are not neighbours (interleaves). Chunks are numbered (interleave, stage), and
+//! layers fill them in this order, the blocks of multi-token prediction after the others. The first chunk embeds; the last has
+//! the norm, the head and the losses.
+
+use super::parameters::{Place, Spec};
+use std::ops::Range;
+
+/// One number for each chunk: for each interleave, for each stage.
+pub(crate) type Chunks = Vec<Vec<usize>>;
+
+/// The layers of each chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stages {
+    layers: Chunks,
+}
+
+/// What a recording computes of the model: consecutive layers, and what is before the first and after the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The layers, blocks of multi-token prediction among them.
+    pub layers: Range<usize>,
+    /// Whether it embeds the tokens; otherwise the rows come from the stage before.
+    pub is_first: bool,
+    /// Whether the losses follow; otherwise the rows go to the stage after.
+    pub is_last: bool,
+}
+
+impl Stages {
+    /// The stages with so many layers in each chunk; all interleaves have as many stages.
+    pub(crate) fn new(layers: Chunks) -> Self {
+        Self { layers }
+    }
+
+    /// All layers in one stage.
+    pub fn one(layers: usize) -> Self {
+        Self::new(vec![vec![layers]])
+    }
+
+    /// Checks that they can be trained, where the last `ahead` layers are blocks of multi-token prediction.
+    ///
+    /// # Errors
+    /// A chunk between the first and the last without a layer; blocks that are not all in the last one.
+    pub(crate) fn check(&self, ahead: usize) -> Result<(), String> {
+        let chunks: Vec<usize> = self.layers.iter().flatten().copied().collect();
+        let inner = chunks.len().saturating_sub(1).max(1);
+        if chunks[1..inner].contains(&0) {
+            return Err(format!("leaves a stage between others without a layer: {:?}", self.layers));
+        }
+        match chunks.last() {
+            Some(last) if *last < ahead => Err(format!(
+                "leaves the last stage {last} layers, and it needs the {ahead} blocks of multi-token prediction"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The layers of each chunk.
+    pub(crate) fn layers(&self) -> &Chunks {
+        &self.layers
+    }
+
+    /// Number of stages.
+    pub fn stages(&self) -> usize {
+        self.layers.first().map_or(0, Vec::len)
+    }
+
+    /// Chunks of a stage.
+    pub fn interleaves(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Layers before the end of each chunk.
+    pub(crate) fn accumulated(&self) -> Chunks {
+        let mut end = 0;
+        let mut add = |layers: &usize| {
+            end += layers;
+            end
+        };
+        self.layers.iter().map(|row| row.iter().map(&mut add).collect()).collect()
+    }
+
+    /// The numbers of the first layers of each chunk, `counts` of them: which layers MindFormers recomputes.
+    pub(crate) fn first(&self, counts: &Chunks) -> Vec<usize> {
+        let chunks = self.layers.iter().flatten().zip(self.accumulated().into_iter().flatten());
+        let counts = counts.iter().flatten();
+        chunks.zip(counts).flat_map(|((layers, end), count)| end - layers..end - layers + count).collect()
+    }
+
+    /// The chunks of stage number `stage`, in the order of their layers.
+    pub fn chunks(&self, stage: usize) -> Vec<Chunk> {
+        let (stages, interleaves) = (self.stages(), self.interleaves());
+        let of_interleave = |(interleave, ends): (usize, Vec<usize>)| {
+            let end = ends[stage];
+            Chunk {
+                layers: end - self.layers[interleave][stage]..end,
+                is_first: stage == 0 && interleave == 0,
+                is_last: stage + 1 == stages && interleave + 1 == interleaves,
+            }
+        };
+        self.accumulated().into_iter().enumerate().map(of_interleave).collect()
+    }
+
+    /// What stage number `stage` holds of a parameter: all of it or nothing. One that other stages hold too is marked.
+    pub(crate) fn held(&self, stage: usize, spec: Spec) -> Option<Spec> {
+        if self.stages() == 1 {
+            return Some(spec);
+        }
+        let is_held = self.chunks(stage).iter().any(|chunk| chunk.holds(spec.place));
+        is_held.then(|| Spec { is_copied: spec.place == Place::Ends, ..spec })
+    }
+}
+
+impl Chunk {
+    /// The whole model, of so many layers.
+    pub fn whole(layers: usize) -> Self {
+        Self { layers: 0..layers, is_first: true, is_last: true }
+    }
+
+    /// Whether it reads parameters at `place`.
+    fn holds(&self, place: Place) -> bool {
+        match place {
+            Place::Start => self.is_first,
+            Place::Layer(layer) => self.layers.contains(&layer),
+            Place::End => self.is_last,
+            Place::Ends => self.is_first || self.is_last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_fill_the_chunks_in_order() {
+        let stages = Stages::new(vec![vec![4, 5], vec![5, 0]]);
+        let chunk = |layers, is_first, is_last| Chunk { layers, is_first, is_last };
+        assert_eq!(stages.chunks(0), [chunk(0..4, true, false), chunk(9..14, false, false)]);
+        assert_eq!(stages.chunks(1), [chunk(4..9, false, false), chunk(14..14, false, true)]);
+        assert_eq!(Stages::one(6).chunks(0), [Chunk::whole(6)]);
+    }
+
+    #[test]
+    fn every_parameter_is_on_one_stage_and_a_tied_embedding_on_both_ends() {
+        use crate::model::parameters::{Gpt, tests::mixture_example};
+        for is_tied in [false, true] {
+            let mut config = mixture_example();
+            config.tie_word_embeddings = is_tied;
+            let ahead = config.multi_token.map_or(0, |ahead| ahead.depth);
+            let stages = Stages::new(vec![vec![1, 0, config.num_layers - 1 + ahead]]);
+            for spec in Gpt::describe(&config) {
+                let on: Vec<usize> =
+                    (0..3).filter(|&stage| stages.held(stage, spec.clone()).is_some()).collect();
+                let is_shared = spec.path == "embedding" && (is_tied || ahead > 0);
+                assert_eq!(on.len(), if is_shared { 2 } else { 1 }, "{} on {on:?}", spec.path);
+                assert!(
+                    on.iter().all(|&stage| stages.held(stage, spec.clone()).unwrap().is_copied == is_shared)
+                );
+            }
+        }
+    }
+}
