@@ -95,3 +95,22 @@ fn in_repository_with<'a>(command: &'a mut Command, arguments: &[String]) -> &'a
     in_repository(command.args(arguments));
     command
 }
+
+/// A resumed run warms up again, and this one has no steps left for that. The log of a process is its own.
+#[test]
+fn a_run_that_ends_before_is_not_profiled() {
+    let profiled = FolderRun::new(Setup::new("profiled", "").with(&["--profile=2"]));
+    let train = |stop_step: u64| {
+        let config = profiled.setup.write(profiled.home.path());
+        let arguments = [config.display().to_string()].into_iter().chain(profiled.arguments(stop_step));
+        run(&mut train_gpt(arguments)).succeeded();
+    };
+    train(6);
+    let file = profiled.folder().join("profile.jsonl");
+    std::fs::remove_file(&file).expect("a profile");
+    train(9);
+    assert!(!file.exists());
+    let log = std::fs::read_to_string(profiled.folder().join("log.txt")).expect("a log");
+    let said = "no profile: the run has ended after step 9, and steps 10 to 11 were to be timed";
+    assert!(log.contains(said), "{log}");
+}

@@ -28,20 +28,6 @@ fn profiled_steps_change_nothing() {
     }
 }
 
-/// A resumed run warms up again, and this one has no steps left for that.
-#[test]
-fn a_run_that_ends_before_is_not_profiled() {
-    let run = FolderRun::new(Setup::new("profiled", "").with(&["--profile=2"]));
-    run.train(STEPS);
-    let file = run.folder().join("profile.jsonl");
-    std::fs::remove_file(&file).expect("a profile");
-    run.train(STEPS + 3);
-    assert!(!file.exists());
-    let log = std::fs::read_to_string(run.folder().join("log.txt")).expect("a log");
-    let said = "no profile: the run has ended after step 9, and steps 10 to 11 were to be timed";
-    assert!(log.contains(said), "{log}");
-}
-
 #[test]
 fn a_profile_is_read_beside_a_model() {
     let (run, profile) = profiled("--tier=portable");
