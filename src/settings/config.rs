@@ -44,7 +44,7 @@ impl RunConfig {
     }
 
     /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of MindFormers that is not
-    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as a pipeline, is one of the `unsupported`. The
+    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as Muon on parts of matrices, is one of the `unsupported`. The
     /// plan is that of the first of as many ranks as the file asks for.
     ///
     /// # Errors

@@ -14,9 +14,9 @@
 //!
 //! | collective | what it exchanges |
 //! |---|---|
-//! | `AllReduce` | sums of gradients; of losses, tallies and norms |
-//! | `ReduceScatter` | sums of gradients, of which each rank keeps its part |
-//! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows |
+//! | `AllReduce` | sums of gradients; of losses, tallies and norms; of the parts of a divided product |
+//! | `ReduceScatter` | sums of gradients, and of such parts where ranks share tokens, of which each keeps its own |
+//! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows; rows of shared tokens |
 //! | `Rows` | rows on their way to the ranks of their experts, and back: as many as the devices have counted |
 //! | `Send`, `Receive` | rows of the residual stream and their gradients, between stages of a pipeline |
 

@@ -10,7 +10,7 @@
 //! Two kinds of faults depend on what the file is read for. A *data fault* only keeps data from being loaded, such
 //! as a loader of MindFormers that is not built: a fault of `RunConfig::load`, a remark beside the plan of
 //! `RunConfig::outline`, which needs no data. Something *unsupported* can be planned for and not be trained yet, such
-//! as a pipeline: a fault of a run, a remark beside an outline.
+//! as Muon on parts of matrices: a fault of a run, a remark beside an outline.
 
 use super::document::Document;
 use super::faults::{Fault, Faults};

@@ -6,7 +6,7 @@
 //! `config.yaml`, a plan for one does not.
 //!
 //! Differences from MindFormers: `expert_parallel` divides `data_parallel`, there `data_parallel` times
-//! `model_parallel`, and ranks that share a matrix hold different experts. Ownership the optimizer shares parameters
+//! `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share parameters
 //! of any size, in parts of their arena; there those below `parallel_optimizer_threshold` stay whole.
 //! `optimizer_shard` has no effect, as there since version 0.7.
 
