@@ -23,6 +23,9 @@ pub(super) const BLOCK: u32 = 256;
 /// Some hundred rows are left for each segment of a model with many, which keep a GPU busy.
 const MOST_ROWS: u32 = 16384;
 
+/// Least rows of a rank that [`MOST_ROWS`] are divided among: as many workgroups keep a GPU busy.
+const LEAST_ROWS: u32 = 256;
+
 crate::params! {
     struct Params {
         count4: u32,
@@ -86,10 +89,11 @@ pub const fn rate_column(group: usize) -> u32 {
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, rules: &StepRules) {
     let lengths: Vec<u64> = gradients.iter().map(length).collect();
-    let rows = PartialRows::of(&lengths).total();
-    let partials = rec.tensor("partials", 1, 2 * rows, Element::F32);
-    record_sums(rec, gradients, tensors, rules, partials, 0);
-    finish_step(rec, partials, rows, tensors, rules);
+    let rows = PartialRows::of(&lengths);
+    let total = rows.total();
+    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
+    record_sums(rec, gradients, tensors, rules, rows, partials, 0);
+    finish_step(rec, partials, total, tensors, rules);
 }
 
 /// [`grad_norm`] where no rank has all gradients: `gradients` are this rank's share, and the state of every rank has the norm
@@ -130,15 +134,17 @@ fn gathered_sums(
 ) -> (Tensor, u32) {
     let lengths: Vec<u64> = gradients.iter().map(length).collect();
     assert!(lengths == shares.lengths[shares.place], "the gradients are the share of this rank");
+    let ranks = shares.lengths.len() as u32;
     let mut total = 0;
     let rows = shares.lengths.iter().map(|lengths| {
         let first = total;
-        total += PartialRows::of(lengths).total();
+        total += PartialRows::of_one_of(ranks, lengths).total();
         first..total
     });
     let rows: Vec<Range<u32>> = rows.collect();
     let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
-    record_sums(rec, gradients, tensors, rules, partials, rows[shares.place].start);
+    let own = PartialRows::of_one_of(ranks, &lengths);
+    record_sums(rec, gradients, tensors, rules, own, partials, rows[shares.place].start);
     let byte = |row: u32| 8 * u64::from(row);
     let parts: Vec<_> = rows.iter().map(|rows| byte(rows.start)..byte(rows.end)).collect();
     let whole = Span::of(&partials).part(0, 2 * u64::from(total), Element::F32);
@@ -154,11 +160,10 @@ fn record_sums(
     gradients: &[Tensor],
     tensors: &StepTensors,
     rules: &StepRules,
+    rows: PartialRows,
     partials: Tensor,
     first_partial: u32,
 ) {
-    let lengths: Vec<u64> = gradients.iter().map(length).collect();
-    let rows = PartialRows::of(&lengths);
     let mut params = Params { blocks: rows.blocks, first_partial, ..params(tensors, rules) };
     for (segment, count) in gradients.iter().zip(rows.counts) {
         params =
@@ -186,8 +191,18 @@ pub(super) struct PartialRows {
 impl PartialRows {
     /// The rows of tensors with so many elements.
     pub fn of(lengths: &[u64]) -> Self {
+        Self::at_most(MOST_ROWS, lengths)
+    }
+
+    /// Those of one of `ranks`, each of which receives the rows of all: the more there are, the fewer rows has each.
+    fn of_one_of(ranks: u32, lengths: &[u64]) -> Self {
+        Self::at_most((MOST_ROWS / ranks).max(LEAST_ROWS), lengths)
+    }
+
+    /// At most so many, and one for each tensor.
+    fn at_most(rows: u32, lengths: &[u64]) -> Self {
         let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();
-        let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK).max(1);
+        let blocks = u32::try_from(blocks.div_ceil(u64::from(rows))).unwrap_or(u32::MAX / BLOCK).max(1);
         let counts = lengths.iter().map(|length| groups(*length).div_ceil(BLOCK * blocks)).collect();
         Self { blocks, counts }
     }
