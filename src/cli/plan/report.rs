@@ -29,7 +29,7 @@ pub struct Report<'a> {
     pub ranks: RankReport,
     /// What it would take if other layers were recomputed; nothing where that follows from formulas.
     pub otherwise: Vec<Otherwise>,
-    /// Why no adapter runs it, if that is so.
+    /// Why no adapter runs it, if that is so; it was planned for one with larger bindings.
     pub misfit: Option<Error>,
 }
 
@@ -209,7 +209,8 @@ impl<'a> Report<'a> {
             format!("         the largest binding takes {}: {}", HumanBytes(largest.bytes), largest.label),
         ];
         lines.extend((adapter.tier != Tier::Software).then(|| self.units()));
-        lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
+        let refusals = [misfit.as_ref(), self.ranks.forecast.over_cap.as_ref()].into_iter().flatten();
+        lines.extend(refusals.map(|refusal| format!("refused  by `train` as it stands: {refusal}")));
         lines
     }
 

@@ -1,9 +1,8 @@
 //! What is foolish about a layout, a line each.
 
 use crate::ranks::RankLayout;
-use crate::settings::{Bytes, RunPlan, Sharded};
+use crate::settings::{RunPlan, Sharded};
 use crate::train::forecast::RankForecast;
-use indicatif::HumanBytes;
 
 /// Bubbles above this share of a step are worth a warning.
 const LARGE_BUBBLE: f64 = 0.2;
@@ -14,7 +13,6 @@ pub fn warnings(plan: &RunPlan, forecast: &RankForecast, per_node: usize) -> Vec
         return Vec::new();
     }
     [
-        over_cap(plan, forecast),
         across_machines(&plan.layout, per_node),
         exchanges_longer_than_launches(forecast),
         unshared_moments(plan, forecast),
@@ -24,13 +22,6 @@ pub fn warnings(plan: &RunPlan, forecast: &RankForecast, per_node: usize) -> Vec
     .into_iter()
     .flatten()
     .collect()
-}
-
-fn over_cap(plan: &RunPlan, forecast: &RankForecast) -> Option<String> {
-    let Bytes(cap) = plan.settings.context.max_device_memory?;
-    let bytes = forecast.forecast.peak_bytes();
-    let (taken, cap_text) = (HumanBytes(bytes), HumanBytes(cap));
-    (bytes > cap).then(|| format!("{taken} are over context.max_device_memory of {cap_text}"))
 }
 
 fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {

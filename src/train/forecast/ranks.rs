@@ -3,7 +3,7 @@
 use super::Forecast;
 use super::step_time::{Machine, StepTime};
 use super::traffic::{Traffic, TrafficKind, traffic};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::count;
 use crate::settings::RunPlan;
@@ -23,6 +23,8 @@ pub struct RankForecast {
     pub time: Option<StepTime>,
     /// The share of a step in which a stage waits for others at its start and end.
     pub bubble: f64,
+    /// Why a run would be refused, if it takes more than `context.max_device_memory`.
+    pub over_cap: Option<Error>,
 }
 
 impl RankForecast {
@@ -53,10 +55,8 @@ impl RankForecast {
         let recordings = Recordings::new(&plan, capabilities, steps)?;
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
         let forecast = Forecast::new(&recordings);
-        if plan.layout.world() == 1 {
-            let cap = plan.settings.context.max_device_memory.map(|size| size.0);
-            Shortage::of(&recordings).check(forecast.peak_bytes(), cap)?;
-        }
+        let cap = plan.settings.context.max_device_memory.map(|size| size.0);
+        let over_cap = Shortage::of(&recordings).check(forecast.peak_bytes(), cap).err();
         let flops = flops_of_stage(&plan) / plan.layout.model as f64;
         let time = machine.map(|machine| {
             let mut time = StepTime::new(&recordings, flops, accumulation, machine);
@@ -64,7 +64,7 @@ impl RankForecast {
             time
         });
         let bubble = bubble(&plan, accumulation);
-        Ok(Self { forecast, traffic: traffic(&recordings, accumulation), time, bubble })
+        Ok(Self { forecast, traffic: traffic(&recordings, accumulation), time, bubble, over_cap })
     }
 
     /// The stages that may take the most of something: the first, which keeps the most micro-batches, the last, and between them the
