@@ -40,6 +40,7 @@ mod power_iteration;
 mod rounding;
 mod route;
 mod row_gate;
+mod shares;
 mod spread;
 mod squares;
 mod swiglu_products;

@@ -2,37 +2,56 @@
 
 use crate::runs::{on_ranks, open_gpu};
 use gristmill::device::{Exchanger, Exchanges, Gpu, Guard, Reader};
-use gristmill::element::Element::{F32, U32};
+use gristmill::element::Element::{self, F32, U32};
 use gristmill::ops::add::add;
 use gristmill::ops::zero::zero;
 use gristmill::ranks::pipeline::{Direction, Half, Turn};
 use gristmill::ranks::{Group, Ranks};
-use gristmill::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
+use gristmill::record::{Collective, Persistents, Recorder, Recording, Span, State, Tensor};
 use pollster::block_on;
 
 /// What a rank starts with and how it goes on.
-struct Case {
+pub struct Case {
     persistents: Persistents,
     inputs: Vec<(Tensor, Vec<f32>)>,
-    rec: Recorder,
+    pub rec: Recorder,
 }
 
 impl Case {
-    fn new(gpu: &Gpu) -> Self {
+    pub fn new(gpu: &Gpu) -> Self {
         let rec = Recorder::new("exchanges", gpu.capabilities());
         Self { persistents: Persistents::new(), inputs: Vec::new(), rec }
     }
 
     fn input(&mut self, values: Vec<f32>) -> Tensor {
+        self.rows(1, values)
+    }
+
+    /// As many rows of `values` as divide them; a number of columns that leaves no pads, unless it is one row.
+    pub fn rows(&mut self, rows: u32, values: Vec<f32>) -> Tensor {
+        let cols = values.len() as u32 / rows;
+        assert!(rows == 1 || cols.is_multiple_of(4), "{rows} rows of {cols} columns have pads");
+        self.words(rows, cols, F32, values)
+    }
+
+    pub fn state<S: State>(&mut self, state: S) -> Tensor {
+        self.words(1, S::WORDS, U32, bytemuck::cast_slice(&[state]).to_vec())
+    }
+
+    pub fn ids(&mut self, ids: &[u32]) -> Tensor {
+        self.words(1, ids.len() as u32, U32, bytemuck::cast_slice(ids).to_vec())
+    }
+
+    fn words(&mut self, rows: u32, cols: u32, element: Element, values: Vec<f32>) -> Tensor {
         let label = format!("input {}", self.inputs.len());
-        let tensor = self.persistents.tensor(label, 1, values.len() as u32, F32);
+        let tensor = self.persistents.tensor(label, rows, cols, element);
         self.inputs.push((tensor, values));
         tensor
     }
 }
 
 /// Replays the exchanges of `which` twice, on the inputs each time, and returns what the inputs hold then.
-fn replay(gpu: &Gpu, ranks: Ranks, case: Case, which: Exchanges) -> Vec<Vec<f32>> {
+pub fn replay(gpu: &Gpu, ranks: Ranks, case: Case, which: Exchanges) -> Vec<Vec<f32>> {
     replay_turn(gpu, ranks, case, which, None)
 }
 

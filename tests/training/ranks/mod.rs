@@ -7,6 +7,7 @@ mod exchanges;
 mod memory;
 mod pipeline;
 mod replicas;
+mod shared_head;
 mod spread;
 mod tensor_parallel;
 mod traffic;
