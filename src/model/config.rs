@@ -116,6 +116,17 @@ pub struct ModelConfig {
     pub recomputed_layers: Vec<usize>,
     /// Operators of which the same holds in other layers, each with the numbers of its layers, ascending.
     pub recomputed_operators: Vec<(Operator, Vec<usize>)>,
+    /// What of these layers ranks keep that share matrices.
+    pub kept: KeptOfRanks,
+}
+
+/// What ranks that share matrices keep of layers that are recomputed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptOfRanks {
+    /// Whether they keep what they have exchanged, instead of exchanging it again.
+    pub exchanged: bool,
+    /// Whether each keeps its rows of a layer's input alone, and gathers the others to compute the layer again.
+    pub slices: bool,
 }
 
 /// The sizes of a model.
@@ -183,6 +194,7 @@ impl ModelConfig {
             low_rank: None,
             recomputed_layers: Vec::new(),
             recomputed_operators: Vec::new(),
+            kept: KeptOfRanks::default(),
         }
     }
 

@@ -192,7 +192,7 @@ impl Block<Parameter> {
     ) -> Var {
         let config = ctx.config;
         let drops = move |path: &str| config.recomputes(layer, path);
-        if let Some(ranks) = ctx.matrix_ranks.filter(|ranks| ranks.keeps_slices && !ranks.shares_tokens)
+        if let Some(ranks) = ctx.matrix_ranks.filter(|ranks| config.kept.slices && !ranks.shares_tokens)
             && config.recomputed_layers.contains(&layer)
         {
             tape.scope("input", |tape| tape.keep_slice(x, ranks));

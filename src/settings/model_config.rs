@@ -70,6 +70,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         low_rank: None, // the modules that have adapters follow from the names of the rest
         recomputed_layers: recompute.layers.clone(),
         recomputed_operators: recompute.operators.0.clone(),
+        kept: recompute.kept_of_ranks(),
     };
     (entry.finish)(model, &mut config);
     if let Some(latent) = latent_attention(model) {

@@ -100,7 +100,7 @@ impl Ownership {
         (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
     }
 
-    /// The ranks that share each matrix; `None` if each holds them whole. Of layers that are recomputed they keep nothing.
+    /// The ranks that share each matrix; `None` if each holds them whole.
     pub(crate) fn matrix_ranks(&self) -> Option<MatrixRanks> {
         let RankLayout { model, shares_tokens, shares_vocabulary, .. } = self.ranks;
         (model > 1).then(|| MatrixRanks {
@@ -108,8 +108,6 @@ impl Ownership {
             place: self.ranks.matrix_part(),
             shares_tokens,
             shares_vocabulary,
-            keeps_exchanged: false,
-            keeps_slices: false,
         })
     }
 

@@ -18,7 +18,6 @@ use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
-use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
 use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
@@ -88,12 +87,7 @@ impl Recordings {
 
         let passes = Passes { layout: &layout, arenas: &arenas, ownership: &ownership, capabilities };
         let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, ownership.expert_ranks());
-        let recompute = &plan.settings.recompute;
-        let matrix_ranks = ownership.matrix_ranks().map(|ranks| MatrixRanks {
-            keeps_exchanged: !recompute.mp_comm_recompute,
-            keeps_slices: recompute.recompute_slice_activation,
-            ..ranks
-        });
+        let matrix_ranks = ownership.matrix_ranks();
         let (expert_ranks, matrix_ranks) = (expert_ranks.as_ref(), matrix_ranks.as_ref());
         let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
         let forward =

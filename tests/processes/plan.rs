@@ -157,6 +157,30 @@ fn plan_says_what_the_memory_is_for() {
     assert!((sum - mebibytes(total)).abs() < 0.1, "{sum} MiB in parts:\n{whole}");
 }
 
+/// What plan says that another way to recompute takes is what it says of a run that is written so.
+#[test]
+fn plan_says_what_recomputed_exchanges_take() {
+    let file = ["configs/tiny.yaml", "--use_parallel=True", "--parallel_config.model_parallel=2"];
+    let planned =
+        |keys: &[&str]| planned(&[&file[..], &["--recompute_config.recompute=True"], keys].concat());
+    let amount_of = |report: &str, what: &str| -> String {
+        let found = report.lines().find_map(|line| line.split_once(what));
+        found.unwrap_or_else(|| panic!("`{what}` is missing:\n{report}")).0.trim().to_string()
+    };
+    let report = planned(&[]);
+    for key in ["mp_comm_recompute: False", "recompute_slice_activation: True"] {
+        let flag = format!("--recompute_config.{}", key.replace(": ", "="));
+        let written = planned(&[&flag]);
+        let held = amount_of(&written, " of activations with every layer recomputed");
+        let sent = amount_of(&written, " of tensor parallel activations in ");
+        let line = format!(
+            "{held} of activations with `recompute_config.{key}`, {sent} of tensor parallel ones sent"
+        );
+        assert!(report.contains(&line), "`{line}` is missing:\n{report}");
+        assert_ne!(sent, amount_of(&report, " of tensor parallel activations in "), "{key}");
+    }
+}
+
 /// `1.50 GiB` in MiB.
 fn mebibytes(amount: &str) -> f64 {
     let (count, unit) = amount.trim().split_once(' ').expect("an amount and its unit");

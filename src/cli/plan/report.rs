@@ -5,11 +5,11 @@ use super::ranks::RankReport;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, PublishedGpu, Tier};
-use crate::model::config::{LowRank, Operator};
+use crate::model::config::{LowRank, ModelConfig, Operator};
 use crate::model::count;
 use crate::ranks::RankLayout;
-use crate::settings::{RunPlan, Sharded, Sharding};
-use crate::train::forecast::Forecast;
+use crate::settings::{Recompute, RunPlan, Sharded, Sharding};
+use crate::train::forecast::{Forecast, TrafficKind, traffic};
 use crate::train::length::RunLength;
 use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
@@ -33,12 +33,31 @@ pub struct Report<'a> {
     pub misfit: Option<Error>,
 }
 
-/// Activations with another recomputation.
+/// What another recomputation would take.
 pub struct Otherwise {
-    /// The layers.
-    pub recomputed: Vec<usize>,
+    /// Which.
+    pub what: String,
     /// Bytes of activations.
     pub pool_bytes: u64,
+    /// Bytes of activations that a rank sends to those it shares matrices with in a step, if there are some.
+    pub sent_bytes: Option<u64>,
+}
+
+impl Otherwise {
+    fn new(what: String, plan: &RunPlan, adapter: Capabilities, steps: u64) -> Result<Self> {
+        let plan = with_few_ranks(plan);
+        let recordings = Recordings::new(&plan, adapter, steps)?;
+        let pool_bytes = Forecast::new(&recordings).pool_bytes;
+        let sent = traffic(&recordings, plan.settings.runner.gradient_accumulation_steps as u64);
+        let sent = sent.into_iter().find(|sent| sent.kind == TrafficKind::PartsOfMatrices);
+        Ok(Self { what, pool_bytes, sent_bytes: sent.map(|sent| sent.bytes) })
+    }
+
+    fn line(&self) -> String {
+        let sent =
+            self.sent_bytes.map(|bytes| format!(", {} of tensor parallel ones sent", HumanBytes(bytes)));
+        amount(self.pool_bytes, "of", &format!("activations with {}{}", self.what, sent.unwrap_or_default()))
+    }
 }
 
 impl fmt::Display for Report<'_> {
@@ -68,20 +87,11 @@ impl<'a> Report<'a> {
         steps: u64,
         machine: &MachineArguments,
     ) -> Result<Self> {
-        let model = &plan.model;
         let ranks = RankReport::new(plan, adapter, steps, machine)?;
         let forecast = ranks.forecast.forecast.clone();
-        let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-        let mut otherwise = Vec::new();
-        for recomputed in [Vec::new(), (0..all).collect()] {
-            if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
-                let runner = &plan.settings.runner;
-                let (batch_size, accumulation) = (runner.batch_size, runner.gradient_accumulation_steps);
-                let plan = with_few_ranks(plan).divided(batch_size, accumulation, &recomputed);
-                let pool_bytes = Forecast::new(&Recordings::new(&plan, adapter, steps)?).pool_bytes;
-                otherwise.push(Otherwise { recomputed, pool_bytes });
-            }
-        }
+        let otherwise = alternatives(plan).into_iter();
+        let otherwise = otherwise.map(|(what, plan)| Otherwise::new(what, &plan, adapter, steps));
+        let otherwise = otherwise.collect::<Result<_>>()?;
         Ok(Self { plan, length, adapter, forecast, ranks, otherwise, misfit: None })
     }
 
@@ -133,7 +143,7 @@ impl<'a> Report<'a> {
         let forecast = &self.forecast;
         let (peak, training) = (HumanBytes(forecast.peak_bytes()), HumanBytes(forecast.bytes()));
         let model = &self.plan.model;
-        let recomputed = self.recomputed(&model.recomputed_layers, &model.recomputed_operators);
+        let recomputed = recomputed(model, &model.recomputed_layers, &model.recomputed_operators);
         let half = model.compute.name();
         let weights = match (self.plan.optimizer.stochastic_rounding, &model.low_rank) {
             (_, Some(LowRank { base: Some(base), .. })) => {
@@ -164,32 +174,10 @@ impl<'a> Report<'a> {
             parts.iter().filter(|(bytes, _)| *bytes > 0).map(|(bytes, what)| amount(*bytes, "of", what)),
         );
         lines.extend((!self.otherwise.is_empty()).then(|| "otherwise".to_string()));
-        lines.extend(self.otherwise.iter().map(|otherwise| {
-            let recomputed = self.recomputed(&otherwise.recomputed, &[]);
-            amount(otherwise.pool_bytes, "of", &format!("activations with {recomputed}"))
-        }));
+        lines.extend(self.otherwise.iter().map(Otherwise::line));
         lines.push("largest buffers".to_string());
         lines.extend(forecast.largest.iter().map(|consumer| amount(consumer.bytes, "", &consumer.label)));
         lines
-    }
-
-    /// What is recomputed in words, with the key that says so where it is short.
-    fn recomputed(&self, layers: &[usize], operators: &[(Operator, Vec<usize>)]) -> String {
-        let model = &self.plan.model;
-        let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-        let operators: usize = operators.iter().map(|(_, layers)| layers.len()).sum();
-        let layers = match layers.len() {
-            0 if operators == 0 => return "nothing recomputed".to_string(),
-            0 => return format!("{operators} operators of layers recomputed"),
-            count if count == all => {
-                "every layer recomputed (`recompute_config.recompute: True`)".to_string()
-            }
-            count => format!("{count} of {all} layers recomputed"),
-        };
-        match operators {
-            0 => layers,
-            _ => format!("{layers} and {operators} operators of others"),
-        }
     }
 
     fn kernels(&self) -> Vec<String> {
@@ -223,6 +211,53 @@ impl<'a> Report<'a> {
                 "         divided for {count} compute units, as on an unknown GPU; context.device_name may name one"
             ),
         }
+    }
+}
+
+/// The run with other layers recomputed, or with other ways to exchange what they need, and what that is.
+fn alternatives(plan: &RunPlan) -> Vec<(String, RunPlan)> {
+    let model = &plan.model;
+    let layers = (0..model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth)).collect();
+    let runner = &plan.settings.runner;
+    let divided =
+        |layers: &[usize]| plan.divided(runner.batch_size, runner.gradient_accumulation_steps, layers);
+    let mut plans: Vec<(String, RunPlan)> = [Vec::new(), layers]
+        .into_iter()
+        .filter(|layers| *layers != model.recomputed_layers || !model.recomputed_operators.is_empty())
+        .map(|layers| (recomputed(model, &layers, &[]), divided(&layers)))
+        .collect();
+    if plan.layout.model > 1 && model.has_recomputation() {
+        let shares_tokens = plan.layout.shares_tokens;
+        let mut switched = |key: &str, switch: fn(&mut Recompute) -> &mut bool| {
+            let mut value = "";
+            let plan = plan.exchanging(|recompute| {
+                let switched = switch(recompute);
+                *switched = !*switched;
+                value = if *switched { "True" } else { "False" };
+            });
+            plans.push((format!("`recompute_config.{key}: {value}`"), plan));
+        };
+        switched("mp_comm_recompute", |recompute| &mut recompute.mp_comm_recompute);
+        if !shares_tokens && !model.recomputed_layers.is_empty() {
+            switched("recompute_slice_activation", |recompute| &mut recompute.recompute_slice_activation);
+        }
+    }
+    plans
+}
+
+/// What of `model` is recomputed in words, with the key that says so where it is short.
+fn recomputed(model: &ModelConfig, layers: &[usize], operators: &[(Operator, Vec<usize>)]) -> String {
+    let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
+    let operators: usize = operators.iter().map(|(_, layers)| layers.len()).sum();
+    let layers = match layers.len() {
+        0 if operators == 0 => return "nothing recomputed".to_string(),
+        0 => return format!("{operators} operators of layers recomputed"),
+        count if count == all => "every layer recomputed (`recompute_config.recompute: True`)".to_string(),
+        count => format!("{count} of {all} layers recomputed"),
+    };
+    match operators {
+        0 => layers,
+        _ => format!("{layers} and {operators} operators of others"),
     }
 }
 

@@ -21,10 +21,6 @@ pub struct MatrixRanks {
     pub shares_tokens: bool,
     /// Whether each has a range of the rows of the embedding and of the head.
     pub shares_vocabulary: bool,
-    /// Whether a layer that is recomputed keeps what ranks have exchanged, instead of exchanging it again.
-    pub keeps_exchanged: bool,
-    /// Whether each keeps its rows of a recomputed layer's input, and gathers the others to compute it again.
-    pub keeps_slices: bool,
 }
 
 impl MatrixRanks {

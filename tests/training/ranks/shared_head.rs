@@ -54,14 +54,8 @@ impl Problem {
         let [correct, eval_correct] = [(); 2].map(|()| case.rows(1, vec![3.0]));
         let dh = case.rows(TOKENS as u32, vec![f32::NAN; TOKENS * WIDTH]);
         let dhead = [case.rows(VOCABULARY as u32, vec![f32::NAN; VOCABULARY * WIDTH])];
-        let matrix_ranks = MatrixRanks {
-            group: Group::all(size),
-            place,
-            shares_tokens: false,
-            shares_vocabulary: true,
-            keeps_exchanged: false,
-            keeps_slices: false,
-        };
+        let matrix_ranks =
+            MatrixRanks { group: Group::all(size), place, shares_tokens: false, shares_vocabulary: true };
         let op = LinearCrossEntropy {
             h,
             head: &head,

@@ -3,6 +3,7 @@
 use super::amount::Amount;
 use super::operators::Operators;
 use super::selection::Selection;
+use crate::model::config::KeptOfRanks;
 use crate::settings::engine::*;
 
 rows! {
@@ -54,6 +55,11 @@ pub const SELECTIONS: [&str; 4] = [
 ];
 
 impl Recompute {
+    /// What ranks that share matrices keep of what is recomputed.
+    pub(crate) fn kept_of_ranks(&self) -> KeptOfRanks {
+        KeptOfRanks { exchanged: !self.mp_comm_recompute, slices: self.recompute_slice_activation }
+    }
+
     /// Whether a key counts the layers of stages.
     pub(super) fn counts_stages(&mut self) -> bool {
         self.recompute.depends_on_stages()
