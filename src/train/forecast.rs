@@ -11,10 +11,6 @@
 //! recording and not by a model of it.
 //!
 //! Of a pipeline a few stages are recorded, each with its micro-batches under way; the bubble is that of their order.
-//!
-//! Parts of matrices have no recordings yet. `forecast/share.rs` makes a plan of one stage with narrower matrices and
-//! records that; activations of micro-batches under way, sums between matrices and rows between stages are formulas
-//! (`forecast/ranks.rs`), which the output marks.
 
 mod ranks;
 mod step_time;

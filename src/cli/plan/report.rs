@@ -27,7 +27,7 @@ pub struct Report<'a> {
     pub forecast: Forecast,
     /// How its ranks exchange, and the time of a step.
     pub ranks: RankReport,
-    /// What it would take if other layers were recomputed; nothing where that follows from formulas.
+    /// What it would take if other layers were recomputed, or exchanged otherwise.
     pub otherwise: Vec<Otherwise>,
     /// Why no adapter runs it, if that is so; it was planned for one with larger bindings.
     pub misfit: Option<Error>,

@@ -122,7 +122,8 @@ const MODEL_CONFIG: &[Other] = &[
     keys("compute_in_2d fine_grain_interleave use_seq_parallel seq_parallel lm_head_dp")
         .ignored("`parallel_config` says how ranks share matrices, which is done in one way"),
     keys("use_ring_attention").ignored("about sequences that ranks share, which is not built"),
-    keys("num_layers_of_each_stage").ignored("about pipelines, which are not built"),
+    keys("num_layers_of_each_stage")
+        .refused(Passes::Off, "write `offset`: by how many layers a stage differs from an even share"),
     keys("parallel_optimizer").ignored("`parallel.enable_parallel_optimizer` shares out the optimizer"),
     keys("micro_batch_interleave_num").ignored("counts at the top level"),
     keys("input_sliced_sig").ignored("a loader knows whether its targets are shifted"),
