@@ -1,5 +1,5 @@
 //! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct are
-//! those of Rust.
+//! those of Rust. Each is composed once, for all that is checked of it.
 //!
 //! No shader reads the size of its grid, which DX12 does not provide in indirect dispatches.
 
@@ -8,10 +8,11 @@ use crate::variants::{
     grouped_products, of_several_ranks, permutations, products_of_few_rows, products_through_gelu,
     products_through_swiglu, quantised_products, routers,
 };
+use crate::{uniformity, writers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{
-    Access, Capabilities, Condition, Kernel, Matrices, Sources, Tier, Variable, compose,
+    Access, Capabilities, Composed, Condition, Kernel, Matrices, Sources, Tier, Variable, compose,
 };
 use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
@@ -228,7 +229,7 @@ pub fn portable_variants() -> Vec<Kernel> {
 }
 
 /// One dispatch of every variant that a recording can contain.
-pub fn variants() -> Vec<Dispatch> {
+fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
     let of_8 = Capabilities::matrix().with_matrices(Matrices { side: 8, subgroup: 32 });
     let others = [
@@ -331,28 +332,37 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
 }
 
 #[test]
-fn every_variant_composes_and_its_bindings_and_params_are_those_of_rust() {
+fn every_variant_composes_and_is_written() {
     let variants = variants();
     println!("{} variants", variants.len());
-    for dispatch in &variants {
-        let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
-        dispatch.check_names(&composed.variables).unwrap_or_else(|e| panic!("{e}"));
-        for variable in composed.variables.iter().filter(|variable| variable.access != Access::Uniform) {
-            let Binding { element, .. } = dispatch.binding_of(variable).unwrap_or_else(|e| panic!("{e}"));
-            let holds = elements(&composed.module, variable);
-            assert!(
-                holds.contains(element),
-                "{}: `{}` holds {holds:?}, not {element:?}",
-                dispatch.kernel,
-                variable.name
-            );
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for own in variants.chunks(variants.len().div_ceil(threads)) {
+            scope.spawn(|| own.iter().for_each(check));
         }
-        let params = composed.module.global_variables.iter().find(|(_, g)| g.space == AddressSpace::Uniform);
-        let (_, params) = params.unwrap_or_else(|| panic!("{} has no params", dispatch.kernel));
-        let (fields, bytes) = struct_fields(&composed.module, params.ty);
-        assert_eq!(fields, named(dispatch.fields), "{}: fields of the params struct", dispatch.kernel);
-        assert_eq!(bytes as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
+    });
+}
+
+fn check(dispatch: &Dispatch) {
+    let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
+    check_bindings_and_params(dispatch, &composed);
+    uniformity::check(&dispatch.kernel, &composed);
+    writers::check(&dispatch.kernel, composed);
+}
+
+fn check_bindings_and_params(dispatch: &Dispatch, composed: &Composed) {
+    dispatch.check_names(&composed.variables).unwrap_or_else(|e| panic!("{e}"));
+    for variable in composed.variables.iter().filter(|variable| variable.access != Access::Uniform) {
+        let Binding { element, .. } = dispatch.binding_of(variable).unwrap_or_else(|e| panic!("{e}"));
+        let holds = elements(&composed.module, variable);
+        let (kernel, name) = (&dispatch.kernel, &variable.name);
+        assert!(holds.contains(element), "{kernel}: `{name}` holds {holds:?}, not {element:?}");
     }
+    let params = composed.module.global_variables.iter().find(|(_, g)| g.space == AddressSpace::Uniform);
+    let (_, params) = params.unwrap_or_else(|| panic!("{} has no params", dispatch.kernel));
+    let (fields, bytes) = struct_fields(&composed.module, params.ty);
+    assert_eq!(fields, named(dispatch.fields), "{}: fields of the params struct", dispatch.kernel);
+    assert_eq!(bytes as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
 }
 
 /// The storage types that a tensor bound to `variable` may have.

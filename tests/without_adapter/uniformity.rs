@@ -4,8 +4,7 @@
 //! The rules are those of the WGSL specification (section "Uniformity"), with one simplification that can only refuse more: a
 //! variable counts as non-uniform everywhere if any value stored to it is.
 
-use crate::shaders::variants;
-use gristmill::kernels::compose;
+use gristmill::kernels::{Composed, Kernel};
 use naga::{
     AddressSpace, Binding, Block, BuiltIn, Expression, Function, Handle, Module, Span, Statement,
     StorageAccess,
@@ -13,15 +12,10 @@ use naga::{
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{BitOr, BitOrAssign};
 
-#[test]
-fn every_barrier_is_in_uniform_control_flow() {
-    let mut faults = BTreeSet::new();
-    for dispatch in variants() {
-        let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
-        let found = faults_of(&composed.module, &composed.wgsl);
-        faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", dispatch.kernel)));
-    }
-    assert!(faults.is_empty(), "{}", faults.into_iter().collect::<Vec<_>>().join("\n"));
+/// Panics unless every barrier of a variant is in uniform control flow.
+pub fn check(kernel: &Kernel, composed: &Composed) {
+    let faults = faults_of(&composed.module, &composed.wgsl);
+    assert!(faults.is_empty(), "{kernel}: {}", faults.into_iter().collect::<Vec<_>>().join("; "));
 }
 
 #[test]
