@@ -3,9 +3,11 @@
 use gristmill::element::Element::F32;
 use gristmill::kernels::Capabilities;
 use gristmill::ops::add::add;
+use gristmill::ops::matrix_ranks::MatrixRanks;
 use gristmill::ops::zero::zero;
 use gristmill::ranks::Group;
-use gristmill::record::{BufferId, Collective, Recorder, Recording, Span, Tensor};
+use gristmill::record::{BufferId, Collective, Persistents, Recorder, Recording, Span, Tensor};
+use gristmill::tape::{Parameter, Tape};
 use std::collections::HashMap;
 
 fn recorder() -> Recorder {
@@ -71,6 +73,32 @@ fn sums_start_after_the_last_launch_that_adds() {
     let recording = rec.finish();
     assert_eq!(places(&recording), [(1, 2, None), (2, 2, None)]);
     assert_eq!([0, 1].map(|i: usize| recording.exchanges[i].once_per_step), [true, false]);
+}
+
+/// The gradient of what a divided product reads is summed while that of its weights is computed.
+#[test]
+fn gradients_of_weights_run_beside_sums_of_divided_products() {
+    let mut persistents = Persistents::new();
+    let [x, w, dw, dy] = [0; 4].map(|_| persistents.tensor("x", 64, 64, F32));
+    let weight = &Parameter { weight: vec![w], gradient: Some(vec![dw]) };
+    let mut rec = recorder();
+    let ranks =
+        MatrixRanks { group: Group::all(2), place: 0, shares_tokens: false, shares_vocabulary: false };
+    let mut tape = Tape::new(&mut rec);
+    let leaf = tape.leaf(x, true);
+    let entered = tape.enter_shared(leaf, &ranks);
+    let y = tape.linear(entered, weight, None, None);
+    tape.give(y, dy);
+    tape.backward();
+    let gradient = tape.gradient(leaf).expect("x needs a gradient");
+    zero(&mut rec, gradient);
+    let recording = rec.finish();
+    let [(at, needed, _)] = places(&recording)[..] else { panic!("one exchange") };
+    let meanwhile = &recording.dispatches[at..needed];
+    assert!(
+        meanwhile.iter().any(|dispatch| dispatch.buffers().any(|buffer| buffer == dw.buffer)),
+        "{meanwhile:?}"
+    );
 }
 
 #[test]

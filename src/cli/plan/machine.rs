@@ -35,9 +35,10 @@ peak times the efficiency, recomputed layers included. A rank makes one exchange
 way at a time; each goes down to the host, over the link and up again. It starts where its source is complete and
 delays the first launch that needs its result. So sums of gradients are behind the backward pass of the last
 micro-batch (with ZeRO-2 of each), weights that are gathered again behind the layer before, and rows on their way
-back from experts behind the shared expert. Weights gathered after the update, rows to experts, sums
-of activations of ranks that share matrices, rows between stages and all counts are behind nothing. A bubble is
-(p - 1) / (v m + p - 1) of a step for p stages of v chunks of layers and m micro-batches.";
+back from experts behind the shared expert. Of ranks that share matrices, sums of gradients are behind
+the gradients of the weights they came through. Sums of their results, weights gathered after the update, rows to
+experts, rows between stages and all counts are behind nothing. A bubble is (p - 1) / (v m + p - 1) of a step for
+p stages of v chunks of layers and m micro-batches.";
 
 impl MachineArguments {
     /// What is known of the machine for a run of `ranks` ranks; `None` if not enough for the time of a step.

@@ -38,17 +38,18 @@ impl MatrixRanks {
         first..first + each
     }
 
-    /// Replaces `x`, a part of a sum on each rank, by the sum.
+    /// Replaces `x`, a part of a sum on each rank, by the sum. It starts where `x` was last used: gradients of weights that were
+    /// recorded after the gradient of their input are computed meanwhile.
     pub fn sum(&self, rec: &mut Recorder, x: Tensor) {
-        rec.exchange("sum", Collective::sum(vec![Span::of(&x)]), &self.group);
+        rec.exchange_early("sum", Collective::sum(vec![Span::of(&x)]), &self.group);
     }
 
-    /// Writes this rank's rows of the sum of `x` (N, D) over the ranks to `own` (N / ranks, D).
+    /// Writes this rank's rows of the sum of `x` (N, D) over the ranks to `own` (N / ranks, D), a new tensor; as early.
     #[track_caller]
     pub fn sum_own_rows(&self, rec: &mut Recorder, x: Tensor, own: Tensor) {
         let parts = self.parts(x, own);
         let collective = Collective::ReduceScatter { whole: Span::of(&x), own: Span::of(&own), parts };
-        rec.exchange("sum", collective, &self.group);
+        rec.exchange_early("sum", collective, &self.group);
     }
 
     /// Gathers `x` (N, D) of the rows `own` (N / ranks, D) of each rank.

@@ -12,7 +12,7 @@ impl Recorder {
     }
 
     /// The same, directly after the last dispatch that uses its sources, so that what was recorded since runs meanwhile. Its
-    /// results are new tensors.
+    /// results are new tensors, or the sources.
     pub fn exchange_early(&mut self, label: &str, collective: Collective, group: &Group) {
         let at = self.after_last_use(&collective, group);
         self.add_exchange(label, collective, group, at, false);
