@@ -184,10 +184,9 @@ fn fit(
     memory: u64,
 ) -> Result<()> {
     let mut plan = config.plan.clone();
-    if plan.layout.model * plan.layout.pipeline > 1 {
+    if plan.layout.pipeline > 1 {
         return Err(Error::Plan(
-            "--fit: divides the step of ranks that hold all layers and whole matrices; leave out --fit, or write \
-             `model_parallel: 1` and `pipeline_stage: 1`"
+            "--fit: divides the step of ranks that hold all layers; leave out --fit, or write `pipeline_stage: 1`"
                 .to_string(),
         ));
     }

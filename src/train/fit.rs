@@ -51,7 +51,11 @@ impl Fit {
         let smallest = plan.divided(1, windows, &[]);
         let smallest = Recordings::new(&smallest, capabilities, steps)?;
         let choices = recomputations(&smallest);
-        let mut measure = |batch_size, recomputed: &[usize]| {
+        let mut measure = |batch_size: usize, recomputed: &[usize]| {
+            let ranks = plan.layout.model; // which may share the tokens of a micro-batch evenly
+            if !(batch_size * plan.model.seq_length).is_multiple_of(ranks) {
+                return None;
+            }
             let plan = plan.divided(batch_size, windows / batch_size, recomputed);
             // What fails here has a tensor that fits no binding.
             let recordings = Recordings::new(&plan, capabilities, steps).ok()?;

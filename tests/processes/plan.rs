@@ -458,7 +458,7 @@ fn plan_forecasts_stages_and_parts_of_matrices() {
         assert!(report.contains(text), "`{text}` is missing:\n{report}");
     }
     let answer = refused(&[&file[..], &["--ranks=8", "--fit=1GB"]].concat());
-    assert!(answer.contains("--fit: ") && answer.contains("model_parallel: 1"), "{answer}");
+    assert!(answer.contains("--fit: ") && answer.contains("pipeline_stage: 1"), "{answer}");
     let answer = refused(&["configs/tiny.yaml", "--use_parallel=True", "--parallel_config.model_parallel=3"]);
     assert!(answer.contains("3 ranks cannot share 4 attention heads evenly"), "{answer}");
     let stages = "--parallel_config={pipeline_stage: 5, micro_batch_num: 5}";
@@ -509,6 +509,9 @@ fn plan_fits_a_rank() {
     let found = planned(&[&spread[..], &["--fit=120MB"]].concat());
     assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
     assert!(found.contains("while it trains, of one rank"), "{found}");
+    let divided = ["configs/tiny.yaml", "--use_parallel=True", "--parallel_config.model_parallel=2"];
+    let found = planned(&[&divided[..], &["--parallel_config.use_seq_parallel=True", "--fit=30MB"]].concat());
+    assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
 }
 
 #[test]
