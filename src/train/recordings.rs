@@ -253,10 +253,7 @@ impl Recordings {
 
     /// Bytes of the params structs of all kernel launches.
     pub(super) fn params_bytes(&self) -> u64 {
-        let of = |recording: &&Recording| {
-            recording.dispatches.iter().map(Dispatch::params_slot).sum::<u64>().max(16)
-        };
-        self.all().iter().map(of).sum()
+        self.all().iter().flat_map(|recording| &recording.dispatches).map(Dispatch::params_slot).sum()
     }
 
     /// Bytes of the id arrays of a micro-batch.
