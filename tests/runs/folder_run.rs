@@ -56,6 +56,16 @@ impl FolderRun {
         TrainedRun::open(&self.folder(), &[]).unwrap_or_else(|e| panic!("{e}"))
     }
 
+    /// `run`, which goes on from where this one is.
+    pub fn copy(&self, run: Self) -> Self {
+        for (name, bytes) in files_below(&self.folder(), "") {
+            let path = run.folder().join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(path, bytes).expect("a copy");
+        }
+        run
+    }
+
     /// What the run left in its folder so far.
     pub fn left(&self) -> Left {
         let (_, newest) = newest_checkpoint(&self.folder()).expect("a checkpoint");

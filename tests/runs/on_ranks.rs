@@ -1,13 +1,20 @@
 //! Runs on several ranks of this process, each with its own device.
 
-use super::{Setup, Trained};
+use super::{Counting, Setup, Trained};
 use gristmill::device::Gpu;
 use gristmill::ranks::{Ranks, Transport, in_process};
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Runs `body` on `size` ranks in threads and returns what each gives, by rank.
 pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    on_counting_ranks(size, |ranks, _| body(ranks))
+}
+
+/// The same, with the bytes that each has sent so far.
+pub fn on_counting_ranks<T: Send>(size: usize, body: impl Fn(Ranks, &AtomicU64) -> T + Sync) -> Vec<T> {
     let ends = in_process::connect(size);
     std::thread::scope(|scope| {
         let threads: Vec<_> = ends
@@ -15,8 +22,10 @@ pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T
             .map(|end| {
                 let body = &body;
                 scope.spawn(move || {
-                    let ranks = Ranks::start(move || Ok(Box::new(end) as Box<dyn Transport>));
-                    body(ranks.unwrap_or_else(|e| panic!("{e}")))
+                    let sent = Arc::new(AtomicU64::new(0));
+                    let counting = Counting::new(end, sent.clone());
+                    let ranks = Ranks::start(move || Ok(Box::new(counting) as Box<dyn Transport>));
+                    body(ranks.unwrap_or_else(|e| panic!("{e}")), &sent)
                 })
             })
             .collect();

@@ -52,11 +52,14 @@ impl Setup {
     }
 
     /// A file in MindFormers' dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys` are further
-    /// flags, without dashes.
+    /// flags, without dashes. On one rank, whatever its degrees.
     pub fn shrunk(name: &'static str, file: &'static str, keys: &[&str]) -> Self {
+        Self::shrunk_on_ranks(name, file, keys).with(&["--as-single", "--parallel_config={}"])
+    }
+
+    /// The same on as many ranks as the file asks for.
+    pub fn shrunk_on_ranks(name: &'static str, file: &'static str, keys: &[&str]) -> Self {
         let common = [
-            "--as-single",
-            "--parallel_config={}",
             "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
             "--train_dataset_task={type: CausalLanguageModelDataset}",
             "--runner_config.epochs=100",

@@ -58,6 +58,19 @@ impl Setup {
         steps: u64,
         ranks: Ranks,
     ) -> Trained {
+        self.train_watched(gpu, plan, load, steps, ranks, |_, _| {})
+    }
+
+    /// The same, and `watch` is shown the trainer after each step.
+    pub fn train_watched(
+        &self,
+        gpu: &Gpu,
+        plan: &RunPlan,
+        load: Option<&Path>,
+        steps: u64,
+        ranks: Ranks,
+        mut watch: impl FnMut(&mut Trainer<'_>, u64),
+    ) -> Trained {
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
         let length = RunLength::new(plan, data.train.steps_per_epoch());
         let trainer = block_on(Trainer::on_rank(gpu, plan, &length, ranks));
@@ -70,6 +83,7 @@ impl Setup {
             let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
             block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
             finished.extend(trainer.finished_steps().expect("states"));
+            watch(&mut trainer, step + 1);
         }
         block_on(trainer.wait()).expect("the device");
         finished.extend(trainer.finished_steps().expect("states"));

@@ -9,7 +9,7 @@ use gristmill::report::expert_load::MixtureReport;
 use std::collections::BTreeMap;
 
 /// Relative errors that are allowed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Bounds {
     pub loss: f64,
     pub norm: f64,
@@ -36,7 +36,7 @@ pub const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3, equa
 pub const IN_F16: Bounds = Bounds { loss: 2.5e-4, norm: 1e-3, weights: 1e-3, equal_loads: 2 };
 
 /// A weight that rounds the other way is up to 2^-7 of itself away, and may make a router choose another expert.
-const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0, equal_loads: 2 };
+pub const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0, equal_loads: 2 };
 
 /// Micro-batches of each rank in a step: without accumulation, and with it.
 const ACCUMULATED: [usize; 2] = [1, 2];

@@ -3,8 +3,9 @@
 //! They have the tensors of one rank's. Resuming is exact to the bit where the layout is the same, and within 1e-6
 //! where it is not.
 
+use super::layouts::{NARROW, WIDE};
 use super::spread::Spread;
-use crate::runs::{FolderRun, Left, Setup, metrics, new_trainer, save_checkpoint};
+use crate::runs::{FolderRun, Left, Setup, is_long, metrics, new_trainer, save_checkpoint};
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,11 +77,11 @@ fn adapted_to_files() -> FolderRun {
 /// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if both are the
 /// same.
 fn resumes(new: fn() -> FolderRun, before: Spread, after: &[Spread]) {
-    let want = new();
+    let [want, half] = [new(), new()];
     before.train(&want, 6);
+    before.train(&half, 3);
     for &after in after {
-        let run = new();
-        before.train(&run, 3);
+        let run = half.copy(new());
         after.train(&run, 6);
         let name = format!("{before:?}, then {after:?}");
         match before == after {
@@ -175,15 +176,13 @@ fn a_sharded_run_in_16_bits_resumes_on_any_number_of_ranks() {
 
 /// Two ranks each hold one copy of moments, gradients and weights together.
 const BLOCKS: Spread = Spread {
-    ranks: 4,
-    model: 1,
-    expert: 1,
-    stages: 1,
-    sharding: &[
+    data: 4,
+    keys: &[
         "--parallel.enable_parallel_optimizer=True",
         "--parallel.parallel_optimizer_config={gradient_accumulation_shard: True, optimizer_weight_shard_size: 2}",
         "--recompute_config.parallel_optimizer_comm_recompute=True",
     ],
+    ..Spread::ONE
 };
 
 #[test]
@@ -195,7 +194,7 @@ fn a_run_sharded_in_blocks_resumes_on_any_number_of_ranks() {
 #[test]
 fn spread_experts_resume_on_any_number_of_ranks() {
     let both = Spread { expert: 2, ..Spread::sharded(4) };
-    let experts = Spread { ranks: 2, expert: 2, ..Spread::ONE };
+    let experts = Spread { data: 2, expert: 2, ..Spread::ONE };
     resumes(mixture, both, &[both, experts, Spread::ONE]);
 }
 
@@ -203,26 +202,60 @@ fn spread_experts_resume_on_any_number_of_ranks() {
 #[test]
 fn stages_resume_on_any_number_of_ranks() {
     let two = Spread::stages(2);
-    let both = Spread { stages: 2, ..Spread::sharded(4) };
-    resumes(tied, two, &[two, both, Spread::sharded(2), Spread::ONE]);
-    resumes(tied, both, &[both, two]);
-    resumes(mixture, Spread::ONE, &[two]);
-    resumes(mixture, Spread { expert: 2, ..both }, &[Spread::ONE]);
+    let both = Spread { stages: 2, ..Spread::sharded(2) };
+    resumes(tied, two, &[two, both, Spread::ONE]);
+    resumes(tied, both, &[both]);
     resumes(adapted, two, &[Spread::ONE]);
+}
+
+fn grouped() -> FolderRun {
+    let layers = ["--model.model_config.num_layers=4"];
+    evaluated(Setup::new("grouped", "n_kv_heads: 2, hidden_dropout: 0.1").with(&layers))
+}
+
+/// With experts that four ranks divide.
+fn wide_mixture() -> FolderRun {
+    let wide = ["--moe_config.moe_intermediate_size=48", "--model.model_config.num_layers=4"];
+    evaluated(Setup::experts("mixture", ROUTING, "").with(&wide))
+}
+
+/// Layouts of which every pair resumes the other's checkpoint, with and without experts.
+fn any_layout(has_experts: bool) -> Vec<Spread> {
+    let all = [Spread::ONE].into_iter().chain(NARROW).chain(WIDE);
+    all.filter(|spread| has_experts || spread.expert == 1).collect()
+}
+
+/// Three steps on each layout and three more on every one with `GRISTMILL_LONG`, else on the next one, as six on one rank.
+#[test]
+fn every_layout_resumes_every_other() {
+    for (new, has_experts) in [(grouped as fn() -> FolderRun, false), (wide_mixture, true)] {
+        let want = new();
+        Spread::ONE.train(&want, 6);
+        let layouts = any_layout(has_experts);
+        for (index, before) in layouts.iter().enumerate() {
+            let half = new();
+            before.train(&half, 3);
+            for after in
+                layouts.iter().cycle().skip(index + 1).take(if is_long() { layouts.len() } else { 1 })
+            {
+                let run = half.copy(new());
+                after.train(&run, 6);
+                compare(&format!("{before:?}, then {after:?}"), &run, &want);
+            }
+        }
+    }
 }
 
 #[test]
 fn divided_matrices_resume_on_any_number_of_ranks() {
-    let [two, four] = [Spread::divided(2), Spread::divided(4)];
-    resumes(single, two, &[two, four, Spread::sharded(2), Spread::ONE]);
-    resumes(single, Spread::ONE, &[two]);
+    let two = Spread::divided(2);
+    let four = Spread { data: 2, ..two };
+    resumes(single, two, &[two]);
     resumes(half, four, &[four]);
-    let mixture =
-        || evaluated(Setup::experts("mixture", ROUTING, "").with(&["--moe_config.moe_intermediate_size=40"]));
     let experts = Spread { expert: 2, ..four };
-    resumes(mixture, experts, &[experts, Spread::ONE]);
-    let stages = Spread { stages: 2, ..four };
-    resumes(single, stages, &[stages, two, Spread::stages(2), Spread::ONE]);
+    resumes(wide_mixture, experts, &[experts]);
+    let stages = Spread { stages: 2, ..two };
+    resumes(single, stages, &[stages]);
 }
 
 #[test]

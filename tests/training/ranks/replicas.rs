@@ -83,7 +83,7 @@ fn unlike_devices_are_refused_unless_each_weight_has_one_owner() {
     let run = |sharding: &'static [&'static str]| {
         let run = FolderRun::new(Setup::new("unlike", ""));
         let config = run.setup.write(run.home.path());
-        let spread = Spread { ranks: 2, sharding, ..Spread::ONE };
+        let spread = Spread { data: 2, keys: sharding, ..Spread::ONE };
         let arguments = ["software", "portable"].map(|tier| {
             let mut arguments = spread.arguments(&run, 3);
             arguments.push(format!("--context.tier={tier}"));

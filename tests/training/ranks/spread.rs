@@ -1,6 +1,6 @@
-//! Runs in a folder of their own, on one rank or spread over several.
+//! How a run is spread over ranks, and runs in a folder of their own that are.
 
-use crate::runs::{FolderRun, on_ranks};
+use crate::runs::{FolderRun, Setup, on_ranks};
 use gristmill::error::Result;
 use gristmill::train::run::{Summary, run_on_ranks};
 use pollster::block_on;
@@ -8,67 +8,91 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The micro-batches of a step, on all ranks together.
-const MICRO_BATCHES: usize = 4;
+pub const MICRO_BATCHES: usize = 4;
+
+pub const OPTIMIZER: &str = "--parallel.enable_parallel_optimizer=True";
+pub const GRADIENTS: &str = "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True";
+pub const TOKENS: &str = "--parallel_config.use_seq_parallel=True";
+pub const VOCABULARY: &str = "--parallel_config.vocab_emb_dp=False";
 
 /// How a run is spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    pub ranks: usize,
-    /// Each matrix is divided among so many of them.
+    /// Ranks that share the batch.
+    pub data: usize,
+    /// Each matrix is divided among so many.
     pub model: usize,
+    /// Experts are spread over so many of those that share the batch.
     pub expert: usize,
-    /// Stages of a pipeline, over which the ranks are spread; the others share the batch.
+    /// Stages of a pipeline.
     pub stages: usize,
-    /// Flags on what each rank holds a part of.
-    pub sharding: &'static [&'static str],
+    /// Chunks of each stage.
+    pub interleaves: usize,
+    /// Further flags, on what each rank holds a part of.
+    pub keys: &'static [&'static str],
 }
 
 impl Spread {
-    pub const ONE: Self = Self { ranks: 1, model: 1, expert: 1, stages: 1, sharding: &[] };
+    pub const ONE: Self = Self { data: 1, model: 1, expert: 1, stages: 1, interleaves: 1, keys: &[] };
 
     /// Ranks that share the optimizer (ZeRO-1).
-    pub const fn sharded(ranks: usize) -> Self {
-        Self { ranks, sharding: &["--parallel.enable_parallel_optimizer=True"], ..Self::ONE }
+    pub const fn sharded(data: usize) -> Self {
+        Self { data, keys: &[OPTIMIZER], ..Self::ONE }
     }
 
-    /// Ranks of which pairs share matrices, tokens and the vocabulary.
-    pub const fn divided(ranks: usize) -> Self {
-        let sharding = &["--parallel_config.use_seq_parallel=True", "--parallel_config.vocab_emb_dp=False"];
-        Self { ranks, model: 2, sharding, ..Self::ONE }
+    /// Ranks that share matrices, tokens and the vocabulary.
+    pub const fn divided(model: usize) -> Self {
+        Self { model, keys: &[TOKENS, VOCABULARY], ..Self::ONE }
     }
 
     /// A pipeline of so many stages.
     pub const fn stages(stages: usize) -> Self {
-        Self { ranks: stages, stages, ..Self::ONE }
+        Self { stages, ..Self::ONE }
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.data * self.model * self.stages
+    }
+
+    /// The flags of a run whose steps have so many micro-batches, on all ranks together.
+    pub fn flags(&self, micro_batches: usize) -> Vec<String> {
+        let Self { data, model, expert, stages, interleaves, keys } = self;
+        let of_rank = micro_batches / data;
+        let mut flags = vec![format!("--runner_config.gradient_accumulation_steps={of_rank}")];
+        if self.ranks() > 1 {
+            flags.push("--use_parallel=True".into());
+            flags.push(format!(
+                "--parallel_config={{data_parallel: {data}, model_parallel: {model}, expert_parallel: {expert}, \
+                 pipeline_stage: {stages}, micro_batch_num: {of_rank}, pp_interleave_num: {interleaves}}}"
+            ));
+            flags.push(format!("--parallel.pipeline_config.pipeline_interleave={}", *interleaves > 1));
+            flags.extend(keys.iter().map(ToString::to_string));
+        }
+        flags
+    }
+
+    /// `setup`, spread like this.
+    pub fn setup(&self, setup: Setup, micro_batches: usize) -> Setup {
+        setup.with(&self.flags(micro_batches).iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The command line behind the configuration.
     pub fn arguments(self, run: &FolderRun, stop_step: u64) -> Vec<String> {
-        let Self { ranks, model, expert, stages, sharding } = self;
-        let mut arguments = run.arguments(stop_step);
-        let data = ranks / stages / model;
-        let of_rank = MICRO_BATCHES / data;
-        arguments.push(format!("--gradient_accumulation_steps={of_rank}"));
-        if ranks > 1 {
-            let degrees = format!(
-                "--parallel_config={{data_parallel: {data}, model_parallel: {model}, expert_parallel: {expert}, \
-                 pipeline_stage: {stages}, micro_batch_num: {of_rank}}}"
-            );
-            arguments.extend(["--use_parallel=True".to_string(), degrees]);
-            arguments.extend(sharding.iter().map(ToString::to_string));
-        }
-        arguments
+        [run.arguments(stop_step), self.flags(MICRO_BATCHES)].concat()
     }
 
-    /// Trains to `stop_step`: from the start, or from the newest checkpoint.
+    /// Trains to `stop_step`: from the start, or from the newest checkpoint. Returns what the first rank reports.
     #[track_caller]
-    pub fn train(self, run: &FolderRun, stop_step: u64) {
+    pub fn train(self, run: &FolderRun, stop_step: u64) -> Summary {
         let config = run.setup.write(run.home.path());
-        let arguments = vec![self.arguments(run, stop_step); self.ranks];
-        for result in run_each(&config, &arguments) {
-            let summary = result.unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        let arguments = vec![self.arguments(run, stop_step); self.ranks()];
+        let results = run_each(&config, &arguments).into_iter();
+        let summaries: Vec<Summary> =
+            results.map(|result| result.unwrap_or_else(|e| panic!("{self:?}: {e}"))).collect();
+        for summary in &summaries {
             assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
         }
+        summaries.into_iter().next().expect("a rank")
     }
 }
 

@@ -1,13 +1,12 @@
 //! What is planned to be sent in a step is what a transport counts.
 
-use crate::runs::{Counting, Setup};
-use gristmill::ranks::{RankLayout, Ranks, Transport, in_process};
+use crate::runs::{Setup, on_counting_ranks};
+use gristmill::ranks::{RankLayout, Ranks};
 use gristmill::settings::{RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
 use gristmill::train::forecast::{Traffic, TrafficKind, traffic};
 use gristmill::train::length::RunLength;
 use pollster::block_on;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Relative error allowed to the bytes of rows where routers decide how many there are.
@@ -28,8 +27,8 @@ fn counted_on(
     size: usize,
     plan: &(dyn Fn(usize) -> RunPlan + Sync),
 ) -> Vec<(Vec<Traffic>, [u64; 2])> {
-    let of_rank = |rank: usize, ranks: Ranks, sent: &AtomicU64| {
-        let plan = plan(rank);
+    let of_rank = |ranks: Ranks, sent: &AtomicU64| {
+        let plan = plan(ranks.rank());
         let data = plan.load_data().expect("data");
         let length = RunLength::new(&plan, data.train.steps_per_epoch());
         let gpu = setup.gpu_for(&plan);
@@ -45,21 +44,7 @@ fn counted_on(
         block_on(trainer.wait()).expect("the device");
         (traffic(trainer.recordings(), accumulation), [counts[1], counts[2]])
     };
-    std::thread::scope(|scope| {
-        let ends = in_process::connect(size).into_iter().enumerate();
-        let threads: Vec<_> = ends
-            .map(|(rank, inner)| {
-                let of_rank = &of_rank;
-                scope.spawn(move || {
-                    let sent = Arc::new(AtomicU64::new(0));
-                    let counting = Counting::new(inner, sent.clone());
-                    let ranks = Ranks::start(move || Ok(Box::new(counting) as Box<dyn Transport>));
-                    of_rank(rank, ranks.expect("ranks"), &sent)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank that ends well")).collect()
-    })
+    on_counting_ranks(size, of_rank)
 }
 
 fn is_rows(traffic: &&Traffic) -> bool {

@@ -120,7 +120,7 @@ fn an_evaluation_is_that_of_one_rank() {
 fn ranks_that_differ_end_with_one_line() {
     let run = small(&[]);
     let config = run.setup.write(run.home.path());
-    let mut arguments = vec![Spread { ranks: 3, ..Spread::ONE }.arguments(&run, 3); 3];
+    let mut arguments = vec![Spread { data: 3, ..Spread::ONE }.arguments(&run, 3); 3];
     arguments[1].push("--lr_schedule.learning_rate=1.e-4".into());
     let refused = lines(run_each(&config, &arguments));
     assert_eq!(
