@@ -33,6 +33,7 @@ mod resume;
 pub mod roofline;
 pub mod run;
 pub(crate) mod sample;
+pub(crate) mod saved;
 pub mod schedule;
 pub(crate) mod schedule_table;
 mod shortage;

@@ -2,7 +2,6 @@
 
 mod generation;
 mod judgement;
-mod loading;
 mod opened;
 mod scoring;
 

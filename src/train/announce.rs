@@ -122,15 +122,9 @@ pub(super) fn announce_end(log: &Log, asked: Option<&Sample>, summary: &Summary)
         }
         return log.note(Event::Interrupted { text });
     }
-    match (asked, sample.clone()) {
-        (Some(&Sample { tokens, .. }), Some(text)) => {
-            tracing::info!("a sample of {tokens} tokens:\n{text}");
-            log.note(Event::Sample { tokens, text });
-        }
-        (Some(_), None) => {
-            tracing::info!("no sample, since no rank has all weights: `gristmill generate` writes one");
-        }
-        (None, _) => {}
+    if let (Some(&Sample { tokens, .. }), Some(text)) = (asked, sample.clone()) {
+        tracing::info!("a sample of {tokens} tokens:\n{text}");
+        log.note(Event::Sample { tokens, text });
     }
     log.note(Event::Complete);
 }

@@ -1,13 +1,16 @@
 //! The sample: text that the model writes at the end of a run.
 
+use super::saved::{Saved, SavedModel};
 use super::trainer::Trainer;
 use crate::data::Codec;
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
 use crate::settings::Sample;
 use std::ops::ControlFlow;
 
-/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation.
+/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation: by the model that a rank has trained and holds
+/// whole.
 ///
 /// # Errors
 /// The tokenizer cannot encode the prompt; a device that fails.
@@ -26,18 +29,42 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
         reader: &trainer.reader,
         cached: &mut Vec::new(),
     };
-    let settings = Settings {
+    let mut text = prompt(codec, &config.prompt, recordings.vocab_size as usize)?;
+    let settings = settings(config, seed);
+    let written = generator.generate(std::slice::from_ref(&text), &settings, go_on).await?;
+    text.extend(written.into_iter().flatten());
+    Ok(codec.decode(&text))
+}
+
+/// The same by a model of which each rank holds a part: as it was `saved`, whole, on the device of one of them.
+///
+/// # Errors
+/// A model too large for the device; a checkpoint that cannot be read.
+pub(super) async fn sample_saved(
+    gpu: &Gpu,
+    saved: Saved<'_>,
+    config: &Sample,
+    codec: &Codec,
+    seed: u64,
+) -> Result<String> {
+    let mut model = SavedModel::load(gpu, saved, 1).await?;
+    let mut text = prompt(codec, &config.prompt, saved.model.vocab_size)?;
+    let written = model.generate(std::slice::from_ref(&text), &settings(config, seed), go_on).await?;
+    text.extend(written.into_iter().flatten());
+    Ok(codec.decode(&text))
+}
+
+fn settings(config: &Sample, seed: u64) -> Settings {
+    Settings {
         tokens: config.tokens,
         sampling: Sampling { temperature: config.temperature, ..Sampling::default() },
         seed: config.seed.unwrap_or(seed),
         stops: Vec::new(),
-    };
-    let vocab_size = recordings.vocab_size as usize;
-    let mut text = prompt(codec, &config.prompt, vocab_size)?;
-    let go_on = |_, _| ControlFlow::Continue(());
-    let written = generator.generate(std::slice::from_ref(&text), &settings, go_on).await?;
-    text.extend(written.into_iter().flatten());
-    Ok(codec.decode(&text))
+    }
+}
+
+fn go_on(_: usize, _: u32) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 /// Checks at the start of a run that the sample at its end can be written. `has_text`: the data was text, or a

@@ -1,6 +1,9 @@
-//! The weights of a trained model on a device, without anything of an optimizer.
+//! The weights of a saved model on a device, without anything of an optimizer.
 
-use super::opened::TrainedRun;
+mod continuing;
+
+pub(crate) use continuing::SavedModel;
+
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
 use crate::model::ModelBuffers;
@@ -10,9 +13,22 @@ use crate::model::parameters::{Gpt, Spec};
 use crate::record::{BufferId, Persistents, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;
+use std::path::Path;
+
+/// A model and where its weights are.
+#[derive(Clone, Copy)]
+pub(crate) struct Saved<'a> {
+    pub model: &'a ModelConfig,
+    /// The folder of its weights: a checkpoint, or one of Hugging Face's.
+    pub weights: &'a Path,
+    /// The adapter to use instead of one beside them.
+    pub adapter: Option<&'a Path>,
+    /// Where the model of adapters may be, if it has moved.
+    pub base: Option<&'a Path>,
+}
 
 /// Where the weights of a model will be on a device, while its recordings are written.
-pub(super) struct Loading {
+pub(crate) struct Loading {
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
     /// The rotary table, and what the routers of a mixture hold.
@@ -23,7 +39,7 @@ pub(super) struct Loading {
 }
 
 /// A model on a device, and the programs that were recorded of it.
-pub(super) struct OnDevice<'gpu> {
+pub(crate) struct OnDevice<'gpu> {
     pub gpu: &'gpu Gpu,
     pub buffers: Buffers,
     pub prepared: Prepared,
@@ -49,19 +65,19 @@ impl Loading {
         self.layout.bind(config, &self.weights, None)
     }
 
-    /// Prepares `recordings` and loads the weights of `run`. `read` is the largest tensor that is read back at once.
+    /// Prepares `recordings` and loads the weights that are `saved`. `read` is the largest tensor that is read back at once.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a device that fails.
     pub async fn finish<'gpu>(
         self,
         gpu: &'gpu Gpu,
-        run: &TrainedRun,
-        config: &ModelConfig,
+        saved: Saved<'_>,
         recordings: &[&Recording],
         read: Tensor,
     ) -> Result<OnDevice<'gpu>> {
         let Self { persistents, model_buffers, whole, layout, weights } = self;
+        let config = saved.model;
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {
@@ -75,8 +91,7 @@ impl Loading {
         let experts = model_buffers.experts.as_ref();
         let low_rank = config.low_rank.as_ref();
         let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
-        let (adapter, moved) = (run.adapter.as_deref(), run.plan.settings.run.weights());
-        load_whole_weights(tensors, &run.weights, adapter, moved, write)?;
+        load_whole_weights(tensors, saved.weights, saved.adapter, saved.base, write)?;
         let reader = Reader::new(gpu, read.bytes()).await?;
         Ok(OnDevice { gpu, buffers, prepared, reader })
     }

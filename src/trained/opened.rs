@@ -5,10 +5,12 @@ use crate::data::Codec;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
+use crate::model::config::ModelConfig;
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::store::located::{Alone, base_of, newest, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::sample::prompt;
+use crate::train::saved::Saved;
 use crate::train::starting_weights::check_weights;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ pub struct TrainedRun {
     /// The folder of its weights: a checkpoint, or one of Hugging Face's.
     pub weights: PathBuf,
     /// The adapter to use instead of one beside them.
-    pub(super) adapter: Option<PathBuf>,
+    adapter: Option<PathBuf>,
     /// How its publishers generate text.
     pub generation: GenerationConfig,
     /// Whether a text starts with the tokens that the tokenizer adds, such as Llama's `<s>`: those of other trainers do, and ours
@@ -89,6 +91,12 @@ impl TrainedRun {
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
         Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, adds_special: true })
+    }
+
+    /// Where the weights of `model` are, which is that of the plan, perhaps with another window.
+    pub(super) fn saved<'a>(&'a self, model: &'a ModelConfig) -> Saved<'a> {
+        let (weights, adapter) = (&self.weights, self.adapter.as_deref());
+        Saved { model, weights, adapter, base: self.plan.settings.run.weights() }
     }
 
     /// The tokens that end a text of the model.

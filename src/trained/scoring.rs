@@ -1,6 +1,5 @@
 //! The loss of each token of texts under a trained model.
 
-use super::loading::{Loading, OnDevice};
 use super::opened::TrainedRun;
 use crate::data::{BatchSpec, PackedSequences, Sequence};
 use crate::device::Gpu;
@@ -16,6 +15,7 @@ use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
 use crate::train::limits::check_activations;
+use crate::train::saved::{Loading, OnDevice};
 
 /// Tokens of the longest window by default: what a longer context would gain is another measurement.
 const LONGEST_WINDOW: usize = 2048;
@@ -77,7 +77,7 @@ impl<'gpu> Scorer<'gpu> {
         };
         gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
         let recording = rec.try_finish()?;
-        let on_device = loading.finish(gpu, run, &model, &[&recording], losses).await?;
+        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses).await?;
         let spec = BatchSpec {
             seq_length: model.seq_length,
             batch_size: rows,

@@ -7,7 +7,7 @@ use super::data_watch::DataWatch;
 use crate::data::Dataset;
 use crate::error::Result;
 use crate::ranks::Ranks;
-use crate::settings::RunPlan;
+use crate::settings::{RunPlan, Sample};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::trainer_state::TrainerState;
 use crate::train::announce::Summary;
@@ -19,9 +19,11 @@ use crate::train::profile::Profiling;
 use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::resume::in_file;
-use crate::train::sample::sample;
+use crate::train::sample::{sample, sample_saved};
+use crate::train::saved::Saved;
 use crate::train::trainer::Trainer;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -124,11 +126,10 @@ impl RunLoop<'_> {
             self.saved.filter(|saved| *saved == steps).map(|step| self.checkpoints.path_of(step));
         let mut summary = Summary { steps, loss, eval_loss, is_interrupted, checkpoint, sample: None };
         if let Some(config) = self.plan.settings.sample.as_ref().filter(|_| !is_interrupted) {
-            trainer.refresh_copies().await?;
-            let is_possible = trainer.recordings().sample.is_some();
-            let text = match is_possible && self.ranks.is_first() {
+            trainer.refresh_copies().await?; // which ranks may have to exchange
+            let text = match self.ranks.is_first() {
                 true => {
-                    sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await.map(Some)
+                    write_sample(trainer, config, self.plan, self.data, summary.checkpoint.as_deref()).await
                 }
                 false => Ok(None),
             };
@@ -235,4 +236,26 @@ impl RunLoop<'_> {
         self.results.clock.skip_pause();
         Ok(())
     }
+}
+
+/// The sample, on the first rank. What that does not hold of the model is in the checkpoint of the last step; whatever is wrong with
+/// it, the run is complete.
+async fn write_sample(
+    trainer: &mut Trainer<'_>,
+    config: &Sample,
+    plan: &RunPlan,
+    data: &Dataset,
+    checkpoint: Option<&Path>,
+) -> Result<Option<String>> {
+    let (codec, run) = (&data.codec, &plan.settings.run);
+    if trainer.recordings().sample.is_some() {
+        return sample(trainer, config, codec, run.seed).await.map(Some);
+    }
+    let Some(weights) = checkpoint else {
+        tracing::info!("no sample, since no rank has all weights and those of the last step were not saved");
+        return Ok(None);
+    };
+    let saved = Saved { model: &plan.model, weights, adapter: None, base: run.weights() };
+    let text = sample_saved(trainer.gpu, saved, config, codec, run.seed).await;
+    Ok(text.inspect_err(|error| tracing::warn!("no sample, since no rank has all weights: {error}")).ok())
 }

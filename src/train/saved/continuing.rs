@@ -1,7 +1,6 @@
-//! A trained model that continues prompts.
+//! A saved model that continues prompts.
 
-use super::loading::{Loading, OnDevice};
-use super::opened::TrainedRun;
+use super::{Loading, OnDevice, Saved};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
@@ -11,19 +10,19 @@ use std::ops::ControlFlow;
 const FEWER_PROMPTS: &str = "continue fewer prompts at once";
 
 /// A model on a device, ready to continue a fixed number of prompts at once.
-pub struct TrainedModel<'gpu> {
+pub(crate) struct SavedModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
     cached: Vec<Vec<u32>>,
 }
 
-impl<'gpu> TrainedModel<'gpu> {
-    /// Loads the weights of `run` onto `gpu`, with caches for `sequences` texts of one window each.
+impl<'gpu> SavedModel<'gpu> {
+    /// Loads what is `saved` onto `gpu`, with caches for `sequences` texts of one window each.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, sequences: u32) -> Result<Self> {
-        let (config, capabilities) = (&run.plan.model, gpu.capabilities());
+    pub async fn load(gpu: &'gpu Gpu, saved: Saved<'_>, sequences: u32) -> Result<Self> {
+        let (config, capabilities) = (saved.model, gpu.capabilities());
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
@@ -34,7 +33,7 @@ impl<'gpu> TrainedModel<'gpu> {
             .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
         let GeneratePrograms { prefill, step, draw } = &recordings.programs;
         let drawn = recordings.draws.drawn;
-        let on_device = loading.finish(gpu, run, config, &[prefill, step, draw], drawn).await?;
+        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn).await?;
         Ok(Self { on_device, recordings, cached: Vec::new() })
     }
 

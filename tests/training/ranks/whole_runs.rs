@@ -116,6 +116,23 @@ fn an_evaluation_is_that_of_one_rank() {
     }
 }
 
+/// Of a model that no rank holds whole: the text that one rank writes which goes on from the same checkpoint.
+#[test]
+fn a_sample_is_that_of_one_rank() {
+    let sample = "--sample={prompt: the, tokens: 12, temperature: 0.8}";
+    let run = || FolderRun::new(Setup::new("sampled", "compute_dtype: bfloat16").with(&[sample]));
+    let parts = Spread { stages: 2, ..Spread::divided(2) };
+    for spread in [Spread::stages(2), Spread::divided(2), parts] {
+        let run = run();
+        let written = spread.train(&run, 3).sample.expect("a sample");
+        assert_eq!(spread.train(&run, 3).sample.as_ref(), Some(&written), "{spread:?}, once more");
+        assert_eq!(Spread::ONE.train(&run, 3).sample.as_ref(), Some(&written), "{spread:?}");
+        assert!(written.starts_with("the") && written.len() > 10, "{written}");
+    }
+    let unsaved = FolderRun::new(run().setup.with(&["--save_final=False"]));
+    assert_eq!(Spread::stages(2).train(&unsaved, 3).sample, None);
+}
+
 #[test]
 fn ranks_that_differ_end_with_one_line() {
     let run = small(&[]);
