@@ -1,10 +1,11 @@
 """Trains a small model of each family, opens its checkpoint in transformers, and compares evaluation loss and greedy text.
 
     cargo build --release --example train_gpt --bin gristmill
-    python tests/transformers/compare.py [--ranks N] [FAMILY ...]
+    python tests/transformers/compare.py [--ranks N [--degrees DEGREES]] [FAMILY ...]
 
 With --ranks the model is trained by `gristmill train --ranks N`, an even number of ranks that share the optimizer's state and, in
-pairs, the experts: each writes its part of the checkpoint.
+pairs, the experts, or what DEGREES say: '{model_parallel: 2, pipeline_stage: 2, micro_batch_num: 2}'. Each writes its part of the
+checkpoint.
 
 Needs torch, transformers and safetensors, and runs from the root of the repository. A family that no published architecture
 computes is only listed, with what config.json says of it. Adding a family is adding a line to FAMILIES.
@@ -63,7 +64,7 @@ FAMILIES = {
 }
 
 
-def train(folder, file, keys, ranks):
+def train(folder, file, keys, ranks, degrees):
     """The folder of a run on so many ranks, and the loss of its last evaluation."""
     text = (pathlib.Path("tests/data/mill.txt").read_bytes() * 20)[: WINDOW * BATCH * BATCHES + 1]
     (folder / "text.txt").write_bytes(text)
@@ -90,8 +91,8 @@ def train(folder, file, keys, ranks):
     if ranks > 1:
         program = ["target/release/gristmill", "train", "--ranks", str(ranks)]
         has_experts = file.startswith("deepseek") and keys.get("n_routed_experts") != 1
-        degrees = {"data_parallel": ranks, "expert_parallel": 2 if has_experts else 1}
-        flags["parallel_config"] = "{" + ", ".join(f"{key}: {degree}" for key, degree in degrees.items()) + "}"
+        experts = 2 if has_experts else 1
+        flags["parallel_config"] = degrees or f"{{data_parallel: {ranks}, expert_parallel: {experts}}}"
         flags |= {"use_parallel": True, "parallel": "{enable_parallel_optimizer: True}"}
     if "type" in keys:  # the class of the file's own type does not go with it
         flags["model.arch.type"] = None
@@ -120,10 +121,10 @@ def greedy(model):
     return bytes(tokens).decode(errors="replace")
 
 
-def compare(name, ranks, file, keys, architecture):
+def compare(name, ranks, degrees, file, keys, architecture):
     """One line about a family, and whether it agrees."""
     with tempfile.TemporaryDirectory() as folder:
-        run, loss, text = train(pathlib.Path(folder), file, keys, ranks)
+        run, loss, text = train(pathlib.Path(folder), file, keys, ranks, degrees)
         checkpoint = sorted((run / "checkpoint").glob("step_*"))[-1]
         shards = len(list(checkpoint.glob("model*.safetensors")))
         if shards != ranks:
@@ -153,11 +154,12 @@ def compare(name, ranks, file, keys, architecture):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="train on N ranks; 1 if left out")
+    parser.add_argument("--degrees", metavar="DEGREES", help="parallel_config of these ranks")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="all of them if left out")
     arguments = parser.parse_args()
     agree = True
     for name in arguments.families or FAMILIES:
-        line, is_right = compare(name, arguments.ranks, *FAMILIES[name])
+        line, is_right = compare(name, arguments.ranks, arguments.degrees, *FAMILIES[name])
         agree &= is_right
         print(line, flush=True)
     sys.exit(0 if agree else "some families differ")
