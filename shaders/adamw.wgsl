@@ -18,12 +18,14 @@
 
 import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
-import package::lib::rounding::round4;
+import package::lib::rounding::{Places, round4};
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
 struct Params {
     count4: u32,
+    offset: u32, // of gradients and moments, in groups of 4
+    weights_offset: u32,
     decay: f32,
     beta1: f32,
     beta2: f32,
@@ -34,7 +36,10 @@ struct Params {
     schedule_stride: u32,
     seed_low: u32, // of the bits that round weights in bfloat16
     seed_high: u32,
-    first4: u32, // groups of 4 weights in the arena before these
+    first4: u32, // places of the weights: see lib/rounding
+    skipped4: u32,
+    run4: u32,
+    gap4: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -51,16 +56,19 @@ fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     if (i >= params.count4 || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
-    let g = gradients[i] * state.grad_factor;
-    let m = mix(g, first_moments[i], params.beta1);
-    let v = mix(g * g, second_moments[i], params.beta2);
-    first_moments[i] = m;
-    second_moments[i] = v;
+    let at = params.offset + i;
+    let of_weights = params.weights_offset + i;
+    let g = gradients[at] * state.grad_factor;
+    let m = mix(g, first_moments[at], params.beta1);
+    let v = mix(g * g, second_moments[at], params.beta2);
+    first_moments[at] = m;
+    second_moments[at] = v;
     let correction = sqrt(state.bias_correction2);
     let epsilon = params.epsilon * select(1.0, correction, params.corrects_epsilon != 0u);
     let update = m * state.bias_correction1 / (sqrt(v * state.bias_correction2) + epsilon);
     let row = schedule_row(state.global_step, params.schedule_rows);
     let lr = schedule[row * params.schedule_stride + params.rate_column];
-    let p = load4(weights[i]) * (1.0 - lr * params.decay) - lr * update;
-    weights[i] = round4(p, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
+    let p = load4(weights[of_weights]) * (1.0 - lr * params.decay) - lr * update;
+    let places = Places(params.first4, params.skipped4, params.run4, params.gap4);
+    weights[of_weights] = round4(p, i, places, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

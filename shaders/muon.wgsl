@@ -1,13 +1,14 @@
 // Muon on one matrix (rows, cols): the update is the momentum, orthogonalised by Newton-Schulz iteration
 //
 //   direction      m ← μ m + g,  x = g + μ m (Nesterov) or m,  g = gradient · grad_factor; partials[row] = Σ x²
+//   square_rows    partials[row] = Σ x², of a matrix that was gathered of its parts
 //   inverse_norm   norm = 1 / (‖x‖ + 1e-7), Frobenius, which bounds every singular value of norm · x by 1
 //   normalise      x ← norm · x
 //   polynomial     y ← a I + b s + c y, where s (n, n) is the Gram matrix of the shorter side and y = s s; the product
 //                  with x is one Newton-Schulz step, a x + b (x xᵀ) x + c (x xᵀ)² x
 //   apply          w ← w (1 − lr · decay) − lr · scale · x
 //
-// matmul computes the products in between. direction: one workgroup per row (software tier: one invocation);
+// matmul computes the products in between. direction and square_rows: one workgroup per row (software tier: one invocation);
 // inverse_norm: a single workgroup; the others: 4 elements per invocation. On overflow, or while the run is halted,
 // moments and weights are unchanged and x is zero.
 // Numerics: all in f32, except that weights stored in bfloat16 are rounded stochastically (lib/rounding.wgsl); each step may amplify the error of a small singular value by a = 3.44, five steps by 485.
@@ -17,7 +18,7 @@
 import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum};
-import package::lib::rounding::round4;
+import package::lib::rounding::{Places, round4};
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
@@ -40,13 +41,16 @@ struct Params {
     schedule_stride: u32,
     seed_low: u32, // of the bits that round weights in bfloat16
     seed_high: u32,
-    first4: u32, // groups of 4 weights in the arena before the matrix
+    first4: u32, // places of the weights: see lib/rounding
+    skipped4: u32,
+    run4: u32,
+    gap4: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(5) var<storage, read> state: StepState;
 
-// direction
+// direction and square_rows
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> moments: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
@@ -85,6 +89,24 @@ fn direction(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             value = select(m, g + params.momentum * m, params.is_nesterov != 0u);
         }
         x[at] = value;
+        squares += dot(value, value);
+    }
+    let total = row_sum(squares, lane);
+    if (first == 0u) {
+        partials[row] = total;
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
+        return;
+    }
+    var squares = 0.0;
+    for (var i = first; i < params.cols4; i += STEP) {
+        let value = x[row * params.cols4 + i];
         squares += dot(value, value);
     }
     let total = row_sum(squares, lane);
@@ -134,5 +156,6 @@ fn apply(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let lr = schedule[row * params.schedule_stride + params.rate_column];
     let at = params.offset + i;
     let w = load4(weights[at]) * (1.0 - lr * params.decay) - lr * params.scale * update[i];
-    weights[at] = round4(w, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
+    let places = Places(params.first4, params.skipped4, params.run4, params.gap4);
+    weights[at] = round4(w, i, places, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

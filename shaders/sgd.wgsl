@@ -17,12 +17,14 @@
 
 import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
-import package::lib::rounding::round4;
+import package::lib::rounding::{Places, round4};
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
 struct Params {
     count4: u32,
+    offset: u32, // of gradients and moments, in groups of 4
+    weights_offset: u32,
     decay: f32,
     momentum: f32,
     dampening: f32,
@@ -32,7 +34,10 @@ struct Params {
     schedule_stride: u32,
     seed_low: u32, // of the bits that round weights in bfloat16
     seed_high: u32,
-    first4: u32, // groups of 4 weights in the arena before these
+    first4: u32, // places of the weights: see lib/rounding
+    skipped4: u32,
+    run4: u32,
+    gap4: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -48,14 +53,17 @@ fn sgd(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_in
     if (i >= params.count4 || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
-    let p = load4(weights[i]);
-    let g = gradients[i] * state.grad_factor + params.decay * p;
+    let at = params.offset + i;
+    let of_weights = params.weights_offset + i;
+    let p = load4(weights[of_weights]);
+    let g = gradients[at] * state.grad_factor + params.decay * p;
     // grad_norm has counted this update already.
     let is_first = state.global_step == 1u;
-    let m = params.momentum * moments[i] + select(1.0 - params.dampening, 1.0, is_first) * g;
-    moments[i] = m;
+    let m = params.momentum * moments[at] + select(1.0 - params.dampening, 1.0, is_first) * g;
+    moments[at] = m;
     let direction = select(m, g + params.momentum * m, params.is_nesterov != 0u);
     let row = schedule_row(state.global_step, params.schedule_rows);
     let updated = p - schedule[row * params.schedule_stride + params.rate_column] * direction;
-    weights[i] = round4(updated, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
+    let places = Places(params.first4, params.skipped4, params.run4, params.gap4);
+    weights[of_weights] = round4(updated, i, places, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

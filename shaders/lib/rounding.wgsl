@@ -5,8 +5,8 @@
 // the result is one of the two neighbours, in proportion to how near the value is to each, so its mean is the value.
 // Representable values, infinities and NaN stay what they are. Beyond the largest finite bfloat16 the upper neighbour is
 // infinity.
-// The bits are a pure function of seed, update and the weight's place in the arena, the same as `RoundingBits` in
-// tests/draws.
+// The bits are a pure function of seed, update and the weight's place in the whole model, the same as `RoundingBits` in
+// tests/draws. Where ranks hold some columns of a matrix, or rows of several, runs of a launch lie apart in the whole model.
 // Source: Gupta et al., "Deep learning with limited numerical precision", ICML 2015.
 
 import package::lib::element::{Packed, store4};
@@ -14,15 +14,24 @@ import package::lib::philox::philox;
 
 const STREAM_HIGH: u32 = 0x40000000u; // upper word of ROUNDING_STREAM in src/gpu/random.rs
 
-// `group` counts groups of 4 weights from the start of the arena, `update` the updates of the run.
+// Places of the weights of a launch, in groups of 4. The first run of consecutive places may have begun before them.
+struct Places {
+    first4: u32,   // of the first group
+    skipped4: u32, // groups of the first run before it
+    run4: u32,     // groups of a run
+    gap4: u32,     // places between two runs
+}
+
+// `i` counts groups of 4 weights of the launch, `update` the updates of the run.
 @if(f32)
-fn round4(value: vec4<f32>, group: u32, update: u32, seed: vec2<u32>) -> Packed {
+fn round4(value: vec4<f32>, i: u32, places: Places, update: u32, seed: vec2<u32>) -> Packed {
     return store4(value);
 }
 
 @if(!f32)
-fn round4(value: vec4<f32>, group: u32, update: u32, seed: vec2<u32>) -> Packed {
-    let words = philox(vec4<u32>(group, update, 0u, STREAM_HIGH), seed);
+fn round4(value: vec4<f32>, i: u32, places: Places, update: u32, seed: vec2<u32>) -> Packed {
+    let place = places.first4 + i + (i + places.skipped4) / places.run4 * places.gap4;
+    let words = philox(vec4<u32>(place, update, 0u, STREAM_HIGH), seed);
     let bits = bitcast<vec4<u32>>(value);
     let is_finite = (bits & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u);
     let rounded = (bits + (words >> vec4<u32>(16u))) & vec4<u32>(0xffff0000u);

@@ -2,8 +2,6 @@
 
 use super::engine::Source;
 use super::plan::RunPlan;
-use crate::model::parameters::UpdateRule;
-use crate::model::parameters::{Gpt, Spec};
 use crate::ranks::RankLayout;
 
 const DEGREE: &str = "parallel_config.model_parallel";
@@ -11,7 +9,7 @@ const DEGREE: &str = "parallel_config.model_parallel";
 /// Widths are divided in groups of so many: what one invocation of a kernel works on.
 const GROUP: usize = 4;
 
-/// Reports what does not divide evenly, and what is not built beside it.
+/// Reports what does not divide evenly.
 pub(super) fn check(plan: &RunPlan, source: &Source) {
     let RankLayout { model: ranks, shares_tokens, shares_vocabulary, .. } = plan.layout;
     if ranks == 1 {
@@ -59,21 +57,5 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
             model.vocab_size
         );
         source.fault("parallel_config.vocab_emb_dp", message);
-    }
-    check_optimizer(plan, source);
-    if plan.optimizer.stochastic_rounding {
-        let message = "`True` is not built beside `model_parallel`: parts of matrices begin where a kernel cannot; write `False`";
-        source.unsupported("optimizer.stochastic_rounding", message);
-    }
-}
-
-/// Muon needs whole matrices.
-fn check_optimizer(plan: &RunPlan, source: &Source) {
-    let specs = plan.grouping().apply(Gpt::describe(&plan.model)).unwrap_or_default();
-    let is_matrix = |spec: &Spec| spec.trains && spec.rule == UpdateRule::Matrix;
-    if specs.iter().any(is_matrix) {
-        let message = "`Muon` updates whole matrices, of which each rank of model_parallel has a part; write `type: AdamW`, or \
-                       `model_parallel: 1`";
-        source.unsupported("optimizer.type", message);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::model::arena::{ALIGNMENT, ArenaLayout, Part};
 use crate::model::parameters::{Spec, Strip};
+use crate::ops::rounding::Rounding;
 use std::ops::Range;
 
 /// Places of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
@@ -11,17 +12,79 @@ use std::ops::Range;
 /// here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// For each segment, ascending runs of elements whose places follow each other.
+    /// For each segment, ascending ranges of its elements.
     segments: Vec<Vec<PlacedRange>>,
 }
 
-/// Elements of a segment.
+/// Elements of a segment in runs of one length, whose places are as far apart: one run of which the places follow each other; the rows
+/// of a matrix of which a rank has some columns; gate and up, of which it has some rows each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedRange {
     /// Which they are.
     pub range: Range<u64>,
     /// The place of the first one.
     pub place: u64,
+    /// Elements of the first run before it.
+    pub skipped: u64,
+    /// Elements of a run; [`ONE_RUN`] where there is one.
+    pub run: u64,
+    /// Places of others between two runs.
+    pub gap: u64,
+}
+
+/// The length of a run that does not end.
+const ONE_RUN: u64 = u64::MAX;
+
+impl PlacedRange {
+    /// Elements whose places follow each other from `place` on.
+    pub fn consecutive(range: Range<u64>, place: u64) -> Self {
+        Self { range, place, skipped: 0, run: ONE_RUN, gap: 0 }
+    }
+
+    /// The place of an element of the range, or of its end.
+    fn place_of(&self, element: u64) -> u64 {
+        let index = element - self.range.start;
+        self.place + index + (index + self.skipped) / self.run * self.gap
+    }
+
+    /// What of it is in `range`.
+    fn within(&self, range: &Range<u64>) -> Option<Self> {
+        let (start, end) = (self.range.start.max(range.start), self.range.end.min(range.end));
+        (start < end).then(|| {
+            let skipped = (self.skipped + start - self.range.start) % self.run;
+            Self { range: start..end, place: self.place_of(start), skipped, ..*self }
+        })
+    }
+
+    /// Takes the run `next`, which follows in the segment, unless its length or its distance is another.
+    fn take(&mut self, next: &Self) -> bool {
+        let [length, next_length] = [&self.range, &next.range].map(|range| range.end - range.start);
+        let is_whole = self.run == ONE_RUN || (length + self.skipped).is_multiple_of(self.run);
+        let gap = next.place.checked_sub(self.place_of(self.range.end));
+        let Some(gap) = gap.filter(|_| is_whole && next.run == ONE_RUN) else { return false };
+        match self.run {
+            ONE_RUN if gap == 0 => {}
+            ONE_RUN if length == next_length => (self.run, self.gap) = (length, gap),
+            run if gap == 0 && run == next_length => {}
+            _ => return false,
+        }
+        self.range.end = next.range.end;
+        true
+    }
+
+    /// Where the bits come from that round them.
+    #[track_caller]
+    pub fn rounding(&self, seed: u64) -> Rounding {
+        let Self { place, skipped, run, gap, .. } = *self;
+        let is_in_groups = [place, skipped, gap].iter().all(|length| length.is_multiple_of(4));
+        assert!(
+            is_in_groups && (run == ONE_RUN || run.is_multiple_of(4)),
+            "ranks hold whole groups of 4: {self:?}"
+        );
+        // Weights that are 2^34 places apart share their bits.
+        let [first4, skipped4, gap4] = [place, skipped, gap].map(|length| (length / 4) as u32);
+        Rounding { seed, first4, skipped4, run4: u32::try_from(run / 4).unwrap_or(u32::MAX), gap4 }
+    }
 }
 
 impl Places {
@@ -56,25 +119,14 @@ impl Places {
         }
         for runs in &mut segments {
             runs.sort_unstable_by_key(|run: &PlacedRange| run.range.start);
-            runs.dedup_by(|next, run| {
-                let follows = run.place + (run.range.end - run.range.start) == next.place;
-                if follows {
-                    run.range.end = next.range.end;
-                }
-                follows
-            });
+            runs.dedup_by(|next, run| run.take(next));
         }
         Self { segments }
     }
 
-    /// A range of a segment's elements, cut where places do not follow each other.
+    /// A range of a segment's elements, cut where runs of another length or distance follow.
     pub fn runs(&self, segment: usize, range: &Range<u64>) -> Vec<PlacedRange> {
-        let shared = self.segments[segment].iter().map(|run| {
-            let start = run.range.start.max(range.start);
-            let place = run.place + (start - run.range.start).min(run.range.end - run.range.start);
-            PlacedRange { range: start..run.range.end.min(range.end), place }
-        });
-        shared.filter(|run| !run.range.is_empty()).collect()
+        self.segments[segment].iter().filter_map(|runs| runs.within(range)).collect()
     }
 
     /// The place of an element of a segment.
@@ -89,30 +141,37 @@ impl Places {
 /// The places of a part of a parameter whose first element in the whole model has the place `first`.
 fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
     if spec.share.is_none() {
-        return vec![PlacedRange {
-            range: part.range(spec, part.first_row, part.first_row + part.rows),
-            place: first,
-        }];
+        let range = part.range(spec, part.first_row, part.first_row + part.rows);
+        return vec![PlacedRange::consecutive(range, first)];
     }
     let stride = u64::from(spec.whole_stride());
     let in_part = |strip: Strip| strip.held_in(part.first_row..part.first_row + part.rows);
     let cols = spec.col_strips();
-    let mut runs = Vec::new();
+    let mut runs: Vec<PlacedRange> = Vec::new();
     for rows in spec.row_strips().into_iter().filter_map(in_part) {
         let place = first + rows.whole as u64 * stride;
-        if spec.cols == spec.whole_cols() {
-            runs.push(PlacedRange { range: part.range(spec, rows.held, rows.held + rows.count), place });
-            continue;
-        }
-        for row in 0..rows.count {
-            let start = part.range(spec, rows.held + row, rows.held + row + 1).start;
-            runs.extend(cols.iter().map(|col| {
-                let [held, whole, count] = [col.held, col.whole, col.count].map(|lines| lines as u64);
-                PlacedRange {
-                    range: start + held..start + held + count,
-                    place: place + row as u64 * stride + whole,
-                }
-            }));
+        let range = part.range(spec, rows.held, rows.held + rows.count);
+        let start = range.start;
+        let of_cols = |col: &Strip| {
+            let [held, whole, count] = [col.held, col.whole, col.count].map(|lines| lines as u64);
+            PlacedRange::consecutive(start + held..start + held + count, place + whole)
+        };
+        let of_rows = match cols.as_slice() {
+            _ if spec.cols == spec.whole_cols() => vec![PlacedRange::consecutive(range, place)],
+            [col] => {
+                let run = u64::from(spec.stride());
+                let place = place + col.whole as u64;
+                vec![PlacedRange { range, place, skipped: 0, run, gap: stride - run }]
+            }
+            several => {
+                assert!(rows.count == 1, "of several rows a rank has one range of columns");
+                several.iter().map(of_cols).collect()
+            }
+        };
+        for run in of_rows {
+            if !runs.last_mut().is_some_and(|last| last.range.end == run.range.start && last.take(&run)) {
+                runs.push(run);
+            }
         }
     }
     runs
@@ -154,7 +213,7 @@ mod tests {
         for (index, segment) in whole.segments.iter().enumerate() {
             assert_eq!(
                 places.runs(index, &segment.whole()),
-                [PlacedRange { range: segment.whole(), place: start }]
+                [PlacedRange::consecutive(segment.whole(), start)]
             );
             start += segment.elements;
         }

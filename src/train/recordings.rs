@@ -117,6 +117,7 @@ impl Recordings {
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
             ownership: &ownership,
+            whole: &whole,
             layout: &layout,
             places: places.as_ref(),
             arenas: &arenas,
@@ -303,10 +304,9 @@ pub(super) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Re
     let model = ranks.model;
     let held = |spec: Spec| {
         let path = spec.path.clone();
-        let divided = spec.of_matrix_rank(ranks).ok_or_else(|| {
+        spec.held_by(ranks).ok_or_else(|| {
             Error::Plan(format!("{model} ranks of model_parallel cannot divide {path} evenly; lower it"))
-        })?;
-        Ok(divided.of_expert_rank(ranks.expert_part(), ranks.expert))
+        })
     };
     let of_stage = whole.iter().filter_map(|spec| stages.held(ranks.stage(), spec.clone()));
     of_stage.map(held).collect()

@@ -1,26 +1,25 @@
-//! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment.
+//! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment or matrix by matrix.
+
+mod matrices;
 
 use super::arenas::Arenas;
 use super::tensors::RunTensors;
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::arena::{Arena, ArenaLayout, Part, SegmentKind};
+use crate::model::arena::{Arena, ArenaLayout, SegmentKind};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::model::{ExpertState, ModelBuffers};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepRules, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
 use crate::ops::loss_scale::loss_scale;
-use crate::ops::muon::{self, Matrix, Muon};
-use crate::ops::rounding::Rounding;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
 use crate::sharding::ownership::Ownership;
 use crate::sharding::places::{PlacedRange, Places};
-use std::ops::Range;
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
@@ -33,6 +32,8 @@ pub(super) struct Update<'a> {
     pub rules: StepRules,
     /// Which part of the parameters this rank updates.
     pub ownership: &'a Ownership,
+    /// The parameters of the whole model.
+    pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
     /// Where its parameters are in the whole model; `None` where no weights are rounded by their places.
     pub places: Option<&'a Places>,
@@ -84,16 +85,15 @@ impl Update<'_> {
         rec.try_finish()
     }
 
-    /// What this rank updates of a segment. Each part is rounded by the bits of consecutive places.
+    /// What this rank updates of a segment, in parts whose places one launch can number.
     fn updated(&self, segment: usize) -> Vec<Updated> {
         let is_rounded = self.arenas.weights.element(segment) == Element::Bf16;
         let ranges = self.ownership.updated(self.layout, segment).into_iter();
         let parts = ranges.flat_map(|range| match self.places.filter(|_| is_rounded) {
             Some(places) => places.runs(segment, &range),
-            None => vec![PlacedRange { place: 0, range }],
+            None => vec![PlacedRange::consecutive(range, 0)],
         });
-        let part = |(number, PlacedRange { range, place })| Updated { segment, number, range, place };
-        parts.enumerate().map(part).collect()
+        parts.enumerate().map(|(number, placed)| Updated { segment, number, placed }).collect()
     }
 
     /// The gradients of a segment in this rank's share of the norm.
@@ -118,7 +118,7 @@ impl Update<'_> {
             epsilon: config.eps as f32,
             corrects_epsilon: config.correction == Correction::WithEps,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(part.place),
+            rounding: part.placed.rounding(self.seed),
         };
         adamw::adamw(rec, &segment, &self.tensors.step(), &settings);
     }
@@ -134,15 +134,9 @@ impl Update<'_> {
             dampening: config.dampening as f32,
             is_nesterov: config.nesterov,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(part.place),
+            rounding: part.placed.rounding(self.seed),
         };
         sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors.step(), &settings);
-    }
-
-    /// The bits for the weights from `place` on.
-    fn rounding(&self, place: u64) -> Rounding {
-        // Weights that are 2^34 places apart share their bits.
-        Rounding { seed: self.seed, first4: (place / 4) as u32 }
     }
 
     fn kind_of(&self, part: &Updated) -> SegmentKind {
@@ -153,57 +147,6 @@ impl Update<'_> {
     fn decay_of(&self, kind: SegmentKind) -> f32 {
         if kind.is_exempt { 0.0 } else { self.decays[kind.group] as f32 }
     }
-
-    /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated
-    /// matrix by matrix: they are stored together for the sake of one product, but are different maps.
-    fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
-        let parameters = self.layout.parameters.iter();
-        for (spec, parts) in
-            parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix)
-        {
-            let is_ours = |part: &Part| {
-                let ranges = self.ownership.updated(self.layout, part.segment);
-                ranges.iter().any(|range| range.contains(&part.offset))
-            };
-            if !parts.iter().any(is_ours) {
-                continue; // another rank updates it
-            }
-            let &[part] = parts.as_slice() else {
-                return Err(Error::Plan(format!(
-                    "{} does not fit one binding of this adapter, and Muon needs a matrix whole; write `type: AdamW` under \
-                     optimizer or choose another adapter with context.device_name",
-                    spec.path
-                )));
-            };
-            self.update_pieces(rec, spec, &part, config);
-        }
-        Ok(())
-    }
-
-    fn update_pieces(&self, rec: &mut Recorder, spec: &Spec, part: &Part, config: &MuonConfig) {
-        let settings = Muon {
-            momentum: config.momentum as f32,
-            is_nesterov: config.nesterov,
-            steps: config.ns_steps,
-            rms: config.matched_adamw_rms as f32,
-            decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
-            rate_column: rate_column(spec.group),
-            rounding: Rounding::default(),
-        };
-        let Arenas { weights, gradients, first_moments, .. } = self.arenas;
-        let strips = spec.row_strips();
-        for piece in &spec.pieces {
-            let rows = piece.first_row..piece.first_row + piece.rows;
-            let Some(held) = strips.iter().find_map(|strip| strip.whole_in(&rows)) else { continue };
-            let first = part.range(spec, held.held, held.held + 1).start;
-            let place = self.places.map_or(0, |places| places.of(part.segment, first));
-            let settings = Muon { rounding: self.rounding(place), ..settings };
-            let [weights, gradients, moments] = [weights, gradients, first_moments]
-                .map(|arena| arena.part(spec, part).rows(held.held as u32, held.count as u32));
-            let matrix = Matrix { weights, gradients, moments };
-            rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
-        }
-    }
 }
 
 /// A part of a segment that this rank updates.
@@ -211,15 +154,13 @@ struct Updated {
     segment: usize,
     /// Its number among those of the segment.
     number: usize,
-    /// Its elements.
-    range: Range<u64>,
-    /// The place of the first one in the whole model.
-    place: u64,
+    /// Its elements, and their places in the whole model.
+    placed: PlacedRange,
 }
 
 impl Updated {
     fn of(&self, arena: &Arena) -> Tensor {
-        arena.range(self.segment, self.range.clone())
+        arena.range(self.segment, self.placed.range.clone())
     }
 
     fn label(&self, name: &str) -> String {

@@ -3,9 +3,10 @@
 use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
-use gristmill::ops::muon::{Matrix, Muon, muon};
+use gristmill::ops::muon::{Block, Matrix, Muon, Parts, muon};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
+use gristmill::ranks::Group;
 use gristmill::record::Tensor;
 
 const SCALE: f32 = 8.0;
@@ -33,7 +34,7 @@ const SETTINGS: Muon = Muon {
     rms: 0.2,
     decay: 0.1,
     rate_column: rate_column(1),
-    rounding: Rounding { seed: 0, first4: 0 },
+    rounding: Rounding::consecutive(0, 0),
 };
 
 fn problem(rows: u32, cols: u32) -> Problem {
@@ -56,7 +57,7 @@ fn check_muon(name: &str, problem: &Problem) {
         let flat = Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
         grad_norm(&mut case.rec, &[flat], &step, &StepRules { max_norm: Some(1.0), ..StepRules::default() });
         let [w, g, m] = [&weights, &gradients, &moments].map(|input| input.tensor.rows(first, rows));
-        muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, &step, &settings);
+        muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, None, &step, &settings);
 
         let (want_w, want_m) = match overflow {
             Some(_) => (weights.values.clone(), moments.values.clone()),
@@ -137,4 +138,56 @@ fn does_nothing_on_overflow() {
             &Problem { overflow: Some(value), ..problem(33, 20) },
         );
     }
+}
+
+/// A part is put into its place before it is orthogonalised, and taken from there: one whose blocks of rows and columns are in
+/// another order is updated as the matrix is.
+#[test]
+fn parts_are_updated_as_the_matrix() {
+    let of = problem(33, 24);
+    let block = |[row, rows]: [u32; 2], [col, cols]: [u32; 2], whole| Block {
+        held: [row, col],
+        whole,
+        size: [rows, cols],
+    };
+    let blocks = vec![
+        block([0, 20], [0, 8], [13, 16]),
+        block([0, 20], [8, 16], [13, 0]),
+        block([20, 13], [0, 8], [0, 16]),
+        block([20, 13], [8, 16], [0, 0]),
+    ];
+    let parts = Parts {
+        group: Group::all(1),
+        whole: [33, 24],
+        own: blocks.clone(),
+        all: blocks.iter().map(|block| (0, *block)).collect(),
+    };
+    // Where each element of the part is in the matrix.
+    let mut places = vec![0; 33 * 24];
+    for Block { held, whole, size } in blocks {
+        for (row, col) in (0..size[0]).flat_map(|row| (0..size[1]).map(move |col| (row, col))) {
+            let at = |[first_row, first_col]: [u32; 2]| ((first_row + row) * 24 + first_col + col) as usize;
+            places[at(held)] = at(whole);
+        }
+    }
+    check("muon of a part", move |case| {
+        let [g, w, m] = [SCALE, 0.1, 1.0].map(|size| {
+            let values: Vec<f64> = (0..33 * 24).map(|_| f64::from(size) * case.normal()).collect();
+            case.input_of(&values, 33, 24, F32)
+        });
+        let step = step_tensors(case);
+        let flat = Tensor { rows: 1, cols: 33 * 24, stride: 33 * 24, ..g.tensor };
+        grad_norm(&mut case.rec, &[flat], &step, &StepRules { max_norm: Some(1.0), ..StepRules::default() });
+        let matrix = Matrix { weights: w.tensor, gradients: g.tensor, moments: m.tensor };
+        muon(&mut case.rec, &matrix, Some(&parts), &step, &SETTINGS);
+        let moved = |input: &Input| {
+            let mut values = vec![0.0; input.values.len()];
+            input.values.iter().zip(&places).for_each(|(value, place)| values[*place] = *value);
+            Input { tensor: input.tensor, values }
+        };
+        let (want_w, want_m) = expected(&of, &moved(&w), &moved(&g), &moved(&m));
+        let taken = |values: Vec<f64>| places.iter().map(|place| values[*place]).collect::<Vec<f64>>();
+        case.expect("w", w.tensor, taken(want_w), bound(33, 24, SETTINGS.steps));
+        case.expect("m", m.tensor, taken(want_m), allowed(F32, 16));
+    });
 }

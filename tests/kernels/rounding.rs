@@ -1,7 +1,7 @@
 //! Weights in bfloat16, which updates round stochastically: the same bits as on the host, no bias, neighbours only.
 
 use crate::draws::RoundingBits;
-use crate::lab::{Case, check};
+use crate::lab::{Case, Input, check};
 use gristmill::element::Element::{Bf16, F32};
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::grad_norm::StepTensors;
@@ -18,7 +18,7 @@ const LR: f64 = 0.5;
 const UPDATE: u32 = 7;
 const SEED: u64 = 0x0123_4567_89ab_cdef;
 const FIRST4: u32 = 1000;
-const ROUNDING: Rounding = Rounding { seed: SEED, first4: FIRST4 };
+const ROUNDING: Rounding = Rounding::consecutive(SEED, FIRST4);
 const SGD: Sgd =
     Sgd { decay: 0.0, momentum: 0.0, dampening: 0.0, is_nesterov: false, rate_column: 0, rounding: ROUNDING };
 const ADAMW: AdamW = AdamW {
@@ -47,9 +47,22 @@ fn step_tensors(case: &mut Case) -> StepTensors {
     }
 }
 
-/// The bits of the weight at `index`, of which the first one has the place [`FIRST4`].
-fn bits(update: u32, index: usize) -> u16 {
-    RoundingBits { seed: SEED, update }.at(FIRST4 + index as u32 / 4)[index % 4]
+/// Runs of 7 groups of 4, of which the first has begun 3 groups before, with 5 places between them.
+const RUNS: Rounding = Rounding { skipped4: 3, run4: 7, gap4: 5, ..ROUNDING };
+
+/// The places of `groups` groups of 4 weights, one after the other.
+fn places(rounding: Rounding, groups: usize) -> Vec<u32> {
+    let (mut place, mut left) = (rounding.first4, rounding.run4 - rounding.skipped4);
+    let next = || {
+        let own = place;
+        left -= 1;
+        place += 1;
+        if left == 0 {
+            (place, left) = (place + rounding.gap4, rounding.run4);
+        }
+        own
+    };
+    std::iter::repeat_with(next).take(groups).collect()
 }
 
 /// The halves of words, as values and in order.
@@ -60,11 +73,18 @@ fn values(words: &[u32]) -> Vec<f64> {
 
 /// Expects of each weight what the reference `want` is rounded to by the same bits. f32 arithmetic may be off by `error`, so
 /// the rounding of any value within it of `want` is right; rounding by given bits is monotone.
-fn expect_rounded(case: &mut Case, weights: Tensor, want: Vec<f64>, error: Vec<f64>) {
+fn expect_rounded(
+    case: &mut Case,
+    weights: Tensor,
+    (first, rounding): (usize, Rounding),
+    [want, error]: [Vec<f64>; 2],
+) {
     assert_eq!(weights.stride, weights.cols, "the test's rows have no pads");
     case.expect_words("rounded", weights, move |words| {
+        // Those before the first one are not updated, and any bits leave them as they are.
+        let places = [vec![0; first / 4], places(rounding, (want.len() - first) / 4)].concat();
         for (i, got) in values(words).into_iter().enumerate() {
-            let bits = bits(UPDATE, i);
+            let bits = RoundingBits { seed: SEED, update: UPDATE }.at(places[i / 4])[i % 4];
             let (low, high) = (round(want[i] - error[i], bits), round(want[i] + error[i], bits));
             assert!((low..=high).contains(&got), "weight {i} is {got:e}, not {low:e} to {high:e}");
         }
@@ -79,12 +99,23 @@ fn error_of(operands: &[&[f64]]) -> Vec<f64> {
 
 #[test]
 fn every_update_rounds_as_the_reference_does() {
-    check("rounded, sgd", |case| {
+    rounds_as_the_reference(0, ROUNDING);
+    rounds_as_the_reference(0, RUNS);
+    rounds_as_the_reference(460, RUNS);
+}
+
+/// The weights from `first` on, which is where no binding may start.
+fn rounds_as_the_reference(first: usize, rounding: Rounding) {
+    let part = move |input: &Input| {
+        let Tensor { buffer, offset, cols, element, .. } = input.tensor;
+        Tensor::new(buffer, offset + first as u64 * element.bytes(), 1, cols - first as u32, element)
+    };
+    check(&format!("rounded, sgd, {rounding:?}"), move |case| {
         let (w, g) = (case.input(1, 5000, Bf16), case.input(1, 5000, F32));
         let m = case.input(1, 5000, F32);
         let step = step_tensors(case);
-        let tensors = SgdTensors { weights: w.tensor, gradients: g.tensor, moments: m.tensor };
-        let settings = Sgd { decay: 0.25, momentum: 0.75, ..SGD };
+        let tensors = SgdTensors { weights: part(&w), gradients: part(&g), moments: part(&m) };
+        let settings = Sgd { decay: 0.25, momentum: 0.75, rounding, ..SGD };
         sgd(&mut case.rec, &tensors, &step, &settings);
         let [mut want, mut moments] = [&w, &m].map(|input| input.values.clone());
         let of = reference::sgd::Sgd {
@@ -94,24 +125,24 @@ fn every_update_rounds_as_the_reference_does() {
             nesterov: false,
             weight_decay: 0.25,
         };
-        reference::sgd::sgd(&of, UPDATE, &mut want, &g.values, &mut moments);
+        reference::sgd::sgd(&of, UPDATE, &mut want[first..], &g.values[first..], &mut moments[first..]);
         let error = error_of(&[&w.values, &g.values, &m.values]);
-        expect_rounded(case, w.tensor, want, error);
+        expect_rounded(case, w.tensor, (first, rounding), [want, error]);
     });
-    check("rounded, adamw", |case| {
+    check(&format!("rounded, adamw, {rounding:?}"), move |case| {
         let (w, g) = (case.input(1, 5000, Bf16), case.input(1, 5000, F32));
         let [m, v] = [0; 2].map(|_| case.input(1, 5000, F32));
         let squares: Vec<f64> = v.values.iter().map(|v| v.abs()).collect();
         let v = case.input_of(&squares, 1, 5000, F32);
         let step = step_tensors(case);
         let tensors = AdamWTensors {
-            weights: w.tensor,
-            gradients: g.tensor,
-            first_moments: m.tensor,
-            second_moments: v.tensor,
+            weights: part(&w),
+            gradients: part(&g),
+            first_moments: part(&m),
+            second_moments: part(&v),
         };
-        adamw(&mut case.rec, &tensors, &step, &ADAMW);
-        let [mut want, mut first, mut second] = [&w, &m, &v].map(|input| input.values.clone());
+        adamw(&mut case.rec, &tensors, &step, &AdamW { rounding, ..ADAMW });
+        let [mut want, mut m1, mut m2] = [&w, &m, &v].map(|input| input.values.clone());
         let of = reference::adamw::AdamW {
             lr: LR,
             beta1: f64::from(ADAMW.beta1),
@@ -120,21 +151,34 @@ fn every_update_rounds_as_the_reference_does() {
             weight_decay: f64::from(ADAMW.decay),
             correction: Correction::Absent,
         };
-        reference::adamw::adamw(&of, UPDATE, &mut want, &g.values, &mut first, &mut second);
+        reference::adamw::adamw(
+            &of,
+            UPDATE,
+            &mut want[first..],
+            &g.values[first..],
+            &mut m1[first..],
+            &mut m2[first..],
+        );
         // m / √v, whose numerator may cancel: its operands over the root.
-        let update =
-            |i: usize| LR * (first[i].abs() + g.values[i].abs() + m.values[i].abs()) / second[i].sqrt();
+        let update = |i: usize| LR * (m1[i].abs() + g.values[i].abs() + m.values[i].abs()) / m2[i].sqrt();
         let update: Vec<f64> = (0..5000).map(update).collect();
         let error = error_of(&[&w.values, &update]);
-        expect_rounded(case, w.tensor, want, error);
+        expect_rounded(case, w.tensor, (first, rounding), [want, error]);
     });
 }
 
 /// Pieces of a matrix have the bits of their place, and neighbours stay as they are.
 #[test]
 fn muon_rounds_to_neighbours_of_the_reference() {
+    let columns = Rounding { run4: 4, gap4: 9, ..ROUNDING };
+    for rounding in [ROUNDING, columns] {
+        rounds_pieces_to_neighbours(rounding);
+    }
+}
+
+fn rounds_pieces_to_neighbours(rounding: Rounding) {
     let (rows, cols) = (20, 16);
-    check("rounded, muon", |case| {
+    check(&format!("rounded, muon, {rounding:?}"), move |case| {
         let w = case.input(40, cols, Bf16);
         let (g, m) = (case.input(40, cols, F32), case.input(40, cols, F32));
         let step = step_tensors(case);
@@ -146,9 +190,9 @@ fn muon_rounds_to_neighbours_of_the_reference() {
             rms: 0.2,
             decay: 0.0,
             rate_column: 0,
-            rounding: Rounding { first4: FIRST4 + 7 * cols / 4, ..ROUNDING },
+            rounding: Rounding { first4: FIRST4 + 7 * (cols / 4 + rounding.gap4), ..rounding },
         };
-        muon(&mut case.rec, &Matrix { weights, gradients, moments }, &step, &settings);
+        muon(&mut case.rec, &Matrix { weights, gradients, moments }, None, &step, &settings);
         let mut want = w.values.clone();
         let piece = (7 * cols) as usize..((7 + rows) * cols) as usize;
         let (mut of_m, of_g) = (m.values[piece.clone()].to_vec(), &g.values[piece.clone()]);
@@ -167,7 +211,7 @@ fn muon_rounds_to_neighbours_of_the_reference() {
             if piece.contains(&i) { 3.4445 * 32.0 * 2f64.powi(-24) * (scale + want[i].abs()) } else { 0.0 }
         };
         let error: Vec<f64> = (0..want.len()).map(inside).collect();
-        expect_rounded(case, w.tensor, want, error);
+        expect_rounded(case, w.tensor, (0, rounding), [want, error]);
     });
 }
 

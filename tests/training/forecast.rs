@@ -247,6 +247,28 @@ fn the_forecast_of_stages_is_the_memory_taken() {
     }
 }
 
+/// On ranks that divide matrices, with those that Muon puts together.
+#[test]
+fn the_forecast_of_divided_matrices_is_the_memory_taken() {
+    let keys = [
+        "--model.model_config.hidden_size=256",
+        "--model.model_config.intermediate_size=704",
+        "--use_parallel=True",
+        "--parallel_config.model_parallel=2",
+    ];
+    let muon = [
+        "--optimizer={type: Muon, stochastic_rounding: True}",
+        "--model.model_config.compute_dtype=bfloat16",
+    ];
+    for more in [&[][..], &muon] {
+        let setup = Setup::new("divided", "").with(&keys).with(more);
+        on_ranks(2, |ranks| {
+            let plan = setup.plan_on_rank(ranks.rank(), 2);
+            assert_forecast_on(&format!("{more:?}, rank {} of 2", ranks.rank()), &setup, &plan, ranks);
+        });
+    }
+}
+
 /// The bytes of tensors in the files of `folder` and of those in it.
 fn tensor_bytes(folder: &Path) -> u64 {
     let of = |path: PathBuf| match path.is_dir() {

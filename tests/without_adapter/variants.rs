@@ -5,22 +5,26 @@ use gristmill::kernels::Capabilities;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
+use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
+use gristmill::ops::muon::{Block, Matrix, Muon, Parts, muon};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::rounding::Rounding;
 use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
 use gristmill::ops::spread::local_offsets;
-use gristmill::ops::step_state::StepState;
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
 use gristmill::ops::zero::zero;
+use gristmill::ranks::Group;
 use gristmill::record::{Dispatch, Recorder, State};
 
 /// Routers, their balance losses, tallies, biases and row gates.
@@ -110,7 +114,32 @@ pub fn of_several_ranks(capabilities: Capabilities) -> Vec<Dispatch> {
         let gradients = rec.tensor("gradients", 1, 40, element);
         zero(&mut rec, gradients);
     }
+    columns_under_muon(&mut rec);
     rec.finish().dispatches
+}
+
+/// A matrix (6, 8) of which two ranks have four columns each.
+fn columns_under_muon(rec: &mut Recorder) {
+    let [weights, gradients, moments] = [0; 3].map(|_| rec.tensor("matrix", 6, 4, F32));
+    let [state, loss] = [StepState::WORDS, LossState::WORDS].map(|words| rec.tensor("words", 1, words, U32));
+    let step = StepTensors { state, loss, schedule: rec.tensor("schedule", 2, 5, F32) };
+    let block = |place: u32| Block { held: [0, 0], whole: [0, 4 * place], size: [6, 4] };
+    let parts = Parts {
+        group: Group::all(2),
+        whole: [6, 8],
+        own: vec![block(0)],
+        all: vec![(0, block(0)), (1, block(1))],
+    };
+    let settings = Muon {
+        momentum: 0.9,
+        is_nesterov: true,
+        steps: 1,
+        rms: 0.2,
+        decay: 0.1,
+        rate_column: 0,
+        rounding: Rounding::default(),
+    };
+    muon(rec, &Matrix { weights, gradients, moments }, Some(&parts), &step, &settings);
 }
 
 /// Grouped products of small and large groups, and of many small ones.

@@ -10,6 +10,8 @@ use crate::record::{Recorder, State, Tensor};
 crate::params! {
     struct Params {
         count4: u32,
+        offset: u32,
+        weights_offset: u32,
         decay: f32,
         beta1: f32,
         beta2: f32,
@@ -21,6 +23,9 @@ crate::params! {
         seed_low: u32,
         seed_high: u32,
         first4: u32,
+        skipped4: u32,
+        run4: u32,
+        gap4: u32,
     }
 }
 
@@ -64,10 +69,15 @@ pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, set
     let count4 = tensors.weights.rows * tensors.weights.stride4();
     let (kernel, grid) = per_item("adamw", "adamw", tensors.weights.element, count4 as u64);
     let AdamW { decay, beta1, beta2, epsilon, corrects_epsilon, rate_column, rounding } = *settings;
-    let [seed_low, seed_high, first4] = rounding.params(&tensors.weights);
+    let [seed_low, seed_high, first4, skipped4, run4, gap4] = rounding.params(&tensors.weights);
+    let offset = tensors.gradients.offset4();
+    let is_alike = [tensors.first_moments, tensors.second_moments].iter().all(|m| m.offset4() == offset);
+    assert!(is_alike, "gradients and moments start at one offset");
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
     let params = Params {
         count4,
+        offset,
+        weights_offset: tensors.weights.offset4(),
         decay,
         beta1,
         beta2,
@@ -79,12 +89,15 @@ pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, set
         seed_low,
         seed_high,
         first4,
+        skipped4,
+        run4,
+        gap4,
     };
     let bindings = [
-        tensors.gradients.bind("gradients", Element::F32),
-        tensors.weights.bind("weights", tensors.weights.element),
-        tensors.first_moments.bind("first_moments", Element::F32),
-        tensors.second_moments.bind("second_moments", Element::F32),
+        tensors.gradients.bind_with_offset("gradients", Element::F32),
+        tensors.weights.bind_with_offset("weights", tensors.weights.element),
+        tensors.first_moments.bind_with_offset("first_moments", Element::F32),
+        tensors.second_moments.bind_with_offset("second_moments", Element::F32),
         StepState::bind("state", step.state),
         step.schedule.bind("schedule", Element::F32),
     ];

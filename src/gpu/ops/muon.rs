@@ -4,6 +4,10 @@
 //! in bf16, with clipping of the attention logits. Each expert's matrices are orthogonalised separately. Routers
 //! stay with AdamW: like a head, a router scores a list of items and does not map one feature space to another.
 
+mod parts;
+
+pub use parts::{Block, Parts};
+
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};
 use super::rounding::Rounding;
@@ -28,6 +32,9 @@ crate::params! {
         seed_low: u32,
         seed_high: u32,
         first4: u32,
+        skipped4: u32,
+        run4: u32,
+        gap4: u32,
     }
 }
 
@@ -61,14 +68,14 @@ pub struct Matrix {
     pub moments: Tensor,
 }
 
-/// Updates one matrix, unless the step's state says that the step overflowed or the run is halted. Recorded after
-/// [`grad_norm`](super::grad_norm::grad_norm).
+/// Updates one matrix, or with `parts` this rank's part of it, unless the step's state says that the step overflowed or the run is
+/// halted. Recorded after [`grad_norm`](super::grad_norm::grad_norm).
 #[track_caller]
-pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) {
+pub fn muon(rec: &mut Recorder, matrix: &Matrix, parts: Option<&Parts>, step: &StepTensors, settings: &Muon) {
     let Muon { momentum, is_nesterov, rms, decay, rate_column, rounding, .. } = *settings;
     let Matrix { weights, gradients, moments } = *matrix;
     let Tensor { rows, cols, stride, .. } = weights;
-    let [seed_low, seed_high, first4] = rounding.params(&weights);
+    let [seed_low, seed_high, first4, skipped4, run4, gap4] = rounding.params(&weights);
     for other in [gradients, moments] {
         let same = (other.rows, other.cols, other.stride) == (rows, cols, stride);
         assert!(same, "weights, gradients and moments of a matrix must have one shape");
@@ -78,6 +85,7 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
         "Muon needs a matrix without gaps between its rows"
     );
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
+    let [whole_rows, whole_cols] = parts.map_or([rows, cols], |parts| parts.whole);
 
     let x = rec.tensor("direction", rows, cols, Element::F32);
     let partials = rec.tensor("partials", 1, rows, Element::F32);
@@ -89,13 +97,16 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
         momentum,
         is_nesterov: is_nesterov.into(),
         decay,
-        scale: rms * (rows.max(cols) as f32).sqrt(),
+        scale: rms * (whole_rows.max(whole_cols) as f32).sqrt(),
         rate_column,
         schedule_rows: step.schedule.rows,
         schedule_stride: step.schedule.stride,
         seed_low,
         seed_high,
         first4,
+        skipped4,
+        run4,
+        gap4,
     };
     let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
     let bindings = [
@@ -106,8 +117,16 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
         StepState::bind("state", step.state),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
-    normalise(rec, x, partials, params);
-    let update = orthogonalise(rec, x, settings.steps, params);
+    let update = match parts {
+        None => orthogonalise(rec, x, partials, settings.steps, params),
+        Some(parts) => {
+            let whole = parts.gather(rec, x);
+            let params = Params { rows: whole.rows, cols4: whole.stride4(), ..params };
+            let partials = square_rows(rec, whole, params);
+            let update = orthogonalise(rec, whole, partials, settings.steps, params);
+            parts.own_of(rec, update, [rows, cols])
+        }
+    };
 
     let params = Params { offset: weights.offset4(), ..params };
     let (kernel, grid) = per_item("muon", "apply", weights.element, rows as u64 * params.cols4 as u64);
@@ -118,6 +137,15 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
         StepState::bind("state", step.state),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+/// The sum of squares of each row of x.
+fn square_rows(rec: &mut Recorder, x: Tensor, params: Params) -> Tensor {
+    let partials = rec.tensor("partials", 1, x.rows, Element::F32);
+    let (kernel, grid) = per_row(rec, "muon", "square_rows", Element::F32, x.rows);
+    let bindings = [x.bind("x", Element::F32), partials.bind("partials", Element::F32)];
+    rec.dispatch(kernel, &bindings, &params, grid);
+    partials
 }
 
 /// x ← x / ‖x‖, given the sum of squares of each row.
@@ -131,9 +159,10 @@ fn normalise(rec: &mut Recorder, x: Tensor, partials: Tensor, params: Params) {
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// Newton-Schulz steps on x, whose singular values are at most 1. The polynomial takes the Gram matrix of the shorter
-/// side, x xᵀ or xᵀ x, so that nothing has to be transposed.
-fn orthogonalise(rec: &mut Recorder, mut x: Tensor, steps: u32, params: Params) -> Tensor {
+/// Newton-Schulz steps on x / ‖x‖, whose singular values are at most 1, given the sum of squares of each row. The polynomial takes the
+/// Gram matrix of the shorter side, x xᵀ or xᵀ x, so that nothing has to be transposed.
+fn orthogonalise(rec: &mut Recorder, mut x: Tensor, partials: Tensor, steps: u32, params: Params) -> Tensor {
+    normalise(rec, x, partials, params);
     let is_wide = x.rows <= x.cols;
     let n = x.rows.min(x.cols);
     for _ in 0..steps {

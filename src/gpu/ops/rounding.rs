@@ -3,32 +3,54 @@
 //! The optimizers widen a weight, update it in f32 and round it to one of its two neighbours, by bits that Philox
 //! draws from the seed, the number of the update and the weight's place in the arena. Rounding to nearest would
 //! lose every update below half the distance between neighbours. The place depends on the segments, and so on the
-//! adapter's largest binding. Ranks that hold some of the experts number them as one rank that holds the whole
-//! model (`sharding/places.rs`). Checkpoints hold these weights as BF16, which is exact; initial and loaded weights
-//! are rounded to nearest.
+//! adapter's largest binding. Ranks that hold a part of the model, some experts or a part of each matrix, number its
+//! weights as one rank that holds the whole model (`sharding/places.rs`). Checkpoints hold these weights as BF16, which is
+//! exact; initial and loaded weights are rounded to nearest.
 
 use crate::element::Element;
 use crate::record::Tensor;
 
-/// Where the bits come from that round some weights. Weights in f32 are not rounded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where the bits come from that round the weights of a launch. Weights in f32 are not rounded.
+///
+/// Places are counted in groups of 4 weights of the whole model, whatever part of it this rank holds. They are in runs of one length,
+/// as far from each other in the whole model as the next one: rows of which a rank has some columns, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounding {
     /// The run's seed.
     pub seed: u64,
-    /// Groups of 4 weights before them in the whole model, whatever part of it this rank holds.
+    /// The place of the first group.
     pub first4: u32,
+    /// Groups of the first run that are before it.
+    pub skipped4: u32,
+    /// Groups of a run.
+    pub run4: u32,
+    /// Places of others between two runs.
+    pub gap4: u32,
+}
+
+impl Default for Rounding {
+    fn default() -> Self {
+        Self::consecutive(0, 0)
+    }
 }
 
 impl Rounding {
-    /// Both words of the seed, and the groups of 4 before `weights`: the fields of params structs.
+    /// That of weights whose places follow each other from `first4` on.
+    pub const fn consecutive(seed: u64, first4: u32) -> Self {
+        Self { seed, first4, skipped4: 0, run4: u32::MAX, gap4: 0 }
+    }
+
+    /// Both words of the seed, and the places of `weights`: the fields of params structs.
     ///
     /// # Panics
     /// If the weights are f16, for which no update rounds.
     #[track_caller]
-    pub(super) fn params(&self, weights: &Tensor) -> [u32; 3] {
+    pub(super) fn params(&self, weights: &Tensor) -> [u32; 6] {
         let element = weights.element;
         let is_stored = matches!(element, Element::F32 | Element::Bf16);
         assert!(is_stored, "weights are updated in f32 or bf16, not in {}", element.name());
-        [self.seed as u32, (self.seed >> 32) as u32, self.first4]
+        assert!(self.run4 > 0, "places come in runs");
+        let Self { seed, first4, skipped4, run4, gap4 } = *self;
+        [seed as u32, (seed >> 32) as u32, first4, skipped4, run4, gap4]
     }
 }

@@ -10,6 +10,8 @@ use crate::record::{Recorder, State, Tensor};
 crate::params! {
     struct Params {
         count4: u32,
+        offset: u32,
+        weights_offset: u32,
         decay: f32,
         momentum: f32,
         dampening: f32,
@@ -20,6 +22,9 @@ crate::params! {
         seed_low: u32,
         seed_high: u32,
         first4: u32,
+        skipped4: u32,
+        run4: u32,
+        gap4: u32,
     }
 }
 
@@ -58,10 +63,14 @@ pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, setting
     let count4 = tensors.weights.rows * tensors.weights.stride4();
     let (kernel, grid) = per_item("sgd", "sgd", tensors.weights.element, count4 as u64);
     let Sgd { decay, momentum, dampening, is_nesterov, rate_column, rounding } = *settings;
-    let [seed_low, seed_high, first4] = rounding.params(&tensors.weights);
+    let [seed_low, seed_high, first4, skipped4, run4, gap4] = rounding.params(&tensors.weights);
+    let offset = tensors.gradients.offset4();
+    assert!(tensors.moments.offset4() == offset, "gradients and moments start at one offset");
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
     let params = Params {
         count4,
+        offset,
+        weights_offset: tensors.weights.offset4(),
         decay,
         momentum,
         dampening,
@@ -72,11 +81,14 @@ pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, setting
         seed_low,
         seed_high,
         first4,
+        skipped4,
+        run4,
+        gap4,
     };
     let bindings = [
-        tensors.gradients.bind("gradients", Element::F32),
-        tensors.weights.bind("weights", tensors.weights.element),
-        tensors.moments.bind("moments", Element::F32),
+        tensors.gradients.bind_with_offset("gradients", Element::F32),
+        tensors.weights.bind_with_offset("weights", tensors.weights.element),
+        tensors.moments.bind_with_offset("moments", Element::F32),
         StepState::bind("state", step.state),
         step.schedule.bind("schedule", Element::F32),
     ];

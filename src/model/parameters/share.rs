@@ -120,6 +120,11 @@ impl Split {
 }
 
 impl Spec {
+    /// What the rank of `layout` holds of it; `None` where ranks that share matrices cannot divide it evenly.
+    pub(crate) fn held_by(self, layout: &RankLayout) -> Option<Self> {
+        Some(self.of_matrix_rank(layout)?.of_expert_rank(layout.expert_part(), layout.expert))
+    }
+
     /// What rank `place` of `ranks` holds of it: of a stack of experts the rows of some, of every other parameter all.
     #[must_use]
     #[track_caller]

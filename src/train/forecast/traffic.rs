@@ -17,6 +17,8 @@ pub enum TrafficKind {
     RowsFromExperts,
     /// Counts of rows, partial sums of the norm, losses and tallies.
     Counts,
+    /// What Muon orthogonalises, from the ranks that share matrices.
+    Directions,
     /// Sums and rows of activations between the ranks that share matrices.
     PartsOfMatrices,
     /// Activations and their gradients between stages.
@@ -43,6 +45,7 @@ impl TrafficKind {
             _ if ["enter", "leave", "own_rows", "all_rows", "slice", "parts"].into_iter().any(is_part) => {
                 Self::PartsOfMatrices
             }
+            _ if is_part("direction") => Self::Directions,
             Collective::Rows { to_experts: true, .. } => Self::RowsToExperts,
             Collective::Rows { to_experts: false, .. } => Self::RowsFromExperts,
             Collective::Send { .. } | Collective::Receive { .. } => Self::Stages,
@@ -61,6 +64,7 @@ impl fmt::Display for TrafficKind {
             Self::Weights => "gathered weights",
             Self::RowsToExperts => "rows to experts",
             Self::RowsFromExperts => "rows from experts",
+            Self::Directions => "directions of Muon",
             Self::Counts => "counts, losses and the norm",
             Self::PartsOfMatrices => "tensor parallel activations",
             Self::Stages => "rows between stages",

@@ -80,7 +80,7 @@ impl Sharing {
 
 pub const RECOMPUTED: &[&str] = &["--recompute_config.recompute=True"];
 pub const BF16: &[&str] = &["--model.model_config.compute_dtype=bfloat16"];
-const ROUNDED: &[&str] =
+pub const ROUNDED: &[&str] =
     &["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
 
 /// What is shared beside the experts.
@@ -166,7 +166,7 @@ impl Case {
     }
 
     /// Micro-batches of a step on all ranks together.
-    fn micro_batches(&self) -> usize {
+    pub fn micro_batches(&self) -> usize {
         self.size / self.model * self.accumulated
     }
 

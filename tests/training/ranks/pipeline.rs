@@ -65,6 +65,9 @@ fn variants_on_stages_train_as_on_one() {
     train_as_one(mixture, &[STAGES], &Variation { keys: adapts, ..PLAIN });
     let per_token = &["--runner_wrapper.calculate_per_token_loss=True"];
     train_as_one(llama, &[STAGES], &Variation { keys: per_token, ..CLOSE });
+    let muon = &["--optimizer={type: Muon, weight_decay: 0.1}"];
+    train_as_one(mixture, &[STAGES], &Variation { keys: muon, ..PLAIN });
+    train_as_one(llama, &[DIVIDED], &Variation { keys: muon, ..PLAIN });
 }
 
 /// Loss and accuracy, on every rank those of one, and no step is the worse for it.

@@ -87,7 +87,8 @@ fn the_bytes_of_a_step_are_those_that_a_transport_counts() {
     assert_exact("capacities", &capacity, 4, 2, sharing(Sharded::Optimizer, 4));
 }
 
-/// Sums of products, rows of tokens, what is found in parts of a row of logits, and gradients of what several ranks hold.
+/// Sums of products, rows of tokens, what is found in parts of a row of logits, gradients of what several ranks hold, and the
+/// directions of Muon.
 #[test]
 fn the_bytes_of_divided_matrices_are_those_that_a_transport_counts() {
     let keys =
@@ -96,7 +97,10 @@ fn the_bytes_of_divided_matrices_are_those_that_a_transport_counts() {
     let all = ["--parallel_config.vocab_emb_dp=False", "--parallel_config.data_parallel=2", tokens[0]];
     let slices = ["--recompute_config.recompute_slice_activation=True"];
     let stages = ["--parallel_config.pipeline_stage=2", "--parallel_config.micro_batch_num=2", tokens[0]];
-    for (size, more) in [(2, &[][..]), (2, &tokens), (4, &all), (2, &slices), (4, &stages)] {
+    let muon = ["--optimizer={type: Muon}", "--parallel.enable_parallel_optimizer=True", all[1]];
+    for (size, more) in
+        [(2, &[][..]), (2, &tokens), (4, &all), (2, &slices), (4, &stages), (2, &muon[..1]), (4, &muon)]
+    {
         let setup = Setup::new("divided", "n_kv_heads: 2").with(&keys).with(more);
         assert_counted(
             &format!("{more:?}"),

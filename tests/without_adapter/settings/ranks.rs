@@ -507,13 +507,6 @@ fn what_ranks_cannot_divide_is_one_line() {
             "use_seq_parallel",
             "3 tokens",
         ),
-        (2, &["--optimizer.type=Muon"], "optimizer", "updates whole matrices"),
-        (
-            2,
-            &["--optimizer.stochastic_rounding=True", "--model.model_config.compute_dtype=bfloat16"],
-            "stochastic_rounding",
-            "is not built beside `model_parallel`",
-        ),
     ] {
         let line = on(ranks, flags);
         assert!(line.lines().count() == 1 && line.contains(key) && line.contains(what), "{line}");
