@@ -399,13 +399,13 @@ fn monitors(c: &mut Criterion) {
     row(c, &gpu, "power_iteration V=8192, 5 iterations", |row| {
         let (x, state) = (row.tensor(8192, D, F32), row.state(StepState::default()));
         let spectra = Spectra { eigenvalues: row.tensor(1, 1, F32), sums: row.tensor(1, 4, F32) };
-        let settings = PowerIteration { iterations: 5, seed: 0, stream: 0 };
+        let settings = PowerIteration { iterations: 5, seed: 0, stream: 0, first_matrix: 0 };
         power_iteration(&mut row.rec, &[x], 1, state, &settings, &spectra, 0);
         Work::Bytes(11.0 * 4.0 * 8192.0 * D as f64)
     });
     row(c, &gpu, "max_logit 16 heads", |row| {
         let (logits, largest) = (row.tensor(8192, 16, F32), row.tensor(1, 16, U32));
-        max_logit::max_logit(&mut row.rec, logits, largest);
+        max_logit::max_logit(&mut row.rec, logits, largest, 0);
         Work::Bytes(4.0 * 8192.0 * 16.0)
     });
 }

@@ -1,7 +1,7 @@
 // The largest attention score of each head so far in a step:   largest[h] = max(largest[h], max over rows of logits[row, h])
 //
 //   logits (N, heads) f32      the largest score of each query, by the forward pass of attention
-//   largest (heads) u32        as numbers that are ordered as the scores are; 0, as the host clears them, is below all
+//   largest (heads) u32        of all ranks, of whose heads this one has some; as numbers that are ordered as the scores are; 0, as the host clears them, is below all
 //
 // One workgroup for each 4 heads. A maximum is exact, so a layer that is recomputed changes nothing.
 
@@ -12,6 +12,7 @@ struct Params {
     rows: u32,
     heads: u32,
     stride4: u32, // of logits
+    first: u32,   // head of the first column
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -30,7 +31,8 @@ fn max_logit(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         let of_head = row_max(top[i], lane);
         let head = 4u * workgroup.x + i;
         if (lane == 0u && head < params.heads) {
-            largest[head] = max(largest[head], key_of(of_head));
+            let at = params.first + head;
+            largest[at] = max(largest[at], key_of(of_head));
         }
     }
 }

@@ -33,6 +33,7 @@ struct Params {
     blocks: u32, // normalise: C; multiply_transposed: blocks of each matrix in the part
     first_block: u32, // of the part, among the rows of partials
     index: u32,
+    first_matrix: u32, // matrices of the parameter before these, which are on other ranks
     seed_low: u32,
     seed_high: u32,
     stream: u32,
@@ -64,7 +65,8 @@ const STREAM_HIGH: u32 = 0x20000000u; // upper word of POWER_STREAM in src/gpu/r
 fn start_vectors(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let group = linear_index(workgroup) * LANES + lane;
     if (group < params.matrices * params.cols4) {
-        let counter = vec4<u32>(group, state.global_step, params.stream, STREAM_HIGH);
+        let place = params.first_matrix * params.cols4 + group;
+        let counter = vec4<u32>(place, state.global_step, params.stream, STREAM_HIGH);
         let words = philox(counter, vec2<u32>(params.seed_low, params.seed_high));
         let value = vec4<f32>(words >> vec4<u32>(8u)) * 1.1920928955078125e-7 - 1.0; // 2^-23
         partials[group] = keep_inside(value, 4u * (group % params.cols4), params.cols);

@@ -9,6 +9,7 @@
 //! | owners | those replicas that divide a bucket among each other; each updates its own part |
 //! | copies | those that own the same part |
 //! | `Ownership` | all of it for one rank, with the exchanges that follow, which recordings contain |
+//! | holders | the owners, and those that share their matrices: they have a parameter together (`together.rs`) |
 //! | places | where the elements that a rank holds lie in the whole model ([`Places`](places::Places)) |
 //!
 //! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
@@ -17,6 +18,7 @@ pub(crate) mod buckets;
 pub(crate) mod ownership;
 pub mod places;
 pub(crate) mod shards;
+mod together;
 
 /// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
 /// decides memory and what is exchanged, and no result but by the order of sums.

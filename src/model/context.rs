@@ -55,7 +55,7 @@ pub struct Training {
     pub accumulation: u32,
     /// Random bits of dropout masks; `None`: nothing is dropped.
     pub masks: Option<Masks>,
-    /// (layers, heads), u32: receives the largest attention scores of each layer, if they are watched.
+    /// (layers, heads of all ranks), u32: receives the largest attention scores of each layer, if they are watched.
     pub largest_scores: Option<Tensor>,
 }
 
@@ -163,7 +163,7 @@ impl ForwardContext<'_> {
     /// The row of layer number `layer` that receives its largest attention scores, if they are watched.
     pub(super) fn largest_scores(&self, layer: usize) -> Option<Tensor> {
         let all = self.training()?.largest_scores?;
-        Some(all.rows(layer as u32, 1).columns(0, self.config.num_heads as u32))
+        Some(all.rows(layer as u32, 1))
     }
 
     /// x (N, D) for products that ranks divide.

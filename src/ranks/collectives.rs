@@ -12,17 +12,19 @@ use crate::error::Result;
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// The elements that are added.
+/// What is made of the elements of all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sum {
-    /// f32.
+pub enum Reduction {
+    /// Sums of f32.
     F32,
-    /// u32, modulo 2^32.
+    /// Sums of u32, modulo 2^32.
     U32,
-    /// f16, added in f32 and rounded once.
+    /// Sums of f16, added in f32 and rounded once.
     F16,
-    /// bfloat16, likewise.
+    /// Sums of bfloat16, likewise.
     Bf16,
+    /// The largest u32.
+    LargestU32,
 }
 
 /// Up to this many bytes an all-reduce is one exchange of everything instead of two exchanges of parts.
@@ -43,7 +45,7 @@ pub fn reduce_scatter(
     parts: &[Range<usize>],
     scratch: &mut Vec<u8>,
     own: &mut [u8],
-    sum: Sum,
+    reduction: Reduction,
 ) -> Result<()> {
     let place = place(transport, group, parts.len());
     assert!(own.len().is_multiple_of(4), "sums are of whole elements of 4 bytes");
@@ -51,7 +53,7 @@ pub fn reduce_scatter(
     let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
     let copies = to_each(transport, group, place, &outgoing, own.len(), scratch)?;
     own.copy_from_slice(outgoing[place]);
-    add_in_order(own, place, copies, sum);
+    add_in_order(own, place, copies, reduction);
     Ok(())
 }
 
@@ -72,7 +74,7 @@ pub fn all_gather(
     transport.exchange(&outgoing, &mut from_others(group, place, incoming))
 }
 
-/// Replaces `data`, as long on all members, by its sum over them. `scratch` grows by [`all_reduce_scratch`].
+/// Replaces `data`, as long on all members, by its reduction over them. `scratch` grows by [`all_reduce_scratch`].
 ///
 /// # Errors
 /// Those of [`Transport::exchange`].
@@ -80,7 +82,7 @@ pub fn all_reduce(
     transport: &mut dyn Transport,
     group: &Group,
     data: &mut [u8],
-    sum: Sum,
+    reduction: Reduction,
     scratch: &mut Vec<u8>,
 ) -> Result<()> {
     let size = group.size();
@@ -92,12 +94,12 @@ pub fn all_reduce(
         let parts = equal_parts(data.len(), size);
         let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
         let copies = to_each(transport, group, place, &outgoing, parts[place].len(), scratch)?;
-        add_in_order(&mut data[parts[place].clone()], place, copies, sum);
+        add_in_order(&mut data[parts[place].clone()], place, copies, reduction);
         return all_gather(transport, group, data, &parts);
     }
     assert!(data.len().is_multiple_of(4), "sums are of whole elements of 4 bytes");
     let copies = to_each(transport, group, place, &vec![&*data; size], data.len(), scratch)?;
-    add_in_order(data, place, copies, sum);
+    add_in_order(data, place, copies, reduction);
     Ok(())
 }
 
@@ -226,22 +228,25 @@ fn to_each<'a>(
 
 /// Adds to `own`, the share of the member at `place`, those of the others, which `copies` holds one after the other: from the
 /// first member to the last. `copies` is overwritten.
-fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], sum: Sum) {
+fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: Reduction) {
     let mut copies: Vec<_> = copies.chunks_exact_mut(own.len().max(1)).collect();
     for start in (0..own.len()).step_by(BLOCK) {
         let block = start..own.len().min(start + BLOCK);
         let mut copies: Vec<&mut [u8]> = copies.iter_mut().map(|copy| &mut copy[block.clone()]).collect();
         let (before, after) = copies.split_at_mut(place);
         let own = &mut own[block];
-        match sum {
-            Sum::F32 => add_words(own, before, after, |a, b| {
+        match reduction {
+            Reduction::F32 => add_words(own, before, after, |a, b| {
                 (f32::from_ne_bytes(a) + f32::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Sum::U32 => add_words(own, before, after, |a, b| {
+            Reduction::U32 => add_words(own, before, after, |a, b| {
                 u32::from_ne_bytes(a).wrapping_add(u32::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Sum::F16 => add_halves::<f16>(own, before, after),
-            Sum::Bf16 => add_halves::<bf16>(own, before, after),
+            Reduction::LargestU32 => add_words(own, before, after, |a, b| {
+                u32::from_ne_bytes(a).max(u32::from_ne_bytes(b)).to_ne_bytes()
+            }),
+            Reduction::F16 => add_halves::<f16>(own, before, after),
+            Reduction::Bf16 => add_halves::<bf16>(own, before, after),
         }
     }
 }

@@ -5,7 +5,8 @@
 //! weights where the update left them. `board.rs` makes numbers with tags of what the host reads. Norms are sums of squares in three
 //! ranges (`lib/squares`), which ranks can add and whose root is taken in f64. Losses of micro-batches are differences of the step's
 //! running sums, which are copied after each micro-batch without a launch. Only the largest attention scores live in the forward pass:
-//! a variant of its kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it.
+//! a variant of its kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it. Where ranks have some heads,
+//! layers, micro-batches or parameters each, they exchange what they have in due steps, and the first one reports the whole.
 
 mod board;
 mod logits;
@@ -27,9 +28,11 @@ use super::tensors::RunTensors;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::ArenaLayout;
+use crate::model::parameters::Spec;
 use crate::ops::squares::SquareSum;
 use crate::ops::step_state::LossState;
-use crate::record::{Persistents, Tensor};
+use crate::ranks::Group;
+use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
 use crate::settings::RunPlan;
 use crate::sharding::ownership::Ownership;
 
@@ -46,6 +49,10 @@ pub struct Monitors {
     pub logits: Option<MaxLogits>,
     /// Stable ranks of weights.
     pub stable_ranks: Option<StableRanks>,
+    /// Exchanges what ranks have of scores and losses in due steps, where one rank has not all.
+    pub shared: Option<Recording>,
+    /// The scores and losses are due after every so many steps.
+    interval: u64,
     /// `LossState` of the training batches, where norms of gradients depend on it.
     loss: Option<Tensor>,
 }
@@ -53,6 +60,8 @@ pub struct Monitors {
 /// What monitors are recorded on.
 pub(super) struct Watchable<'a> {
     pub plan: &'a RunPlan,
+    /// The parameters of the whole model.
+    pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
     pub ownership: &'a Ownership,
@@ -73,7 +82,10 @@ impl Monitors {
         let loss = gradients.is_some().then_some(run.tensors.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
         let stable_ranks = StableRanks::new(run, persistents)?;
-        Ok(Self { gradients, states, losses, stable_ranks, logits: run.logits.clone(), loss })
+        let shared = shared(run, losses.as_ref())?;
+        let interval = run.plan.settings.monitor.step_interval;
+        let logits = run.logits.clone();
+        Ok(Self { gradients, states, losses, stable_ranks, logits, loss, shared, interval })
     }
 
     /// The programs that are replayed after the update of step number `step`, counted from 1.
@@ -84,6 +96,7 @@ impl Monitors {
             (norms(&self.gradients), programs.gradient_norms),
             (norms(&self.states), programs.state_norms),
             (ranks, programs.stable_ranks),
+            (Some(self.interval), programs.shared),
         ];
         let is_due = |interval: &Option<u64>| interval.is_some_and(|interval| step.is_multiple_of(interval));
         all.into_iter().filter(|(interval, _)| is_due(interval)).filter_map(|(_, program)| program).collect()
@@ -107,6 +120,23 @@ impl Monitors {
             squares: spectra.map(|of| sources.add_tensor(of.sums, of.sums.rows as usize)),
         }
     }
+}
+
+/// The exchange of what ranks have of scores and losses; `None` if one rank has all.
+fn shared(run: &Watchable<'_>, losses: Option<&MicroLosses>) -> Result<Option<Recording>> {
+    let mut rec = Recorder::new("watched", run.capabilities);
+    let ranks = &run.ownership.ranks;
+    if let Some(logits) = &run.logits {
+        let largest = Collective::largest(Span::of(&logits.largest));
+        rec.exchange("largest_scores", largest, &Group::all(ranks.world()));
+    }
+    if let Some(losses) = losses {
+        let [own, all] = [losses.own, losses.rows].map(|rows| vec![Span::of(&rows)]);
+        let stages = ranks.in_all_stages(&Group::new(vec![ranks.rank]));
+        rec.exchange("micro_losses", Collective::sum_into(own, all), &stages);
+    }
+    let recording = rec.try_finish()?;
+    Ok((!recording.exchanges.is_empty()).then_some(recording))
 }
 
 /// Where what monitors leave is among the bytes that the host reads after a step.

@@ -24,6 +24,8 @@ pub struct Programs<T> {
     pub state_norms: Option<T>,
     /// Stable ranks of weights.
     pub stable_ranks: Option<T>,
+    /// Exchanges of what else ranks watch.
+    pub shared: Option<T>,
     /// Fingerprints of the weights, which ranks compare.
     pub fingerprints: Option<T>,
 }
@@ -43,6 +45,7 @@ impl<T> Programs<T> {
             gradient_norms: self.gradient_norms.map(&mut of),
             state_norms: self.state_norms.map(&mut of),
             stable_ranks: self.stable_ranks.map(&mut of),
+            shared: self.shared.map(&mut of),
             fingerprints: self.fingerprints.map(&mut of),
         }
     }

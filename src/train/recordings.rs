@@ -126,6 +126,7 @@ impl Recordings {
         let update = update.record(capabilities)?;
         let run = Watchable {
             plan,
+            whole: &whole,
             layout: &layout,
             arenas: &arenas,
             ownership: &ownership,
@@ -211,7 +212,7 @@ impl Recordings {
 
     /// The recordings by name.
     pub fn programs(&self) -> Programs<&Recording> {
-        let Monitors { gradients, states, stable_ranks, .. } = &self.monitors;
+        let Monitors { gradients, states, stable_ranks, shared, .. } = &self.monitors;
         Programs {
             micro_steps: self.micro_steps.iter().map(|slots| slots.iter().collect()).collect(),
             update: &self.update,
@@ -222,6 +223,7 @@ impl Recordings {
             gradient_norms: gradients.as_ref().map(|norms| &norms.recording),
             state_norms: states.as_ref().map(|norms| &norms.recording),
             stable_ranks: stable_ranks.as_ref().map(|ranks| &ranks.recording),
+            shared: shared.as_ref(),
             fingerprints: self.replicas.as_ref().map(|replicas| &replicas.recording),
         }
     }

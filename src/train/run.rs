@@ -197,7 +197,7 @@ async fn train_on(
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let opened = Opened::open(trainer, loaded, &ranks, heard).await?;
     let evaluation = loaded.evaluation();
-    let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
+    let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
     let mounted = log.as_ref().map(|log| {
         let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
         heard(Milestone::Opened(opened.folder.path()));

@@ -30,6 +30,9 @@ impl Trainer<'_> {
                 let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
                 encoder.replay_half(program, &mut self.exchanger, half, exchanges).await?;
             }
+            if let Some((half, _)) = begins {
+                self.copy_losses(&mut encoder, half.chunk, half.micro_batch as u64);
+            }
             encoder.submit().await?;
             if begins.is_some() {
                 self.uploads.recycle(self.gpu);

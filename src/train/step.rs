@@ -69,7 +69,7 @@ impl Trainer<'_> {
             let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
             self.upload(&mut encoder, data, first_micro_step + micro_step, batch).await?;
             self.replay(&mut encoder, program, exchanges).await?;
-            self.copy_losses(&mut encoder, micro_step);
+            self.copy_losses(&mut encoder, 0, micro_step);
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
         }
@@ -184,10 +184,11 @@ impl Trainer<'_> {
         }
     }
 
-    /// Keeps the losses so far for the monitors, after micro-batch number `micro_step` of a step.
-    fn copy_losses(&self, encoder: &mut Encoder<'_>, micro_step: u64) {
+    /// Keeps the losses so far for the monitors, after the forward pass of micro-batch number `micro_step` of a step through a chunk.
+    pub(super) fn copy_losses(&self, encoder: &mut Encoder<'_>, chunk: usize, micro_step: u64) {
         let losses = self.recordings.monitors.losses.iter();
-        for (SumCopy { from, to, bytes }, into) in losses.flat_map(|losses| losses.copies(micro_step)) {
+        for (SumCopy { from, to, bytes }, into) in losses.flat_map(|losses| losses.copies(chunk, micro_step))
+        {
             encoder.copy_within(&self.buffers, from, (into, to), bytes);
         }
     }

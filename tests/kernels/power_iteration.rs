@@ -20,7 +20,8 @@ fn start(seed: u64, stream: u32, step: u32, matrix: usize, cols: usize) -> Vec<f
 /// products of each iteration, and of the sums of squares that of their sum.
 fn check_matrices(name: &str, element: Element, parts: &[usize], count: usize, cols: usize, iterations: u32) {
     check(name, |case| {
-        let settings = PowerIteration { iterations, seed: 0x1234_5678_9abc, stream: 9 };
+        let settings =
+            PowerIteration { iterations, seed: 0x1234_5678_9abc, stream: 9, first_matrix: FIRST_MATRIX };
         let step = 41;
         let state = case.state(StepState { global_step: step, ..StepState::default() });
         let inputs: Vec<_> =
@@ -39,7 +40,7 @@ fn check_matrices(name: &str, element: Element, parts: &[usize], count: usize, c
             .iter()
             .enumerate()
             .map(|(number, matrix)| {
-                let start = start(settings.seed, settings.stream, step, number, cols);
+                let start = start(settings.seed, settings.stream, step, FIRST_MATRIX as usize + number, cols);
                 let eigenvalue = reference::power_iteration(matrix, rows, &start, iterations as usize);
                 (eigenvalue, matrix.iter().map(|x| x * x).sum::<f64>())
             })
@@ -65,6 +66,9 @@ fn check_matrices(name: &str, element: Element, parts: &[usize], count: usize, c
         });
     });
 }
+
+/// Matrices of the parameter that other ranks have.
+const FIRST_MATRIX: u32 = 3;
 
 #[test]
 fn eigenvalues_and_sums_of_squares_of_every_storage_type() {
@@ -96,7 +100,7 @@ fn stable_ranks_are_those_of_a_singular_value_decomposition() {
         let iterations = [1, 2, 5, 20, 100];
         let spectra = Spectra { eigenvalues: case.output(1, 5, F32), sums: case.output(5, 4, F32) };
         for (index, iterations) in (0..).zip(iterations) {
-            let settings = PowerIteration { iterations, seed: 3, stream: 0 };
+            let settings = PowerIteration { iterations, seed: 3, stream: 0, first_matrix: 0 };
             power_iteration(&mut case.rec, &[matrix.tensor], 1, state, &settings, &spectra, index);
         }
         let squares: f64 = matrix.values.iter().map(|x| x * x).sum();
@@ -117,7 +121,7 @@ fn a_matrix_of_zeros_has_the_eigenvalue_zero() {
         let zeros = case.input_of(&[0.0; 12], 3, 4, F32);
         let state = case.state(StepState::default());
         let spectra = Spectra { eigenvalues: case.output(1, 1, F32), sums: case.output(1, 4, F32) };
-        let settings = PowerIteration { iterations: 3, seed: 3, stream: 0 };
+        let settings = PowerIteration { iterations: 3, seed: 3, stream: 0, first_matrix: 0 };
         power_iteration(&mut case.rec, &[zeros.tensor], 1, state, &settings, &spectra, 0);
         case.expect_words("eigenvalues", spectra.eigenvalues, |words| {
             assert_eq!(f32::from_bits(words[0]), 0.0)

@@ -5,6 +5,7 @@ use gristmill::device::Gpu;
 use gristmill::ops::step_state::StepState;
 use gristmill::ranks::Ranks;
 use gristmill::report::expert_load::MixtureReport;
+use gristmill::report::metrics::MonitorValue;
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
 use gristmill::train::monitors::Board;
@@ -20,6 +21,8 @@ pub struct Trained {
     pub reports: Vec<MixtureReport>,
     /// The sums of squares of each parameter's gradients, where they are asked for.
     pub local_norms: Vec<Vec<f32>>,
+    /// The numbers of `monitor_config` after each step.
+    pub watched: Vec<Vec<MonitorValue>>,
     pub weights: Weights,
     pub gradients: Weights,
 }
@@ -88,10 +91,11 @@ impl Setup {
         block_on(trainer.wait()).expect("the device");
         finished.extend(trainer.finished_steps().expect("states"));
         assert_eq!(finished.len() as u64, steps, "each step gives one state");
-        let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
+        let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
         Trained {
             states: finished.iter().map(|step| step.state).collect(),
             local_norms: finished.iter().filter_map(|step| board.squares(step)).collect(),
+            watched: finished.iter().map(|step| board.values(step, 1.0)).collect(),
             reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
             weights: tensors(&trainer, |arenas| &arenas.weights),
             gradients: tensors(&trainer, |arenas| &arenas.gradients),

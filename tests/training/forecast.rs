@@ -247,7 +247,7 @@ fn the_forecast_of_stages_is_the_memory_taken() {
     }
 }
 
-/// On ranks that divide matrices, with those that Muon puts together.
+/// On ranks that divide matrices, with those that Muon and the monitors put together.
 #[test]
 fn the_forecast_of_divided_matrices_is_the_memory_taken() {
     let keys = [
@@ -260,7 +260,8 @@ fn the_forecast_of_divided_matrices_is_the_memory_taken() {
         "--optimizer={type: Muon, stochastic_rounding: True}",
         "--model.model_config.compute_dtype=bfloat16",
     ];
-    for more in [&[][..], &muon] {
+    let watched = ["--monitor_config={monitor_on: True, stable_rank_config: {format: log}}"];
+    for more in [&[][..], &muon, &watched] {
         let setup = Setup::new("divided", "").with(&keys).with(more);
         on_ranks(2, |ranks| {
             let plan = setup.plan_on_rank(ranks.rank(), 2);

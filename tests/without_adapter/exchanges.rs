@@ -21,7 +21,7 @@ fn tensors<const N: usize>(rec: &mut Recorder) -> [Tensor; N] {
 /// The sum of `from` over two ranks, in `to`.
 fn sum(from: Tensor, to: Tensor) -> Collective {
     let [addends, sums] = [from, to].map(|tensor| vec![Span::of(&tensor)]);
-    Collective::AllReduce { addends, sums }
+    Collective::sum_into(addends, sums)
 }
 
 /// (where it starts, where its result is needed, after which exchange) of each exchange.

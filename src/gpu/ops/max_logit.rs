@@ -9,16 +9,18 @@ crate::params! {
         rows: u32,
         heads: u32,
         stride4: u32,
+        first: u32,
     }
 }
 
-/// Raises `largest` (1, heads), u32, to the largest of each column of `logits` (N, heads), f32. The host clears it at the start of
-/// a step, and [`score`] reads it.
+/// Raises `largest` (1, heads), u32, from head `first` on to the largest of each column of `logits` (N, own heads), f32. The host
+/// clears it at the start of a step, and [`score`] reads it.
 #[track_caller]
-pub fn max_logit(rec: &mut Recorder, logits: Tensor, largest: Tensor) {
-    assert!(largest.cols == logits.cols, "{} heads cannot have {} scores", logits.cols, largest.cols);
+pub fn max_logit(rec: &mut Recorder, logits: Tensor, largest: Tensor, first: u32) {
+    let end = first + logits.cols;
+    assert!(end <= largest.cols, "heads {first}..{end} have no places among {} scores", largest.cols);
     let bindings = [logits.bind("logits", Element::F32), largest.bind("largest", Element::U32)];
-    let params = Params { rows: logits.rows, heads: logits.cols, stride4: logits.stride4() };
+    let params = Params { rows: logits.rows, heads: logits.cols, stride4: logits.stride4(), first };
     rec.dispatch(fold("max_logit", "max_logit", Element::F32), &bindings, &params, [logits.stride4(), 1, 1]);
 }
 

@@ -23,6 +23,7 @@ crate::params! {
         blocks: u32,
         first_block: u32,
         index: u32,
+        first_matrix: u32,
         seed_low: u32,
         seed_high: u32,
         stream: u32,
@@ -38,6 +39,8 @@ pub struct PowerIteration {
     pub seed: u64,
     /// Number of the parameter, which has vectors of its own.
     pub stream: u32,
+    /// Matrices of the parameter before these.
+    pub first_matrix: u32,
 }
 
 /// Where eigenvalues and sums of squares go.
@@ -79,6 +82,7 @@ pub fn power_iteration(
         blocks: 0,
         first_block: 0,
         index,
+        first_matrix: settings.first_matrix,
         seed_low: settings.seed as u32,
         seed_high: (settings.seed >> 32) as u32,
         stream: settings.stream,

@@ -14,7 +14,7 @@
 //!
 //! | collective | what it exchanges |
 //! |---|---|
-//! | `AllReduce` | sums of gradients; of losses, tallies and norms; of the parts of a divided product |
+//! | `AllReduce` | sums of gradients; of losses, tallies and norms; of the parts of a divided product; the largest attention scores |
 //! | `ReduceScatter` | sums of gradients, and of such parts where ranks share tokens, of which each keeps its own |
 //! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows; rows of shared tokens |
 //! | `Rows` | rows on their way to the ranks of their experts, and back: as many as the devices have counted |
@@ -51,12 +51,14 @@ pub struct Exchange {
 /// How ranks exchange spans of their buffers. Sums are added in the order of the ranks, so every rank has the same bits in every run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// The sum of each span over the ranks.
+    /// The sum of each span over the ranks, or the largest of each element.
     AllReduce {
         /// What is added.
         addends: Vec<Span>,
         /// Receives the sums, one for each; they may be the addends.
         sums: Vec<Span>,
+        /// Whether it is not the sum but the largest, of elements that are u32.
+        takes_largest: bool,
     },
     /// `own` becomes this rank's part of the sum of `whole` over the ranks.
     ReduceScatter {
@@ -134,7 +136,19 @@ impl Room {
 impl Collective {
     /// The sum of each of `spans` over the ranks, in place.
     pub fn sum(spans: Vec<Span>) -> Self {
-        Self::AllReduce { addends: spans.clone(), sums: spans }
+        Self::sum_into(spans.clone(), spans)
+    }
+
+    /// The sum of each of `addends` over the ranks, in `sums`.
+    pub fn sum_into(addends: Vec<Span>, sums: Vec<Span>) -> Self {
+        Self::AllReduce { addends, sums, takes_largest: false }
+    }
+
+    /// The largest of each u32 of `span` over the ranks, in place.
+    #[track_caller]
+    pub fn largest(span: Span) -> Self {
+        assert!(span.element == Element::U32, "the largest is that of u32");
+        Self::AllReduce { addends: vec![span], sums: vec![span], takes_largest: true }
     }
 
     /// What is read when the exchange starts.
@@ -180,7 +194,7 @@ impl Collective {
     /// All that it reads or writes.
     pub(super) fn spans_mut(&mut self) -> Vec<&mut Span> {
         match self {
-            Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums).collect(),
+            Self::AllReduce { addends, sums, .. } => addends.iter_mut().chain(sums).collect(),
             Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
             Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],

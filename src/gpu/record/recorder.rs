@@ -297,7 +297,7 @@ mod tests {
         sources.iter().for_each(|source| touch(&mut rec, *source));
         for (source, result) in sources.iter().zip(&results) {
             let (addends, sums) = (vec![Span::of(source)], vec![Span::of(result)]);
-            rec.exchange("sum", Collective::AllReduce { addends, sums }, &Group::all(2));
+            rec.exchange("sum", Collective::sum_into(addends, sums), &Group::all(2));
         }
         results.iter().for_each(|result| touch(&mut rec, *result));
         let recording = rec.finish();

@@ -170,8 +170,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). Raises `largest` (1, heads), if given, to
-    /// the [largest scores](max_logit::max_logit) of its heads.
+    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). Raises `largest` (1, heads of all ranks), if
+    /// given, to the [largest scores](max_logit::max_logit) of its heads.
     pub fn attention(
         &mut self,
         qkv: Var,
@@ -187,7 +187,8 @@ impl<'p> Tape<'_, 'p> {
         let tensors = AttentionTensors { documents, logits, ..AttentionTensors::new(qkv.tensor, y, lse) };
         attention::attention(self.rec, &tensors, &attention);
         if let (Some(largest), Some(logits)) = (largest, logits) {
-            max_logit::max_logit(self.rec, logits, largest);
+            let first = attention.head_range.map_or(0, |range| range.first);
+            max_logit::max_logit(self.rec, logits, largest, first);
         }
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);

@@ -2,7 +2,6 @@
 
 use super::spectra::stable_ranks;
 use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
-use crate::model::arena::ArenaLayout;
 use crate::ops::squares::SquareSum;
 use crate::report::metrics::{MonitorValue, Numbers};
 use crate::report::monitor_lines::{Goes, MonitorFormats};
@@ -29,8 +28,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// The numbers of `monitors`, for the parameters in `layout`.
-    pub fn new(plan: &RunPlan, monitors: &Monitors, layout: &ArenaLayout) -> Self {
+    /// The numbers of `monitors`, for a model of so many `parameters`.
+    pub fn new(plan: &RunPlan, monitors: &Monitors, parameters: usize) -> Self {
         let runner = &plan.settings.runner;
         let watched =
             |norms: &Option<Norms>| norms.iter().flat_map(|norms| norms.watched.clone()).collect::<Vec<_>>();
@@ -40,7 +39,7 @@ impl Board {
             config,
             gradients: watched(&monitors.gradients),
             states: watched(&monitors.states),
-            squares: plan.settings.wrapper.local_norm.then_some(layout.parameters.len()),
+            squares: plan.settings.wrapper.local_norm.then_some(parameters),
             losses: monitors.losses.clone(),
             logits: monitors.logits.clone(),
             stable_rank: plan.settings.stable_rank.clone().unwrap_or_default(),

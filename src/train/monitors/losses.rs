@@ -3,6 +3,7 @@
 use super::Watchable;
 use crate::element::Element;
 use crate::model::config::BalanceLosses;
+use crate::model::stages::Chunk;
 use crate::ops::step_state::LossState;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Persistents, State, Tensor};
@@ -13,13 +14,17 @@ const SUMS: usize = 8;
 /// Words of the losses of a layer's experts, padded.
 const OF_LAYER: usize = 4;
 
-/// The running sums of a step's losses after each of its micro-batches, which are copied without a launch.
+/// The running sums of a step's losses after each of its micro-batches, which are copied without a launch. Each stage of a pipeline
+/// has those of its layers, and takes its micro-batches in order too.
 #[derive(Clone, Debug)]
 pub struct MicroLosses {
     /// A row for each micro-batch of this rank: `LossState` of the next token, that of multi-token prediction, and for each
     /// layer of experts expert, sequence and z-loss of its tally.
     pub rows: Tensor,
-    copies: Vec<SumCopy>,
+    /// The same of this stage of a pipeline, in which the others are 0; without stages the rows themselves.
+    pub own: Tensor,
+    /// With the chunk of layers after whose forward pass each is made.
+    copies: Vec<(usize, SumCopy)>,
     layout: Sums,
     factors: BalanceLosses,
     /// Micro-batches of a step on all ranks, over which a tally's losses are averaged.
@@ -69,8 +74,15 @@ impl MicroLosses {
         let layers = experts.map_or(0, |experts| experts.layers().len());
         let layout = Sums { has_ahead: run.tensors.ahead_loss.is_some(), layers };
         let micro_batches = run.plan.settings.runner.gradient_accumulation_steps as u32;
-        let rows =
-            persistents.tensor("micro-batch losses", micro_batches, layout.words() as u32, Element::F32);
+        let mut rows = |label| persistents.tensor(label, micro_batches, layout.words() as u32, Element::F32);
+        let all = rows("micro-batch losses");
+        let ranks = &run.ownership.ranks;
+        let own = if ranks.pipeline > 1 { rows("own micro-batch losses") } else { all };
+        let chunks = match ranks.pipeline {
+            1 => vec![Chunk::whole(usize::MAX)],
+            _ => run.plan.stages.chunks(ranks.stage()),
+        };
+        let last = chunks.iter().position(|chunk| chunk.is_last);
         let whole = |tensor: Tensor, to: usize| {
             let bytes = 4 * u64::from(LossState::WORDS);
             tensor.buffer.persistent().map(|id| SumCopy { from: (id, 0), to: 4 * to as u64, bytes })
@@ -80,25 +92,34 @@ impl MicroLosses {
             let BufferId::Persistent(id) = tally.buffer else { return None };
             let first = TallyColumns::of(experts?.experts()).expert_loss;
             let to = 4 * (layout.first_layer() + OF_LAYER * number) as u64;
-            Some(SumCopy { from: (id, tally.offset + 4 * u64::from(first)), to, bytes: 12 })
+            let chunk = chunks.iter().position(|chunk| chunk.layers.contains(&layer))?;
+            Some((chunk, SumCopy { from: (id, tally.offset + 4 * u64::from(first)), to, bytes: 12 }))
         };
         let next = whole(run.tensors.loss, 0);
         let ahead = run.tensors.ahead_loss.and_then(|ahead| whole(ahead, SUMS));
+        let of_tokens = next.into_iter().chain(ahead).filter_map(|copy| Some((last?, copy)));
         let of_layers = experts.iter().flat_map(|experts| experts.layers().enumerate()).filter_map(of_layer);
         Some(Self {
-            rows,
-            copies: next.into_iter().chain(ahead).chain(of_layers).collect(),
+            rows: all,
+            own,
+            copies: of_tokens.chain(of_layers).collect(),
             layout,
             factors,
             accumulation: run.plan.micro_batches_per_step() as f64,
         })
     }
 
-    /// The copies after micro-batch number `micro_step` of a step, and the buffer that they go to.
-    pub(in crate::train) fn copies(&self, micro_step: u64) -> impl Iterator<Item = (SumCopy, PersistentId)> {
-        let row = micro_step * 4 * u64::from(self.rows.stride);
-        let to = self.rows.buffer.persistent();
-        self.copies.iter().filter_map(move |copy| Some((SumCopy { to: row + copy.to, ..*copy }, to?)))
+    /// The copies after the forward pass of micro-batch number `micro_step` of a step through chunk number `chunk`, and the buffer that
+    /// they go to.
+    pub(in crate::train) fn copies(
+        &self,
+        chunk: usize,
+        micro_step: u64,
+    ) -> impl Iterator<Item = (SumCopy, PersistentId)> {
+        let row = micro_step * 4 * u64::from(self.own.stride);
+        let to = self.own.buffer.persistent();
+        let of_chunk = self.copies.iter().filter(move |(of, _)| *of == chunk);
+        of_chunk.filter_map(move |(_, copy)| Some((SumCopy { to: row + copy.to, ..*copy }, to?)))
     }
 
     /// The losses of each micro-batch, of the `words` that the host read.
@@ -157,6 +178,7 @@ mod tests {
     fn losses_of_micro_batches_are_differences_of_running_sums() {
         let losses = MicroLosses {
             rows: Tensor::new(BufferId::Transient(TransientId(0)), 0, 2, 12, Element::F32),
+            own: Tensor::new(BufferId::Transient(TransientId(0)), 0, 2, 12, Element::F32),
             copies: Vec::new(),
             layout: Sums { has_ahead: false, layers: 1 },
             factors: BalanceLosses { expert: 0.5, sequence: 0.25, z: 0.0 },

@@ -4,7 +4,7 @@
 use super::Watchable;
 use crate::element::Element;
 use crate::error::Result;
-use crate::model::arena::{Arena, Part};
+use crate::model::arena::Part;
 use crate::model::groups::Selection;
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::squares::squares;
@@ -23,7 +23,7 @@ pub struct Norms {
     pub recording: Recording,
 }
 
-/// What a norm is of; parameters by their number in the layout.
+/// What a norm is of; parameters by their number in the model, of which a stage of a pipeline has some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The gradient of a parameter, still scaled.
@@ -88,7 +88,7 @@ impl Norms {
         }
         if own != all {
             let [addends, sums] = [own, all].map(|sums| vec![Span::of(&sums)]);
-            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.ownership.norm_group());
+            rec.exchange(name, Collective::sum_into(addends, sums), &run.ownership.norm_group());
         }
         Ok(Some(Self { interval, watched, sums: all, recording: rec.try_finish()? }))
     }
@@ -97,7 +97,7 @@ impl Norms {
 impl Watchable<'_> {
     /// The parameters that train, by their numbers.
     fn trained(&self) -> impl Iterator<Item = usize> {
-        (0..self.layout.parameters.len()).filter(|&index| self.spec(index).trains)
+        (0..self.whole.len()).filter(|&index| self.spec(index).trains)
     }
 
     /// Those whose norms `monitor_config` reports one by one.
@@ -107,21 +107,27 @@ impl Watchable<'_> {
         self.trained().filter(|&index| selection.takes(self.spec(index))).collect()
     }
 
-    fn spec(&self, index: usize) -> &Spec {
-        &self.layout.parameters[index].0
+    pub(super) fn spec(&self, index: usize) -> &Spec {
+        &self.whole[index]
+    }
+
+    /// What this rank holds of a parameter, if its stage has it.
+    pub(super) fn held(&self, index: usize) -> Option<&(Spec, Vec<Part>)> {
+        let path = &self.spec(index).path;
+        self.layout.parameters.iter().find(|(spec, _)| spec.path == *path)
     }
 
     /// The moments and weights that are watched, in the order in which they are logged.
     fn states(&self) -> Vec<Watched> {
         let monitor = &self.plan.settings.monitor;
         let moments = if monitor.optimizer_state_format.is_on() { self.selected() } else { vec![] };
-        let each = |of: fn(usize) -> Watched, arena: &Arena| {
-            let held = moments.iter().filter(|&&index| arena.holds(&self.layout.parameters[index].1));
-            held.map(|&index| of(index)).collect::<Vec<_>>()
+        let each = |of: fn(usize) -> Watched, number: usize| {
+            let has = |index: &&usize| self.plan.optimizer.moments(self.spec(**index).rule) >= number;
+            moments.iter().filter(has).map(|&index| of(index)).collect::<Vec<_>>()
         };
-        each(Watched::FirstMoment, &self.arenas.first_moments)
+        each(Watched::FirstMoment, 1)
             .into_iter()
-            .chain(each(Watched::SecondMoment, &self.arenas.second_moments))
+            .chain(each(Watched::SecondMoment, 2))
             .chain(monitor.weight_state_format.is_on().then_some(Watched::Weights))
             .collect()
     }
@@ -160,7 +166,7 @@ impl Watchable<'_> {
                 return trained.flat_map(of_segment).collect();
             }
         };
-        let (spec, parts) = &layout.parameters[index];
+        let Some((spec, parts)) = self.held(index) else { return Vec::new() };
         let of_part = |part: &Part| {
             let ranges = ownership.normed_of(layout, spec, part).into_iter();
             let segment = part.segment;

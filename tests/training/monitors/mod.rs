@@ -2,17 +2,18 @@
 //!
 //! Only due steps have them, and they change no loss.
 
+mod on_ranks;
 mod stable_ranks;
 
 use crate::against_reference::{reference_batch, reference_optimizer, reference_trainer};
 use crate::latent::{RANKS, V3, deepseek};
-use crate::runs::{FolderRun, Setup, metrics, on_ranks, reference_tensors};
+use crate::runs::{FolderRun, Setup, metrics, reference_tensors};
 use gristmill::element::Element;
 use gristmill::model::config::BalanceLosses;
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
-use gristmill::train::run::{Summary, run_on_ranks};
+use gristmill::train::run::Summary;
 use pollster::block_on;
 use reference::objective::Outcome;
 use reference::trainer::{StepResult, Trainer};
@@ -238,48 +239,6 @@ fn target_and_interval_choose_what_is_watched() {
     plain.train(5);
     let losses = |run: &FolderRun| metrics(&run.folder()).iter().map(|step| step.loss).collect::<Vec<_>>();
     assert_eq!(losses(&run), losses(&plain), "watching changes nothing");
-}
-
-/// Norms on two ranks that share gradients, moments, weights and experts, against those of one that accumulates as much.
-#[test]
-fn ranks_watch_the_norms_of_one() {
-    let monitor = "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
-                   local_loss_format: log}";
-    let experts = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
-    let setup =
-        |flags: &[&str]| FolderRun::new(Setup::experts("ranked", experts, "").with(&[monitor]).with(flags));
-    let one = setup(&[]);
-    one.train(2);
-    let want = metrics(&one.folder());
-    let shared = [
-        "--parallel.enable_parallel_optimizer=True",
-        "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True",
-    ];
-    for (spread, ownership) in
-        [("", &[][..]), ("", &shared[..]), (", expert_parallel: 2", &[]), (", expert_parallel: 2", &shared)]
-    {
-        let degrees = format!("--parallel_config={{data_parallel: 2{spread}}}");
-        let flags = ["--use_parallel=True", &degrees, "--gradient_accumulation_steps=1", "--stop_step=2"];
-        let run = setup(&[&flags[..], ownership].concat());
-        let config = run.setup.write(run.home.path());
-        on_ranks(2, |ranks| {
-            let trained = block_on(run_on_ranks(&config, &run.setup.overrides, Arc::default(), ranks));
-            trained.unwrap_or_else(|e| panic!("{e}"))
-        });
-        let lines = metrics(&run.folder());
-        assert_eq!((lines.len(), want.len()), (2, 2), "steps on two ranks, and on one");
-        for (got, want) in lines.into_iter().zip(&want) {
-            let (mut left, want) = (got.monitor.expect("numbers"), want.monitor.as_ref().expect("numbers"));
-            // Of the two micro-batches the first rank has one.
-            assert!(
-                left.remove("local_lm_loss").is_some_and(|loss| (loss - want["local_lm_loss"]).abs() < 0.2)
-            );
-            for (tag, want) in want.iter().filter(|(tag, _)| *tag != "local_lm_loss") {
-                take(&mut left, tag, f64::from(*want), 3.0 * ALLOWED);
-            }
-            assert!(left.is_empty(), "{left:?}");
-        }
-    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn more_sums_than_staging_buffers() {
         for &input in &inputs {
             let sum = case.rec.tensor("sum", 1, input.cols, F32);
             let [addends, sums] = [input, sum].map(|tensor| vec![Span::of(&tensor)]);
-            case.rec.exchange("sum", Collective::AllReduce { addends, sums }, &group);
+            case.rec.exchange("sum", Collective::sum_into(addends, sums), &group);
             let other = case.rec.tensor("other", 1, 64, F32);
             zero(&mut case.rec, other);
             add(&mut case.rec, sum, input, 0.5, true);

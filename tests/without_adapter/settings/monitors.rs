@@ -112,34 +112,32 @@ fn what_is_not_built_is_one_line() {
     assert!(refused(&["throughput_baseline=0"]).contains("expected a number above 0, found `0`"));
 }
 
-/// Of several ranks a norm that sums squares can be watched; what needs all gradients or all weights on one cannot.
+/// Of several ranks all is watched but the norm of one's own gradients, which they never have by themselves.
 #[test]
 fn what_several_ranks_cannot_watch_is_one_line() {
-    let answer = |monitor: &[&str], optimizer: bool| {
-        let flags = [
-            "--use_parallel=True".to_string(),
-            "--parallel_config.data_parallel=2".to_string(),
-            format!("--parallel.enable_parallel_optimizer={}", if optimizer { "True" } else { "False" }),
-            "--monitor_config.monitor_on=True".to_string(),
-        ];
-        let flags: Vec<String> =
-            flags.into_iter().chain(monitor.iter().map(|key| format!("--monitor_config.{key}"))).collect();
-        let overrides = Override::parse_all(&flags).unwrap();
+    let answer = |monitor: &[String], degrees: &[&str]| {
+        let flags =
+            ["--use_parallel=True", "--runner_wrapper.local_norm=True", "--monitor_config.monitor_on=True"];
+        let monitor = monitor.iter().map(|key| format!("--monitor_config.{key}=log"));
+        let flags = flags.iter().chain(degrees).map(|flag| flag.to_string()).chain(monitor);
+        let overrides = Override::parse_all(flags.collect::<Vec<String>>()).unwrap();
         let config = RunConfig::parse_on_rank(BASE, Path::new("x.yaml"), &overrides, 0, 2);
         config.map_or_else(|error| error.to_string(), |_| "accepted".to_string())
     };
-    let all = ["local_norm_format", "optimizer_state_format", "weight_state_format", "local_loss_format"];
-    let all = all.map(|key| format!("{key}=log"));
-    assert_eq!(answer(&all.each_ref().map(String::as_str), true), "accepted");
-    let device = answer(&["device_local_norm_format=log"], false);
+    let all = [
+        "local_norm_format",
+        "optimizer_state_format",
+        "weight_state_format",
+        "local_loss_format",
+        "device_local_loss_format",
+        "max_attention_logit_format",
+        "stable_rank_config.format",
+    ];
+    let sharded = ["--parallel_config.data_parallel=2", "--parallel.enable_parallel_optimizer=True"];
+    let stages = ["--parallel_config.pipeline_stage=2", "--parallel_config.micro_batch_num=2"];
+    for degrees in [&sharded[..], &["--parallel_config.model_parallel=2"], &stages] {
+        assert_eq!(answer(&all.map(String::from), degrees), "accepted", "{degrees:?}");
+    }
+    let device = answer(&["device_local_norm_format".into()], &sharded);
     assert!(device.contains("device_local_norm_format: is not built for several ranks, "), "{device}");
-    let scores = answer(&["max_attention_logit_format=log"], false);
-    assert!(scores.contains("max_attention_logit_format: is not built for several ranks, "), "{scores}");
-    let ranks = ["stable_rank_config.format=log"];
-    assert_eq!(answer(&ranks, false), "accepted");
-    let parted = answer(&ranks, true);
-    assert!(
-        parted.contains("format: is not built for ranks that hold a part of the weights each"),
-        "{parted}"
-    );
 }

@@ -83,10 +83,6 @@ fn degrees_that_cannot_be_are_one_line_each() {
             &[STAGES, LAYERS, "--model.model_config.mtp_depth=2", "--model.model_config.offset=[3, -3]"],
             "leaves the last stage 1 layers, and it needs the 2 blocks",
         ),
-        (
-            &[STAGES, LAYERS, "--monitor_config={monitor_on: True, local_norm_format: log}"],
-            "is not built for pipeline stages",
-        ),
     ] {
         let size = if flags[0] == three { 3 } else { 2 };
         let said = answer(&[&[PARALLEL], flags].concat(), size);

@@ -4,7 +4,7 @@ use super::rows::RowMap;
 use crate::device::launch::Places;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::ranks::collectives::{Sum, all_gather, all_reduce, reduce_scatter};
+use crate::ranks::collectives::{Reduction, all_gather, all_reduce, reduce_scatter};
 use crate::ranks::{Group, Transport};
 use crate::record::{Collective, Exchange, Room, Span};
 use std::ops::Range;
@@ -44,10 +44,10 @@ pub(in crate::gpu::device) struct Work {
 }
 
 enum Operation {
-    /// Adds runs of bytes with elements of one type each.
-    AllReduce(Vec<(Range<usize>, Sum)>),
+    /// Reduces runs of bytes with elements of one type each.
+    AllReduce(Vec<(Range<usize>, Reduction)>),
     /// Adds the parts and keeps one's own.
-    ReduceScatter(Vec<Range<usize>>, Sum),
+    ReduceScatter(Vec<Range<usize>>, Reduction),
     /// Gathers the parts.
     AllGather(Vec<Range<usize>>),
     /// Moves rows; the sources are the offsets, so many bytes, and the rows.
@@ -210,11 +210,13 @@ impl Operation {
             parts.iter().map(|part| part.start as usize..part.end as usize).collect::<Vec<_>>()
         };
         Some(match collective {
-            Collective::AllReduce { .. } => {
+            Collective::AllReduce { takes_largest, .. } => {
+                let reduction =
+                    if *takes_largest { |_| Some(Reduction::LargestU32) } else { sum_of as fn(_) -> _ };
                 let runs = collective
                     .runs()
                     .into_iter()
-                    .map(|(run, element)| Some((run.start as usize..run.end as usize, sum_of(element)?)));
+                    .map(|(run, element)| Some((run.start as usize..run.end as usize, reduction(element)?)));
                 Self::AllReduce(runs.collect::<Option<_>>()?)
             }
             Collective::ReduceScatter { whole, parts, .. } => {
@@ -233,12 +235,12 @@ impl Operation {
     }
 }
 
-fn sum_of(element: Element) -> Option<Sum> {
+fn sum_of(element: Element) -> Option<Reduction> {
     match element {
-        Element::F32 => Some(Sum::F32),
-        Element::U32 => Some(Sum::U32),
-        Element::F16 => Some(Sum::F16),
-        Element::Bf16 => Some(Sum::Bf16),
+        Element::F32 => Some(Reduction::F32),
+        Element::U32 => Some(Reduction::U32),
+        Element::F16 => Some(Reduction::F16),
+        Element::Bf16 => Some(Reduction::Bf16),
         Element::Nf4 | Element::Int8 => None,
     }
 }
