@@ -257,7 +257,7 @@ fn elementwise(c: &mut Criterion) {
             rounding: Rounding::default(),
         };
         let matrix = muon::Matrix { weights, gradients, moments };
-        muon::muon(&mut row.rec, &matrix, None, &step, &settings);
+        muon::muon(&mut row.rec, &matrix, &step, &settings);
         // Three products per Newton-Schulz step: x xᵀ, its square, and the polynomial times x.
         let (short, long) = (D as f64, F as f64);
         Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))

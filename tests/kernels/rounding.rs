@@ -192,7 +192,7 @@ fn rounds_pieces_to_neighbours(rounding: Rounding) {
             rate_column: 0,
             rounding: Rounding { first4: FIRST4 + 7 * (cols / 4 + rounding.gap4), ..rounding },
         };
-        muon(&mut case.rec, &Matrix { weights, gradients, moments }, None, &step, &settings);
+        muon(&mut case.rec, &Matrix { weights, gradients, moments }, &step, &settings);
         let mut want = w.values.clone();
         let piece = (7 * cols) as usize..((7 + rows) * cols) as usize;
         let (mut of_m, of_g) = (m.values[piece.clone()].to_vec(), &g.values[piece.clone()]);

@@ -11,7 +11,7 @@ use gristmill::ops::grouped_matmul::{
 };
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
-use gristmill::ops::muon::{Block, Matrix, Muon, Parts, muon};
+use gristmill::ops::muon::{Block, Matrix, Muon, Part, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::route::{
@@ -124,12 +124,6 @@ fn columns_under_muon(rec: &mut Recorder) {
     let [state, loss] = [StepState::WORDS, LossState::WORDS].map(|words| rec.tensor("words", 1, words, U32));
     let step = StepTensors { state, loss, schedule: rec.tensor("schedule", 2, 5, F32) };
     let block = |place: u32| Block { held: [0, 0], whole: [0, 4 * place], size: [6, 4] };
-    let parts = Parts {
-        group: Group::all(2),
-        whole: [6, 8],
-        own: vec![block(0)],
-        all: vec![(0, block(0)), (1, block(1))],
-    };
     let settings = Muon {
         momentum: 0.9,
         is_nesterov: true,
@@ -139,7 +133,14 @@ fn columns_under_muon(rec: &mut Recorder) {
         rate_column: 0,
         rounding: Rounding::default(),
     };
-    muon(rec, &Matrix { weights, gradients, moments }, Some(&parts), &step, &settings);
+    let part = Part {
+        name: "matrix".into(),
+        matrix: Matrix { weights, gradients, moments },
+        settings,
+        whole: [6, 8],
+        blocks: vec![vec![block(0)], vec![block(1)]],
+    };
+    muon_in_turns(rec, &[part], (&Group::all(2), 0), &step);
 }
 
 /// Grouped products of small and large groups, and of many small ones.

@@ -6,7 +6,7 @@
 
 mod parts;
 
-pub use parts::{Block, Parts};
+pub use parts::{Block, Part, muon_in_turns};
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};
@@ -68,14 +68,20 @@ pub struct Matrix {
     pub moments: Tensor,
 }
 
-/// Updates one matrix, or with `parts` this rank's part of it, unless the step's state says that the step overflowed or the run is
-/// halted. Recorded after [`grad_norm`](super::grad_norm::grad_norm).
+/// Updates one matrix, unless the step's state says that the step overflowed or the run is halted. Recorded after
+/// [`grad_norm`](super::grad_norm::grad_norm).
 #[track_caller]
-pub fn muon(rec: &mut Recorder, matrix: &Matrix, parts: Option<&Parts>, step: &StepTensors, settings: &Muon) {
-    let Muon { momentum, is_nesterov, rms, decay, rate_column, rounding, .. } = *settings;
+pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) {
+    let (x, partials) = direction(rec, matrix, step, settings);
+    let update = orthogonalise(rec, x, partials, settings.steps, params_of(matrix, step, settings));
+    apply(rec, matrix, update, [x.rows, x.cols], step, settings);
+}
+
+/// The momentum, and what is orthogonalised of it, with the sum of squares of each row.
+#[track_caller]
+fn direction(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) -> (Tensor, Tensor) {
     let Matrix { weights, gradients, moments } = *matrix;
     let Tensor { rows, cols, stride, .. } = weights;
-    let [seed_low, seed_high, first4, skipped4, run4, gap4] = rounding.params(&weights);
     for other in [gradients, moments] {
         let same = (other.rows, other.cols, other.stride) == (rows, cols, stride);
         assert!(same, "weights, gradients and moments of a matrix must have one shape");
@@ -84,20 +90,36 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, parts: Option<&Parts>, step: &S
         weights.stride == weights.cols.next_multiple_of(4),
         "Muon needs a matrix without gaps between its rows"
     );
-    assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
-    let [whole_rows, whole_cols] = parts.map_or([rows, cols], |parts| parts.whole);
-
+    assert!(settings.rate_column < step.schedule.cols, "the schedule has no column {}", settings.rate_column);
     let x = rec.tensor("direction", rows, cols, Element::F32);
     let partials = rec.tensor("partials", 1, rows, Element::F32);
-    let params = Params {
-        rows,
-        cols4: stride / 4,
+    let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
+    let bindings = [
+        gradients.bind_with_offset("gradients", Element::F32),
+        moments.bind_with_offset("moments", Element::F32),
+        x.bind("x", Element::F32),
+        partials.bind("partials", Element::F32),
+        StepState::bind("state", step.state),
+    ];
+    rec.dispatch(kernel, &bindings, &params_of(matrix, step, settings), grid);
+    (x, partials)
+}
+
+/// The params of the launches on a matrix.
+#[track_caller]
+fn params_of(matrix: &Matrix, step: &StepTensors, settings: &Muon) -> Params {
+    let Muon { momentum, is_nesterov, rms, decay, rate_column, rounding, .. } = *settings;
+    let Matrix { weights, gradients, moments } = *matrix;
+    let [seed_low, seed_high, first4, skipped4, run4, gap4] = rounding.params(&weights);
+    Params {
+        rows: weights.rows,
+        cols4: weights.stride4(),
         offset: gradients.offset4(),
         moments_offset: moments.offset4(),
         momentum,
         is_nesterov: is_nesterov.into(),
         decay,
-        scale: rms * (whole_rows.max(whole_cols) as f32).sqrt(),
+        scale: scale(rms, [weights.rows, weights.cols]),
         rate_column,
         schedule_rows: step.schedule.rows,
         schedule_stride: step.schedule.stride,
@@ -107,29 +129,28 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, parts: Option<&Parts>, step: &S
         skipped4,
         run4,
         gap4,
-    };
-    let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
-    let bindings = [
-        gradients.bind_with_offset("gradients", Element::F32),
-        moments.bind_with_offset("moments", Element::F32),
-        x.bind("x", Element::F32),
-        partials.bind("partials", Element::F32),
-        StepState::bind("state", step.state),
-    ];
-    rec.dispatch(kernel, &bindings, &params, grid);
-    let update = match parts {
-        None => orthogonalise(rec, x, partials, settings.steps, params),
-        Some(parts) => {
-            let whole = parts.gather(rec, x);
-            let params = Params { rows: whole.rows, cols4: whole.stride4(), ..params };
-            let partials = square_rows(rec, whole, params);
-            let update = orthogonalise(rec, whole, partials, settings.steps, params);
-            parts.own_of(rec, update, [rows, cols])
-        }
-    };
+    }
+}
 
-    let params = Params { offset: weights.offset4(), ..params };
-    let (kernel, grid) = per_item("muon", "apply", weights.element, rows as u64 * params.cols4 as u64);
+/// What an orthogonal matrix of this size is multiplied by, for a root mean square of `rms`.
+fn scale(rms: f32, [rows, cols]: [u32; 2]) -> f32 {
+    rms * (rows.max(cols) as f32).sqrt()
+}
+
+/// Updates the weights by `update`, all or a part of a matrix of the size `whole`.
+fn apply(
+    rec: &mut Recorder,
+    matrix: &Matrix,
+    update: Tensor,
+    whole: [u32; 2],
+    step: &StepTensors,
+    settings: &Muon,
+) {
+    let weights = matrix.weights;
+    let params = params_of(matrix, step, settings);
+    let params = Params { offset: weights.offset4(), scale: scale(settings.rms, whole), ..params };
+    let count4 = u64::from(params.rows) * u64::from(params.cols4);
+    let (kernel, grid) = per_item("muon", "apply", weights.element, count4);
     let bindings = [
         update.bind("update", Element::F32),
         weights.bind_with_offset("weights", weights.element),

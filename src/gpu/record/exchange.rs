@@ -17,6 +17,7 @@
 //! | `AllReduce` | sums of gradients; of losses, tallies and norms; of the parts of a divided product; the largest attention scores |
 //! | `ReduceScatter` | sums of gradients, and of such parts where ranks share tokens, of which each keeps its own |
 //! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows; rows of shared tokens |
+//! | `AllToAll` | directions of Muon on their way to the rank that orthogonalises a matrix, and back |
 //! | `Rows` | rows on their way to the ranks of their experts, and back: as many as the devices have counted |
 //! | `Send`, `Receive` | rows of the residual stream and their gradients, between stages of a pipeline |
 
@@ -77,6 +78,13 @@ pub enum Collective {
         whole: Span,
         /// The part of each rank in `whole`, in bytes.
         parts: Vec<Range<u64>>,
+    },
+    /// Each rank sends a span to each rank, and receives one from each.
+    AllToAll {
+        /// What goes to each rank of the group, this one included; it may be empty.
+        sent: Vec<Span>,
+        /// What comes from each, as long as it sends.
+        received: Vec<Span>,
     },
     /// Rows that are sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold the experts
     /// evenly and in order; rows for one expert are in the order of the ranks that they come from.
@@ -156,6 +164,7 @@ impl Collective {
         match self {
             Self::AllReduce { addends, .. } => addends.clone(),
             Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
+            Self::AllToAll { sent, .. } => sent.clone(),
             Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
             Self::Send { sent, .. } => vec![*sent],
             Self::Receive { .. } => Vec::new(),
@@ -166,6 +175,7 @@ impl Collective {
     pub fn results(&self) -> Vec<Span> {
         match self {
             Self::AllReduce { sums, .. } => sums.clone(),
+            Self::AllToAll { received, .. } => received.clone(),
             Self::ReduceScatter { own: result, .. }
             | Self::AllGather { whole: result, .. }
             | Self::Rows { moved: result, .. }
@@ -196,6 +206,7 @@ impl Collective {
         match self {
             Self::AllReduce { addends, sums, .. } => addends.iter_mut().chain(sums).collect(),
             Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
+            Self::AllToAll { sent, received } => sent.iter_mut().chain(received).collect(),
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
             Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],
         }
@@ -212,6 +223,7 @@ impl Collective {
             Self::AllReduce { .. } => "all_reduce",
             Self::ReduceScatter { .. } => "reduce_scatter",
             Self::AllGather { .. } => "all_gather",
+            Self::AllToAll { .. } => "all_to_all",
             Self::Rows { to_experts: true, .. } => "rows_to_experts",
             Self::Rows { to_experts: false, .. } => "rows_from_experts",
             Self::Send { .. } => "send",
@@ -231,6 +243,7 @@ impl Exchange {
             Collective::ReduceScatter { whole, .. } | Collective::AllGather { whole, .. } => {
                 share(whole.bytes)
             }
+            Collective::AllToAll { sent, .. } => share(bytes(sent)),
             // The rows of this rank's tokens, if all experts have as many.
             Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
             Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
@@ -254,6 +267,9 @@ impl Exchange {
                 (parts.iter().map(length).sum::<u64>() - length(&parts[place]), 1)
             }
             Collective::AllGather { parts, .. } => ((size as u64 - 1) * length(&parts[place]), 1),
+            Collective::AllToAll { sent, .. } => {
+                (sent.iter().map(|span| span.bytes).sum::<u64>() - sent[place].bytes, 1)
+            }
             Collective::Rows { .. } | Collective::Send { .. } => (self.sent_bytes(), 1),
             Collective::Receive { .. } => (0, 0),
         }
@@ -275,7 +291,10 @@ impl Exchange {
             }
             Collective::Rows { moved: arriving, to_experts: true, .. }
             | Collective::Rows { rows: arriving, to_experts: false, .. } => Some(arriving.bytes),
-            Collective::AllGather { .. } | Collective::Send { .. } | Collective::Receive { .. } => None,
+            Collective::AllGather { .. }
+            | Collective::AllToAll { .. }
+            | Collective::Send { .. }
+            | Collective::Receive { .. } => None,
         };
         let (down, up) = (bytes(self.collective.sources()), bytes(self.collective.results()));
         Room { down, up, received: received.unwrap_or(0) }

@@ -17,7 +17,7 @@ pub enum TrafficKind {
     RowsFromExperts,
     /// Counts of rows, partial sums of the norm, losses and tallies.
     Counts,
-    /// What Muon orthogonalises, from the ranks that share matrices.
+    /// What Muon orthogonalises, between ranks that share matrices.
     Directions,
     /// Sums and rows of activations between the ranks that share matrices.
     PartsOfMatrices,
@@ -45,9 +45,9 @@ impl TrafficKind {
             _ if ["enter", "leave", "own_rows", "all_rows", "slice", "parts"].into_iter().any(is_part) => {
                 Self::PartsOfMatrices
             }
-            _ if is_part("direction") => Self::Directions,
             Collective::Rows { to_experts: true, .. } => Self::RowsToExperts,
             Collective::Rows { to_experts: false, .. } => Self::RowsFromExperts,
+            Collective::AllToAll { .. } => Self::Directions,
             Collective::Send { .. } | Collective::Receive { .. } => Self::Stages,
             Collective::ReduceScatter { .. } => Self::Gradients,
             Collective::AllReduce { .. } if is_part("gradients") => Self::Gradients,

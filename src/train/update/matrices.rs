@@ -6,15 +6,16 @@ use crate::error::{Error, Result};
 use crate::model::arena::Part;
 use crate::model::parameters::{Piece, Spec, Strip, UpdateRule};
 use crate::ops::grad_norm::rate_column;
-use crate::ops::muon::{Block, Matrix, Muon, Parts, muon};
+use crate::ops::muon::{self, Block, Matrix, Muon, muon_in_turns};
 use crate::ops::rounding::Rounding;
 use crate::ranks::RankLayout;
 use crate::record::Recorder;
 use crate::settings::MuonConfig;
 
 impl Update<'_> {
-    /// Updates all matrices that this rank does.
+    /// Updates all matrices that this rank does, those that ranks divide last.
     pub(super) fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
+        let mut divided = Vec::new();
         let parameters = self.layout.parameters.iter();
         for (spec, parts) in parameters.filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix) {
             let is_ours = |part: &Part| {
@@ -31,12 +32,23 @@ impl Update<'_> {
                     spec.path
                 )));
             };
-            self.update_pieces(rec, spec, &part, config);
+            self.update_pieces(rec, spec, &part, config, &mut divided);
         }
+        let ranks = &self.ownership.ranks;
+        let group = (&ranks.matrix_group(), ranks.matrix_part());
+        muon_in_turns(rec, &divided, group, &self.tensors.step());
         Ok(())
     }
 
-    fn update_pieces(&self, rec: &mut Recorder, spec: &Spec, part: &Part, config: &MuonConfig) {
+    /// Updates the matrices of a parameter; those that ranks divide it adds to `divided`.
+    fn update_pieces(
+        &self,
+        rec: &mut Recorder,
+        spec: &Spec,
+        part: &Part,
+        config: &MuonConfig,
+        divided: &mut Vec<muon::Part>,
+    ) {
         let settings = Muon {
             momentum: config.momentum as f32,
             is_nesterov: config.nesterov,
@@ -59,38 +71,23 @@ impl Update<'_> {
             let [weights, gradients, moments] = [&arenas.weights, &arenas.gradients, &arenas.first_moments]
                 .map(|arena| arena.part(spec, part).rows(first, end - first));
             let matrix = Matrix { weights, gradients, moments };
-            let parts = peers.as_ref().and_then(|peers| self.parts(spec, piece, peers));
-            let (step, parts) = (self.tensors.step(), parts.as_ref());
-            rec.scope(piece.name.clone(), |rec| muon(rec, &matrix, parts, &step, &settings));
-        }
-    }
-
-    /// What each of the ranks that share matrices holds of a parameter; `None` if they do not divide it.
-    fn peers(&self, spec: &Spec) -> Option<Vec<Spec>> {
-        let ranks = self.ownership.ranks;
-        let whole = self.whole.iter().find(|whole| whole.path == spec.path)?;
-        let is_divided = ranks.model > 1 && spec.split.is_some();
-        let held = |rank: usize| whole.clone().held_by(&RankLayout { rank, ..ranks });
-        is_divided.then(|| ranks.matrix_group().ranks.into_iter().filter_map(held).collect())
-    }
-
-    /// Who holds what of a matrix; `None` if this rank has all of it.
-    fn parts(&self, spec: &Spec, piece: &Piece, peers: &[Spec]) -> Option<Parts> {
-        let whole = [piece.rows, spec.whole_cols()].map(|lines| lines as u32);
-        let own = within_part(blocks(spec, piece));
-        if own.iter().any(|block| block.size == whole) {
-            return None;
-        }
-        let mut all: Vec<(usize, Block)> = Vec::new();
-        for (place, peer) in peers.iter().enumerate() {
-            for block in within_part(blocks(peer, piece)) {
-                // Neighbours may hold the same heads.
-                if all.iter().all(|(_, other)| other.whole != block.whole) {
-                    all.push((place, block));
-                }
+            let whole = [piece.rows, spec.whole_cols()].map(|lines| lines as u32);
+            let name = piece.name.clone();
+            if [weights.rows, weights.cols] == whole {
+                rec.scope(name, |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
+            } else {
+                let of_peers = peers.iter().map(|peer| within_part(blocks(peer, piece)));
+                divided.push(muon::Part { name, matrix, settings, whole, blocks: of_peers.collect() });
             }
         }
-        Some(Parts { group: self.ownership.ranks.matrix_group(), whole, own, all })
+    }
+
+    /// What each of the ranks that share matrices holds of a parameter.
+    fn peers(&self, spec: &Spec) -> Vec<Spec> {
+        let ranks = self.ownership.ranks;
+        let whole = self.whole.iter().find(|whole| ranks.model > 1 && whole.path == spec.path);
+        let held = |rank: usize| whole?.clone().held_by(&RankLayout { rank, ..ranks });
+        ranks.matrix_group().ranks.into_iter().filter_map(held).collect()
     }
 }
 

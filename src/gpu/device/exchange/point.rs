@@ -4,7 +4,7 @@ use super::rows::RowMap;
 use crate::device::launch::Places;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::ranks::collectives::{Reduction, all_gather, all_reduce, reduce_scatter};
+use crate::ranks::collectives::{Reduction, all_gather, all_reduce, all_to_all, reduce_scatter};
 use crate::ranks::{Group, Transport};
 use crate::record::{Collective, Exchange, Room, Span};
 use std::ops::Range;
@@ -50,6 +50,8 @@ enum Operation {
     ReduceScatter(Vec<Range<usize>>, Reduction),
     /// Gathers the parts.
     AllGather(Vec<Range<usize>>),
+    /// Sends each rank a part and receives one from each.
+    AllToAll { sent: Vec<Range<usize>>, received: Vec<Range<usize>> },
     /// Moves rows; the sources are the offsets, so many bytes, and the rows.
     Rows { offsets_bytes: usize, experts: usize, row_bytes: usize, to_experts: bool },
     /// Sends the sources to a rank.
@@ -166,6 +168,9 @@ impl Work {
                 results[parts[own].clone()].copy_from_slice(sources);
                 all_gather(transport, &self.group, results, parts)
             }
+            Operation::AllToAll { sent, received: parts } => {
+                all_to_all(transport, &self.group, sources, sent, results, parts)
+            }
             Operation::Send(to) => transport.exchange(&[(*to, sources)], &mut []),
             Operation::Receive(from) => transport.exchange(&[], &mut [(*from, results)]),
             Operation::Rows { offsets_bytes, to_experts, .. } => {
@@ -223,6 +228,9 @@ impl Operation {
                 Self::ReduceScatter(in_host(parts), sum_of(whole.element)?)
             }
             Collective::AllGather { parts, .. } => Self::AllGather(in_host(parts)),
+            Collective::AllToAll { sent, received } => {
+                Self::AllToAll { sent: one_by_one(sent), received: one_by_one(received) }
+            }
             Collective::Send { to, .. } => Self::Send(*to),
             Collective::Receive { from, .. } => Self::Receive(*from),
             Collective::Rows { offsets, experts, row_bytes, to_experts, .. } => Self::Rows {
@@ -233,6 +241,17 @@ impl Operation {
             },
         })
     }
+}
+
+/// Where spans lie on the host, one after the other.
+fn one_by_one(spans: &[Span]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut range = |span: &Span| {
+        let start = end;
+        end += span.bytes as usize;
+        start..end
+    };
+    spans.iter().map(&mut range).collect()
 }
 
 fn sum_of(element: Element) -> Option<Reduction> {
