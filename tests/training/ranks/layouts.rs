@@ -115,7 +115,7 @@ const PARTS_IN_BF16: Bounds = Bounds { loss: 5e-4, norm: 5e-3, ..IN_BF16 };
 
 const ROUNDED: Variation = Variation { name: "bf16", keys: BF16, bounds: PARTS_IN_BF16, ..PLAIN };
 
-const VARIATIONS: [Variation; 11] = [
+const VARIATIONS: [Variation; 12] = [
     PLAIN,
     Variation { name: "dropout", keys: DROPOUT, ..PLAIN },
     Variation {
@@ -129,7 +129,14 @@ const VARIATIONS: [Variation; 11] = [
     Variation {
         name: "recomputed by stages",
         keys: DROPOUT,
-        of_ranks: |spread| (spread.stages > 1).then(|| vec![lists(spread)]),
+        of_ranks: |spread| of_stages(spread, &["recompute=LISTS"]),
+        ..PLAIN
+    },
+    Variation {
+        name: "operators recomputed by stages",
+        of_ranks: |spread| {
+            of_stages(spread, &["select_recompute={feed_forward.mul: LISTS}", "select_comm_recompute=LISTS"])
+        },
         ..PLAIN
     },
     Variation {
@@ -163,7 +170,14 @@ fn of_matrices(spread: &Spread, keys: &[&str]) -> Option<Vec<String>> {
     (spread.model > 1).then(|| keys.iter().map(|key| format!("--recompute_config.{key}")).collect())
 }
 
-/// The first layer of each chunk but the last one is recomputed.
+/// Keys of `recompute_config` whose value are lists of layers, where there are stages.
+fn of_stages(spread: &Spread, keys: &[&str]) -> Option<Vec<String>> {
+    let lists = lists(spread);
+    let flag = |key: &&str| format!("--recompute_config.{}", key.replace("LISTS", &lists));
+    (spread.stages > 1).then(|| keys.iter().map(flag).collect())
+}
+
+/// The first layer of each chunk but the last one.
 fn lists(spread: &Spread) -> String {
     let of_interleave = |interleave: usize| {
         let is_last = |stage: usize| interleave + 1 == spread.interleaves && stage + 1 == spread.stages;
@@ -171,8 +185,8 @@ fn lists(spread: &Spread) -> String {
     };
     let lists: Vec<Vec<usize>> = (0..spread.interleaves).map(of_interleave).collect();
     match &lists[..] {
-        [of_stages] => format!("--recompute_config.recompute={of_stages:?}"),
-        _ => format!("--recompute_config.recompute={lists:?}"),
+        [of_stages] => format!("{of_stages:?}"),
+        _ => format!("{lists:?}"),
     }
 }
 
