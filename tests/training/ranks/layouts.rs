@@ -4,7 +4,10 @@
 //! what every rank reports and holds with one rank's, the memory that was forecast with wgpu's count of bytes, and the bytes that were
 //! planned with those that the transport counts; with `GRISTMILL_LONG` it trains twice, which must be equal bit for bit.
 
-use super::against_one::{BF16, Bounds, IN_BF16, IN_F16, IN_F32, SGD, STEPS, compare_results, on_one, small};
+use super::against_one::{
+    BF16, Bounds, IN_BF16, IN_F16, IN_F32, ROUNDED as ROUNDED_WEIGHTS, SGD, STEPS, compare_results, on_one,
+    small,
+};
 use super::spread::{MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
 use crate::latent::{RANKS, V3, deepseek};
 use crate::runs::{Setup, Trained, is_long, on_counting_ranks};
@@ -115,7 +118,15 @@ const PARTS_IN_BF16: Bounds = Bounds { loss: 5e-4, norm: 5e-3, ..IN_BF16 };
 
 const ROUNDED: Variation = Variation { name: "bf16", keys: BF16, bounds: PARTS_IN_BF16, ..PLAIN };
 
-const VARIATIONS: [Variation; 12] = [
+/// Weights in bfloat16 alone: one that rounds the other way is up to 2^-7 of itself away.
+const STOCHASTIC: Variation = Variation {
+    name: "rounded stochastically",
+    keys: ROUNDED_WEIGHTS,
+    bounds: Bounds { weights: 1.0 / 128.0, ..PARTS_IN_BF16 },
+    ..PLAIN
+};
+
+const VARIATIONS: [Variation; 13] = [
     PLAIN,
     Variation { name: "dropout", keys: DROPOUT, ..PLAIN },
     Variation {
@@ -125,6 +136,7 @@ const VARIATIONS: [Variation; 12] = [
     },
     Variation { name: "overflow", keys: &OVERFLOWS, bounds: IN_F16, ..PLAIN },
     ROUNDED,
+    STOCHASTIC,
     Variation { name: "adapters", keys: &[ADAPTERS], ..PLAIN },
     Variation {
         name: "recomputed by stages",
