@@ -1,10 +1,13 @@
 // What the backward passes by matrices share: dout, and the scores of owned rows, which are four matrices along a row at most.
 
+import package::attention::gradients_of_keys::put_gradient;
+import package::attention::heads::gradients_of;
 import package::attention::matrix::operands::right;
-import package::attention::matrix::tiles::{Blocks, D_STEPS, D_STRIDE, TURNS, V_STEPS, V_STRIDE, group_of, row_of};
+import package::attention::matrix::tiles::{Blocks, D_STEPS, D_STRIDE, Place, Rows, SHARE, SHARE4, TILE, TURNS, V_STEPS};
+import package::attention::matrix::tiles::{V_STRIDE, score4, source_of};
 import package::attention::params::params;
 import package::lib::matrix::{Left, SIDE, Sum};
-import package::tile::{LANES, V4};
+import package::tile::V4;
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -15,13 +18,12 @@ enable wgpu_cooperative_matrix;
 const GAIN: f32 = 64.0;
 const LOG2_GAIN: f32 = 6.0;
 
-// What a lane stages of the rows of dout of a tile, as attention/matrix/tiles.wgsl does of those of qkv.
-fn fetch_gradients(lane: u32, rows: u32, tile: u32) -> Blocks {
+// What a lane stages of a tile of dout, as attention/matrix/tiles.wgsl does of qkv.
+fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
+    let rows = Rows(gradients_of(sequence, head), params.dout_stride, V4);
     var blocks: Blocks;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        let e = lane + LANES * (i / 4u);
-        let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
-        blocks[i] = dout[rows + row * params.dout_stride + min(group_of(e), V4 - 1u)];
+        blocks[i] = dout[source_of(lane, rows, tile, i)];
     }
     return blocks;
 }
@@ -42,4 +44,24 @@ fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     if (V_STEPS > 2u) { sum = coopMultiplyAdd(o2, right(at + 2u * SIDE, V_STRIDE), sum); }
     if (V_STEPS > 3u) { sum = coopMultiplyAdd(o3, right(at + 3u * SIDE, V_STRIDE), sum); }
     return sum;
+}
+
+// A row of gradients: where it starts, so many groups of 4 columns, what multiplies the sums, and whether there is one.
+struct Columns {
+    at: u32,
+    width: u32,
+    factor: f32,
+    is_there: bool,
+}
+
+// Writes what was put in the places of the lane's scores: columns pair · TILE on.
+fn write_columns(place: Place, to: Columns, pair: u32) {
+    workgroupBarrier();
+    for (var i = 0u; i < SHARE4; i++) {
+        let column = (pair * TILE + place.part * SHARE) / 4u + i;
+        if (to.is_there && column < to.width) {
+            put_gradient(to.at + column, to.factor * score4(place, i));
+        }
+    }
+    workgroupBarrier();
 }

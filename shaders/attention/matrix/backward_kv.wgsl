@@ -6,21 +6,25 @@
 // A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
 // (attention/matrix/tiles.wgsl): a row of scores belongs to a key here. Both scores, k·q and v·dout, pass through the same workgroup
 // memory, one after the other; queries and dout are staged twice, as rows for the scores and then as columns for the two sums.
+// key_parts: a workgroup walks some heads of the group alone, and leaves its part of dk and dv.
 // With `dropout` lanes draw which weights are kept before, 4 keys of a query at a time.
 // Numerics: as in attention/matrix/backward_q.wgsl; p is rounded to f16 likewise.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
-import package::attention::matrix::backward::{GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
-import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_rows, store_weights};
+import package::attention::gradients_of_keys::{dk_of, dv_of};
+import package::attention::matrix::backward::{Columns, GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::matrix::backward::write_columns;
+import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
+import package::attention::matrix::operands::store_weights;
 import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, Place, SHARE, SHARE4, TILE};
 import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
-import package::attention::matrix::tiles::{place_of, put, score4, strips_at_once, taken};
+import package::attention::matrix::tiles::{keys_in, place_of, put, put_both, queries_in, score4, strips_at_once, taken};
+import package::attention::matrix::tiles::values_in;
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-import package::lib::element::{Packed, store4};
 import package::lib::matrix::SIDE;
 import package::tile::{D4, LANES, OPERANDS, V4};
 
@@ -29,7 +33,6 @@ enable wgpu_cooperative_matrix;
 
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
-@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
 // ds take the place of the queries' rows, and p that of dout's.
 const QUERIES: u32 = 0u;
@@ -57,12 +60,9 @@ fn attention_backward_kv(
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
 ) {
-    let kv_head = workgroup.x;
+    let first_head = workgroup.x * params.share; // of the heads that it walks
+    let kv_head = first_head / params.group;
     let sequence = workgroup.y * params.tokens;
-    let queries = params.qkv_offset + sequence * params.qkv_stride;
-    let gradients = params.dout_offset + sequence * params.dout_stride;
-    let keys = queries + params.k_start + kv_head * D4;
-    let values = queries + params.v_start + kv_head * V4;
     let place = place_of(lane);
     let together = strips_at_once(lane, subgroups);
     let strip = min(subgroup, together - 1u) * SIDE; // its first row
@@ -77,9 +77,7 @@ fn attention_backward_kv(
         @if(!windowed && !segmented) let end_of_row = params.tokens;
         let tiles = (max(end, start) - start + TILE - 1u) / TILE; // of one head; none in a turn of rows past the end
         clear_scores(lane);
-        for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch(lane, keys, block + half, D4), half * D_STRIDE, D_STRIDE, D4, D_GROUPS);
-        }
+        stage_owned(lane, keys_in(sequence, kv_head), block, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let k0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -87,9 +85,7 @@ fn attention_backward_kv(
         let k2 = owned(strip, 2u, D_STEPS, D_STRIDE);
         let k3 = owned(strip, 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
-        for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch(lane, values, block + half, V4), half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
-        }
+        stage_owned(lane, values_in(sequence, kv_head), block, V_STRIDE, V_GROUPS);
         workgroupBarrier();
         let v0 = owned(strip, 0u, V_STEPS, V_STRIDE);
         let v1 = owned(strip, 1u, V_STEPS, V_STRIDE);
@@ -104,18 +100,18 @@ fn attention_backward_kv(
         var dv2 = zeros;
         var dv3 = zeros;
         workgroupBarrier();
-        var head = kv_head * params.group;
+        var head = first_head;
         var tile = start;
         var some_queries: Blocks;
         var some_gradients: Blocks;
         var statistics_of: Statistics;
         // Always; without the condition compilers load them before the loop over turns, and hold them that long.
         if (start < end) {
-            some_queries = fetch(lane, queries + head * D4, tile, D4);
-            some_gradients = fetch_gradients(lane, gradients + head * V4, tile);
+            some_queries = fetch(lane, queries_in(sequence, head), tile);
+            some_gradients = fetch_gradients(lane, sequence, head, tile);
             statistics_of = load_statistics(lane, sequence, head, tile);
         }
-        for (var n = 0u; n < tiles * params.group; n++) {
+        for (var n = 0u; n < tiles * params.share; n++) {
             stage_rows(lane, some_queries, QUERIES, D_STRIDE, D4, D_GROUPS);
             stage_columns(lane, some_queries, COLUMNS_OF_QUERIES, D_GROUPS);
             stage_rows(lane, some_gradients, GRADIENTS, V_STRIDE, V4, V_GROUPS);
@@ -142,9 +138,9 @@ fn attention_backward_kv(
                 head += 1u;
             }
             // The next tile is on its way while this one is multiplied; after the last one, some that are there.
-            let next_head = min(head, (kv_head + 1u) * params.group - 1u);
-            some_queries = fetch(lane, queries + next_head * D4, tile, D4);
-            some_gradients = fetch_gradients(lane, gradients + next_head * V4, tile);
+            let next_head = min(head, first_head + params.share - 1u);
+            some_queries = fetch(lane, queries_in(sequence, next_head), tile);
+            some_gradients = fetch_gradients(lane, sequence, next_head, tile);
             statistics_of = load_statistics(lane, sequence, next_head, tile);
             workgroupBarrier();
             for (var step = 0u; step < TILE; step += SIDE) {
@@ -163,23 +159,18 @@ fn attention_backward_kv(
         }
 
         let is_there = is_owned(place, key, skipped, together);
-        let row = params.dqkv_offset + (sequence + key) * params.dqkv_stride;
-        let dk = Columns(row + params.k_start + kv_head * D4, D4, params.scale / GAIN, is_there);
-        let dv = Columns(row + params.v_start + kv_head * V4, V4, 1.0 / GAIN, is_there);
-        put(dk0, strip, 0u);
-        put(dk1, strip, 1u);
+        let dk = Columns(dk_of(sequence + key, first_head), D4, params.scale / GAIN, is_there);
+        let dv = Columns(dv_of(sequence + key, first_head), V4, 1.0 / GAIN, is_there);
+        put_both(dk0, dk1, strip);
         write_columns(place, dk, 0u);
         if (D_STEPS > 2u) {
-            put(dk2, strip, 0u);
-            put(dk3, strip, 1u);
+            put_both(dk2, dk3, strip);
             write_columns(place, dk, 1u);
         }
-        put(dv0, strip, 0u);
-        put(dv1, strip, 1u);
+        put_both(dv0, dv1, strip);
         write_columns(place, dv, 0u);
         if (V_STEPS > 2u) {
-            put(dv2, strip, 0u);
-            put(dv3, strip, 1u);
+            put_both(dv2, dv3, strip);
             write_columns(place, dv, 1u);
         }
     }
@@ -241,24 +232,4 @@ fn differentiate(place: Place) {
         store_weights(place, GRADIENTS, i, dropped);
         store_weights(place, QUERIES, i, p[i] * (dp - delta_of));
     }
-}
-
-// Where a row of sums is written: so many groups of 4 columns, times a factor.
-struct Columns {
-    at: u32,
-    width: u32,
-    factor: f32,
-    is_there: bool,
-}
-
-// Writes what was put in the places of the lane's scores: columns pair · TILE on.
-fn write_columns(place: Place, to: Columns, pair: u32) {
-    workgroupBarrier();
-    for (var i = 0u; i < SHARE4; i++) {
-        let column = (pair * TILE + place.part * SHARE) / 4u + i;
-        if (to.is_there && column < to.width) {
-            dqkv[to.at + column] = store4(to.factor * score4(place, i));
-        }
-    }
-    workgroupBarrier();
 }

@@ -9,19 +9,22 @@
 // factor GAIN that keeps small ones from its subnormals.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
-import package::attention::matrix::backward::{GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::heads::results_of;
+import package::attention::matrix::backward::{Columns, GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::matrix::backward::write_columns;
 import package::attention::matrix::masks::{first_key, first_of, is_seen, keys_end};
-import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_rows, store_weights};
-import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, SCORE_STRIDE};
-import package::attention::matrix::tiles::{SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE};
-import package::attention::matrix::tiles::{clear_scores, fetch, group_of, is_owned, place_of, put, row_of, score4};
-import package::attention::matrix::tiles::{scores, strips_at_once, taken};
+import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
+import package::attention::matrix::operands::store_weights;
+import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, Rows};
+import package::attention::matrix::tiles::{SCORE_STRIDE, SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_STEPS, V_STRIDE};
+import package::attention::matrix::tiles::{WEIGHT_STRIDE, clear_scores, fetch, is_owned, keys_in, place_of, put};
+import package::attention::matrix::tiles::{put_both, queries_in, score4, scores, source_of, strips_at_once, taken};
+import package::attention::matrix::tiles::values_in;
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-import package::lib::element::{Packed, store4};
 import package::lib::matrix::SIDE;
 import package::tile::{D4, LANES, OPERANDS, V4};
 
@@ -31,7 +34,6 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(2) var<storage, read> out: array<vec4<f16>>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
-@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
 // Weights take the place of the keys' rows.
 const KEYS: u32 = 0u;
@@ -56,11 +58,8 @@ fn attention_backward_q(
     let sequence = workgroup.y * params.tokens;
     // Last blocks first, as in the forward pass.
     let owned_from = ((params.tokens - 1u) / BLOCK - workgroup.z) * BLOCK;
-    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
-    let gradients = params.dout_offset + sequence * params.dout_stride + head * V4;
-    let results = params.out_offset + sequence * params.out_stride + head * V4;
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let keys = keys_in(sequence, kv_head);
+    let values = values_in(sequence, kv_head);
     let place = place_of(lane);
 
     let together = strips_at_once(lane, subgroups);
@@ -74,9 +73,7 @@ fn attention_backward_q(
         let row = sequence + min(token, params.tokens - 1u);
         lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
         clear_scores(lane);
-        for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch(lane, queries, block + half, D4), half * D_STRIDE, D_STRIDE, D4, D_GROUPS);
-        }
+        stage_owned(lane, queries_in(sequence, head), block, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let q0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -85,7 +82,8 @@ fn attention_backward_q(
         let q3 = owned(strip, 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch_gradients(lane, gradients, block + half), half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
+            let some = fetch_gradients(lane, sequence, head, block + half);
+            stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
         let g0 = owned(strip, 0u, V_STEPS, V_STRIDE);
@@ -94,7 +92,8 @@ fn attention_backward_q(
         let g3 = owned(strip, 3u, V_STEPS, V_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch_results(lane, results, block + half), half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
+            let some = fetch_results(lane, sequence, head, block + half);
+            stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
         // Of the products of all dout of a strip with all its out, delta is the diagonal.
@@ -109,8 +108,8 @@ fn attention_backward_q(
         var some_values: Blocks;
         // Always; without the condition compilers load them before the loop over turns, and hold them that long.
         if (start < end) {
-            some_keys = fetch(lane, keys, start, D4);
-            some_values = fetch(lane, values, start, V4);
+            some_keys = fetch(lane, keys, start);
+            some_values = fetch(lane, values, start);
         }
         for (var tile = start; tile < end; tile += TILE) {
             stage_rows(lane, some_keys, KEYS, D_STRIDE, D4, D_GROUPS);
@@ -129,8 +128,8 @@ fn attention_backward_q(
             workgroupBarrier();
             differentiate(place, mask_index(sequence + token, head), tile);
             // The next tile is on its way while this one is multiplied.
-            some_keys = fetch(lane, keys, tile + TILE, D4);
-            some_values = fetch(lane, values, tile + TILE, V4);
+            some_keys = fetch(lane, keys, tile + TILE);
+            some_values = fetch(lane, values, tile + TILE);
             workgroupBarrier();
             for (var step = 0u; step < TILE; step += SIDE) {
                 let weights = left(KEYS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
@@ -143,13 +142,13 @@ fn attention_backward_q(
         }
 
         let is_there = is_owned(place, token, skipped, together);
-        put(sum0, strip, 0u);
-        put(sum1, strip, 1u);
-        write_columns(place, sequence + token, head, 0u, is_there);
+        let dq_at = params.dqkv_offset + (sequence + token) * params.dqkv_stride + head * D4;
+        let dq = Columns(dq_at, D4, params.scale / GAIN, is_there);
+        put_both(sum0, sum1, strip);
+        write_columns(place, dq, 0u);
         if (D_STEPS > 2u) {
-            put(sum2, strip, 0u);
-            put(sum3, strip, 1u);
-            write_columns(place, sequence + token, head, 1u, is_there);
+            put_both(sum2, sum3, strip);
+            write_columns(place, dq, 1u);
         }
         if (is_there) {
             write_delta(place, sequence + token, head);
@@ -157,13 +156,12 @@ fn attention_backward_q(
     }
 }
 
-// What a lane stages of the rows of out of a tile, as attention/matrix/tiles.wgsl does of those of qkv.
-fn fetch_results(lane: u32, rows: u32, tile: u32) -> Blocks {
+// What a lane stages of a tile of out, as attention/matrix/tiles.wgsl does of qkv.
+fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
+    let rows = Rows(results_of(sequence, head), params.out_stride, V4);
     var blocks: Blocks;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        let e = lane + LANES * (i / 4u);
-        let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
-        blocks[i] = out[rows + row * params.out_stride + min(group_of(e), V4 - 1u)];
+        blocks[i] = out[source_of(lane, rows, tile, i)];
     }
     return blocks;
 }
@@ -189,19 +187,6 @@ fn differentiate(place: Place, index: u32, tile: u32) {
         }
         store_weights(place, KEYS, i, p[i] * (dp - delta_of));
     }
-}
-
-// Writes what was put in the places of the lane's scores to its row of `dqkv`: columns pair · TILE on.
-fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool) {
-    workgroupBarrier();
-    for (var i = 0u; i < SHARE4; i++) {
-        let column = (pair * TILE + place.part * SHARE) / 4u + i;
-        if (is_there && column < D4) {
-            let at = params.dqkv_offset + row * params.dqkv_stride + head * D4 + column;
-            dqkv[at] = store4((params.scale / GAIN) * score4(place, i));
-        }
-    }
-    workgroupBarrier();
 }
 
 // The last head also clears the padding of the row of delta.

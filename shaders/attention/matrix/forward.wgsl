@@ -10,11 +10,14 @@
 // lower than the first reference.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+import package::attention::heads::results_of;
 import package::attention::matrix::masks::{first_key, first_of, is_seen, keys_end};
-import package::attention::matrix::operands::{column, left, owned, right, stage_columns, stage_rows, store_weights};
+import package::attention::matrix::operands::{column, left, owned, right, stage_columns, stage_owned, stage_rows};
+import package::attention::matrix::operands::store_weights;
 import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, SHARE, SHARE4};
 import package::attention::matrix::tiles::{TILE, V_GROUPS, V_STEPS, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
-import package::attention::matrix::tiles::{place_of, put, score4, scores, scores_at, strips_at_once, taken};
+import package::attention::matrix::tiles::{keys_in, place_of, put, put_both, queries_in, score4, scores, scores_at};
+import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
@@ -60,9 +63,8 @@ fn attention(
     let sequence = workgroup.y * params.tokens;
     // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
     let owned_from = ((params.tokens - 1u) / BLOCK - workgroup.z) * BLOCK;
-    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let keys = keys_in(sequence, kv_head);
+    let values = values_in(sequence, kv_head);
     let place = place_of(lane);
 
     let together = strips_at_once(lane, subgroups);
@@ -74,9 +76,7 @@ fn attention(
         let start = first_key(sequence, block);
         let end = keys_end(block);
         clear_scores(lane);
-        for (var half = 0u; half < BLOCK; half += TILE) {
-            stage_rows(lane, fetch(lane, queries, block + half, D4), half * D_STRIDE, D_STRIDE, D4, D_GROUPS);
-        }
+        stage_owned(lane, queries_in(sequence, head), block, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let q0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -103,8 +103,8 @@ fn attention(
         var some_values: Blocks;
         // Always; without the condition compilers load them before the loop over turns, and hold them that long.
         if (start < end) {
-            some_keys = fetch(lane, keys, start, D4);
-            some_values = fetch(lane, values, start, V4);
+            some_keys = fetch(lane, keys, start);
+            some_values = fetch(lane, values, start);
         }
         for (var tile = start; tile < end; tile += TILE) {
             stage_rows(lane, some_keys, KEYS, D_STRIDE, D4, D_GROUPS);
@@ -126,39 +126,35 @@ fn attention(
             workgroupBarrier();
             weigh(lane, place, mask_index(sequence + token, head), head, token, tile, first_of_row);
             if (workgroupUniformLoad(&is_raised).x != 0u) {
-                put(sum0, strip, 0u);
-                put(sum1, strip, 1u);
+                put_both(sum0, sum1, strip);
                 decay_put(place);
                 sum0 = taken(strip, 0u);
                 sum1 = taken(strip, 1u);
                 if (V_STEPS > 2u) {
                     workgroupBarrier();
-                    put(sum2, strip, 0u);
-                    put(sum3, strip, 1u);
+                    put_both(sum2, sum3, strip);
                     decay_put(place);
                     sum2 = taken(strip, 0u);
                     sum3 = taken(strip, 1u);
                 }
                 if (V_STEPS > 4u) {
                     workgroupBarrier();
-                    put(sum4, strip, 0u);
-                    put(sum5, strip, 1u);
+                    put_both(sum4, sum5, strip);
                     decay_put(place);
                     sum4 = taken(strip, 0u);
                     sum5 = taken(strip, 1u);
                 }
                 if (V_STEPS > 6u) {
                     workgroupBarrier();
-                    put(sum6, strip, 0u);
-                    put(sum7, strip, 1u);
+                    put_both(sum6, sum7, strip);
                     decay_put(place);
                     sum6 = taken(strip, 0u);
                     sum7 = taken(strip, 1u);
                 }
             }
             // The next tile is on its way while this one is multiplied.
-            some_keys = fetch(lane, keys, tile + TILE, D4);
-            some_values = fetch(lane, values, tile + TILE, V4);
+            some_keys = fetch(lane, keys, tile + TILE);
+            some_values = fetch(lane, values, tile + TILE);
             for (var step = 0u; step < TILE; step += SIDE) {
                 let weights = left(KEYS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
                 sum0 = coopMultiplyAdd(weights, column(VALUES, 0u, step), sum0);
@@ -175,22 +171,18 @@ fn attention(
 
         let is_there = is_owned(place, token, skipped, together);
         add_totals(lane, place);
-        put(sum0, strip, 0u);
-        put(sum1, strip, 1u);
+        put_both(sum0, sum1, strip);
         write_columns(place, sequence + token, head, 0u, is_there);
         if (V_STEPS > 2u) {
-            put(sum2, strip, 0u);
-            put(sum3, strip, 1u);
+            put_both(sum2, sum3, strip);
             write_columns(place, sequence + token, head, 1u, is_there);
         }
         if (V_STEPS > 4u) {
-            put(sum4, strip, 0u);
-            put(sum5, strip, 1u);
+            put_both(sum4, sum5, strip);
             write_columns(place, sequence + token, head, 2u, is_there);
         }
         if (V_STEPS > 6u) {
-            put(sum6, strip, 0u);
-            put(sum7, strip, 1u);
+            put_both(sum6, sum7, strip);
             write_columns(place, sequence + token, head, 3u, is_there);
         }
         if (is_there) {
@@ -276,7 +268,7 @@ fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool) {
         var sum = score4(place, i);
         @if(dropout) { sum *= params.factor; }
         if (is_there && column < V4) {
-            out[params.out_offset + row * params.out_stride + head * V4 + column] = store4(sum / total);
+            out[results_of(row, head) + column] = store4(sum / total);
         }
     }
     workgroupBarrier();

@@ -1,6 +1,7 @@
 // Operands of cooperative matrices in the workgroup memory of attention/matrix/tiles.wgsl, from the blocks that lanes have fetched.
 
-import package::attention::matrix::tiles::{BLOCKS_DOWN, Blocks, Place, SHARE, TURNS, WEIGHT_STRIDE, group_of, row_of};
+import package::attention::matrix::tiles::{BLOCK, BLOCKS_DOWN, Blocks, Place, Rows, SHARE, TILE, TURNS, WEIGHT_STRIDE, fetch};
+import package::attention::matrix::tiles::{group_of, row_of};
 import package::lib::matrix::{Left, Right, SIDE};
 import package::tile::{LANES, OPERANDS};
 
@@ -21,6 +22,13 @@ fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, group
                 operands[at + (row_of(e) + i / 4u) * stride + 4u * group_of(e) + i % 4u] = value;
             }
         }
+    }
+}
+
+// Stages the rows of qkv that the block from `block` on owns, at the start.
+fn stage_owned(lane: u32, rows: Rows, block: u32, stride: u32, groups: u32) {
+    for (var half = 0u; half < BLOCK; half += TILE) {
+        stage_rows(lane, fetch(lane, rows, block + half), half * stride, stride, rows.width, groups);
     }
 }
 

@@ -14,6 +14,7 @@
 // would be multiplied.
 // Sources: Dao, "FlashAttention-2", 2023, section 3.3.
 
+import package::attention::heads::{keys_of, queries_of, values_of};
 import package::attention::params::params;
 import package::lib::matrix::{SIDE, Sum};
 import package::tile::{D4, LANES, V4};
@@ -70,6 +71,11 @@ fn put(sum: Sum, strip: u32, j: u32) {
     coopStoreT(sum, &scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
 }
 
+fn put_both(first: Sum, second: Sum, strip: u32) {
+    put(first, strip, 0u);
+    put(second, strip, 1u);
+}
+
 fn taken(strip: u32, j: u32) -> Sum {
     return coopLoadT<Sum>(&scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
 }
@@ -100,17 +106,33 @@ fn strips_at_once(lane: u32, subgroups: u32) -> u32 {
 fn row_of(e: u32) -> u32 { return e % BLOCKS_DOWN * 4u; }
 fn group_of(e: u32) -> u32 { return e / BLOCKS_DOWN; }
 
-// What a lane stages of the rows of a tile; `rows` is where the head's columns start in the first row of the sequence, `width` how many
-// groups of 4 they are.
-fn fetch(lane: u32, rows: u32, tile: u32, width: u32) -> Blocks {
+// The columns of a head in all rows of a sequence: where they start in the first one, how far rows are apart, and how many groups of 4 they
+// are.
+struct Rows {
+    start: u32,
+    stride: u32,
+    width: u32,
+}
+
+// Where group i of what a lane stages of the tile of rows from `tile` on is.
+fn source_of(lane: u32, rows: Rows, tile: u32, i: u32) -> u32 {
+    let e = lane + LANES * (i / 4u);
+    let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
+    return rows.start + row * rows.stride + min(group_of(e), rows.width - 1u);
+}
+
+// What a lane stages of a tile of qkv.
+fn fetch(lane: u32, rows: Rows, tile: u32) -> Blocks {
     var blocks: Blocks;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        let e = lane + LANES * (i / 4u);
-        let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
-        blocks[i] = qkv[rows + row * params.qkv_stride + min(group_of(e), width - 1u)];
+        blocks[i] = qkv[source_of(lane, rows, tile, i)];
     }
     return blocks;
 }
+
+fn queries_in(sequence: u32, head: u32) -> Rows { return Rows(queries_of(sequence, head), params.qkv_stride, D4); }
+fn keys_in(sequence: u32, kv_head: u32) -> Rows { return Rows(keys_of(sequence, kv_head), params.qkv_stride, D4); }
+fn values_in(sequence: u32, kv_head: u32) -> Rows { return Rows(values_of(sequence, kv_head), params.qkv_stride, V4); }
 
 // Whether a row of the lanes is one of the block's, after rows that were owned in turns before, and one of the sequence's.
 fn is_owned(place: Place, token: u32, skipped: u32, together: u32) -> bool {

@@ -12,6 +12,8 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
+import package::attention::gradients_of_keys::{dk_of, dv_of, put_gradient};
+import package::attention::heads::{gradients_of, keys_of, queries_of, values_of};
 @if(dropout) import package::attention::params::mask_index;
 import package::attention::params::params;
 import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
@@ -24,14 +26,11 @@ import package::attention::portable::tiles::{row_of_share, sum_of, weight_of};
 @if(split) import package::attention::portable::tiles::{Quad, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-@if(!key_parts) import package::lib::element::{Packed, store4};
 import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 
 @if(split) @group(0) @binding(2) var<storage, read_write> parts: array<vec4<f32>>; // (P, N, heads · 4 D4)
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
-@if(key_parts) @group(0) @binding(6) var<storage, read_write> key_parts: array<vec4<f32>>; // (S, N, columns of keys and values)
-@if(!key_parts) @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
 const_assert OWNED >= WEIGHTS; // dp waits in the memory of the weights
 
@@ -77,8 +76,8 @@ fn attention_backward_kv(
 fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32) -> u32 {
     let key = block + 4u * place.group;
     let kv_head = first_head / params.group;
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let keys = keys_of(sequence, kv_head);
+    let values = values_of(sequence, kv_head);
     @if(split) { dk = Sums(); }
     @if(split) { dv = Sums(); }
 
@@ -87,9 +86,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
     for (var i = first_head; i < first_head + params.share; i++) {
-        let queries = params.qkv_offset + sequence * params.qkv_stride + i * D4;
-        let gradients = params.dout_offset + sequence * params.dout_stride + i * V4;
-        let head = Head(i, sequence, queries, gradients);
+        let head = Head(i, sequence, queries_of(sequence, i), gradients_of(sequence, i));
         for (var tile = first; tile < end; tile += TILE) {
             gather_from(lane, place, head, keys, values, block, tile, min(tile + TILE, end));
         }
@@ -97,11 +94,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
 
     for (var r = 0u; r < 4u; r++) {
         if (key + r < params.tokens) {
-            let row = sequence + key + r;
-            @if(key_parts) let row_of_part = first_head % params.group / params.share * params.rows + row;
-            @if(key_parts) let at = row_of_part * (params.heads / params.group) * (D4 + V4);
-            @if(!key_parts) let at = params.dqkv_offset + row * params.dqkv_stride + params.k_start;
-            write_row(place, at + kv_head * D4, at + params.v_start - params.k_start + kv_head * V4, r);
+            write_row(place, sequence + key + r, first_head, r);
         }
     }
     return end;
@@ -205,21 +198,18 @@ fn ends_seen(sequence: u32, key: u32) -> vec4<u32> {
     return seen;
 }
 
-// Writes the gradients of key r of the invocation and of its value to the columns that start at k_at and v_at.
-fn write_row(place: Place, k_at: u32, v_at: u32, r: u32) {
+// Writes the gradients of key r of the invocation and of its value, which are row `row` of N.
+fn write_row(place: Place, row: u32, first_head: u32, r: u32) {
     for (var i = 0u; i < K_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < D4) {
-            put(k_at + column, params.scale * sum_of(dk, i, r));
+            put_gradient(dk_of(row, first_head) + column, params.scale * sum_of(dk, i, r));
         }
     }
     for (var i = 0u; i < V_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < V4) {
-            put(v_at + column, sum_of(dv, i, r));
+            put_gradient(dv_of(row, first_head) + column, sum_of(dv, i, r));
         }
     }
 }
-
-@if(key_parts) fn put(at: u32, value: vec4<f32>) { key_parts[at] = value; }
-@if(!key_parts) fn put(at: u32, value: vec4<f32>) { dqkv[at] = store4(value); }

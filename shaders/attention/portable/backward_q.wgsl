@@ -7,6 +7,7 @@
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+import package::attention::heads::{gradients_of, keys_of, queries_of, results_of, values_of};
 import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
@@ -49,10 +50,10 @@ fn attention_backward_q(
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     load_statistics(place, sequence, token, head);
 
-    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
-    let gradients = params.dout_offset + sequence * params.dout_stride + head * V4;
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let queries = queries_of(sequence, head);
+    let gradients = gradients_of(sequence, head);
+    let keys = keys_of(sequence, kv_head);
+    let values = values_of(sequence, kv_head);
     let end = keys_end(block);
     var dq: Sums;
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
@@ -75,8 +76,8 @@ fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
     var part: vec4<f32>;
     for (var r = 0u; r < 4u; r++) {
         let row = sequence + min(token + r, params.tokens - 1u);
-        let out_at = params.out_offset + row * params.out_stride + head * V4;
-        let dout_at = params.dout_offset + row * params.dout_stride + head * V4;
+        let out_at = results_of(row, head);
+        let dout_at = gradients_of(row, head);
         for (var c = place.column; c < V4; c += WIDTH) {
             part[r] = add_dot(part[r], load4(dout[dout_at + c]), load4(out[out_at + c]));
         }

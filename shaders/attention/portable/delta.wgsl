@@ -5,6 +5,7 @@
 // One invocation computes one element of delta, or clears one of its padding. Numerics: f32, summed in the order of the scores
 // dout · v, from which delta is subtracted: where a query sees one key, nothing is left.
 
+import package::attention::heads::{gradients_of, results_of};
 import package::attention::params::params;
 import package::lib::attention::add_dot;
 import package::lib::element::{Packed, load4};
@@ -25,8 +26,8 @@ fn attention_delta(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_i
     }
     var sum = 0.0;
     if (head < params.heads) {
-        let out_at = params.out_offset + row * params.out_stride + head * V4;
-        let dout_at = params.dout_offset + row * params.dout_stride + head * V4;
+        let out_at = results_of(row, head);
+        let dout_at = gradients_of(row, head);
         for (var c = 0u; c < V4; c++) {
             sum = add_dot(sum, load4(dout[dout_at + c]), load4(out[out_at + c]));
         }

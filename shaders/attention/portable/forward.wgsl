@@ -9,6 +9,7 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+import package::attention::heads::{keys_of, queries_of, results_of, values_of};
 import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
@@ -45,9 +46,9 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     highest = vec4<f32>(LOWEST);
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
 
-    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let queries = queries_of(sequence, head);
+    let keys = keys_of(sequence, kv_head);
+    let values = values_of(sequence, kv_head);
     let end = keys_end(block);
     // With 8 walked rows an invocation has no register left in which to hide the width (nor is a head so short that it must).
     let width = select(params.d4, D4, SHARE == 8u);
@@ -115,7 +116,7 @@ fn decayed_quad(quad: Quad) -> Quad {
 
 // Writes query r of the invocation; `row` is its row of `out`.
 fn write_row(sums: Sums, place: Place, row: u32, head: u32, r: u32) {
-    let at = params.out_offset + row * params.out_stride + head * V4;
+    let at = results_of(row, head);
     for (var i = 0u; i < COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         var sum = sum_of(sums, i, r);

@@ -18,6 +18,7 @@
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
+import package::attention::heads::{gradients_of, keys_of, queries_of, values_of};
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
@@ -52,8 +53,8 @@ fn attention_backward_kv(
     for (var r = 0u; r < ROWS; r++) {
         let row = sequence + min(token + r * LANES, params.tokens - 1u);
         @if(windowed || segmented) { end_of[r] = end_seen(sequence, row - sequence); }
-        let k_at = params.qkv_offset + row * params.qkv_stride + params.k_start + kv_head * D4;
-        let v_at = params.qkv_offset + row * params.qkv_stride + params.v_start + kv_head * V4;
+        let k_at = keys_of(row, kv_head);
+        let v_at = values_of(row, kv_head);
         for (var c = 0u; c < D4; c++) {
             k[r][c] = (params.scale * LOG2_E) * load4(qkv[k_at + c]);
         }
@@ -167,11 +168,11 @@ fn mask_of(index: u32, key: u32) -> f32 {
 }
 
 fn query_at(sequence: u32, head: u32, query: u32) -> u32 {
-    return params.qkv_offset + (sequence + min(query, params.tokens - 1u)) * params.qkv_stride + head * D4;
+    return queries_of(sequence + min(query, params.tokens - 1u), head);
 }
 
 fn dout_at(sequence: u32, head: u32, query: u32) -> u32 {
-    return params.dout_offset + (sequence + min(query, params.tokens - 1u)) * params.dout_stride + head * V4;
+    return gradients_of(sequence + min(query, params.tokens - 1u), head);
 }
 
 // (log2 e · log-sum-exp, delta) of a query.

@@ -12,6 +12,7 @@
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+import package::attention::heads::{gradients_of, keys_of, queries_of, results_of, values_of};
 @if(dropout) import package::attention::params::mask_index;
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
@@ -57,8 +58,8 @@ fn attention_backward_q(
         @if(windowed || segmented) { first_of[r] = first_seen(sequence, query); }
     }
 
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let keys = keys_of(sequence, kv_head);
+    let values = values_of(sequence, kv_head);
     // The walk starts at a multiple of TILE, so that sums group the same keys with a window and without.
     @if(windowed || segmented) let first = first_seen(sequence, block) / TILE * TILE;
     @if(!windowed && !segmented) let first = 0u;
@@ -93,12 +94,12 @@ fn attention_backward_q(
 }
 
 fn load_query(r: u32, row: u32, head: u32) {
-    let at = params.qkv_offset + row * params.qkv_stride + head * D4;
+    let at = queries_of(row, head);
     for (var c = 0u; c < D4; c++) {
         q[r][c] = (params.scale * LOG2_E) * load4(qkv[at + c]);
     }
-    let out_at = params.out_offset + row * params.out_stride + head * V4;
-    let dout_at = params.dout_offset + row * params.dout_stride + head * V4;
+    let out_at = results_of(row, head);
+    let dout_at = gradients_of(row, head);
     for (var c = 0u; c < V4; c++) {
         dy[r][c] = load4(dout[dout_at + c]);
         delta_of[r] = add_dot(delta_of[r], dy[r][c], load4(out[out_at + c]));

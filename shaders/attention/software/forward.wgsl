@@ -17,6 +17,7 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+import package::attention::heads::{keys_of, queries_of, results_of, values_of};
 @if(dropout) import package::attention::params::mask_index;
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
@@ -51,7 +52,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     for (var r = 0u; r < ROWS; r++) {
         let row = sequence + min(token + r * LANES, params.tokens - 1u);
-        let at = params.qkv_offset + row * params.qkv_stride + head * D4;
+        let at = queries_of(row, head);
         for (var c = 0u; c < D4; c++) {
             q[r][c] = params.scale * load4(qkv[at + c]);
         }
@@ -60,8 +61,8 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         @if(windowed || segmented) { first_of[r] = first_seen(sequence, row - sequence); }
     }
 
-    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
-    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let keys = keys_of(sequence, kv_head);
+    let values = values_of(sequence, kv_head);
     // The walk starts at a multiple of TILE, so that sums group the same keys with a window and without.
     @if(windowed || segmented) let first = first_seen(sequence, block) / TILE * TILE;
     @if(!windowed && !segmented) let first = 0u;
@@ -80,7 +81,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     for (var r = 0u; r < ROWS; r++) {
         if (token + r * LANES < params.tokens) {
             let row = sequence + token + r * LANES;
-            let at = params.out_offset + row * params.out_stride + head * V4;
+            let at = results_of(row, head);
             for (var c = 0u; c < V4; c++) {
                 @if(dropout) { sums[r][c] *= params.factor; }
                 out[at + c] = store4(sums[r][c] / total[r]);
