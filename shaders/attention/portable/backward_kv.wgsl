@@ -21,8 +21,8 @@ import package::attention::portable::gradient_staging::{add_gradient_rows, value
 @if(split) import package::attention::portable::parts::block_of;
 import package::attention::portable::staging::{add_rows, query_key_scores};
 @if(split) import package::attention::portable::staging::stage_rows;
-import package::attention::portable::tiles::{BLOCK, LANES, OWNED, Place, Sums, TILE, WEIGHTS, place_of, put_weights};
-import package::attention::portable::tiles::{row_of_share, sum_of, weight_of};
+import package::attention::portable::tiles::{BLOCK, LANES, OWNED, PART, Place, STEP, Sums, TILE, WEIGHTS, place_of};
+import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, weight_of};
 @if(split) import package::attention::portable::tiles::{Quad, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
@@ -32,7 +32,11 @@ import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 
-const_assert OWNED >= WEIGHTS; // dp waits in the memory of the weights
+// Whether dp, of the first step, waits in the memory of the weights, where rows for the scores leave it free: the registers of Intel's GPUs
+// do not hold it beside the other scores and the sums if these are wide or masks many.
+const WAITS: bool = OWNED >= WEIGHTS;
+
+const_assert SHARE == PART || SHARE == 2u * PART;
 
 const K_COLUMNS: u32 = (D4 + WIDTH - 1u) / WIDTH; // vec4s of a row of dk that an invocation sums
 const V_COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH;
@@ -103,11 +107,9 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
 // Adds the contribution of the queries tile..end (exclusive) of one tile.
 fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
     let key = block + 4u * place.group;
-    let first = tile + row_of_share(place, 0u); // the queries of an invocation follow each other
-    @if(dropout) let kept = kept_of_keys(mask_index(head.sequence + first, head.index), first, end, key);
-    // dp waits in the memory of the weights: the registers of Intel's GPUs do not hold it beside the other scores and the
-    // sums at a head size of 128.
-    put_weights(place, value_gradient_scores(lane, place, values, block, head.gradients, tile), 0u);
+    @if(dropout) let kept = kept_of_keys(mask_index(head.sequence + tile, head.index), place, tile, end, key);
+    let dp = value_gradient_scores(lane, place, values, block, head.gradients, tile);
+    if (WAITS) { put_weights(place, dp, 0u); }
     let s = query_key_scores(lane, place, keys, block, head.queries, tile, params.d4);
 
     var p: array<vec4<f32>, SHARE>;
@@ -115,7 +117,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     @if(windowed || segmented) let ends_of = ends_seen(head.sequence, key);
     @if(!windowed && !segmented) let ends_of = vec4<u32>(params.tokens);
     for (var j = 0u; j < SHARE; j++) {
-        let query = first + j;
+        let query = tile + row_of_share(place, j);
         let row = head.sequence + min(query, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
@@ -125,7 +127,8 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
             score -= slope * (f32(i32(query) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
         }
         p[j] = select(vec4<f32>(), exp2(score), sees(query, key, ends_of));
-        var weighted = weight_of(place, j);
+        var weighted = dp[j];
+        if (WAITS && j < PART) { weighted = weight_of(place, j); }
         @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), is_kept_query(kept, j));
         @if(dropout) { weighted *= mask; }
         ds[j] = p[j] * (weighted - delta[row * params.delta_stride + head.index]);
@@ -135,6 +138,12 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     dv = add_gradient_rows(dv, lane, place, head.gradients, tile, end, V_COLUMNS);
     put_weights(place, ds, 0u);
     dk = add_rows(dk, lane, place, head.queries, tile, end, D4, K_COLUMNS);
+    if (SHARE > PART && tile + STEP < end) {
+        put_weights(place, p, PART);
+        dv = add_gradient_rows(dv, lane, place, head.gradients, tile + STEP, end, V_COLUMNS);
+        put_weights(place, ds, PART);
+        dk = add_rows(dk, lane, place, head.queries, tile + STEP, end, D4, K_COLUMNS);
+    }
     @if(split) { add_queries(lane, place, head, keys, block, tile, end); }
 }
 

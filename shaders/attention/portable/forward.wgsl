@@ -13,7 +13,7 @@ import package::attention::heads::{keys_of, queries_of, results_of, values_of};
 import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
-@if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
+@if(dropout) import package::attention::portable::kept_weights::{draw_with_neighbour, is_kept_key, joined};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
 import package::attention::portable::staging::{add_rows, query_key_scores};
 import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, STEP, Sums, TILE};
@@ -93,11 +93,12 @@ fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u3
         (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, key));
         top = max(top, (*scores)[j]);
     }
+    @if(dropout) let drawn = draw_with_neighbour(place, index, token, tile + row_of_share(place, 0u));
     top = group_max(top, place, columns_of(params.tokens - tile));
+    @if(dropout) let kept = joined(place, drawn);
     decay = exp2(highest - top);
     highest = top;
     total *= decay;
-    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place, 0u));
     for (var j = 0u; j < SHARE; j++) {
         let p = exp2((*scores)[j] - top);
         total += p;

@@ -117,10 +117,10 @@ fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     let (width, groups, share) = match pass {
         Pass::Forward => match value_dim {
             ..=32 => (8, 16, 4),
-            33..=64 if shape.dropout.is_some() => (8, 16, 4), // wider groups would draw each word twice
             33..=64 if has_masks => (16, 16, 8),
             33..=64 => (8, 16, 8),
-            65..=128 => (16, 8, if has_masks { 4 } else { 8 }),
+            65..=128 if has_masks => (16, 16, 4),
+            65..=128 => (16, 8, 8),
             _ => (32, 8, 4),
         },
         Pass::BackwardQ => match head_dim {
@@ -131,13 +131,15 @@ fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
         Pass::BackwardKv => match head_dim.max(value_dim) {
             ..=32 => (8, 16, 4),
             33..=64 => (16, 8, 4),
-            65..=128 if !has_masks => (16, 16, 2),
+            65..=128 => (32, 8, 4),
             _ if head_dim.div_ceil(128) + value_dim.div_ceil(128) <= 3 => (32, 8, 2),
-            _ => (64, 4, 2),
+            _ => (64, 4, 4),
         },
     };
-    // Rows of 16 owned and 128 walked ones leave room for the scores that wait if chunks are short.
-    Tile { width, groups, share, chunk: if groups == 4 { 2 } else { 4 } }
+    // Short chunks, with more barriers, where rows would need more than 16 KiB, or where dp has to wait there.
+    let has_waiting = is_packed || shape.dropout.is_some();
+    let is_short = groups == 4 || (pass == Pass::BackwardKv && (width, share) == (32, 4) && has_waiting);
+    Tile { width, groups, share, chunk: if is_short { 2 } else { 4 } }
 }
 
 /// More parts take more memory than the time that they save is worth.
