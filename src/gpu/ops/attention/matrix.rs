@@ -3,7 +3,7 @@
 use super::Attention;
 use super::plan::Pass;
 use crate::element::Element;
-use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
 
 /// Strips of a block, each of which a subgroup owns.
 const STRIPS: u32 = 4;
@@ -16,9 +16,26 @@ pub(super) fn kernel(
     element: Element,
     capabilities: Capabilities,
 ) -> Option<(Kernel, u32)> {
-    let is_for_matrices = capabilities.for_factors([element; 2]).tier == Tier::Matrix;
-    let tile = Tile { pass, shape, matrices: capabilities.matrices.filter(|_| is_for_matrices)? };
-    tile.fits().then(|| (tile.kernel(element), tile.block()))
+    let tile = Tile::of(pass, shape, element, capabilities)?;
+    Some((tile.kernel(element), tile.block()))
+}
+
+/// The rows of a workgroup of that kernel, and what it takes of a unit.
+pub(super) fn workgroup(
+    pass: Pass,
+    shape: &Attention,
+    element: Element,
+    capabilities: Capabilities,
+) -> Option<(u32, Workgroup)> {
+    let tile = Tile::of(pass, shape, element, capabilities)?;
+    // The most that the compilers for RDNA 3 and Ampere need, see benches/LOG.md.
+    let registers = match pass {
+        Pass::Forward => 144,
+        Pass::BackwardQ => 192,
+        Pass::BackwardKv => 216,
+    };
+    let bytes = 2 * tile.operands() + 4 * tile.block() * (tile.walked() + 4); // and scores
+    Some((tile.block(), Workgroup { lanes: tile.lanes(), registers, bytes }))
 }
 
 /// The sizes of `shaders/attention/matrix/tiles.wgsl`.
@@ -28,7 +45,14 @@ struct Tile<'a> {
     matrices: Matrices,
 }
 
-impl Tile<'_> {
+impl<'a> Tile<'a> {
+    /// The tiles of a pass that matrices compute.
+    fn of(pass: Pass, shape: &'a Attention, element: Element, capabilities: Capabilities) -> Option<Self> {
+        let is_for_matrices = capabilities.for_factors([element; 2]).tier == Tier::Matrix;
+        let matrices = capabilities.matrices.filter(|_| is_for_matrices)?;
+        Some(Self { pass, shape, matrices }).filter(Self::fits)
+    }
+
     /// Whether the kernel has variables for all matrices along a row, of owned operands and of sums.
     fn fits(&self) -> bool {
         let most = match self.pass {

@@ -46,7 +46,7 @@ pub(super) fn plan(
     let (kernel, block) = match capabilities.tier {
         Tier::Software => software(pass, shape.layout, element, capabilities),
         Tier::Portable | Tier::Matrix => {
-            let work = Work { shape, is_packed, batch, units: capabilities.units };
+            let work = Work { shape, is_packed, batch, element, capabilities };
             matrix::kernel(pass, shape, element, capabilities)
                 .unwrap_or_else(|| portable(pass, work.tile(pass), element))
         }
@@ -175,9 +175,12 @@ const OF_A_BYTE: f64 = 7.0;
 /// Multiply-adds that all lanes of a unit do while a launch takes its 5 us.
 const OF_A_LAUNCH: f64 = 650e3;
 
+/// How many times as fast passes by matrices are: the instructions of both, see benches/LOG.md.
+const BY_MATRICES: f64 = 4.5;
+
 /// How the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the least time on these units
-/// the one that takes the least memory; by matrices, not at all. With many heads and sequences one pass over the keys takes less time
-/// than two, unless heads are so wide that registers do not suffice.
+/// the one that takes the least memory. With many heads and sequences one pass over the keys takes less time than two, unless heads are so
+/// wide that registers do not suffice, or matrices compute it.
 pub(super) fn divide(
     shape: &Attention,
     is_packed: bool,
@@ -187,13 +190,12 @@ pub(super) fn divide(
 ) -> Division {
     let HeadLayout { head_dim, value_dim, .. } = shape.layout;
     let group = shape.layout.group();
-    let is_by_matrices = matrix::kernel(Pass::BackwardKv, shape, element, capabilities).is_some();
-    if capabilities.tier == Tier::Software || is_by_matrices {
+    if capabilities.tier == Tier::Software {
         return Division { parts: None, share: group };
     }
+    let work = Work { shape, is_packed, batch, element, capabilities };
     let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);
-    let most = if head_dim.max(value_dim) > 64 { 0 } else { MOST_PARTS.min(blocks) };
-    let work = Work { shape, is_packed, batch, units: capabilities.units };
+    let most = if work.is_by_matrices() || head_dim.max(value_dim) > 64 { 0 } else { MOST_PARTS.min(blocks) };
     let shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
     let mut ways: Vec<Division> = shares
         .flat_map(|share| {
@@ -214,10 +216,25 @@ struct Work<'a> {
     shape: &'a Attention,
     is_packed: bool,
     batch: u32,
-    units: Units,
+    element: Element,
+    capabilities: Capabilities,
 }
 
 impl Work<'_> {
+    fn units(&self) -> Units {
+        self.capabilities.units
+    }
+
+    /// Whether matrices compute the backward passes.
+    fn is_by_matrices(&self) -> bool {
+        matrix::workgroup(Pass::BackwardKv, self.shape, self.element, self.capabilities).is_some()
+    }
+
+    /// How long `multiply_adds` of the portable kernels are, where that of a pass is 1.
+    fn against_passes(&self, multiply_adds: f64) -> f64 {
+        if self.is_by_matrices() { BY_MATRICES * multiply_adds } else { multiply_adds }
+    }
+
     /// Bytes of the parts of the gradients of queries, and of keys and values.
     fn bytes(&self, way: Division) -> [u64; 2] {
         let HeadLayout { heads, head_dim, value_dim, .. } = self.shape.layout;
@@ -237,10 +254,9 @@ impl Work<'_> {
         let (passes, launches) = match way.parts {
             Some(parts) => {
                 let workgroups = self.groups(heads_of_keys) * u64::from(parts);
-                let workgroup =
-                    workgroup(Pass::BackwardKv, tile(Pass::BackwardKv, self.shape, self.is_packed));
-                let adding = 4.0 * f64::from(parts) * OF_A_BYTE / self.seen();
-                (5.0 / self.units.share(workgroup, workgroups) + adding, 3.0)
+                let (_, workgroup) = self.workgroup(Pass::BackwardKv);
+                let adding = 4.0 * f64::from(parts) * self.byte();
+                (5.0 / self.units().share(workgroup, workgroups) + adding, 3.0)
             }
             None => {
                 let of_keys = 4.0 / self.share(Pass::BackwardKv, heads_of_keys);
@@ -252,7 +268,7 @@ impl Work<'_> {
         }
         // Parts of keys and values are written and read.
         let columns = f64::from(head_dim + value_dim) / f64::from(head_dim * way.share);
-        passes + 8.0 * columns * OF_A_BYTE / self.seen() + (launches + 1.0) * self.launch()
+        passes + 8.0 * columns * self.byte() + (launches + 1.0) * self.launch()
     }
 
     /// The tile of a pass. Where few workgroups fill a GPU and the longest one decides, twice as many lanes for each block of queries take
@@ -261,21 +277,27 @@ impl Work<'_> {
         let usual = tile(pass, self.shape, self.is_packed);
         let wide = Tile { width: 16, ..usual };
         let has_choice = pass == Pass::Forward && (usual.width, usual.groups, usual.share) == (8, 16, 8);
-        let time = |tile, bytes| bytes / self.share_of(pass, tile, self.shape.layout.heads);
+        let time = |tile, bytes| bytes / self.share_of(of_tile(pass, tile), self.shape.layout.heads);
         let is_faster = || time(wide, WIDE_BYTES) <= time(usual, USUAL_BYTES) * (1.0 - WORTH);
         if has_choice && is_faster() { wide } else { usual }
     }
 
     /// Share of the units' time that a pass has a use for whose workgroups have a block of one of `heads` each.
     fn share(&self, pass: Pass, heads: u32) -> f64 {
-        self.share_of(pass, tile(pass, self.shape, self.is_packed), heads)
+        self.share_of(self.workgroup(pass), heads)
     }
 
-    /// The same in tiles of one kind.
-    fn share_of(&self, pass: Pass, tile: Tile, heads: u32) -> f64 {
-        let Self { shape, units, .. } = *self;
-        let blocks = u64::from(shape.tokens.div_ceil(4 * tile.groups));
-        let (count, workgroup) = (self.groups(heads) * blocks, workgroup(pass, tile));
+    /// The rows that a workgroup of a pass owns, and what it takes of a unit.
+    fn workgroup(&self, pass: Pass) -> (u32, Workgroup) {
+        matrix::workgroup(pass, self.shape, self.element, self.capabilities)
+            .unwrap_or_else(|| of_tile(pass, tile(pass, self.shape, self.is_packed)))
+    }
+
+    /// The same of workgroups of one kind, which own so many rows each.
+    fn share_of(&self, (rows, workgroup): (u32, Workgroup), heads: u32) -> f64 {
+        let (shape, units) = (self.shape, self.units());
+        let blocks = u64::from(shape.tokens.div_ceil(rows));
+        let count = self.groups(heads) * blocks;
         let is_windowed = shape.window.is_some_and(|window| window < shape.tokens);
         match shape.is_causal && !is_windowed {
             true => units.share_of_falling(workgroup, count, blocks),
@@ -294,23 +316,29 @@ impl Work<'_> {
         self.shape.window.map_or(all, |window| all.min(window.into()))
     }
 
+    /// The time of a byte for each column of each query.
+    fn byte(&self) -> f64 {
+        self.against_passes(OF_A_BYTE) / self.seen()
+    }
+
     /// The time of a launch.
     fn launch(&self) -> f64 {
         let HeadLayout { heads, head_dim, .. } = self.shape.layout;
         let queries = self.groups(heads) as f64 * f64::from(self.shape.tokens);
-        OF_A_LAUNCH * f64::from(self.units.count) / (queries * self.seen() * f64::from(head_dim))
+        let all = self.against_passes(OF_A_LAUNCH) * f64::from(self.units().count);
+        all / (queries * self.seen() * f64::from(head_dim))
     }
 }
 
-/// What a workgroup takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
-fn workgroup(pass: Pass, Tile { width, groups, .. }: Tile) -> Workgroup {
+/// The rows that a workgroup owns, and what it takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
+fn of_tile(pass: Pass, Tile { width, groups, .. }: Tile) -> (u32, Workgroup) {
     let registers = match pass {
         Pass::Forward if width == 8 => 120,
         Pass::Forward => 108,
         Pass::BackwardQ => 96,
         Pass::BackwardKv => 132,
     };
-    Workgroup { lanes: width * groups, registers, bytes: 16 << 10 }
+    (4 * groups, Workgroup { lanes: width * groups, registers, bytes: 16 << 10 })
 }
 
 /// The kernel that adds the parts of the gradient of `rows` queries, and its grid.
