@@ -1,12 +1,17 @@
 //! Attention, forward and backward, against the f64 reference.
 
+mod matrix;
+mod parts;
+mod saved;
+
+use self::saved::from_saved;
 use crate::draws::DropoutWords;
-use crate::lab::{Bits, Case, allowed, check, check_matrices, check_tier, check_units};
+use crate::lab::{Bits, Case, allowed, check, check_tier, check_units};
 use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::{Capabilities, Condition, Matrices, Tier, Units};
+use gristmill::kernels::{Capabilities, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -193,14 +198,17 @@ impl Row {
             .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
 
-    /// What the error of each result of `want` is relative to, beside `weighted`, the sum of the absolute values of its terms: its own size
-    /// and the root mean square of all, as ever. Matrices multiply weights of f16. Rounded toward zero, which an adapter may do, each is off
-    /// by 2^-10 of itself at most, and so is its term.
-    fn sizes(&self, case: &Case, want: &[f64], weighted: &[f64]) -> Vec<f64> {
+    /// What the error of each result of `want` is relative to: its own size and the root mean square of all, as ever, and what rounding the
+    /// weights of `terms` adds where matrices multiply them, in shares of what is allowed.
+    fn sizes(&self, case: &Case, want: &[f64], terms: &Terms) -> Vec<f64> {
         let rms = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
-        let is_by_matrices = self.files(case.rec.capabilities()).iter().any(|file| file.contains("matrix"));
-        let of_weights = if is_by_matrices { 2f64.powi(-10) / self.allowed() } else { 0.0 };
-        want.iter().zip(weighted).map(|(x, terms)| x.abs() + rms + of_weights * terms).collect()
+        let capabilities = case.rec.capabilities();
+        let of_weights = |size: f64| match self.files(capabilities).iter().any(|file| file.contains("matrix"))
+        {
+            true => matrix::rounding(capabilities, self.walked()).of(size, terms.largest) / self.allowed(),
+            false => 0.0,
+        };
+        want.iter().zip(&terms.sizes).map(|(x, size)| x.abs() + rms + of_weights(*size)).collect()
     }
 
     /// The error allowed to results of the elements' type.
@@ -226,9 +234,14 @@ impl Row {
         rec.finish().dispatches
     }
 
-    /// The longest chain of sums behind a result: a score, then the sum over the keys (or queries of the group).
+    /// The longest chain of sums behind a result: a score, then the sum over the walked rows.
     fn terms(&self) -> u32 {
-        self.dims.0 + self.dims.1 + self.tokens * self.heads.0 / self.heads.1
+        self.dims.0 + self.dims.1 + self.walked()
+    }
+
+    /// The most rows that a sum is over: keys, or queries of all heads of a group.
+    fn walked(&self) -> u32 {
+        self.tokens * self.heads.0 / self.heads.1
     }
 }
 
@@ -288,7 +301,7 @@ fn attention_at_the_sizes_of_a_gpu() {
 }
 
 /// Blocks of 64 queries in groups of 8 lanes, where there is work for a whole GPU, and of 16, where there is not or masks need the
-/// registers; tiles of 128 keys in one to four steps.
+/// registers, whose neighbours draw for each other; tiles of 128 keys in one to four steps, and of 64 in one or two.
 #[test]
 fn attention_forward_in_narrow_and_wide_groups() {
     for (units, width, row) in [
@@ -298,7 +311,13 @@ fn attention_forward_in_narrow_and_wide_groups() {
         (64, 16, Row { tokens: 161, heads: (2, 1), dims: (40, 60), causal: false, element: F16, ..BASE }),
         (1, 16, Row { tokens: 200, heads: (2, 1), dims: (64, 64), window: Some(70), ..BASE }),
         (1, 16, Row { tokens: 225, heads: (3, 3), dims: (36, 64), alibi: true, element: F16, ..BASE }),
-        (1, 16, Row { dims: (64, 36), dropout: 0.0, alibi: true, element: Bf16, ..EVERYTHING }),
+        (1, 16, Row { tokens: 225, heads: (3, 3), dims: (36, 64), dropout: 0.25, ..BASE }),
+        (1, 16, Row { dims: (64, 36), alibi: true, element: Bf16, ..EVERYTHING }),
+        (
+            1,
+            16,
+            Row { tokens: 161, heads: (2, 1), dims: (68, 128), window: Some(100), dropout: 0.25, ..BASE },
+        ),
     ] {
         let (n, shape) = (row.batch * row.tokens, row.shape());
         let units_of = Units { count: units, ..Units::ASSUMED };
@@ -308,227 +327,12 @@ fn attention_forward_in_narrow_and_wide_groups() {
         let lse = rec.tensor("lse", n, row.heads.0, F32);
         attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
         let kernel = rec.finish().dispatches.remove(0).kernel;
-        let is_masked_by_documents = !row.documents.is_empty();
-        assert!(is_masked_by_documents || kernel.constants().contains(&("WIDTH", width)), "{row}: {kernel}");
+        let is_whole = row.documents.is_empty() && row.dropout == 0.0; // recorded with all its masks
+        assert!(!is_whole || kernel.constants().contains(&("WIDTH", width)), "{row}: {kernel}");
         check_units(&format!("attention {row} in groups of {width}"), units, &|case| {
             forward(case, &row, 1.0)
         });
     }
-}
-
-/// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and after many; each
-/// mask and all of them; heads that share keys.
-const BY_MATRICES: [Row; 16] = [
-    Row { element: F16, ..BASE },
-    Row { batch: 3, tokens: 1, dims: (4, 4), element: F16, ..BASE },
-    Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, element: F16, ..BASE },
-    Row { tokens: 31, heads: (5, 1), dims: (20, 32), element: F16, ..BASE },
-    Row { batch: 1, tokens: 64, heads: (4, 4), dims: (8, 16), element: F16, ..BASE },
-    Row { batch: 1, tokens: 65, heads: (1, 1), dims: (32, 12), causal: false, element: F16, ..BASE },
-    Row { batch: 1, tokens: 257, heads: (2, 1), dims: (24, 24), element: F16, ..BASE },
-    Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), element: F16, ..BASE },
-    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (32, 8), window: Some(100), element: F16, ..BASE },
-    Row { tokens: 130, heads: (2, 1), dims: (12, 8), documents: &[1, 40, 3, 86], element: F16, ..BASE },
-    Row { tokens: 130, heads: (4, 2), dims: (8, 12), dropout: 0.25, element: F16, ..BASE },
-    Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
-    Row { tokens: 131, heads: (6, 2), dims: (8, 12), alibi: true, element: F16, ..BASE },
-    Row { element: F16, ..EVERYTHING },
-    Row { heads: (12, 4), dims: (32, 32), alibi: true, element: F16, ..EVERYTHING },
-    Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), element: F16, ..BASE },
-];
-
-/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns of strips are what only
-/// a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make as many subgroups as there are strips.
-#[test]
-fn attention_by_matrices() {
-    let others = [4, 16, 32].map(|subgroup| (&BY_MATRICES[3], subgroup));
-    for (row, subgroup) in BY_MATRICES.iter().map(|row| (row, 8)).chain(others) {
-        let name = format!("attention {row} by matrices in subgroups of {subgroup}");
-        check_matrices(
-            &name,
-            64,
-            &|side| if side == 8 { subgroup } else { (4 * subgroup).min(64) },
-            &|case| {
-                let files = row.files(case.rec.capabilities());
-                let of = |pass| format!("attention/matrix/{pass}");
-                assert_eq!(files, ["forward", "backward_q", "backward_kv"].map(of));
-                forward(case, row, 1.0);
-                backward(case, row);
-            },
-        );
-    }
-}
-
-/// Wider heads have a kernel for the forward pass alone, or none, and elements other than f16 have none.
-#[test]
-fn attention_is_by_matrices_where_they_fit() {
-    let passes = |dims, element, side| {
-        let row = Row { dims, element, ..BASE };
-        let files = row.files(Capabilities::matrix().with_matrices(Matrices { side, subgroup: 32 }));
-        files.into_iter().filter(|file| file.starts_with("attention/matrix")).count()
-    };
-    for (side, dims, count) in [
-        (16, (64, 64), 3),
-        (16, (4, 64), 3),
-        (16, (68, 64), 1),
-        (16, (64, 128), 1),
-        (16, (128, 128), 1),
-        (16, (132, 4), 0),
-        (16, (192, 128), 0),
-        (8, (32, 32), 3),
-        (8, (32, 36), 1),
-        (8, (64, 64), 1),
-        (8, (64, 68), 0),
-    ] {
-        assert_eq!(passes(dims, F16, side), count, "{dims:?} by matrices of {side}");
-        assert_eq!([F32, Bf16].map(|element| passes(dims, element, side)), [0, 0]);
-    }
-}
-
-/// Scores that rise along the keys: each tile exceeds the reference of those before it, and sums are multiplied again and again.
-#[test]
-fn attention_by_matrices_with_rising_scores() {
-    for dims in [(16, 16), (16, 32), (32, 64)] {
-        let row = Row { batch: 1, tokens: 200, heads: (1, 1), dims, element: F16, ..BASE };
-        check_matrices(&format!("attention {row} of rising scores"), 64, &|side| 4 * side, &|case| {
-            let (layout, n) = (row.shape().layout, row.tokens);
-            let cols = layout.cols() as usize;
-            let mut values: Vec<f64> = (0..n as usize * cols).map(|_| case.normal()).collect();
-            for (token, values) in values.chunks_mut(cols).enumerate() {
-                values[0] = 4.0;
-                values[layout.k_start() as usize] =
-                    40.0 * (token as f64 / 200.0) * f64::from(row.dims.0).sqrt();
-            }
-            let qkv = case.input_of(&values, n, layout.cols(), F16);
-            let [q, k, v] = split_qkv(&qkv.values, &layout);
-            let (out, lse) = (case.output(n, layout.out_cols(), F16), case.output(n, 1, F32));
-            attention(&mut case.rec, &AttentionTensors::new(qkv.tensor, out, lse), &row.shape());
-            let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[]));
-            let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
-            let (weighted, _) = reference::attention(&q, &k, &absolute, &row.reference(&[], &[]));
-            let sizes = row.sizes(case, &want, &weighted);
-            case.expect_terms("out", out, 0..layout.out_cols(), want, row.allowed(), sizes);
-            case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
-        });
-    }
-}
-
-/// One sequence with many heads.
-const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
-
-/// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more than there are
-/// blocks of keys, which are 64 at head sizes up to 32 and else 32.
-const IN_PARTS: [(u32, u32, Row); 12] = [
-    (12, 3, Row { tokens: 130, ..ONE }),
-    (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..ONE }),
-    (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..ONE }),
-    // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key; one part.
-    (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
-    (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..ONE }),
-    (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
-    (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
-    // Queries that see keys of some parts only.
-    (12, 3, Row { tokens: 257, dims: (64, 12), window: Some(40), element: Bf16, ..ONE }),
-    (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
-    (24, 3, Row { tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE }),
-    (4, 1, Row { batch: 4, heads: (24, 12), element: F16, ..EVERYTHING }),
-    (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
-];
-
-/// Two passes over as many numbers in f32 are further from the reference than `allowed` expects of the worst: a query that sees one key
-/// has no gradient, and what is left is rounding. So rows of long sums are stored in 16 bits, and the next test has them in f32.
-#[test]
-fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
-    for (units, parts, row) in IN_PARTS {
-        assert_eq!(parts_of(&row, units), Some(parts), "{row} on {units} units");
-        check_units(&format!("attention_backward {row} in {parts} parts"), units, &|case| {
-            backward(case, &row)
-        });
-    }
-    let gpt = Row { batch: 4, tokens: 1024, heads: (12, 12), dims: (64, 64), ..BASE };
-    for (units, parts) in [(8, Some(1)), (32, Some(2)), (64, Some(4)), (128, Some(8))] {
-        assert_eq!(parts_of(&gpt, units), parts, "{units} units");
-    }
-    for (why, row) in [
-        ("wide heads", Row { dims: (64, 68), ..gpt }),
-        ("a window so short that parts are more than what it sees", Row { window: Some(7), ..gpt }),
-        ("less work than launches", Row { batch: 12, tokens: 64, heads: (4, 4), dims: (32, 32), ..gpt }),
-        ("1.5 GiB", Row { tokens: 1 << 16, dims: (16, 16), ..gpt }),
-    ] {
-        assert_eq!(parts_of(&row, 128), None, "{why}");
-    }
-    assert_eq!(parts_of(&Row { tokens: 1 << 15, dims: (16, 16), ..gpt }, 128), Some(8), "768 MiB");
-}
-
-/// The rows in 16 bits once more, within the bound of an analysis of rounding errors: each element relative to the sum of the
-/// absolute values behind it.
-#[test]
-fn attention_backward_with_parts_is_as_exact_as_its_terms() {
-    for (units, parts, row) in IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32) {
-        let row = Row { element: F32, ..row };
-        check_units(&format!("attention_backward {row} in {parts} parts by its terms"), units, &|case| {
-            backward_within(case, &row, Within::Terms);
-        });
-    }
-}
-
-/// Units of a GPU, and in how many parts the backward pass leaves dq there, and the gradients of keys and values, whose heads are few.
-const KEYS_IN_PARTS: [(u32, Option<u32>, u32, Row); 9] = [
-    (64, None, 4, Row { tokens: 257, heads: (4, 1), dims: (128, 68), ..ONE }),
-    (64, None, 6, Row { tokens: 257, heads: (6, 1), dims: (36, 72), causal: false, element: Bf16, ..ONE }),
-    (64, None, 3, Row { tokens: 257, heads: (6, 2), dims: (160, 4), element: F16, ..ONE }),
-    (16, None, 3, Row { tokens: 257, heads: (6, 1), dims: (68, 4), window: Some(200), ..ONE }),
-    (64, None, 12, Row { heads: (24, 2), window: Some(120), ..EVERYTHING }),
-    (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..ONE }),
-    (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (36, 4), alibi: true, element: F16, ..ONE }),
-    (32, Some(8), 4, Row { tokens: 513, heads: (12, 3), dims: (64, 12), element: Bf16, ..ONE }),
-    (12, Some(3), 3, Row { heads: (24, 2), dims: (36, 12), window: Some(120), ..EVERYTHING }),
-];
-
-#[test]
-fn attention_backward_with_parts_of_the_keys_is_the_gradient() {
-    for (units, parts, key_parts, row) in KEYS_IN_PARTS {
-        assert_eq!(
-            (parts_of(&row, units), key_parts_of(&row, units)),
-            (parts, key_parts),
-            "{row} on {units} units"
-        );
-        check_units(&format!("attention_backward {row} in {key_parts} parts of keys"), units, &|case| {
-            backward(case, &row)
-        });
-    }
-    // Four heads of keys under 32 of queries, one sequence; a small Mixtral; and enough heads and sequences without parts.
-    let llama = Row { tokens: 2048, heads: (32, 4), dims: (64, 64), ..ONE };
-    let mixtral = Row { batch: 4, tokens: 1024, heads: (12, 4), dims: (64, 64), ..BASE };
-    let wide = Row { batch: 4, tokens: 2048, heads: (32, 8), dims: (128, 128), ..BASE };
-    for (row, units, parts) in [
-        (llama, 96, (Some(8), 8)),
-        (llama, 132, (None, 8)),
-        (mixtral, 96, (Some(6), 3)),
-        (mixtral, 132, (Some(8), 3)),
-        (wide, 132, (None, 1)),
-    ] {
-        assert_eq!((parts_of(&row, units), key_parts_of(&row, units)), parts, "{row} on {units} units");
-    }
-}
-
-/// In how many parts the backward pass of `row` leaves the gradients of keys and values.
-fn key_parts_of(row: &Row, units: u32) -> u32 {
-    let dispatches = backward_on(row, units);
-    let of_keys = dispatches.iter().find(|of| of.kernel.entry == "attention_backward_kv");
-    of_keys.expect("there is one").grid[0] / row.heads.1
-}
-
-/// In how many parts the backward pass of `row` leaves dq, on a GPU of so many units with the limits that most have.
-fn parts_of(row: &Row, units: u32) -> Option<u32> {
-    let dispatches = backward_on(row, units);
-    let split = dispatches.iter().find(|of| of.kernel.conditions().any(|c| c == Condition::Split));
-    split.filter(|of| of.kernel.entry == "attention_backward_kv").map(|of| of.grid[2])
-}
-
-fn backward_on(row: &Row, units: u32) -> Vec<Dispatch> {
-    let units = Units { count: units, ..Units::ASSUMED };
-    Row { element: F32, ..*row }.recorded(Capabilities::portable().with_units(units))
 }
 
 #[test]
@@ -568,8 +372,9 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         &shape,
     );
     let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
-    let (weighted, _) = reference::attention(&q, &k, &absolute, &row.reference(&starts, &factors));
-    let sizes = row.sizes(case, &want_out, &weighted);
+    let (sizes, _) = reference::attention(&q, &k, &absolute, &row.reference(&starts, &factors));
+    let terms = Terms { sizes, largest: largest(&v) / (1.0 - f64::from(row.dropout)) };
+    let sizes = row.sizes(case, &want_out, &terms);
     let (columns, allowed_out) = (0..row.shape().layout.out_cols(), (size * size) * row.allowed());
     case.expect_terms("plain out", plain, columns.clone(), want_out.clone(), allowed_out, sizes.clone());
     case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
@@ -702,78 +507,16 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     }
 }
 
-/// dq, dk and dv, and for each element the sum of the absolute values of what is added up for it, once the weights are known, and of all
-/// terms behind it.
-struct FromSaved {
-    gradients: [Vec<f64>; 3],
-    weighted: [Vec<f64>; 3],
-    terms: [Vec<f64>; 3],
+/// The terms w x that a result is the sum of, once the weights w are known.
+struct Terms {
+    /// For each element the sum of their absolute values.
+    sizes: Vec<f64>,
+    /// The absolute value of the largest x, with whatever multiplies the sum.
+    largest: f64,
 }
 
-/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output. An error in a score
-/// is as large as the score's own terms allow, and is a relative error of its weight.
-fn from_saved(
-    [q, k, v]: [&[f64]; 3],
-    out: &[f64],
-    dout: &[f64],
-    lse: &[f64],
-    (row, factors): (&Row, &[f64]),
-) -> FromSaved {
-    let reference::Attention {
-        tokens,
-        heads,
-        kv_heads,
-        head_dim,
-        value_dim,
-        causal,
-        scale,
-        window,
-        alibi,
-        ..
-    } = row.reference(&[], &[]);
-    let starts = row.starts();
-    let [[mut dq, mut dk, mut dv], mut weighted, [mut of_dq, mut of_dk, mut of_dv]] =
-        [(); 3].map(|()| [q, k, v].map(|x| vec![0.0; x.len()]));
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
-    let add = |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
-    let add_sizes =
-        |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += (a * x).abs());
-    for i in 0..lse.len() / heads {
-        for head in 0..heads {
-            let query = (i * heads + head) * head_dim..(i * heads + head + 1) * head_dim;
-            let output = (i * heads + head) * value_dim..(i * heads + head + 1) * value_dim;
-            let delta = dot(&out[output.clone()], &dout[output.clone()]);
-            let of_delta = sizes(&out[output.clone()], &dout[output.clone()]);
-            let start = i - i % tokens;
-            let document = start + starts.get(i).copied().unwrap_or(0);
-            let first = window.map_or(document, |window| document.max((i + 1).saturating_sub(window)));
-            let slope = if alibi { reference::alibi_slope(head, heads) } else { 0.0 };
-            for j in first..if causal { i + 1 } else { start + tokens } {
-                let kv = j * kv_heads + head / (heads / kv_heads);
-                let key = kv * head_dim..(kv + 1) * head_dim;
-                let value = kv * value_dim..(kv + 1) * value_dim;
-                let score = scale * dot(&q[query.clone()], &k[key.clone()]) - slope * (i as f64 - j as f64);
-                let p = (score - lse[i * heads + head]).exp();
-                let m = factors.get((i * heads + head) * tokens + j % tokens).copied().unwrap_or(1.0);
-                let ds = p * (m * dot(&dout[output.clone()], &v[value.clone()]) - delta);
-                let of_score =
-                    scale * sizes(&q[query.clone()], &k[key.clone()]) + slope * (i as f64 - j as f64);
-                let of_p = p * (1.0 + of_score + lse[i * heads + head].abs());
-                let of_ds = of_p * (m * sizes(&dout[output.clone()], &v[value.clone()]) + of_delta);
-                add_sizes(&mut of_dq[query.clone()], scale * of_ds, &k[key.clone()]);
-                add_sizes(&mut of_dk[key.clone()], scale * of_ds, &q[query.clone()]);
-                add_sizes(&mut of_dv[value.clone()], of_p * m, &dout[output.clone()]);
-                add_sizes(&mut weighted[0][query.clone()], scale * ds, &k[key.clone()]);
-                add_sizes(&mut weighted[1][key.clone()], scale * ds, &q[query.clone()]);
-                add_sizes(&mut weighted[2][value.clone()], p * m, &dout[output.clone()]);
-                add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
-                add(&mut dk[key], scale * ds, &q[query.clone()]);
-                add(&mut dv[value], p * m, &dout[output.clone()]);
-            }
-        }
-    }
-    FromSaved { gradients: [dq, dk, dv], weighted, terms: [of_dq, of_dk, of_dv] }
+fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
 /// Random rows scaled by `size`.

@@ -1,0 +1,166 @@
+//! Attention by cooperative matrices, tier `matrix`.
+
+use super::parts::key_parts_in;
+use super::{BASE, EVERYTHING, Row, Terms, backward, forward, largest};
+use crate::lab::{allowed, check_matrices};
+use crate::packed::split_qkv;
+use ::reference::attention as reference;
+use gristmill::element::Element::{Bf16, F16, F32};
+use gristmill::kernels::{Capabilities, Matrices, Units};
+use gristmill::ops::attention::{AttentionTensors, attention};
+
+/// The most that rounding the weights w to f16 does to a sum Σ w x.
+pub(super) struct Rounding {
+    relative: f64,
+    absolute: f64,
+}
+
+impl Rounding {
+    /// To a sum whose terms w x have absolute values that add up to `size`, and in which no |x| exceeds `largest`.
+    pub fn of(&self, size: f64, largest: f64) -> f64 {
+        self.relative * size + self.absolute * largest
+    }
+}
+
+/// By the standard model of rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.2 and 3.1), for sums over
+/// `walked` rows:
+///
+/// - What matrices multiply is f16, and two significands of 11 bits make one of 22: products are exact in f32. Scores, softmax and sums are
+///   f32, and `allowed` has them as on the other tiers. qkv, dout and out are f16 before. So a term w x meets one rounding to f16, that of its
+///   weight, which is p or ds; none meets more.
+/// - A weight from 2^-14 on, the smallest normal f16, becomes w (1 + δ). With 11 bits |δ| is at most 2^-11 to nearest, and 2^-10 in either
+///   direction, which WGSL permits. So the sum is off by |δ| Σ |w x| at most.
+/// - A smaller weight is off by half the spacing of subnormals, 2^-25, to nearest, and where an adapter makes zero of it, as WGSL permits too,
+///   by up to 2^-14. Kernels store weights times 64 backward, and forward relative to a total of which the largest is 2^7 or more. So the
+///   sum is off by a 64th of that for each row at most, times |x|.
+///
+/// Conversions to nearest are those of adapters that a test found to have them (`src/gpu/device/half.rs`).
+pub(super) fn rounding(capabilities: Capabilities, walked: u32) -> Rounding {
+    const GAIN: f64 = 64.0;
+    let (relative, of_small) = match capabilities.native_f16 {
+        true => (2f64.powi(-11), 2f64.powi(-25)),
+        false => (2f64.powi(-10), 2f64.powi(-14)),
+    };
+    Rounding { relative, absolute: f64::from(walked) * of_small / GAIN }
+}
+
+/// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and after many; each
+/// mask and all of them; heads that share keys.
+const BY_MATRICES: [Row; 16] = [
+    Row { element: F16, ..BASE },
+    Row { batch: 3, tokens: 1, dims: (4, 4), element: F16, ..BASE },
+    Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, element: F16, ..BASE },
+    Row { tokens: 31, heads: (5, 1), dims: (20, 32), element: F16, ..BASE },
+    Row { batch: 1, tokens: 64, heads: (4, 4), dims: (8, 16), element: F16, ..BASE },
+    Row { batch: 1, tokens: 65, heads: (1, 1), dims: (32, 12), causal: false, element: F16, ..BASE },
+    Row { batch: 1, tokens: 257, heads: (2, 1), dims: (24, 24), element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), element: F16, ..BASE },
+    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (32, 8), window: Some(100), element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (12, 8), documents: &[1, 40, 3, 86], element: F16, ..BASE },
+    Row { tokens: 130, heads: (4, 2), dims: (8, 12), dropout: 0.25, element: F16, ..BASE },
+    Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
+    Row { tokens: 131, heads: (6, 2), dims: (8, 12), alibi: true, element: F16, ..BASE },
+    Row { element: F16, ..EVERYTHING },
+    Row { heads: (12, 4), dims: (32, 32), alibi: true, element: F16, ..EVERYTHING },
+    Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), element: F16, ..BASE },
+];
+
+/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns of strips are what only
+/// a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make as many subgroups as there are strips.
+#[test]
+fn attention_by_matrices() {
+    let others = [4, 16, 32].map(|subgroup| (&BY_MATRICES[3], subgroup));
+    for (row, subgroup) in BY_MATRICES.iter().map(|row| (row, 8)).chain(others) {
+        let name = format!("attention {row} by matrices in subgroups of {subgroup}");
+        check_matrices(
+            &name,
+            64,
+            &|side| if side == 8 { subgroup } else { (4 * subgroup).min(64) },
+            &|case| {
+                let files = row.files(case.rec.capabilities());
+                let of = |pass| format!("attention/matrix/{pass}");
+                assert_eq!(files[..3], ["forward", "backward_q", "backward_kv"].map(of));
+                forward(case, row, 1.0);
+                backward(case, row);
+            },
+        );
+    }
+}
+
+/// Wider heads have a kernel for the forward pass alone, or none, and elements other than f16 have none.
+#[test]
+fn attention_is_by_matrices_where_they_fit() {
+    let passes = |dims, element, side| {
+        let row = Row { dims, element, ..BASE };
+        let files = row.files(Capabilities::matrix().with_matrices(Matrices { side, subgroup: 32 }));
+        files.into_iter().filter(|file| file.starts_with("attention/matrix")).count()
+    };
+    for (side, dims, count) in [
+        (16, (64, 64), 3),
+        (16, (4, 64), 3),
+        (16, (68, 64), 1),
+        (16, (64, 128), 1),
+        (16, (128, 128), 1),
+        (16, (132, 4), 0),
+        (16, (192, 128), 0),
+        (8, (32, 32), 3),
+        (8, (32, 36), 1),
+        (8, (64, 64), 1),
+        (8, (64, 68), 0),
+    ] {
+        assert_eq!(passes(dims, F16, side), count, "{dims:?} by matrices of {side}");
+        assert_eq!([F32, Bf16].map(|element| passes(dims, element, side)), [0, 0]);
+    }
+}
+
+/// Several workgroups that share the queries of few heads of keys, on so many units.
+#[test]
+fn attention_by_matrices_with_parts_of_the_keys() {
+    for (units, row) in [
+        (8, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..BASE }),
+        (32, Row { tokens: 257, heads: (6, 1), dims: (32, 32), causal: false, ..BASE }),
+        (16, Row { tokens: 257, heads: (12, 2), window: None, documents: &[200, 57], ..EVERYTHING }),
+        (64, Row { tokens: 513, heads: (12, 3), dims: (20, 32), alibi: true, ..BASE }),
+    ] {
+        let row = Row { batch: 1, element: F16, ..row };
+        check_matrices(&format!("attention {row} in parts of keys"), units, &|side| side, &|case| {
+            let recorded = row.recorded(case.rec.capabilities());
+            assert!(key_parts_in(&recorded, &row) > 1, "{row} on {units} units");
+            backward(case, &row);
+        });
+    }
+    let llama = Row { batch: 1, tokens: 2048, heads: (32, 4), dims: (64, 64), element: F16, ..BASE };
+    let wide = Row { batch: 4, heads: (32, 8), ..llama };
+    for (row, units, parts) in [(llama, 132, 4), (llama, 96, 4), (wide, 132, 1)] {
+        let capabilities = Capabilities::matrix().with_units(Units { count: units, ..Units::ASSUMED });
+        assert_eq!(key_parts_in(&row.recorded(capabilities), &row), parts, "{row} on {units} units");
+    }
+}
+
+/// Scores that rise along the keys: each tile exceeds the reference of those before it, and sums are multiplied again and again.
+#[test]
+fn attention_by_matrices_with_rising_scores() {
+    for dims in [(16, 16), (16, 32), (32, 64)] {
+        let row = Row { batch: 1, tokens: 200, heads: (1, 1), dims, element: F16, ..BASE };
+        check_matrices(&format!("attention {row} of rising scores"), 64, &|side| 4 * side, &|case| {
+            let (layout, n) = (row.shape().layout, row.tokens);
+            let cols = layout.cols() as usize;
+            let mut values: Vec<f64> = (0..n as usize * cols).map(|_| case.normal()).collect();
+            for (token, values) in values.chunks_mut(cols).enumerate() {
+                values[0] = 4.0;
+                values[layout.k_start() as usize] =
+                    40.0 * (token as f64 / 200.0) * f64::from(row.dims.0).sqrt();
+            }
+            let qkv = case.input_of(&values, n, layout.cols(), F16);
+            let [q, k, v] = split_qkv(&qkv.values, &layout);
+            let (out, lse) = (case.output(n, layout.out_cols(), F16), case.output(n, 1, F32));
+            attention(&mut case.rec, &AttentionTensors::new(qkv.tensor, out, lse), &row.shape());
+            let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[]));
+            let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
+            let (sizes, _) = reference::attention(&q, &k, &absolute, &row.reference(&[], &[]));
+            let sizes = row.sizes(case, &want, &Terms { sizes, largest: largest(&v) });
+            case.expect_terms("out", out, 0..layout.out_cols(), want, row.allowed(), sizes);
+            case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
+        });
+    }
+}
