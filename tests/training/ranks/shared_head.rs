@@ -33,7 +33,7 @@ impl Problem {
     fn new(ranks: usize) -> Self {
         let random = Philox::new(7, 0);
         let whole = |range: Range<usize>| {
-            range.map(|i| f64::from((5.0 * random.uniform(i as u64)).floor()) - 2.0).collect::<Vec<f64>>()
+            range.map(|i| (5.0 * random.uniform(i as u64)).floor() - 2.0).collect::<Vec<f64>>()
         };
         let of_h = TOKENS * WIDTH;
         let (h, head) = (whole(0..of_h), whole(of_h..of_h + ranks * VOCABULARY * WIDTH));
