@@ -8,7 +8,7 @@ use super::monitor_checks;
 use super::sections::model::{BaseType, Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
-use super::sections::recompute::{Operators, Recompute};
+use super::sections::recompute::Operators;
 use super::sections::run::Resume;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
@@ -126,14 +126,6 @@ impl RunPlan {
         context.max_device_memory = None;
         plan.model.recomputed_layers = recomputed.to_vec();
         plan.model.recomputed_operators = Vec::new();
-        plan
-    }
-
-    /// The same run with other keys of `recompute_config` about what ranks exchange for it.
-    pub(crate) fn exchanging(&self, change: impl FnOnce(&mut Recompute)) -> Self {
-        let mut plan = self.clone();
-        change(&mut plan.settings.recompute);
-        plan.model.kept = plan.settings.recompute.kept_of_ranks();
         plan
     }
 

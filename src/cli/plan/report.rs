@@ -229,12 +229,11 @@ fn alternatives(plan: &RunPlan) -> Vec<(String, RunPlan)> {
     if plan.layout.model > 1 && model.has_recomputation() {
         let shares_tokens = plan.layout.shares_tokens;
         let mut switched = |key: &str, switch: fn(&mut Recompute) -> &mut bool| {
-            let mut value = "";
-            let plan = plan.exchanging(|recompute| {
-                let switched = switch(recompute);
-                *switched = !*switched;
-                value = if *switched { "True" } else { "False" };
-            });
+            let mut plan = plan.clone();
+            let switched = switch(&mut plan.settings.recompute);
+            *switched = !*switched;
+            let value = if *switched { "True" } else { "False" };
+            plan.model.kept = plan.settings.recompute.kept_of_ranks();
             plans.push((format!("`recompute_config.{key}: {value}`"), plan));
         };
         switched("mp_comm_recompute", |recompute| &mut recompute.mp_comm_recompute);
