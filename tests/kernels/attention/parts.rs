@@ -6,6 +6,13 @@ use gristmill::element::Element::{Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Condition, Units};
 use gristmill::record::Dispatch;
 
+/// Whether a row is for `GRISTMILL_LONG` alone: wide heads with all masks at once take llvmpipe 20 to 40 s to compile. Others have each mask
+/// on wide heads, and all of them on narrow ones.
+fn is_left_out(row: &Row) -> bool {
+    let is_wide = row.dims.0 > 32 && !row.documents.is_empty() && row.window.is_some();
+    is_wide && std::env::var_os("GRISTMILL_LONG").is_none()
+}
+
 /// One sequence with many heads.
 const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
 
@@ -19,7 +26,7 @@ const IN_PARTS: [(u32, u32, Row); 12] = [
     (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
     (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..ONE }),
     (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
-    (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
+    (4, 1, Row { tokens: 255, dims: (36, 36), element: Bf16, ..ONE }),
     // Queries that see keys of some parts only.
     (12, 3, Row { tokens: 257, dims: (64, 12), window: Some(40), element: Bf16, ..ONE }),
     (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
@@ -34,6 +41,9 @@ const IN_PARTS: [(u32, u32, Row); 12] = [
 fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
     for (units, parts, row) in IN_PARTS {
         assert_eq!(parts_of(&row, units), Some(parts), "{row} on {units} units");
+        if is_left_out(&row) {
+            continue;
+        }
         check_units(&format!("attention_backward {row} in {parts} parts"), units, &|case| {
             backward(case, &row)
         });
@@ -57,7 +67,9 @@ fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
 /// absolute values behind it.
 #[test]
 fn attention_backward_with_parts_is_as_exact_as_its_terms() {
-    for (units, parts, row) in IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32) {
+    for (units, parts, row) in
+        IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32 && !is_left_out(row))
+    {
         let row = Row { element: F32, ..row };
         check_units(&format!("attention_backward {row} in {parts} parts by its terms"), units, &|case| {
             backward_within(case, &row, Within::Terms);
@@ -74,7 +86,7 @@ const KEYS_IN_PARTS: [(u32, Option<u32>, u32, Row); 9] = [
     (64, None, 12, Row { heads: (24, 2), window: Some(120), ..EVERYTHING }),
     (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..ONE }),
     (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (36, 4), alibi: true, element: F16, ..ONE }),
-    (32, Some(8), 4, Row { tokens: 513, heads: (12, 3), dims: (64, 12), element: Bf16, ..ONE }),
+    (32, Some(8), 4, Row { tokens: 513, heads: (12, 3), dims: (36, 12), element: Bf16, ..ONE }),
     (12, Some(3), 3, Row { heads: (24, 2), dims: (36, 12), window: Some(120), ..EVERYTHING }),
 ];
 
@@ -86,6 +98,9 @@ fn attention_backward_with_parts_of_the_keys_is_the_gradient() {
             (parts, key_parts),
             "{row} on {units} units"
         );
+        if is_left_out(&row) {
+            continue;
+        }
         check_units(&format!("attention_backward {row} in {key_parts} parts of keys"), units, &|case| {
             backward(case, &row)
         });

@@ -312,7 +312,7 @@ fn every_model_trains_as_on_one_rank() {
     }
 }
 
-/// All of them with `GRISTMILL_LONG`, else a quarter, with each layout and each variation.
+/// All of them with `GRISTMILL_LONG`, else an eighth, with each layout and each variation.
 #[test]
 fn every_layout_trains_in_every_variation() {
     for (number, model) in [llama as fn() -> Setup, mixture].into_iter().enumerate() {
@@ -320,7 +320,7 @@ fn every_layout_trains_in_every_variation() {
         let has_experts = model().plan().model.mixture.is_some();
         let layouts = NARROW.iter().chain(&WIDE).filter(|spread| has_experts || spread.expert == 1);
         for (row, spread) in layouts.enumerate() {
-            let is_taken = |column: usize| is_long() || (row + column + 2 * number).is_multiple_of(4);
+            let is_taken = |column: usize| is_long() || (row + column + 4 * number).is_multiple_of(8);
             for (_, variation) in VARIATIONS.iter().enumerate().filter(|(column, _)| is_taken(*column)) {
                 if !chooses_otherwise(&model(), spread, variation) {
                     ones.compare(model, spread, variation);
