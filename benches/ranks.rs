@@ -56,7 +56,7 @@ fn all_reduce_time(t: &mut dyn Transport, group: &Group, bytes: usize) -> Durati
     let (mut data, mut scratch) = (vec![0; bytes], Vec::new());
     let mut once = |t: &mut dyn Transport| {
         let start = Instant::now();
-        all_reduce(t, group, &mut data, Reduction::F32, &mut scratch).expect("no rank ends");
+        all_reduce(t, group, &mut data, Reduction::SumF32, &mut scratch).expect("no rank ends");
         start.elapsed()
     };
     (0..3).for_each(|_| {
@@ -65,7 +65,7 @@ fn all_reduce_time(t: &mut dyn Transport, group: &Group, bytes: usize) -> Durati
     // All ranks repeat it equally often: the mean of what each has time for.
     let count = ((TIME.as_secs_f64() / once(t).as_secs_f64()) as u32).clamp(9, 20_000);
     let mut counts = count.to_ne_bytes();
-    all_reduce(t, group, &mut counts, Reduction::U32, &mut Vec::new()).expect("no rank ends");
+    all_reduce(t, group, &mut counts, Reduction::SumU32, &mut Vec::new()).expect("no rank ends");
     let count = u32::from_ne_bytes(counts) / group.size() as u32;
     let mut times: Vec<Duration> = (0..count).map(|_| once(t)).collect();
     times.sort_unstable();
@@ -80,7 +80,7 @@ fn waiting_share(t: &mut dyn Transport, group: &Group) -> f64 {
             std::thread::sleep(LATE);
         }
         let (start, before) = (Instant::now(), busy());
-        all_reduce(t, group, &mut [0; 4], Reduction::U32, &mut Vec::new()).expect("no rank ends");
+        all_reduce(t, group, &mut [0; 4], Reduction::SumU32, &mut Vec::new()).expect("no rank ends");
         waiting += start.elapsed();
         running += busy() - before;
     }

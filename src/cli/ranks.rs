@@ -117,7 +117,7 @@ mod tests {
     fn sum(ranks: &Ranks) -> Result<u32> {
         let sum = ranks.run(|transport| {
             let (group, mut data) = (Group::all(transport.size()), 1u32.to_ne_bytes());
-            let sum = collectives::Reduction::U32;
+            let sum = collectives::Reduction::SumU32;
             collectives::all_reduce(transport, &group, &mut data, sum, &mut Vec::new())?;
             Ok(u32::from_ne_bytes(data))
         });

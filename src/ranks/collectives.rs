@@ -16,13 +16,13 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Sums of f32.
-    F32,
+    SumF32,
     /// Sums of u32, modulo 2^32.
-    U32,
+    SumU32,
     /// Sums of f16, added in f32 and rounded once.
-    F16,
+    SumF16,
     /// Sums of bfloat16, likewise.
-    Bf16,
+    SumBf16,
     /// The largest u32.
     LargestU32,
 }
@@ -53,7 +53,7 @@ pub fn reduce_scatter(
     let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
     let copies = to_each(transport, group, place, &outgoing, own.len(), scratch)?;
     own.copy_from_slice(outgoing[place]);
-    add_in_order(own, place, copies, reduction);
+    reduce_in_order(own, place, copies, reduction);
     Ok(())
 }
 
@@ -94,12 +94,12 @@ pub fn all_reduce(
         let parts = equal_parts(data.len(), size);
         let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
         let copies = to_each(transport, group, place, &outgoing, parts[place].len(), scratch)?;
-        add_in_order(&mut data[parts[place].clone()], place, copies, reduction);
+        reduce_in_order(&mut data[parts[place].clone()], place, copies, reduction);
         return all_gather(transport, group, data, &parts);
     }
     assert!(data.len().is_multiple_of(4), "sums are of whole elements of 4 bytes");
     let copies = to_each(transport, group, place, &vec![&*data; size], data.len(), scratch)?;
-    add_in_order(data, place, copies, reduction);
+    reduce_in_order(data, place, copies, reduction);
     Ok(())
 }
 
@@ -226,9 +226,9 @@ fn to_each<'a>(
     Ok(&mut scratch[..needed])
 }
 
-/// Adds to `own`, the share of the member at `place`, those of the others, which `copies` holds one after the other: from the
+/// Reduces `own`, the share of the member at `place`, with those of the others, which `copies` holds one after the other: from the
 /// first member to the last. `copies` is overwritten.
-fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: Reduction) {
+fn reduce_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: Reduction) {
     let mut copies: Vec<_> = copies.chunks_exact_mut(own.len().max(1)).collect();
     for start in (0..own.len()).step_by(BLOCK) {
         let block = start..own.len().min(start + BLOCK);
@@ -236,37 +236,37 @@ fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: Redu
         let (before, after) = copies.split_at_mut(place);
         let own = &mut own[block];
         match reduction {
-            Reduction::F32 => add_words(own, before, after, |a, b| {
+            Reduction::SumF32 => reduce_words(own, before, after, |a, b| {
                 (f32::from_ne_bytes(a) + f32::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Reduction::U32 => add_words(own, before, after, |a, b| {
+            Reduction::SumU32 => reduce_words(own, before, after, |a, b| {
                 u32::from_ne_bytes(a).wrapping_add(u32::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Reduction::LargestU32 => add_words(own, before, after, |a, b| {
+            Reduction::LargestU32 => reduce_words(own, before, after, |a, b| {
                 u32::from_ne_bytes(a).max(u32::from_ne_bytes(b)).to_ne_bytes()
             }),
-            Reduction::F16 => add_halves::<f16>(own, before, after),
-            Reduction::Bf16 => add_halves::<bf16>(own, before, after),
+            Reduction::SumF16 => add_halves::<f16>(own, before, after),
+            Reduction::SumBf16 => add_halves::<bf16>(own, before, after),
         }
     }
 }
 
-/// Adds blocks of 4-byte elements by `add`. Those `before` the own one are overwritten.
-fn add_words(
+/// Reduces blocks of 4-byte elements by `reduce`. Those `before` the own one are overwritten.
+fn reduce_words(
     own: &mut [u8],
     before: &mut [&mut [u8]],
     after: &[&mut [u8]],
-    add: impl Fn([u8; 4], [u8; 4]) -> [u8; 4],
+    reduce: impl Fn([u8; 4], [u8; 4]) -> [u8; 4],
 ) {
-    let add = |to: &mut [u8], more: &[u8]| {
+    let reduce = |to: &mut [u8], more: &[u8]| {
         let ((to, _), (more, _)) = (to.as_chunks_mut::<4>(), more.as_chunks::<4>());
-        to.iter_mut().zip(more).for_each(|(a, b)| *a = add(*a, *b));
+        to.iter_mut().zip(more).for_each(|(a, b)| *a = reduce(*a, *b));
     };
     if let Some((first, rest)) = before.split_first_mut() {
-        rest.iter().for_each(|copy| add(first, copy));
-        add(own, first);
+        rest.iter().for_each(|copy| reduce(first, copy));
+        reduce(own, first);
     }
-    after.iter().for_each(|copy| add(own, copy));
+    after.iter().for_each(|copy| reduce(own, copy));
 }
 
 /// Adds blocks of 16-bit elements.

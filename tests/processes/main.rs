@@ -16,6 +16,7 @@ mod announced;
 mod command_line;
 mod console;
 mod conversations;
+mod doctor;
 mod errors_of_configuration;
 mod errors_of_runs;
 mod finetune;

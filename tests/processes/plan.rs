@@ -1,4 +1,4 @@
-//! `gristmill plan`, `gristmill doctor` and the help of every command.
+//! `gristmill plan` and the help of every command.
 //!
 //! A plan for ranks that are not there has memory, bytes, time and warnings; degrees that do not fill them are one
 //! line. The keys that `--fit` prints can be pasted.
@@ -515,48 +515,6 @@ fn plan_fits_a_rank() {
 }
 
 #[test]
-fn doctor_tests_the_kernels() {
-    let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;
-    println!("{report}");
-    let verdict = report.lines().next().expect("a line");
-    assert!(verdict.starts_with("verdict    ") && verdict.contains(" passes: all "), "{verdict}");
-    for text in
-        ["adapters", "<- this one", "self-test  tier portable", "GFLOP/s", "fits: ", "8.00 GiB (as given)"]
-    {
-        assert!(report.contains(text), "`{text}` is missing:\n{report}");
-    }
-    // The self-test covers the backward kernels too: on each tier where the result is known, else between the tiers.
-    let tested: Vec<&str> = report.split("self-test").skip(1).collect();
-    let known = [
-        "matmul dyᵀ x",
-        "layer_norm db",
-        "gelu dx",
-        "swiglu dx",
-        "route ids",
-        "permute dx",
-        "combine dgates",
-        "grouped_matmul dw",
-    ];
-    let compared = ["rms_norm dw", "layer_norm dx", "attention dqkv", "cross_entropy dh", "route dlogits"];
-    assert_eq!(tested.len(), 3, "{report}");
-    for (table, labels) in tested.iter().zip([&known[..], &known[..], &compared[..]]) {
-        for text in labels {
-            assert!(table.contains(&format!("\n  {text} ")), "`{text}` was not tested:\n{report}");
-        }
-    }
-    for table in tested {
-        let rows = table.lines().skip(1).take_while(|line| line.starts_with("  "));
-        let errors: Vec<f64> = rows
-            .map(|row| row.split_whitespace().last().and_then(|error| error.parse().ok()).expect("an error"))
-            .collect();
-        assert!(errors.len() > 10 && errors.is_sorted_by(|one, next| one >= next), "{report}");
-    }
-    let none = run(without_adapter(&mut gristmill(["doctor"])));
-    assert_eq!(none.code, Some(2));
-    assert!(none.stderr.starts_with("error: no usable GPU adapter: "), "{}", none.stderr);
-}
-
-#[test]
 fn every_command_has_help() {
     for command in [
         "train",
@@ -575,14 +533,6 @@ fn every_command_has_help() {
         run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
     assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
     assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
-}
-
-#[test]
-fn doctor_begins_with_its_verdict_and_names_its_flag() {
-    let ended = run(&mut gristmill(["doctor", "--device-name=no such adapter"]));
-    assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("set --device-name to one of: "), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("context.device_name"), "{}", ended.stderr);
 }
 
 /// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance that asks for

@@ -63,7 +63,7 @@ fn in_each_group(ranks: &Ranks, job: fn(&mut dyn Transport, &Group, usize)) {
 fn sums(transport: &mut dyn Transport, group: &Group, count: usize) {
     let mut scratch = Vec::new();
     let mut data = bytes(&numbers(transport.rank(), count));
-    all_reduce(transport, group, &mut data, Reduction::F32, &mut scratch).expect("a sum");
+    all_reduce(transport, group, &mut data, Reduction::SumF32, &mut scratch).expect("a sum");
     assert!(data == sum_of(group, count), "an all-reduce of {count} in {group:?} is another sum");
 }
 
@@ -72,7 +72,7 @@ fn parts_of_sums(transport: &mut dyn Transport, group: &Group, count: usize) {
     let parts = growing_parts(group.size(), count);
     let data = bytes(&numbers(transport.rank(), count));
     let mut own = vec![0; parts[place].len()];
-    reduce_scatter(transport, group, &data, &parts, &mut Vec::new(), &mut own, Reduction::F32)
+    reduce_scatter(transport, group, &data, &parts, &mut Vec::new(), &mut own, Reduction::SumF32)
         .expect("a sum");
     let mut whole = vec![0; data.len()];
     whole[parts[place].clone()].copy_from_slice(&own);

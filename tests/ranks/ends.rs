@@ -19,7 +19,7 @@ fn on_processes(test: &str, body: fn(&Ranks)) -> Option<Ended> {
 
 fn sum(transport: &mut dyn Transport) -> Result<()> {
     let group = Group::all(transport.size());
-    all_reduce(transport, &group, &mut vec![0; 100_000], Reduction::F32, &mut Vec::new())
+    all_reduce(transport, &group, &mut vec![0; 100_000], Reduction::SumF32, &mut Vec::new())
 }
 
 /// Exchanges until something ends this process; rank 1 does `end` instead of the tenth time.

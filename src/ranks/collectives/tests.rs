@@ -60,7 +60,7 @@ proptest! {
             let rank = transport.rank();
             let mut data = bytes(&numbers(seed, rank, count));
             if group.place(rank).is_some() {
-                all_reduce(transport, &group, &mut data, Reduction::F32, &mut Vec::new()).expect("a sum");
+                all_reduce(transport, &group, &mut data, Reduction::SumF32, &mut Vec::new()).expect("a sum");
                 assert!(data == expected, "rank {rank} of {group:?} has another sum");
             }
         });
@@ -80,7 +80,7 @@ proptest! {
             let data = bytes(&numbers(seed, transport.rank(), count));
             let part = parts[place].clone();
             let (mut own, mut scratch) = (vec![0; part.len()], vec![7; 5]);
-            reduce_scatter(transport, &group, &data, &parts, &mut scratch, &mut own, Reduction::F32).expect("a sum");
+            reduce_scatter(transport, &group, &data, &parts, &mut scratch, &mut own, Reduction::SumF32).expect("a sum");
             assert!(own == expected[part.clone()], "another sum");
             let mut whole = vec![0; data.len()];
             whole[part].copy_from_slice(&own);
@@ -121,7 +121,7 @@ proptest! {
                 let (group, seed) = (&groups[turn % 2], seed ^ turn as u64);
                 if group.place(transport.rank()).is_none() { continue }
                 let mut data = bytes(&numbers(seed, transport.rank(), count));
-                all_reduce(transport, group, &mut data, Reduction::F32, &mut Vec::new()).expect("a sum");
+                all_reduce(transport, group, &mut data, Reduction::SumF32, &mut Vec::new()).expect("a sum");
                 assert_eq!(data, sequential(seed, &group.ranks, count));
             }
         });
@@ -138,7 +138,7 @@ proptest! {
                     transport.abort();
                     return None;
                 }
-                if let Err(error) = all_reduce(transport, &group, &mut data, Reduction::F32, &mut Vec::new()) {
+                if let Err(error) = all_reduce(transport, &group, &mut data, Reduction::SumF32, &mut Vec::new()) {
                     return Some(error.to_string());
                 }
             }
@@ -155,7 +155,7 @@ proptest! {
 fn counts_are_summed_modulo_2_to_the_32() {
     let sums = on_ranks(3, |transport| {
         let mut data = [u32::MAX, transport.rank() as u32].map(u32::to_ne_bytes).concat();
-        all_reduce(transport, &Group::all(3), &mut data, Reduction::U32, &mut Vec::new()).expect("a sum");
+        all_reduce(transport, &Group::all(3), &mut data, Reduction::SumU32, &mut Vec::new()).expect("a sum");
         data
     });
     let expected = [u32::MAX - 2, 3].map(u32::to_ne_bytes).concat();

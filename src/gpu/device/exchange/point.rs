@@ -256,10 +256,10 @@ fn one_by_one(spans: &[Span]) -> Vec<Range<usize>> {
 
 fn sum_of(element: Element) -> Option<Reduction> {
     match element {
-        Element::F32 => Some(Reduction::F32),
-        Element::U32 => Some(Reduction::U32),
-        Element::F16 => Some(Reduction::F16),
-        Element::Bf16 => Some(Reduction::Bf16),
+        Element::F32 => Some(Reduction::SumF32),
+        Element::U32 => Some(Reduction::SumU32),
+        Element::F16 => Some(Reduction::SumF16),
+        Element::Bf16 => Some(Reduction::SumBf16),
         Element::Nf4 | Element::Int8 => None,
     }
 }
