@@ -27,7 +27,7 @@ use super::starting_weights::{base_of, check_weights, load_weights};
 use super::trainer::Trainer;
 use crate::data::{Dataset, Loader};
 use crate::device::{Gpu, GpuOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ranks::Ranks;
 use crate::report::events::Event;
 use crate::report::instrument::Instruments;
@@ -75,6 +75,21 @@ pub async fn run_on_ranks(
     run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
 }
 
+/// The same on a device that is open, such as an application's or that of an earlier run, whose kernels are compiled. The keys of
+/// `context` that choose a device and say how it is opened have no effect; [`device_options`] has them.
+///
+/// # Errors
+/// Those of [`run_on_ranks`]; a `context.tier` that is not the tier of `gpu`.
+pub async fn run_on_device(
+    gpu: &mut Gpu,
+    config: &Path,
+    overrides: &[String],
+    interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
+) -> Result<Summary> {
+    train_logged(config, overrides, interrupt, ranks, Some(gpu), &mut |_| {}).await
+}
+
 /// The same, and every rank says to `heard` where it has got to.
 ///
 /// # Errors
@@ -86,11 +101,25 @@ pub async fn run_watched(
     ranks: Ranks,
     heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
+    train_logged(config, overrides, interrupt, ranks, None, heard).await
+}
+
+/// Trains on `gpu`, or on the device that the configuration asks for. The first rank logs.
+async fn train_logged(
+    config: &Path,
+    overrides: &[String],
+    interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
+    gpu: Option<&mut Gpu>,
+    heard: &mut dyn FnMut(Milestone<'_>),
+) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        return train(config, overrides, interrupt, ranks, Some(Log::start()), heard).await;
+        return train(config, overrides, interrupt, ranks, gpu, Some(Log::start()), heard).await;
     }
-    train(config, overrides, interrupt, ranks, None, heard).with_subscriber(NoSubscriber::default()).await
+    train(config, overrides, interrupt, ranks, gpu, None, heard)
+        .with_subscriber(NoSubscriber::default())
+        .await
 }
 
 async fn train(
@@ -98,6 +127,7 @@ async fn train(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
+    gpu: Option<&mut Gpu>,
     log: Option<Log>,
     heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
@@ -109,14 +139,21 @@ async fn train(
     loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
     let (plan, length) = (&loaded.config.plan, &loaded.length);
     ranks.by_first(|| check_weights(plan)).await?;
-    let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
-    agree_on_widening(&ranks, &mut gpu).await?;
-    agree_on_units(&ranks, &mut gpu).await?;
-    check_devices(&ranks, plan, &gpu).await?;
-    ranks.agree(Profiling::check(plan, length.total_steps, &gpu)).await?;
-    let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
-    let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
-    check_division(&ranks, &gpu, trainer.recordings()).await?;
+    let mut opened;
+    let gpu = match gpu {
+        Some(gpu) => ranks.agree(check_tier(plan, gpu)).await.map(|()| gpu)?,
+        None => {
+            opened = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+            &mut opened
+        }
+    };
+    agree_on_widening(&ranks, gpu).await?;
+    agree_on_units(&ranks, gpu).await?;
+    check_devices(&ranks, plan, gpu).await?;
+    ranks.agree(Profiling::check(plan, length.total_steps, gpu)).await?;
+    let peak = ranks.agree(Peak::of(gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
+    let mut trainer = ranks.agree(Trainer::on_rank(gpu, plan, length, ranks.clone()).await).await?;
+    check_division(&ranks, gpu, trainer.recordings()).await?;
     let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, heard).await;
     trained.map_err(|error| trainer.explain(error))
 }
@@ -149,11 +186,30 @@ impl Loaded {
     }
 }
 
+/// Fails if `plan` names another tier than that of an open device.
+fn check_tier(plan: &RunPlan, gpu: &Gpu) -> Result<()> {
+    let (named, has) = (plan.settings.context.tier, gpu.capabilities().tier);
+    match named.filter(|named| *named != has) {
+        None => Ok(()),
+        Some(named) => Err(Error::NoAdapter(format!(
+            "{} was opened for tier {}, but `context.tier` is {}; leave it out",
+            gpu.report().name,
+            has.name(),
+            named.name()
+        ))),
+    }
+}
+
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
 pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
+    open_device_with(&device_options(plan, local_rank), plan).await
+}
+
+/// The options with which a run of `plan` opens its device, on the rank `local_rank` of this machine.
+pub fn device_options(plan: &RunPlan, local_rank: usize) -> GpuOptions {
     let Context { device_name, device_id, tier, hang_timeout, validation, robust_buffers, .. } =
         plan.settings.context.clone();
-    let options = GpuOptions {
+    GpuOptions {
         device_name,
         device_id,
         local_rank,
@@ -162,8 +218,7 @@ pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu
         validation,
         unchecked_buffers: !robust_buffers,
         ..GpuOptions::default()
-    };
-    open_device_with(&options, plan).await
+    }
 }
 
 /// Opens a device for what `plan` stores: for f16 matrices are tried, and conversions unless the plan says otherwise, and how it is
