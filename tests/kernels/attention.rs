@@ -4,7 +4,7 @@ mod matrix;
 mod parts;
 mod saved;
 
-use self::saved::from_saved;
+use self::saved::{FromSaved, from_saved};
 use crate::draws::DropoutWords;
 use crate::lab::{Bits, Case, allowed, check, check_tier, check_units};
 use crate::packed::{document_bounds, split_qkv};
@@ -203,11 +203,10 @@ impl Row {
     fn sizes(&self, case: &Case, want: &[f64], terms: &Terms) -> Vec<f64> {
         let rms = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
         let capabilities = case.rec.capabilities();
-        let of_weights = |size: f64| match self.files(capabilities).iter().any(|file| file.contains("matrix"))
-        {
-            true => matrix::rounding(capabilities, self.walked()).of(size, terms.largest) / self.allowed(),
-            false => 0.0,
-        };
+        let is_by_matrices = self.files(capabilities).iter().any(|file| file.contains("matrix"));
+        let rounding = is_by_matrices.then(|| matrix::rounding(capabilities, self.walked()));
+        let of_weights =
+            |size| rounding.as_ref().map_or(0.0, |of| of.of(size, terms.largest) / self.allowed());
         want.iter().zip(&terms.sizes).map(|(x, size)| x.abs() + rms + of_weights(*size)).collect()
     }
 
@@ -348,7 +347,7 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let out = case.output(n, row.shape().layout.out_cols(), row.element);
     let lse = case.output(n, row.heads.0, F32);
     let (bounds, dropout) = (row.document_bounds(case), row.dropout(case));
-    let factors = row.factors(dropout);
+    let factors = case.once(|| row.factors(dropout));
     let logits = case.output(n, row.heads.0, F32);
     let shape = Attention { dropout, ..row.shape() };
     attention(
@@ -361,8 +360,13 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         &shape,
     );
     let starts = row.starts();
-    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
-    let want_logits = largest_scores(&q, &k, &row.reference(&starts, &factors));
+    let wanted = case.once(|| {
+        let reference = row.reference(&starts, &factors);
+        let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
+        let (sizes, _) = reference::attention(&q, &k, &absolute, &reference);
+        (reference::attention(&q, &k, &v, &reference), largest_scores(&q, &k, &reference), sizes)
+    });
+    let ((want_out, want_lse), want_logits, sizes) = (*wanted).clone();
     // Both variants of the kernel; that without logits is the one of most runs.
     let (plain, plain_lse) =
         (case.output(n, row.shape().layout.out_cols(), row.element), case.output(n, row.heads.0, F32));
@@ -371,8 +375,6 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, plain, plain_lse) },
         &shape,
     );
-    let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
-    let (sizes, _) = reference::attention(&q, &k, &absolute, &row.reference(&starts, &factors));
     let terms = Terms { sizes, largest: largest(&v) / (1.0 - f64::from(row.dropout)) };
     let sizes = row.sizes(case, &want_out, &terms);
     let (columns, allowed_out) = (0..row.shape().layout.out_cols(), (size * size) * row.allowed());
@@ -468,10 +470,11 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let [q, k, v] = split_qkv(&qkv.1, &layout);
     let (starts, bounds) = (row.starts(), row.document_bounds(case));
     let dropout = row.dropout(case);
-    let factors = row.factors(dropout);
-    let (out, lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
-    let out = case.input_of(&out, n, layout.out_cols(), row.element);
-    let lse = case.input_of(&lse, n, layout.heads, F32);
+    let factors = case.once(|| row.factors(dropout));
+    let saved = case.once(|| reference::attention(&q, &k, &v, &row.reference(&starts, &factors)));
+    let (out, lse) = (&saved.0, &saved.1);
+    let out = case.input_of(out, n, layout.out_cols(), row.element);
+    let lse = case.input_of(lse, n, layout.heads, F32);
     let dout = case.input(n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
     let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
@@ -482,21 +485,23 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
         dqkv,
         &shape,
     );
-    let saved = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
-    let [dq, dk, dv] = saved.gradients;
-    if row.element == F32 {
-        // The saved values are nearly exact, so the gradient must be the reference's own.
-        let (a, b, c) =
-            reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
-        for (ours, theirs) in [(&dq, a), (&dk, b), (&dv, c)] {
-            let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
-            assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
+    let from_saved = case.once(|| {
+        let saved = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
+        if row.element == F32 {
+            // The saved values are nearly exact, so the gradient must be the reference's own.
+            let (dq, dk, dv) =
+                reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
+            for (ours, theirs) in saved.gradients.iter().zip([dq, dk, dv]) {
+                let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
+            }
         }
-    }
+        saved
+    });
+    let FromSaved { gradients: [dq, dk, dv], weighted, terms } = (*from_saved).clone();
     // Each relative to its own size, because the three can differ by orders of magnitude.
     let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
-    let gradients =
-        [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(saved.weighted.into_iter().zip(saved.terms));
+    let gradients = [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().zip(weighted.into_iter().zip(terms));
     for (i, ((label, want), (weighted, terms))) in gradients.enumerate() {
         let columns = starts[i]..starts[i + 1];
         let sizes = match within {
@@ -508,6 +513,7 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
 }
 
 /// The terms w x that a result is the sum of, once the weights w are known.
+#[derive(Clone)]
 struct Terms {
     /// For each element the sum of their absolute values.
     sizes: Vec<f64>,

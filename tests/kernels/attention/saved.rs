@@ -4,6 +4,7 @@ use super::{Row, Terms, largest};
 use ::reference::attention as reference;
 
 /// dq, dk and dv, what is added up for them, and for each element the sum of the absolute values of all terms behind it.
+#[derive(Clone)]
 pub(super) struct FromSaved {
     pub gradients: [Vec<f64>; 3],
     pub weighted: [Terms; 3],

@@ -5,7 +5,10 @@ use gristmill::device::Job;
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
 use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
+use std::any::Any;
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// An input with the same rounded values for the kernel and for the reference.
 pub struct Input {
@@ -42,6 +45,11 @@ enum Relative {
     ToEach(Vec<f64>),
 }
 
+/// What a case has computed [`once`](Case::once), in order. A case is built for each tier and each way to compile its kernels, and a
+/// reference takes longer than they do.
+#[derive(Clone, Default)]
+pub(super) struct Computed(Rc<RefCell<Vec<Rc<dyn Any>>>>);
+
 /// A case under construction: its tensors, its recording, and what must come out.
 pub struct Case {
     /// The tensors; the kernels join them in the end.
@@ -50,16 +58,33 @@ pub struct Case {
     expectations: Vec<Expectation>,
     /// The state of the random number generator.
     random: u64,
+    /// What earlier builds have computed, and how much of it this one has asked for.
+    computed: Computed,
+    asked: usize,
 }
 
 impl Case {
-    pub(super) fn new(capabilities: Capabilities) -> Self {
+    pub(super) fn new(capabilities: Capabilities, computed: &Computed) -> Self {
         Self {
             job: Job::new("case", capabilities),
             rec: Recorder::new("case", capabilities),
             expectations: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
+            computed: computed.clone(),
+            asked: 0,
         }
+    }
+
+    /// What `compute` returns for the first build of this case. It must not depend on the capabilities.
+    pub fn once<T: 'static>(&mut self, compute: impl FnOnce() -> T) -> Rc<T> {
+        let known = self.computed.0.borrow().get(self.asked).cloned();
+        let value = known.unwrap_or_else(|| {
+            let value: Rc<dyn Any> = Rc::new(compute());
+            self.computed.0.borrow_mut().push(value.clone());
+            value
+        });
+        self.asked += 1;
+        value.downcast().expect("every build computes the same things in the same order")
     }
 
     /// The kernels on their tensors, and what must come out.

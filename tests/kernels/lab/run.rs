@@ -1,6 +1,6 @@
 //! Runs a case on the device and compares what comes out.
 
-use super::case::{Case, Expectation, Want};
+use super::case::{Case, Computed, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::element::Element;
@@ -12,7 +12,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError
 
 /// Runs a case on every tier, as [`check_tier`] does.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
-    Tier::ALL.into_iter().for_each(|tier| check_tier(name, tier, &build));
+    let cases = Cases::of(&build);
+    Tier::ALL.into_iter().for_each(|tier| cases.check_tier(name, tier));
 }
 
 /// Runs a case on one tier, unchecked and checked; if its kernels share loads between lanes, also without sharing. If its
@@ -25,14 +26,15 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
-    check_on(name, tier, &|capabilities| capabilities.with_units(Units::ASSUMED), build);
+    Cases::of(build).check_tier(name, tier);
 }
 
 /// Runs a case on the tiers of GPUs, its products divided for so many compute units: with few of them small products have large tiles.
 pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} for {units} units");
     let few = |capabilities: Capabilities| capabilities.with_units(Units { count: units, ..Units::ASSUMED });
-    [Tier::Portable, Tier::Matrix].into_iter().for_each(|tier| check_on(&name, tier, &few, build));
+    let cases = Cases::of(build);
+    [Tier::Portable, Tier::Matrix].into_iter().for_each(|tier| cases.check_on(&name, tier, &few));
 }
 
 /// Runs a case on tier `matrix` for so many compute units, with its kernels written for subgroups as large as `subgroup` says of the
@@ -43,78 +45,109 @@ pub fn check_matrices(name: &str, units: u32, subgroup: &dyn Fn(u32) -> u32, bui
         let matrices = Matrices { side, subgroup: subgroup(side) };
         capabilities.with_units(Units { count: units, ..Units::ASSUMED }).with_matrices(matrices)
     };
-    check_on(name, Tier::Matrix, &assume, build);
+    Cases::of(build).check_on(name, Tier::Matrix, &assume);
 }
 
-fn check_on(
-    name: &str,
-    tier: Tier,
-    change: &dyn Fn(Capabilities) -> Capabilities,
-    build: &dyn Fn(&mut Case),
-) {
-    let name = format!("{name} [{}]", tier.name());
-    if tier == Tier::Matrix
-        && !kernels(change(Capabilities::matrix()), build).iter().any(Kernel::is_by_matrices)
-    {
-        return;
-    }
-    let all = devices();
-    let devices = match tier {
-        Tier::Matrix if !has_matrices(&all.others.checked) => {
-            return println!("{name}: not run without matrices");
-        }
-        Tier::Matrix => &*all.with_matrices,
-        _ => &*all.others,
-    };
-    let capabilities = change(devices.checked.capabilities().with_tier(tier));
-    let outputs = check_capabilities(&name, devices, capabilities, build);
-    if uses(Condition::NativeF16, &kernels(capabilities, build)) {
-        let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));
-        if is_due("packed", &kernels(capabilities, build)) {
-            let packed = check_capabilities(&name, devices, capabilities, build);
-            let is_equal = packed == outputs || !compiles_as_written();
-            assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
-        }
-    }
-    let (alone, other) = (format!("{name} other loads"), capabilities.with_gathers(!capabilities.gathers));
-    let loading = kernels(other, build);
-    let is_possible = has_u64() || !uses(Condition::Wide, &loading);
-    if loading != kernels(capabilities, build) && is_possible && is_due("other loads", &loading) {
-        check_capabilities(&alone, devices, other, build);
-    }
-    let (name, capabilities) =
-        (format!("{name} widened in integers"), capabilities.with_integer_widening(true));
-    let widening = kernels(capabilities, build);
-    if uses(Condition::F16, &widening) && is_due("widened", &widening) {
-        let widened = run(&name, &devices.unchecked, capabilities, build);
-        assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
-    }
+/// A case for every device, tier and way to compile.
+struct Cases<'a> {
+    build: &'a dyn Fn(&mut Case),
+    computed: Computed,
 }
 
-/// Runs a case unchecked, checked, and without lanes, and returns its outputs.
-fn check_capabilities(
-    name: &str,
-    devices: &Devices,
-    capabilities: Capabilities,
-    build: &dyn Fn(&mut Case),
-) -> Vec<Vec<u8>> {
-    let kernels = kernels(capabilities, build);
-    let unchecked = run(name, &devices.unchecked, capabilities, build);
-    if is_due("checked", &kernels) {
-        let checked = run(name, &devices.checked, capabilities, build);
-        // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
-        let is_equal = checked == unchecked || !compiles_as_written();
-        assert!(is_equal, "{name}: checked and unchecked shaders differ");
+impl<'a> Cases<'a> {
+    fn of(build: &'a dyn Fn(&mut Case)) -> Self {
+        Self { build, computed: Computed::default() }
     }
-    // Only software adapters have lanes.
-    if uses(Condition::Shuffled, &kernels) && is_due("without lanes", &kernels) {
-        let name = format!("{name} without lanes");
-        let alone = run(&name, &devices.unchecked, capabilities.without_shuffles(), build);
-        // What gathers has lanes alone; without them products of few rows add in another order.
-        let is_equal = alone == unchecked || uses(Condition::Wide, &kernels);
-        assert!(is_equal, "{name}: sharing loads between lanes changes the result");
+
+    fn check_tier(&self, name: &str, tier: Tier) {
+        self.check_on(name, tier, &|capabilities| capabilities.with_units(Units::ASSUMED));
     }
-    unchecked
+
+    fn check_on(&self, name: &str, tier: Tier, change: &dyn Fn(Capabilities) -> Capabilities) {
+        let name = format!("{name} [{}]", tier.name());
+        if tier == Tier::Matrix
+            && !self.kernels(change(Capabilities::matrix())).iter().any(Kernel::is_by_matrices)
+        {
+            return;
+        }
+        let all = devices();
+        let devices = match tier {
+            Tier::Matrix if !has_matrices(&all.others.checked) => {
+                return println!("{name}: not run without matrices");
+            }
+            Tier::Matrix => &*all.with_matrices,
+            _ => &*all.others,
+        };
+        let capabilities = change(devices.checked.capabilities().with_tier(tier));
+        let outputs = self.check_capabilities(&name, devices, capabilities);
+        if uses(Condition::NativeF16, &self.kernels(capabilities)) {
+            let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));
+            if is_due("packed", &self.kernels(capabilities)) {
+                let packed = self.check_capabilities(&name, devices, capabilities);
+                let is_equal = packed == outputs || !compiles_as_written();
+                assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+            }
+        }
+        let (alone, other) =
+            (format!("{name} other loads"), capabilities.with_gathers(!capabilities.gathers));
+        let loading = self.kernels(other);
+        let is_possible = has_u64() || !uses(Condition::Wide, &loading);
+        if loading != self.kernels(capabilities) && is_possible && is_due("other loads", &loading) {
+            self.check_capabilities(&alone, devices, other);
+        }
+        let (name, capabilities) =
+            (format!("{name} widened in integers"), capabilities.with_integer_widening(true));
+        let widening = self.kernels(capabilities);
+        if uses(Condition::F16, &widening) && is_due("widened", &widening) {
+            let widened = self.run(&name, &devices.unchecked, capabilities);
+            assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
+        }
+    }
+
+    /// Runs a case unchecked, checked, and without lanes, and returns its outputs.
+    fn check_capabilities(&self, name: &str, devices: &Devices, capabilities: Capabilities) -> Vec<Vec<u8>> {
+        let kernels = self.kernels(capabilities);
+        let unchecked = self.run(name, &devices.unchecked, capabilities);
+        if is_due("checked", &kernels) {
+            let checked = self.run(name, &devices.checked, capabilities);
+            // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
+            let is_equal = checked == unchecked || !compiles_as_written();
+            assert!(is_equal, "{name}: checked and unchecked shaders differ");
+        }
+        // Only software adapters have lanes.
+        if uses(Condition::Shuffled, &kernels) && is_due("without lanes", &kernels) {
+            let name = format!("{name} without lanes");
+            let alone = self.run(&name, &devices.unchecked, capabilities.without_shuffles());
+            // What gathers has lanes alone; without them products of few rows add in another order.
+            let is_equal = alone == unchecked || uses(Condition::Wide, &kernels);
+            assert!(is_equal, "{name}: sharing loads between lanes changes the result");
+        }
+        unchecked
+    }
+
+    /// The case for a device of these capabilities.
+    fn case(&self, capabilities: Capabilities) -> Case {
+        let mut case = Case::new(capabilities, &self.computed);
+        (self.build)(&mut case);
+        case
+    }
+
+    /// The kernels of a case.
+    fn kernels(&self, capabilities: Capabilities) -> Vec<Kernel> {
+        self.case(capabilities).rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
+    }
+
+    fn run(&self, name: &str, gpu: &Gpu, capabilities: Capabilities) -> Vec<Vec<u8>> {
+        let (job, expectations) = self.case(capabilities).finish();
+        let prepared = pollster::block_on(async {
+            let prepared = gpu.prepare_job(job, Guard::Nan).await?;
+            prepared.replay().await?;
+            gpu.wait().await?;
+            Ok::<_, gristmill::error::Error>(prepared)
+        });
+        let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
+        expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
+    }
 }
 
 /// Whether the adapter computes with 64-bit integers.
@@ -133,25 +166,14 @@ fn has_matrices(gpu: &Gpu) -> bool {
     gpu.report().matrices.iter().any(|shape| [[8; 3], [16; 3]].contains(shape))
 }
 
-/// The kernels of a case.
-fn kernels(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Kernel> {
-    let mut case = Case::new(capabilities);
-    build(&mut case);
-    case.rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
-}
-
 /// Whether one of `kernels` is a variant under `condition`.
 fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
     kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
 }
 
 /// Whether this test, which has its own thread, runs `kernels` in one more `way`. Compiling them takes a software adapter minutes, so
-/// there only if it has not run each entry point with this element in this way yet; elsewhere, and with `GRISTMILL_LONG`, always; with
-/// `GRISTMILL_ONE_WAY` never.
+/// there only if it has not run each entry point with this element in this way yet; elsewhere, and with `GRISTMILL_LONG`, always.
 fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
-    if std::env::var_os("GRISTMILL_ONE_WAY").is_some() {
-        return false;
-    }
     type Entry = (&'static str, &'static str, &'static str, Element);
     thread_local!(static DONE: RefCell<HashSet<Entry>> = RefCell::default());
     DONE.with_borrow_mut(|done| {
@@ -227,20 +249,6 @@ fn devices() -> MutexGuard<'static, Opened> {
         free.unwrap_or_else(|| (last, ALL[last].lock().unwrap_or_else(PoisonError::into_inner)));
     LAST.set(index);
     devices
-}
-
-fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
-    let mut case = Case::new(capabilities);
-    build(&mut case);
-    let (job, expectations) = case.finish();
-    let prepared = pollster::block_on(async {
-        let prepared = gpu.prepare_job(job, Guard::Nan).await?;
-        prepared.replay().await?;
-        gpu.wait().await?;
-        Ok::<_, gristmill::error::Error>(prepared)
-    });
-    let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
-    expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
 }
 
 fn compare(name: &str, prepared: &PreparedJob<'_>, expectation: &Expectation) -> Vec<u8> {
