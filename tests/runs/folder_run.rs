@@ -1,7 +1,9 @@
-//! A run through `gristmill::train::run`, in a folder of its own.
+//! A whole run from a configuration file, in a folder of its own.
 
-use super::{Setup, metrics, newest_checkpoint};
+use super::{Leased, Setup, metrics, newest_checkpoint};
+use gristmill::ranks::Ranks;
 use gristmill::report::metrics::StepMetrics;
+use gristmill::train::run::run_on_device;
 use gristmill::trained::TrainedRun;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +46,8 @@ impl FolderRun {
     pub fn train(&self, stop_step: u64) -> &Self {
         let config = self.setup.write(self.home.path());
         let (arguments, before) = (self.arguments(stop_step), self.newest());
-        let run = gristmill::train::run(&config, &arguments, Arc::default());
+        let mut gpu = Leased::of_run(&self.setup.plan(), 0);
+        let run = run_on_device(&mut gpu, &config, &arguments, Arc::default(), Ranks::alone());
         let summary = pollster::block_on(run).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
         assert_eq!(summary.loss.is_some(), before != Some(stop_step), "a loss is that of a step");

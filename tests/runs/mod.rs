@@ -6,6 +6,7 @@ mod counting;
 mod files;
 mod folder_run;
 mod generated;
+mod leased;
 mod mortal;
 mod on_ranks;
 mod reference_shape;
@@ -26,8 +27,9 @@ pub use files::{
 };
 pub use folder_run::{FolderRun, Left};
 pub use generated::{GREEDY, continuations, trained_model, trained_model_with_tokenizer};
+pub use leased::Leased;
 pub use mortal::{MORTAL_RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages};
-pub use on_ranks::{on_counting_ranks, on_ranks};
+pub use on_ranks::{on_counting_ranks, on_ranks, run_on_rank};
 pub use reference_shape::reference_shape;
 pub use resumable::{STEPS, evaluated, resumable, uninterrupted};
 pub use setup::{Setup, new_trainer, open_gpu, open_gpu_of};

@@ -7,7 +7,7 @@ pub const MORTAL_RANKS: usize = 3;
 
 /// How many deaths it lives through.
 pub fn mortal_deaths() -> u64 {
-    if is_long() { 30 } else { 10 }
+    if is_long() { 30 } else { 5 }
 }
 
 /// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was. The ranks share a

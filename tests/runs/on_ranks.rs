@@ -1,9 +1,11 @@
 //! Runs on several ranks of this process, each with its own device.
 
-use super::{Counting, Setup, Trained};
+use super::{Counting, Leased, Setup, Trained};
 use gristmill::device::Gpu;
+use gristmill::error::Result;
 use gristmill::ranks::{Ranks, Transport, in_process};
 use gristmill::settings::{Override, RunConfig, RunPlan};
+use gristmill::train::run::{Summary, run_on_device, run_on_ranks};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,6 +33,19 @@ pub fn on_counting_ranks<T: Send>(size: usize, body: impl Fn(Ranks, &AtomicU64) 
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank that ends well")).collect()
     })
+}
+
+/// Runs the file `config` as one of `ranks`, on a device that earlier runs have compiled kernels on. A file that is refused opens none.
+pub async fn run_on_rank(config: &Path, arguments: &[String], ranks: Ranks) -> Result<Summary> {
+    let loaded = Override::parse_all(arguments)
+        .and_then(|overrides| RunConfig::load_on_rank(config, &overrides, ranks.rank(), ranks.size()));
+    match loaded {
+        Ok(loaded) => {
+            let mut gpu = Leased::of_run(&loaded.plan, ranks.rank());
+            run_on_device(&mut gpu, config, arguments, Arc::default(), ranks).await
+        }
+        Err(_) => run_on_ranks(config, arguments, Arc::default(), ranks).await,
+    }
 }
 
 impl Setup {

@@ -1,6 +1,6 @@
 //! The configuration of a small run.
 
-use super::{Weights, reference_tensors};
+use super::{Leased, Weights, reference_tensors};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
@@ -9,7 +9,6 @@ use gristmill::model::parameters::Gpt;
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
-use gristmill::train::run::open_device_with;
 use std::path::{Path, PathBuf};
 
 /// A configuration of a small run.
@@ -132,15 +131,14 @@ seed: 7
     }
 
     /// A device with the tier that the overrides name, if they do; it converts f16 as that of a run does.
-    pub fn gpu(&self) -> Gpu {
+    pub fn gpu(&self) -> Leased {
         self.gpu_for(&self.plan())
     }
 
     /// The same for `plan`.
-    pub fn gpu_for(&self, plan: &RunPlan) -> Gpu {
+    pub fn gpu_for(&self, plan: &RunPlan) -> Leased {
         let tier = plan.settings.context.tier.or(self.gpu_options.tier);
-        let options = GpuOptions { tier, ..self.gpu_options.clone() };
-        pollster::block_on(open_device_with(&options, plan)).unwrap_or_else(|e| panic!("{e}"))
+        Leased::for_plan(&GpuOptions { tier, ..self.gpu_options.clone() }, plan)
     }
 
     /// The weights a run starts with.
@@ -161,20 +159,16 @@ seed: 7
 }
 
 /// A device with the default options.
-pub fn open_gpu() -> Gpu {
-    open_gpu_with(&GpuOptions::default())
+pub fn open_gpu() -> Leased {
+    Leased::of(&GpuOptions::default())
 }
 
 /// A device that runs the kernels of `tier`.
-pub fn open_gpu_of(tier: Tier) -> Gpu {
-    open_gpu_with(&GpuOptions { tier: Some(tier), ..GpuOptions::default() })
+pub fn open_gpu_of(tier: Tier) -> Leased {
+    Leased::of(&GpuOptions { tier: Some(tier), ..GpuOptions::default() })
 }
 
 /// A trainer before its first step.
 pub fn new_trainer<'gpu>(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Trainer<'gpu> {
     pollster::block_on(Trainer::new(gpu, plan, length)).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn open_gpu_with(options: &GpuOptions) -> Gpu {
-    pollster::block_on(Gpu::request(options)).unwrap_or_else(|e| panic!("{e}"))
 }

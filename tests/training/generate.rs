@@ -41,47 +41,58 @@ fn by_reference(trained: &FolderRun, prompt: &str) -> Vec<u32> {
     })
 }
 
-/// Shapes that differ in how positions enter or in what a layer caches.
-fn shapes() -> Vec<Setup> {
-    vec![
-        Setup::new("llama", ""),
-        Setup::new("qwen", "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True"),
-        Setup::new("window", "sliding_window: 7"),
-        dense("latent", RANKS),
-        dense("latent, direct queries", &format!("{DIRECT}, sliding_window: 7")),
+/// The tokens of the reference, one text at a time, and the tokens of each text alone, four at once.
+fn writes_as_alone_and_as_the_reference(trained: &FolderRun) {
+    let prompts = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];
+    let wanted = prompts.map(|prompt| by_reference(trained, prompt));
+    for tier in Tier::EVERYWHERE {
+        let gpu = open_gpu_of(tier);
+        let mut model = trained.load(&gpu, 1);
+        for (prompt, want) in prompts.iter().zip(&wanted) {
+            let got = continuations(&mut model, &trained.encode(&[prompt]), &GREEDY).remove(0);
+            assert_eq!(got.len(), GREEDY.tokens);
+            assert_eq!(got, *want, "{}, {}: {prompt}", trained.setup.name, tier.name());
+        }
+        together_and_alone(trained, tier);
+    }
+}
+
+#[test]
+fn rotated_models_write_as_the_reference() {
+    let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
+    for (name, keys) in [("llama", ""), ("qwen", qwen), ("window", "sliding_window: 7")] {
+        writes_as_alone_and_as_the_reference(&trained_model(Setup::new(name, keys)));
+    }
+    let home = tempfile::tempdir().expect("a folder");
+    writes_as_alone_and_as_the_reference(&trained_model_with_tokenizer(home.path()));
+}
+
+#[test]
+fn latent_models_write_as_the_reference() {
+    let direct = format!("{DIRECT}, sliding_window: 7");
+    for setup in [dense("latent", RANKS), dense("latent, direct queries", &direct)] {
+        writes_as_alone_and_as_the_reference(&trained_model(setup));
+    }
+}
+
+/// Positions that are learned, and scores that fall with the distance.
+#[test]
+fn other_models_write_as_the_reference() {
+    for setup in [
         Setup::gpt2("gpt2", ""),
         Setup::typed("BloomConfig", "bloom", "sliding_window: 17"),
         Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2"),
         Setup::typed("WizardCoderConfig", "wizardcoder", ""),
         Setup::typed("PanguAlphaConfig", "pangu-alpha", ""),
-    ]
-}
-
-#[test]
-fn cached_tokens_are_those_of_the_reference() {
-    let home = tempfile::tempdir().expect("a folder");
-    let prompts = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];
-    for trained in shapes().into_iter().map(trained_model).chain([trained_model_with_tokenizer(home.path())])
-    {
-        let name = trained.setup.name;
-        let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
-        for tier in Tier::EVERYWHERE {
-            let gpu = open_gpu_of(tier);
-            for (prompt, want) in prompts.iter().zip(&wanted) {
-                let got = trained.generate(&gpu, &[prompt], &GREEDY).remove(0);
-                assert_eq!(got.len(), GREEDY.tokens);
-                assert_eq!(got, *want, "{name}, {}: {prompt}", tier.name());
-            }
-        }
+    ] {
+        writes_as_alone_and_as_the_reference(&trained_model(setup));
     }
 }
 
 #[test]
-fn four_at_once_write_what_each_writes_alone() {
-    let half = Setup::new("half", "n_kv_heads: 2, compute_dtype: bfloat16");
-    for trained in shapes().into_iter().chain([half]).map(trained_model) {
-        Tier::EVERYWHERE.into_iter().for_each(|tier| together_and_alone(&trained, tier));
-    }
+fn four_at_once_write_in_16_bits_what_each_writes_alone() {
+    let half = trained_model(Setup::new("half", "n_kv_heads: 2, compute_dtype: bfloat16"));
+    Tier::EVERYWHERE.into_iter().for_each(|tier| together_and_alone(&half, tier));
 }
 
 fn together_and_alone(trained: &FolderRun, tier: Tier) {

@@ -3,16 +3,17 @@
 //! That includes a panic and a rank that cannot write its part of a checkpoint; a line names the rank, and resuming
 //! is bit-identical.
 
-use crate::runs::{FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages};
+use crate::runs::{
+    FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages, run_on_rank,
+};
 use gristmill::error::{Error, Result};
 use gristmill::random::Philox;
 use gristmill::ranks::{Ranks, Transport, in_process};
-use gristmill::train::run::{Summary, run_on_ranks};
+use gristmill::train::run::Summary;
 use pollster::block_on;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -177,7 +178,7 @@ fn live(run: &FolderRun, victim: usize, fate: Fate) -> Vec<End> {
         let fate = if rank == victim { fate } else { Fate::Spared };
         let mortal = Mortal { end: Some(end), rank, fate, folder: run.folder(), seen: None };
         let ranks = Ranks::start(move || Ok(Box::new(mortal) as Box<_>)).expect("a thread");
-        let training = pin!(run_on_ranks(&config, &run.setup.overrides, Arc::default(), ranks));
+        let training = pin!(run_on_rank(&config, &run.setup.overrides, ranks));
         block_on(Fragile { run: training, fate, rank, folder: run.folder() })
     };
     std::thread::scope(|scope| {

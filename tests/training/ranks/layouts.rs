@@ -246,7 +246,6 @@ fn measure(setup: &Setup, gpu: &Gpu, size: usize) -> (Vec<Measured>, u64) {
 /// One rank's runs, by model and keys.
 #[derive(Default)]
 struct Ones {
-    devices: BTreeMap<String, Gpu>,
     trained: BTreeMap<String, Trained>,
 }
 
@@ -257,7 +256,7 @@ impl Ones {
         let setup = || model().with(variation.keys);
         let of_ranks: Vec<&str> = of_ranks.iter().map(String::as_str).collect();
         let key = format!("{} {:?} {}", setup().name, variation.keys, variation.micro_batches);
-        let gpu = self.devices.entry(key.clone()).or_insert_with(|| setup().gpu());
+        let gpu = &setup().gpu();
         let one =
             self.trained.entry(key).or_insert_with(|| on_one(setup(), gpu, variation.micro_batches, STEPS));
         if variation.name == "overflow" {

@@ -2,7 +2,7 @@
 
 use super::exchanges::{Case, replay};
 use crate::runs::{on_ranks, open_gpu_of};
-use gristmill::device::{Exchanges, Gpu};
+use gristmill::device::Exchanges;
 use gristmill::kernels::Tier;
 use gristmill::ops::linear_cross_entropy::{
     HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
@@ -44,7 +44,7 @@ impl Problem {
 
     /// Losses, correct predictions, dh and the gradient of this rank's rows, and the loss and correct predictions of an evaluation.
     fn on_rank(&self, tier: Tier, ranks: Ranks) -> [Vec<f32>; 6] {
-        let (gpu, place, size): (Gpu, usize, usize) = (open_gpu_of(tier), ranks.rank(), ranks.size());
+        let (gpu, place, size) = (open_gpu_of(tier), ranks.rank(), ranks.size());
         let mut case = Case::new(&gpu);
         let f32s = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
         let own = &self.head[place * VOCABULARY * WIDTH..(place + 1) * VOCABULARY * WIDTH];

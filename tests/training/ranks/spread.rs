@@ -1,11 +1,10 @@
 //! How a run is spread over ranks, and runs in a folder of their own that are.
 
-use crate::runs::{FolderRun, Setup, on_ranks};
+use crate::runs::{FolderRun, Setup, on_ranks, run_on_rank};
 use gristmill::error::Result;
-use gristmill::train::run::{Summary, run_on_ranks};
+use gristmill::train::run::Summary;
 use pollster::block_on;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The micro-batches of a step, on all ranks together.
 pub const MICRO_BATCHES: usize = 4;
@@ -100,6 +99,6 @@ impl Spread {
 pub fn run_each(config: &Path, arguments: &[Vec<String>]) -> Vec<Result<Summary>> {
     on_ranks(arguments.len(), |ranks| {
         let of_rank = &arguments[ranks.rank()];
-        block_on(run_on_ranks(config, of_rank, Arc::default(), ranks))
+        block_on(run_on_rank(config, of_rank, ranks))
     })
 }

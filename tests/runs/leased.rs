@@ -1,0 +1,69 @@
+//! Open devices that tests use one after the other, with the kernels that each has compiled: a driver spends more time on these than
+//! a small run computes.
+
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::settings::RunPlan;
+use gristmill::train::run::{device_options, open_device_with};
+use pollster::block_on;
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// Devices that nobody uses, by how they were opened.
+static IDLE: LazyLock<Mutex<HashMap<String, Vec<Gpu>>>> = LazyLock::new(Mutex::default);
+
+/// A device that nobody else uses meanwhile.
+pub struct Leased {
+    opened_with: String,
+    gpu: Option<Gpu>,
+}
+
+impl Leased {
+    /// A device opened with `options`.
+    pub fn of(options: &GpuOptions) -> Self {
+        Self::with(format!("{options:?}"), || block_on(Gpu::request(options)))
+    }
+
+    /// A device opened with `options` for what `plan` stores.
+    pub fn for_plan(options: &GpuOptions, plan: &RunPlan) -> Self {
+        let stored = (plan.stores_f16(), plan.tries_native_f16());
+        Self::with(format!("{options:?} {stored:?}"), || block_on(open_device_with(options, plan)))
+    }
+
+    /// A device for a whole run of `plan`, on a rank of this machine.
+    pub fn of_run(plan: &RunPlan, local_rank: usize) -> Self {
+        Self::for_plan(&device_options(plan, local_rank), plan)
+    }
+
+    fn with(opened_with: String, open: impl FnOnce() -> gristmill::error::Result<Gpu>) -> Self {
+        let idle =
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&opened_with).and_then(Vec::pop);
+        let gpu = idle.unwrap_or_else(|| open().unwrap_or_else(|e| panic!("{e}")));
+        Self { opened_with, gpu: Some(gpu) }
+    }
+}
+
+impl Deref for Leased {
+    type Target = Gpu;
+
+    fn deref(&self) -> &Gpu {
+        self.gpu.as_ref().expect("a device until it is dropped")
+    }
+}
+
+impl DerefMut for Leased {
+    fn deref_mut(&mut self) -> &mut Gpu {
+        self.gpu.as_mut().expect("a device until it is dropped")
+    }
+}
+
+impl Drop for Leased {
+    /// Keeps the device for the next test, unless this one failed or broke it.
+    fn drop(&mut self) {
+        let Some(gpu) = self.gpu.take().filter(|gpu| !std::thread::panicking() && gpu.check().is_ok()) else {
+            return;
+        };
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.entry(std::mem::take(&mut self.opened_with)).or_default().push(gpu);
+    }
+}
