@@ -22,8 +22,8 @@ pub struct ProgressPlan {
     pub epochs: u64,
     /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Samples per step: batch size times gradient accumulation steps.
-    pub samples_per_step: u64,
+    /// A rank's share of the samples of a step.
+    pub samples_per_rank: f64,
     /// Tokens per step.
     pub tokens_per_step: u64,
     /// Floating-point operations to train on one token.
@@ -90,7 +90,7 @@ impl Progress {
         if self.plan.is_logged(metrics.step) {
             self.log(loss_line(&self.plan.loss_line(metrics, &speed)));
             let share = metrics.step as f64 / self.plan.total_steps.max(1) as f64;
-            let samples_per_second = self.plan.samples_per_step as f64 * 1e3 / speed.step_ms;
+            let samples_per_second = self.plan.samples_per_rank * 1e3 / speed.step_ms;
             self.log(bar_line(share, samples_per_second, remaining));
             self.since_line = Stretch::default();
         }
@@ -229,7 +229,7 @@ mod tests {
             start_step: 2,
             epochs: 3,
             steps_per_epoch: 10,
-            samples_per_step: 4,
+            samples_per_rank: 4.0,
             tokens_per_step: 400,
             flops_per_token: 1e6,
             peak_flops: 1e10,

@@ -178,6 +178,17 @@ impl RunPlan {
         self.settings.runner.gradient_accumulation_steps * self.layout.data
     }
 
+    /// Samples of a step, those of all ranks together.
+    pub fn samples_per_step(&self) -> usize {
+        self.settings.runner.batch_size * self.micro_batches_per_step()
+    }
+
+    /// Each rank's share of the samples of a step, also where several ranks compute one sample together. Like MindFormers', speeds
+    /// are of it.
+    pub fn samples_per_rank(&self) -> f64 {
+        self.samples_per_step() as f64 / self.layout.world() as f64
+    }
+
     /// How the data is dealt into batches.
     pub fn batch_spec(&self) -> BatchSpec {
         BatchSpec {

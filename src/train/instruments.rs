@@ -66,9 +66,8 @@ fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenD
 fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) -> Result<Option<TensorBoard>> {
     let settings = &plan.settings;
     let Some(asked) = &settings.tensorboard else { return Ok(None) };
-    let (runner, data_parallel) = (&settings.runner, plan.layout.data as u64);
     let scalars = Scalars {
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64 * data_parallel,
+        samples_per_step: plan.samples_per_step() as u64,
         ranks: plan.layout.world() as u64,
         flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         has_loss_scale: asked.log_loss_scale_to_tensorboard,
@@ -133,7 +132,7 @@ pub(super) fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64,
         start_step,
         epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
+        samples_per_rank: plan.samples_per_rank(),
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         peak_flops: peak.flops(),

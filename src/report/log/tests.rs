@@ -212,7 +212,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
             total_steps: 4,
             epochs: 1,
             steps_per_epoch: 4,
-            samples_per_step: 8,
+            samples_per_rank: 8.0,
             ..ProgressPlan::default()
         };
         let mut progress = Progress::new(plan, log);

@@ -24,13 +24,12 @@ pub struct Board {
     matrices: Vec<Matrices>,
     /// Tokens of a step, where the mean is over tokens.
     tokens: Option<f64>,
-    samples_per_step: f64,
+    samples_per_rank: f64,
 }
 
 impl Board {
     /// The numbers of `monitors`, for a model of so many `parameters`.
     pub fn new(plan: &RunPlan, monitors: &Monitors, parameters: usize) -> Self {
-        let runner = &plan.settings.runner;
         let watched =
             |norms: &Option<Norms>| norms.iter().flat_map(|norms| norms.watched.clone()).collect::<Vec<_>>();
         let config = plan.settings.monitor.clone();
@@ -45,7 +44,7 @@ impl Board {
             stable_rank: plan.settings.stable_rank.clone().unwrap_or_default(),
             matrices: monitors.stable_ranks.iter().flat_map(|ranks| ranks.watched.clone()).collect(),
             tokens: plan.settings.wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f64),
-            samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as f64,
+            samples_per_rank: plan.samples_per_rank(),
         }
     }
 
@@ -128,7 +127,7 @@ impl Board {
 
     fn linearity(&self, step_ms: f64) -> Option<MonitorValue> {
         let baseline = self.config.throughput_baseline?;
-        let samples_per_second = self.samples_per_step * 1e3 / step_ms;
+        let samples_per_second = self.samples_per_rank * 1e3 / step_ms;
         Some(MonitorValue::one("throughput_linearity", samples_per_second / baseline))
     }
 }
