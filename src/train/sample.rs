@@ -1,6 +1,6 @@
 //! The sample: text that the model writes at the end of a run.
 
-use super::saved::{Saved, SavedModel};
+use super::saved::{Saved, TrainedModel};
 use super::trainer::Trainer;
 use crate::data::Codec;
 use crate::device::Gpu;
@@ -47,7 +47,7 @@ pub(super) async fn sample_saved(
     codec: &Codec,
     seed: u64,
 ) -> Result<String> {
-    let mut model = SavedModel::load(gpu, saved, 1).await?;
+    let mut model = TrainedModel::of(gpu, saved, 1).await?;
     let mut text = prompt(codec, &config.prompt, saved.model.vocab_size)?;
     let written = model.generate(std::slice::from_ref(&text), &settings(config, seed), go_on).await?;
     text.extend(written.into_iter().flatten());

@@ -2,7 +2,7 @@
 
 mod continuing;
 
-pub(crate) use continuing::SavedModel;
+pub use continuing::TrainedModel;
 
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;

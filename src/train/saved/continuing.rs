@@ -1,4 +1,4 @@
-//! A saved model that continues prompts.
+//! A trained model that continues prompts.
 
 use super::{Loading, OnDevice, Saved};
 use crate::device::Gpu;
@@ -10,18 +10,18 @@ use std::ops::ControlFlow;
 const FEWER_PROMPTS: &str = "continue fewer prompts at once";
 
 /// A model on a device, ready to continue a fixed number of prompts at once.
-pub(crate) struct SavedModel<'gpu> {
+pub struct TrainedModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
     cached: Vec<Vec<u32>>,
 }
 
-impl<'gpu> SavedModel<'gpu> {
+impl<'gpu> TrainedModel<'gpu> {
     /// Loads what is `saved` onto `gpu`, with caches for `sequences` texts of one window each.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, saved: Saved<'_>, sequences: u32) -> Result<Self> {
+    pub(crate) async fn of(gpu: &'gpu Gpu, saved: Saved<'_>, sequences: u32) -> Result<Self> {
         let (config, capabilities) = (saved.model, gpu.capabilities());
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
