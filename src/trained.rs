@@ -5,7 +5,7 @@ mod judgement;
 mod opened;
 mod scoring;
 
+pub use crate::train::saved::TrainedModel;
 pub use judgement::{Judgement, Share};
 pub use opened::{TrainedRun, outline, prompt_tokens};
-pub use crate::train::saved::TrainedModel;
 pub use scoring::Scorer;

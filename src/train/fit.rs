@@ -20,7 +20,7 @@ pub use search::Candidate;
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
-use super::shortage::{SMALLER_MODEL, remedies};
+use super::shortage::{SMALLER_MODEL, mib, remedies};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
@@ -74,7 +74,6 @@ impl Fit {
 
     /// The error of a run of `plan` that fits `budget` bytes in no way.
     pub fn refusal(&self, plan: &RunPlan, budget: u64) -> Error {
-        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
         let least = self.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
         let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth);
         let smallest = plan.divided(1, 1, &(0..layers).collect::<Vec<_>>()).model;

@@ -1,8 +1,10 @@
 //! The weights that a run starts with, portion by portion, and the memory that writing them takes.
 
 use super::recordings::Recordings;
+use crate::device::{Buffers, Gpu};
 use crate::model::parameters::Spec;
 use crate::record::Tensor;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Bytes that are written between two submissions: until a submission has run, wgpu keeps a copy of everything that was
@@ -42,6 +44,20 @@ pub(super) fn start_bytes(recordings: &Recordings) -> u64 {
         }
     }
     most
+}
+
+/// Writes to the persistent tensors of `buffers`, and submits each portion, without waiting for it.
+pub(super) fn portions(gpu: &Gpu, buffers: &Buffers) -> impl Fn(Tensor, &[u8]) {
+    let written = Cell::new(0);
+    move |tensor, bytes| {
+        let Some(id) = tensor.buffer.persistent() else { return };
+        gpu.write(buffers, id, tensor.offset, bytes);
+        written.set(written.get() + bytes.len() as u64);
+        if written.get() >= PORTION {
+            gpu.submit_writes();
+            written.set(0);
+        }
+    }
 }
 
 impl<'a> RowGroup<'a> {

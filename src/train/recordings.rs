@@ -20,7 +20,7 @@ use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
-use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
+use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::{OptimizerConfig, RunPlan};
 use crate::sharding::ownership::Ownership;
 use crate::sharding::places::Places;
@@ -256,7 +256,7 @@ impl Recordings {
 
     /// Bytes of the params structs of all kernel launches.
     pub(super) fn params_bytes(&self) -> u64 {
-        self.all().iter().flat_map(|recording| &recording.dispatches).map(Dispatch::params_slot).sum()
+        self.all().into_iter().map(Recording::params_bytes).sum()
     }
 
     /// Bytes of the id arrays of a micro-batch.

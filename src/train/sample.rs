@@ -1,13 +1,15 @@
 //! The sample: text that the model writes at the end of a run.
 
-use super::saved::{Saved, TrainedModel};
+use super::forecast::Forecast;
+use super::saved::{PlannedModel, Saved};
+use super::shortage::Beside;
 use super::trainer::Trainer;
 use crate::data::Codec;
-use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
-use crate::settings::Sample;
+use crate::settings::{RunPlan, Sample};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 /// Continues the prompt by `config.tokens` tokens and returns prompt and continuation: by the model that a rank has trained and holds
 /// whole.
@@ -36,20 +38,27 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
     Ok(codec.decode(&text))
 }
 
-/// The same by a model of which each rank holds a part: as it was `saved`, whole, on the device of one of them.
+/// The same by a model of which each rank holds a part: all of it, from the checkpoint `weights`, on the device of one of them, beside
+/// what that has trained with.
 ///
 /// # Errors
-/// A model too large for the device; a checkpoint that cannot be read.
+/// A model too large for the device, or too large beside the run; a checkpoint that cannot be read.
 pub(super) async fn sample_saved(
-    gpu: &Gpu,
-    saved: Saved<'_>,
+    trainer: &Trainer<'_>,
     config: &Sample,
+    plan: &RunPlan,
     codec: &Codec,
-    seed: u64,
+    weights: &Path,
 ) -> Result<String> {
-    let mut model = TrainedModel::of(gpu, saved, 1).await?;
-    let mut text = prompt(codec, &config.prompt, saved.model.vocab_size)?;
-    let written = model.generate(std::slice::from_ref(&text), &settings(config, seed), go_on).await?;
+    let (run, model) = (&plan.settings.run, &plan.model);
+    let planned = PlannedModel::new(trainer.gpu, model, 1)?;
+    let taken = Forecast::new(trainer.recordings()).bytes();
+    let beside = Beside { run: taken, model: planned.bytes(), weights };
+    beside.check(plan.settings.context.max_device_memory)?;
+    let saved = Saved { model, weights, adapter: None, base: run.weights() };
+    let mut loaded = planned.load(saved).await.map_err(|error| beside.explain(error))?;
+    let mut text = prompt(codec, &config.prompt, model.vocab_size)?;
+    let written = loaded.generate(std::slice::from_ref(&text), &settings(config, run.seed), go_on).await?;
     text.extend(written.into_iter().flatten());
     Ok(codec.decode(&text))
 }

@@ -2,15 +2,17 @@
 
 mod continuing;
 
+pub(crate) use continuing::PlannedModel;
 pub use continuing::TrainedModel;
 
+use super::initial::portions;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
 use crate::model::ModelBuffers;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
-use crate::record::{BufferId, Persistents, Recording, Tensor};
+use crate::record::{MemoryPlan, Persistents, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;
 use std::path::Path;
@@ -65,6 +67,12 @@ impl Loading {
         self.layout.bind(config, &self.weights, None)
     }
 
+    /// Bytes of device memory that it takes with what [`finish`](Self::finish) is given.
+    pub fn bytes(&self, recordings: &[&Recording], read: Tensor) -> u64 {
+        let params: u64 = recordings.iter().map(|recording| recording.params_bytes()).sum();
+        self.persistents.bytes() + MemoryPlan::new(recordings).bytes() + params + read.bytes()
+    }
+
     /// Prepares `recordings` and loads the weights that are `saved`. `read` is the largest tensor that is read back at once.
     ///
     /// # Errors
@@ -80,11 +88,7 @@ impl Loading {
         let config = saved.model;
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await?;
-        let write = |tensor: Tensor, bytes: &[u8]| {
-            if let BufferId::Persistent(id) = tensor.buffer {
-                gpu.write(&buffers, id, tensor.offset, bytes);
-            }
-        };
+        let write = portions(gpu, &buffers);
         if let Some((table, values)) = model_buffers.rotary_table(config) {
             write(table, bytemuck::cast_slice(&values));
         }

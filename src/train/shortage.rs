@@ -5,6 +5,8 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use crate::record::{Consumer, LARGEST};
+use crate::settings::Bytes;
+use std::path::Path;
 
 /// What an error about memory says of a run.
 pub(super) struct Shortage {
@@ -27,7 +29,6 @@ impl Shortage {
     /// Refuses a run that takes `bytes` of device memory at its peak, over `cap`.
     pub fn check(&self, bytes: u64, cap: Option<u64>) -> Result<()> {
         let Some(cap) = cap.filter(|cap| bytes > *cap) else { return Ok(()) };
-        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
         Err(Error::Plan(format!(
             "the run takes {}, over context.max_device_memory of {}; the largest consumers: {}; {}, or raise the cap",
             mib(bytes),
@@ -46,6 +47,45 @@ impl Shortage {
             "the largest consumers: {largest}; {remedies}, or see what fits with `gristmill plan --fit BYTES CONFIG`"
         );
         Error::OutOfMemory { what, remedy }
+    }
+}
+
+/// A whole model, to write a sample with, beside the run that has trained a part of it on the same device.
+pub(super) struct Beside<'a> {
+    /// Bytes of device memory that the run holds.
+    pub run: u64,
+    /// Bytes that the model takes.
+    pub model: u64,
+    /// The checkpoint that it is loaded from.
+    pub weights: &'a Path,
+}
+
+impl Beside<'_> {
+    /// Refuses it where both together take more than `cap`.
+    pub fn check(&self, cap: Option<Bytes>) -> Result<()> {
+        let together = self.run + self.model;
+        let Some(Bytes(cap)) = cap.filter(|Bytes(cap)| together > *cap) else { return Ok(()) };
+        Err(Error::Plan(format!(
+            "{}, over context.max_device_memory of {}; raise it to {} MB, or {}",
+            self.sizes(),
+            mib(cap),
+            together.div_ceil(1 << 20),
+            self.alone()
+        )))
+    }
+
+    /// `error`; if it is that the device is out of memory, with what it lacks.
+    pub fn explain(&self, error: Error) -> Error {
+        let Error::OutOfMemory { what, .. } = error else { return error };
+        Error::OutOfMemory { what, remedy: format!("{}; {}", self.sizes(), self.alone()) }
+    }
+
+    fn sizes(&self) -> String {
+        format!("the model takes {} beside the {} of the run", mib(self.model), mib(self.run))
+    }
+
+    fn alone(&self) -> String {
+        format!("write text with the model alone: gristmill generate {}", self.weights.display())
     }
 }
 
@@ -68,6 +108,10 @@ pub(super) fn remedies(model: &ModelConfig, windows: usize) -> Vec<String> {
 
 /// What is left where no setting helps.
 pub(super) const SMALLER_MODEL: &str = "lower num_layers, hidden_size or seq_length of model.model_config";
+
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / 1048576.0)
+}
 
 #[cfg(test)]
 mod tests {
@@ -96,6 +140,20 @@ mod tests {
         assert_eq!(remedies(&lean, 2), [batch]);
         assert_eq!(remedies(&lean, 1), [SMALLER_MODEL]);
         assert_eq!(remedies(&ModelConfig { recomputed_layers: vec![0], ..lean }, 1), [recompute]);
+    }
+
+    #[test]
+    fn a_model_beside_a_run_needs_room_for_both() {
+        let beside =
+            Beside { run: 3 << 20, model: (5 << 19) + 1, weights: Path::new("checkpoint/step_0000003") };
+        assert!(beside.check(None).is_ok() && beside.check(Some(Bytes(6 << 20))).is_ok());
+        let sizes = "the model takes 2.5 MiB beside the 3.0 MiB of the run";
+        let alone = "write text with the model alone: gristmill generate checkpoint/step_0000003";
+        let refusal = beside.check(Some(Bytes(5 << 20))).expect_err("no room").to_string();
+        let cap = "over context.max_device_memory of 5.0 MiB; raise it to 6 MB, or";
+        assert_eq!(refusal, format!("{sizes}, {cap} {alone}"));
+        let full = Error::OutOfMemory { what: "for pool 0".into(), remedy: "smaller".into() };
+        assert_eq!(beside.explain(full).to_string(), format!("out of memory for pool 0; {sizes}; {alone}"));
     }
 
     /// Wherever in a run it happens, as when a submission loses the device.

@@ -2,7 +2,7 @@
 
 use super::finished::{EvaluationReadback, StepReadback};
 use super::forecast::Forecast;
-use super::initial::{PORTION, RowGroup};
+use super::initial::{PORTION, RowGroup, portions};
 use super::length::RunLength;
 use super::profile::Profile;
 use super::programs::Programs;
@@ -20,7 +20,6 @@ use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
-use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -279,14 +278,6 @@ impl Trainer<'_> {
 
     /// Writes like [`write`](Self::write), and submits each portion, without waiting for it: for loading checkpoints.
     pub(super) fn portions(&self) -> impl Fn(Tensor, &[u8]) {
-        let written = Cell::new(0);
-        move |tensor, bytes| {
-            self.write(tensor, bytes);
-            written.set(written.get() + bytes.len() as u64);
-            if written.get() >= PORTION {
-                self.gpu.submit_writes();
-                written.set(0);
-            }
-        }
+        portions(self.gpu, &self.buffers)
     }
 }

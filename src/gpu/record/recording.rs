@@ -152,6 +152,11 @@ impl Recording {
         &self.transients[id.0 as usize]
     }
 
+    /// Bytes of the params structs of all launches.
+    pub fn params_bytes(&self) -> u64 {
+        self.dispatches.iter().map(Dispatch::params_slot).sum()
+    }
+
     /// Whether the first half, or else the second, ends with rows for another stage.
     pub fn sends(&self, is_first: bool) -> bool {
         let cut = self.cut.unwrap_or(usize::MAX);

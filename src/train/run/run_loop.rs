@@ -20,7 +20,6 @@ use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::resume::in_file;
 use crate::train::sample::{sample, sample_saved};
-use crate::train::saved::Saved;
 use crate::train::trainer::Trainer;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -247,15 +246,13 @@ async fn write_sample(
     data: &Dataset,
     checkpoint: Option<&Path>,
 ) -> Result<Option<String>> {
-    let (codec, run) = (&data.codec, &plan.settings.run);
     if trainer.recordings().sample.is_some() {
-        return sample(trainer, config, codec, run.seed).await.map(Some);
+        return sample(trainer, config, &data.codec, plan.settings.run.seed).await.map(Some);
     }
     let Some(weights) = checkpoint else {
         tracing::info!("no sample, since no rank has all weights and those of the last step were not saved");
         return Ok(None);
     };
-    let saved = Saved { model: &plan.model, weights, adapter: None, base: run.weights() };
-    let text = sample_saved(trainer.gpu, saved, config, codec, run.seed).await;
+    let text = sample_saved(trainer, config, plan, &data.codec, weights).await;
     Ok(text.inspect_err(|error| tracing::warn!("no sample, since no rank has all weights: {error}")).ok())
 }

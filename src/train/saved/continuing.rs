@@ -4,10 +4,18 @@ use super::{Loading, OnDevice, Saved};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
+use crate::model::config::ModelConfig;
 use crate::train::limits::check_binding;
 use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once";
+
+/// A model to continue a fixed number of prompts with, of which nothing is on the device yet.
+pub(crate) struct PlannedModel<'gpu> {
+    gpu: &'gpu Gpu,
+    loading: Loading,
+    recordings: GenerateRecordings,
+}
 
 /// A model on a device, ready to continue a fixed number of prompts at once.
 pub struct TrainedModel<'gpu> {
@@ -16,13 +24,13 @@ pub struct TrainedModel<'gpu> {
     cached: Vec<Vec<u32>>,
 }
 
-impl<'gpu> TrainedModel<'gpu> {
-    /// Loads what is `saved` onto `gpu`, with caches for `sequences` texts of one window each.
+impl<'gpu> PlannedModel<'gpu> {
+    /// The model of `config` on `gpu`, with caches for `sequences` texts of one window each.
     ///
     /// # Errors
-    /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
-    pub(crate) async fn of(gpu: &'gpu Gpu, saved: Saved<'_>, sequences: u32) -> Result<Self> {
-        let (config, capabilities) = (saved.model, gpu.capabilities());
+    /// A model or cache too large for the adapter.
+    pub fn new(gpu: &'gpu Gpu, config: &ModelConfig, sequences: u32) -> Result<Self> {
+        let capabilities = gpu.capabilities();
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
@@ -31,12 +39,29 @@ impl<'gpu> TrainedModel<'gpu> {
         let persistents = &mut loading.persistents;
         let recordings = GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, capabilities)
             .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
+        Ok(Self { gpu, loading, recordings })
+    }
+
+    /// Bytes of device memory that it will take.
+    pub fn bytes(&self) -> u64 {
+        let GeneratePrograms { prefill, step, draw } = &self.recordings.programs;
+        self.loading.bytes(&[prefill, step, draw], self.recordings.draws.drawn)
+    }
+
+    /// Loads what is `saved` of it.
+    ///
+    /// # Errors
+    /// A checkpoint that does not fit the model or cannot be read; a device that fails or has too little memory.
+    pub async fn load(self, saved: Saved<'_>) -> Result<TrainedModel<'gpu>> {
+        let Self { gpu, loading, recordings } = self;
         let GeneratePrograms { prefill, step, draw } = &recordings.programs;
         let drawn = recordings.draws.drawn;
         let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn).await?;
-        Ok(Self { on_device, recordings, cached: Vec::new() })
+        Ok(TrainedModel { on_device, recordings, cached: Vec::new() })
     }
+}
 
+impl TrainedModel<'_> {
     /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`]. What they share with those of the
     /// call before and their continuations is not computed again.
     ///

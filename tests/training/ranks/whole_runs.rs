@@ -3,10 +3,12 @@
 //! Ranks that were started otherwise, and a fault of one, are one line on all; an interrupt of one ends all after
 //! the same step.
 
-use super::spread::{Spread, run_each};
-use crate::runs::{FolderRun, Setup, metrics, on_ranks};
+use super::spread::{MICRO_BATCHES, Spread, run_each};
+use crate::runs::{FolderRun, Setup, events, metrics, on_ranks};
 use gristmill::error::Result;
 use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::train::forecast::Forecast;
+use gristmill::train::recordings::Recordings;
 use gristmill::train::run::{Summary, run_on_ranks};
 use pollster::block_on;
 use std::sync::Arc;
@@ -131,6 +133,38 @@ fn a_sample_is_that_of_one_rank() {
     }
     let unsaved = FolderRun::new(run().setup.with(&["--save_final=False"]));
     assert_eq!(Spread::stages(2).train(&unsaved, 3).sample, None);
+}
+
+/// The whole model needs room beside what its ranks have trained with. Without it a run is complete, and says how much it lacks.
+#[test]
+fn a_sample_without_room_is_left_out() {
+    const STEPS: u64 = 2;
+    const SLACK: u64 = 16 << 10; // for what follows from the number of steps
+    let spread = Spread::divided(2);
+    let setup = || Setup::new("crowded", "").with(&["--sample={prompt: the, tokens: 12, temperature: 0}"]);
+    let gpu = setup().gpu();
+    let peak = |rank| {
+        let plan = spread.setup(setup(), MICRO_BATCHES).plan_on_rank(rank, 2);
+        let recordings = Recordings::new(&plan, gpu.capabilities(), STEPS).expect("recordings");
+        Forecast::new(&recordings).peak_bytes()
+    };
+    let peak = peak(0).max(peak(1)) + SLACK;
+    let capped = |cap: &str| {
+        let run = FolderRun::new(setup().with(&[&format!("--context.max_device_memory={cap}")]));
+        let sample = spread.train(&run, STEPS).sample;
+        let events = events(&run.folder());
+        let texts = events.iter().filter_map(|event| Some(event["text"].as_str()?.to_string()));
+        (sample, texts.filter(|text| text.contains("no sample")).collect::<Vec<_>>())
+    };
+    let (sample, lines) = capped(&peak.to_string());
+    let [line] = &lines[..] else { panic!("{sample:?}: {lines:?}") };
+    assert_eq!(sample, None);
+    let lacking =
+        ["the model takes ", " of the run, over context.max_device_memory of ", "gristmill generate "];
+    assert!(lacking.iter().all(|part| line.contains(part)), "{line}");
+    let needed = line.split("raise it to ").nth(1).and_then(|rest| rest.split(", or ").next());
+    let (sample, lines) = capped(needed.expect("a size"));
+    assert!(sample.is_some() && lines.is_empty(), "{needed:?}: {lines:?}");
 }
 
 #[test]
