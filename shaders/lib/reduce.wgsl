@@ -1,9 +1,9 @@
 // Reductions over the invocations that share a row, and the assignment of rows and columns to invocations.
 //
 // With `shared_tile` a workgroup of LANES invocations shares a row and reduces over a tree in workgroup memory, in a
-// fixed order, so results are the same from run to run. With `shuffled` the workgroup is a subgroup and adds in the order
-// of the same tree, without barriers, which software adapters are slow at. With neither (software tier, many rows) one
-// invocation processes the whole row and the reductions are the identity. LANES is a power of two.
+// fixed order, so results are the same from run to run. With `shuffled` the workgroup is a subgroup of 4, 8 or 16 and adds in
+// the order of the same tree, without barriers, which software adapters are slow at. With neither (software tier, many rows)
+// one invocation processes the whole row and the reductions are the identity. LANES is a power of two.
 
 import package::tile::LANES;
 
@@ -56,30 +56,47 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
     return total;
 }
 
+// Each distance is a constant, by which llvmpipe permutes registers. By what a loop computes Mesa 22 asks lane after lane, and
+// kernels take five to twelve times as long to compile.
 @if(shuffled)
 fn row_sum(value: f32, lane: u32) -> f32 {
     var sum = value;
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        sum += subgroupShuffle(sum, lane ^ half);
+    if (LANES > 8u) {
+        sum += subgroupShuffleXor(sum, 8u);
     }
+    if (LANES > 4u) {
+        sum += subgroupShuffleXor(sum, 4u);
+    }
+    sum += subgroupShuffleXor(sum, 2u);
+    sum += subgroupShuffleXor(sum, 1u);
     return sum;
 }
 
 @if(shuffled)
 fn row_max(value: f32, lane: u32) -> f32 {
     var largest = value;
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        largest = max(largest, subgroupShuffle(largest, lane ^ half));
+    if (LANES > 8u) {
+        largest = max(largest, subgroupShuffleXor(largest, 8u));
     }
+    if (LANES > 4u) {
+        largest = max(largest, subgroupShuffleXor(largest, 4u));
+    }
+    largest = max(largest, subgroupShuffleXor(largest, 2u));
+    largest = max(largest, subgroupShuffleXor(largest, 1u));
     return largest;
 }
 
 @if(shuffled)
 fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
     var sum = value;
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        sum += subgroupShuffle(sum, lane ^ half);
+    if (LANES > 8u) {
+        sum += subgroupShuffleXor(sum, 8u);
     }
+    if (LANES > 4u) {
+        sum += subgroupShuffleXor(sum, 4u);
+    }
+    sum += subgroupShuffleXor(sum, 2u);
+    sum += subgroupShuffleXor(sum, 1u);
     return sum;
 }
 
