@@ -79,12 +79,12 @@ pub enum Collective {
         /// The part of each rank in `whole`, in bytes.
         parts: Vec<Range<u64>>,
     },
-    /// Each rank sends a span to each rank, and receives one from each.
+    /// Each rank sends spans to each rank, and receives as many bytes as that sends.
     AllToAll {
-        /// What goes to each rank of the group, this one included; it may be empty.
-        sent: Vec<Span>,
-        /// What comes from each, as long as it sends.
-        received: Vec<Span>,
+        /// What goes to each rank of the group, this one included; it may be nothing.
+        sent: Vec<Vec<Span>>,
+        /// What comes from each.
+        received: Vec<Vec<Span>>,
     },
     /// Rows that are sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold the experts
     /// evenly and in order; rows for one expert are in the order of the ranks that they come from.
@@ -164,7 +164,7 @@ impl Collective {
         match self {
             Self::AllReduce { addends, .. } => addends.clone(),
             Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
-            Self::AllToAll { sent, .. } => sent.clone(),
+            Self::AllToAll { sent, .. } => sent.concat(),
             Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
             Self::Send { sent, .. } => vec![*sent],
             Self::Receive { .. } => Vec::new(),
@@ -175,7 +175,7 @@ impl Collective {
     pub fn results(&self) -> Vec<Span> {
         match self {
             Self::AllReduce { sums, .. } => sums.clone(),
-            Self::AllToAll { received, .. } => received.clone(),
+            Self::AllToAll { received, .. } => received.concat(),
             Self::ReduceScatter { own: result, .. }
             | Self::AllGather { whole: result, .. }
             | Self::Rows { moved: result, .. }
@@ -206,7 +206,7 @@ impl Collective {
         match self {
             Self::AllReduce { addends, sums, .. } => addends.iter_mut().chain(sums).collect(),
             Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
-            Self::AllToAll { sent, received } => sent.iter_mut().chain(received).collect(),
+            Self::AllToAll { sent, received } => sent.iter_mut().chain(received).flatten().collect(),
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
             Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],
         }
@@ -243,7 +243,7 @@ impl Exchange {
             Collective::ReduceScatter { whole, .. } | Collective::AllGather { whole, .. } => {
                 share(whole.bytes)
             }
-            Collective::AllToAll { sent, .. } => share(bytes(sent)),
+            Collective::AllToAll { sent, .. } => share(bytes(&sent.concat())),
             // The rows of this rank's tokens, if all experts have as many.
             Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
             Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
@@ -268,7 +268,8 @@ impl Exchange {
             }
             Collective::AllGather { parts, .. } => ((size as u64 - 1) * length(&parts[place]), 1),
             Collective::AllToAll { sent, .. } => {
-                (sent.iter().map(|span| span.bytes).sum::<u64>() - sent[place].bytes, 1)
+                let bytes = |spans: &Vec<Span>| spans.iter().map(|span| span.bytes).sum::<u64>();
+                (sent.iter().map(bytes).sum::<u64>() - bytes(&sent[place]), 1)
             }
             Collective::Rows { .. } | Collective::Send { .. } => (self.sent_bytes(), 1),
             Collective::Receive { .. } => (0, 0),

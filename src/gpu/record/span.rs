@@ -23,11 +23,6 @@ impl Span {
         Self { buffer, offset, bytes: tensor.bytes(), element }
     }
 
-    /// Nothing of it.
-    pub fn empty(&self) -> Self {
-        Self { bytes: 0, ..*self }
-    }
-
     /// `count` elements from element `first` on, taken as `element`, whose size must be the same.
     #[track_caller]
     pub fn part(&self, first: u64, count: u64, element: Element) -> Self {

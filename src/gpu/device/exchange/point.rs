@@ -243,15 +243,15 @@ impl Operation {
     }
 }
 
-/// Where spans lie on the host, one after the other.
-fn one_by_one(spans: &[Span]) -> Vec<Range<usize>> {
+/// Where the spans of each rank lie on the host, one after the other.
+fn one_by_one(of_ranks: &[Vec<Span>]) -> Vec<Range<usize>> {
     let mut end = 0;
-    let mut range = |span: &Span| {
+    let mut range = |spans: &Vec<Span>| {
         let start = end;
-        end += span.bytes as usize;
+        end += spans.iter().map(|span| span.bytes as usize).sum::<usize>();
         start..end
     };
-    spans.iter().map(&mut range).collect()
+    of_ranks.iter().map(&mut range).collect()
 }
 
 fn sum_of(element: Element) -> Option<Reduction> {

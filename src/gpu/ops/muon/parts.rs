@@ -1,7 +1,8 @@
 //! Matrices of which tensor-parallel ranks hold a part each: rows, those of several heads, or columns.
 //!
-//! Ranks take turns: as many matrices as there are ranks are updated at once. Each rank gets the parts of one of them, orthogonalises
-//! it whole and sends the parts back, so it does its share of the work, and a matrix moves twice.
+//! Ranks take turns: in a turn as many matrices as there are ranks are updated. Each rank gets the parts of one of them, orthogonalises
+//! it whole and sends the parts back, so it does its share of the work, and a matrix moves twice. What several turns exchange moves
+//! together, up to [`ROUND_BYTES`].
 
 use super::{Matrix, Muon, apply, direction, orthogonalise, params_of, square_rows};
 use crate::element::Element;
@@ -36,6 +37,10 @@ pub struct Block {
     pub size: [u32; 2],
 }
 
+/// The most bytes that a rank has of the matrices of a round, unless a single turn has more. So much is copied to the host for an
+/// exchange, and back; on the device a round holds four times as much: directions, what arrives of them, and the same of updates.
+const ROUND_BYTES: u64 = 8 << 20;
+
 /// Updates this rank's `parts` of matrices as [`muon`](super::muon()) updates a matrix. It is number `place` of the `group`.
 #[track_caller]
 pub fn muon_in_turns(
@@ -44,47 +49,78 @@ pub fn muon_in_turns(
     (group, place): (&Group, usize),
     step: &StepTensors,
 ) {
-    for round in parts.chunks(group.size()) {
+    let size = group.size();
+    for round in rounds(parts, size) {
         let (mut directions, mut updates) = (Vec::new(), Vec::new());
         for Part { name, matrix, settings, .. } in round {
             directions.push(rec.scope(name.as_str(), |rec| direction(rec, matrix, step, settings).0));
             let Tensor { rows, cols, .. } = matrix.weights;
             updates.push(rec.tensor("update", rows, cols, Element::F32));
         }
-        let turn = round.get(place);
-        let of_ranks = turn.map(|part| {
+        let own: Vec<&Part> = in_turns(round, place, size).collect();
+        let gather = |part: &&Part| {
             let Tensor { rows, cols, .. } = part.matrix.weights;
-            rec.tensor("parts", group.size() as u32 * rows, cols, Element::F32)
-        });
-        let [directions, updates_of_round] = [&directions, &updates].map(|of| spans(of, group));
-        let received = of_ranks.map_or(vec![directions[0].empty(); group.size()], |x| rows_of(x, group));
-        rec.exchange("direction", Collective::AllToAll { sent: directions, received }, group);
-        let sent = turn.zip(of_ranks).map(|(part, of_ranks)| {
-            let updates = rec.scope(part.name.as_str(), |rec| part.orthogonalise(rec, of_ranks, step));
-            rows_of(updates, group)
-        });
-        let sent = sent.unwrap_or(vec![updates_of_round[0].empty(); group.size()]);
-        rec.exchange("direction", Collective::AllToAll { sent, received: updates_of_round }, group);
+            rec.tensor("parts", size as u32 * rows, cols, Element::F32)
+        };
+        let gathered: Vec<Tensor> = own.iter().map(gather).collect();
+        let (sent, received) = (of_ranks(&directions, size), rows_of(&gathered, size));
+        rec.exchange("direction", Collective::AllToAll { sent, received }, group);
+        let orthogonalise = |(part, gathered): (&Part, Tensor)| {
+            rec.scope(part.name.as_str(), |rec| part.orthogonalise(rec, gathered, step))
+        };
+        let orthogonal: Vec<Tensor> = own.into_iter().zip(gathered).map(orthogonalise).collect();
+        let (sent, received) = (rows_of(&orthogonal, size), of_ranks(&updates, size));
+        rec.exchange("direction", Collective::AllToAll { sent, received }, group);
         for (Part { name, matrix, settings, whole, .. }, update) in round.iter().zip(updates) {
             rec.scope(name.as_str(), |rec| apply(rec, matrix, update, *whole, step, settings));
         }
     }
 }
 
-/// The spans of `tensors`, one for each rank, of which the last may have none.
-fn spans(tensors: &[Tensor], group: &Group) -> Vec<Span> {
-    let mut spans: Vec<Span> = tensors.iter().map(Span::of).collect();
-    spans.resize(group.size(), spans[0].empty());
-    spans
+/// The parts whose turns exchange together.
+fn rounds(mut parts: &[Part], size: usize) -> impl Iterator<Item = &[Part]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |turn: &&[Part]| {
+            bytes += turn.iter().map(Part::bytes).sum::<u64>();
+            bytes <= ROUND_BYTES
+        };
+        let turns = parts.chunks(size).take_while(fits).count().max(1);
+        let (round, rest) = parts.split_at(parts.len().min(turns * size));
+        parts = rest;
+        (!round.is_empty()).then_some(round)
+    })
 }
 
-/// The rows of each rank, of which `x` has as many.
-fn rows_of(x: Tensor, group: &Group) -> Vec<Span> {
-    let rows = x.rows / group.size() as u32;
-    (0..group.size() as u32).map(|rank| Span::of(&x.rows(rank * rows, rows))).collect()
+/// What the rank at `place` gets of `all`.
+fn in_turns<T>(all: &[T], place: usize, size: usize) -> impl Iterator<Item = &T> {
+    all.iter().skip(place).step_by(size)
+}
+
+/// The spans of `tensors`, which the ranks get in turns.
+fn of_ranks(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
+    (0..size).map(|place| in_turns(tensors, place, size).map(Span::of).collect()).collect()
+}
+
+/// The rows of each rank, of which each of `tensors` has as many.
+fn rows_of(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
+    let of_rank = |rank: u32| {
+        let rows = |x: &Tensor| {
+            let rows = x.rows / size as u32;
+            Span::of(&x.rows(rank * rows, rows))
+        };
+        tensors.iter().map(rows).collect()
+    };
+    (0..size as u32).map(of_rank).collect()
 }
 
 impl Part {
+    /// Bytes of its direction.
+    fn bytes(&self) -> u64 {
+        let Tensor { rows, stride, .. } = self.matrix.weights;
+        Element::F32.bytes_of(u64::from(rows) * u64::from(stride))
+    }
+
     /// The updates of the parts of all ranks, one below the other, of their directions `of_ranks`.
     pub fn orthogonalise(&self, rec: &mut Recorder, of_ranks: Tensor, step: &StepTensors) -> Tensor {
         let [rows, cols] = self.whole;
@@ -132,5 +168,78 @@ impl Block {
     fn of(&self, x: Tensor) -> Tensor {
         let Self { whole: [row, col], size: [rows, cols], .. } = *self;
         x.rows(row, rows).columns(col, cols)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Capabilities;
+    use crate::ops::step_state::{LossState, StepState};
+    use crate::record::{Exchange, State};
+
+    /// Halves of matrices, of which a part is as large as each of `sizes`.
+    fn parts(rec: &mut Recorder, sizes: &[[u32; 2]]) -> Vec<Part> {
+        let part = |&[rows, cols]: &[u32; 2]| {
+            let [weights, gradients, moments] =
+                [0; 3].map(|_| rec.tensor("matrix", rows, cols, Element::F32));
+            let block = |place| vec![Block { held: [0, 0], whole: [place * rows, 0], size: [rows, cols] }];
+            Part {
+                name: "matrix".into(),
+                matrix: Matrix { weights, gradients, moments },
+                settings: Muon {
+                    momentum: 0.9,
+                    is_nesterov: true,
+                    steps: 1,
+                    rms: 0.2,
+                    decay: 0.1,
+                    rate_column: 0,
+                    rounding: Default::default(),
+                },
+                whole: [2 * rows, cols],
+                blocks: vec![block(0), block(1)],
+            }
+        };
+        sizes.iter().map(part).collect()
+    }
+
+    #[test]
+    fn turns_exchange_together_up_to_a_bound() {
+        let mut rec = Recorder::new("rounds", Capabilities::software());
+        let ([small, half, large], size) = ([[8, 32], [768, 1024], [4096, 1024]], 2);
+        let parts = parts(&mut rec, &[small, small, small, small, half, half, half, half, large]);
+        let lengths = |parts| rounds(parts, size).map(<[Part]>::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&parts), [6, 2, 1]);
+        assert_eq!(lengths(&parts[4..6]), [2]);
+        assert!(lengths(&[]).is_empty());
+    }
+
+    /// Of matrices that are not alike, an odd number: one rank gets one more.
+    #[test]
+    fn each_rank_receives_what_another_sends() {
+        let of_rank = |place| -> Vec<Exchange> {
+            let mut rec = Recorder::new("turns", Capabilities::software());
+            let parts = parts(&mut rec, &[[8, 32], [4, 12], [16, 8], [6, 20], [2, 7]]);
+            let mut words = |words| rec.tensor("words", 1, words, Element::U32);
+            let [state, loss] = [StepState::WORDS, LossState::WORDS].map(&mut words);
+            let step = StepTensors { state, loss, schedule: rec.tensor("schedule", 2, 5, Element::F32) };
+            muon_in_turns(&mut rec, &parts, (&Group::all(2), place), &step);
+            rec.finish().exchanges
+        };
+        let ranks = [0, 1].map(of_rank);
+        assert_eq!(ranks.each_ref().map(Vec::len), [2, 2]);
+        let lengths = |of: &[Vec<Span>]| -> Vec<Vec<u64>> {
+            of.iter().map(|of| of.iter().map(|span| span.bytes).collect()).collect()
+        };
+        let spans = |rank: usize, number: usize| {
+            let Collective::AllToAll { sent, received } = &ranks[rank][number].collective else { panic!() };
+            [lengths(sent), lengths(received)]
+        };
+        for (number, (from, to)) in
+            (0..2).flat_map(|number| [(0, 0), (0, 1), (1, 0), (1, 1)].map(|of| (number, of)))
+        {
+            let ([sent, _], [_, received]) = (spans(from, number), spans(to, number));
+            assert_eq!(sent[to], received[from], "exchange {number} from {from} to {to}");
+        }
     }
 }
