@@ -105,7 +105,8 @@ fn hella_swag(record: &Record) -> Result<Worded> {
 
 fn arc(record: &Record) -> Result<Worded> {
     let question = format!("Question: {}\nAnswer:", record.text("question")?);
-    let list = |key: &str| match record.fields["choices"].get(key) {
+    let choices = record.fields.get("choices").ok_or_else(|| record.missing("choices"))?;
+    let list = |key: &str| match choices.get(key) {
         Some(Value::Array(items)) => texts(record, "choices", items),
         _ => Err(record.error(format!("expected a list under `choices.{key}`"))),
     };
@@ -260,6 +261,8 @@ mod tests {
         );
         let arc = json!({"question": "a", "choices": {"text": ["b"], "label": ["A"]}, "answerKey": "C"});
         assert!(error(ChoiceForm::Arc, arc).contains("`answerKey` is `C`"));
+        let arc = json!({"question": "a", "answerKey": "A"});
+        assert!(error(ChoiceForm::Arc, arc).contains("has no key `choices`, only `answerKey`, `question`"));
         let mmlu = json!({"question": "a", "choices": ["b", "c"], "answer": 2});
         assert!(error(ChoiceForm::Mmlu, mmlu).contains("has 2 answers, of which number 2 is right"));
     }
