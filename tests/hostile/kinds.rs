@@ -2,20 +2,26 @@
 #![allow(non_upper_case_globals)] // their names are those of the tests
 
 use super::Kind;
-use gristmill::data::DocumentFormat;
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::Tokenizer;
+use gristmill::data::{Codec, DocumentFormat, JudgedData};
+use gristmill::durable::ChosenBy;
 use gristmill::error::{Error, Result};
+use gristmill::kernels::Capabilities;
 use gristmill::report::page::{RunFiles, page};
+use gristmill::report::tensorboard::{Scalars, TensorBoard};
 use gristmill::settings::RunConfig;
 use gristmill::store::export::export;
 use gristmill::store::merge::merge;
+use gristmill::store::npy;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use gristmill::train::profile::Profile;
 use gristmill::train::starting_weights::check_weights;
+use gristmill::trained::TrainedRun;
 use pollster::block_on;
 use safetensors::Dtype;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SAMPLES: &str = "tests/data/samples";
 const TEXT: &str = "tests/data/mill.txt";
@@ -155,6 +161,30 @@ pub static prompts: Kind = Kind {
         let alpaca = "type: HFDataLoader, path: json, data_files: FOLDER/alpaca.json, \
                       handler: [{type: AlpacaInstructDataHandler}, {type: PackingHandler, pack_strategy: truncate}]";
         load(folder, alpaca, "")
+    },
+};
+
+/// Questions with answers, a file for each form that `eval` knows.
+pub static questions: Kind = Kind {
+    name: "questions",
+    targets: &["hellaswag.jsonl", "arc.jsonl", "mmlu.json"],
+    prepare: |folder| {
+        let swag = serde_json::json!({
+            "activity_label": "Roof", "ctx_a": "A man [substeps] is on a roof.", "ctx_b": "he starts", "ctx": "A man",
+            "endings": ["to sing [title] loudly", "falling"], "label": "1",
+        });
+        let arc = serde_json::json!({
+            "question": "Which?", "choices": {"text": ["this", "that"], "label": ["A", "B"]}, "answerKey": "B",
+        });
+        let mmlu = serde_json::json!({"question": "Which?", "subject": "abstract_algebra", "choices": ["0", "1"], "answer": 0});
+        std::fs::write(folder.join("hellaswag.jsonl"), format!("{swag}\n{swag}\n")).expect("a file");
+        std::fs::write(folder.join("arc.jsonl"), format!("{arc}\n{arc}\n")).expect("a file");
+        std::fs::write(folder.join("mmlu.json"), format!("[{mmlu}, {mmlu}]")).expect("a file");
+    },
+    read: |folder| {
+        ["hellaswag.jsonl", "arc.jsonl", "mmlu.json"].iter().try_for_each(|name| {
+            JudgedData::load(&folder.join(name), &Codec::Bytes { eod: 0 }, 64, None, None).map(drop)
+        })
     },
 };
 
@@ -314,6 +344,56 @@ pub static adapters: Kind = Kind {
     read: merged,
 };
 
+/// The note of the base that an adapter was trained on.
+pub static base_note: Kind = Kind {
+    name: "base_note",
+    targets: &["adapter/base.json"],
+    prepare: |folder| {
+        (safetensors.prepare)(folder);
+        let note = |hash: &str| {
+            let note = serde_json::json!({"path": folder.join("base"), "hash": hash}).to_string();
+            std::fs::write(folder.join("adapter/base.json"), note).expect("a file");
+        };
+        note("0000000000000000");
+        // The refusal says what the hash is.
+        let refusal = merged(folder).expect_err("another base").to_string();
+        let (_, hash) = refusal.split_once("the hash of its tensors is ").expect("a hash");
+        note(&hash[..16]);
+    },
+    read: merged,
+};
+
+/// Weights under the names of InternLM2, which have q, k and v in one tensor.
+pub static published_names: Kind = Kind {
+    name: "published_names",
+    targets: &["base/config.json", "base/model.safetensors"],
+    prepare: |folder| {
+        prepare_adapter(folder);
+        std::fs::create_dir_all(folder.join("base")).expect("a folder");
+        let together = "model.layers.0.attention.wqkv.weight";
+        write_tensors(&folder.join("base/model.safetensors"), &[(together, &[16, 8]), (NORM, &[8])]);
+        let config = serde_json::json!({
+            "model_type": "internlm2", "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4,
+        });
+        std::fs::write(folder.join("base/config.json"), config.to_string()).expect("a file");
+    },
+    read: merged,
+};
+
+pub static generation_config: Kind = Kind {
+    name: "generation_config",
+    targets: &["generation_config.json"],
+    prepare: |folder| {
+        (config_json.prepare)(folder);
+        let config = serde_json::json!({
+            "bos_token_id": 1, "eos_token_id": [2, 3], "do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95,
+            "repetition_penalty": 1.05, "max_new_tokens": 512, "transformers_version": "4.57.0",
+        });
+        std::fs::write(folder.join("generation_config.json"), config.to_string()).expect("a file");
+    },
+    read: |folder| TrainedRun::open(folder, &[]).map(|run| drop(run.stops())),
+};
+
 pub static config_json: Kind = Kind {
     name: "config_json",
     targets: &["config.json"],
@@ -455,4 +535,57 @@ pub static run_folder: Kind = Kind {
         // As the command answers.
         if has_steps { Ok(()) } else { Err(Error::file(folder, "no step is in its metrics.jsonl")) }
     },
+};
+
+/// The event file below `folder`.
+fn event_file_of(folder: &Path) -> PathBuf {
+    let mut names = std::fs::read_dir(folder.join("rank_0")).expect("a folder");
+    names.next().expect("an event file").expect("a name").path()
+}
+
+/// A file of TensorBoard, in which a resumed run goes on.
+pub static event_file: Kind = Kind {
+    name: "event_file",
+    targets: &["rank_0/events.out.tfevents.0000000001.mill.gristmill"],
+    prepare: |folder| {
+        let sections = [("runner_config".to_string(), "epochs: 1\n".to_string())];
+        let opened = TensorBoard::open(folder, "mill", None, Scalars::default(), &sections);
+        drop(opened.unwrap_or_else(|error| panic!("{error}")));
+        std::fs::rename(event_file_of(folder), folder.join(event_file.targets[0])).expect("a name");
+    },
+    read: |folder| {
+        let path = event_file_of(folder);
+        let bytes = std::fs::metadata(&path).expect("a file").len();
+        TensorBoard::open(folder, "mill", Some(3), Scalars::default(), &[])?;
+        // What is damaged is cut off.
+        match std::fs::metadata(&path).expect("a file").len() == bytes {
+            true => Ok(()),
+            false => Err(Error::file(path, "was cut")),
+        }
+    },
+};
+
+pub static numpy: Kind = Kind {
+    name: "numpy",
+    targets: &["counts.npy"],
+    prepare: |folder| {
+        let written = npy::write(ChosenBy("--output_dir"), &folder.join("counts.npy"), &[0.5; 40]);
+        written.unwrap_or_else(|error| panic!("{error}"));
+    },
+    read: |folder| npy::read(&folder.join("counts.npy")).map(drop),
+};
+
+pub static profile: Kind = Kind {
+    name: "profile",
+    targets: &["profile.jsonl"],
+    prepare: |folder| {
+        let head =
+            serde_json::json!({"adapter": "llvmpipe", "capabilities": Capabilities::software(), "steps": 5});
+        let launch = serde_json::json!({
+            "program": "micro_batch", "path": "layers.0", "kernel": "rms_norm", "us": 7.5, "gap_us": 0.5,
+        });
+        std::fs::write(folder.join("profile.jsonl"), format!("{head}\n{launch}\n{launch}\n"))
+            .expect("a file");
+    },
+    read: |folder| Profile::read(&folder.join("profile.jsonl")).map(drop),
 };

@@ -1,4 +1,4 @@
-//! Every kind of file that Gristmill reads, damaged in ways that a seed decides: each input must give a result or an error that a user
+//! The kinds of files listed below, damaged in ways that a seed decides: each input must give a result or an error that a user
 //! can act on, without a panic, within seconds, and without memory beyond what a file of its size can need.
 //!
 //! CI tries a few hundred of each kind, `GRISTMILL_LONG=1` 3,000. Input number n of a kind is the same at each run; one that fails is
@@ -155,6 +155,7 @@ kinds! {
     tokenizer_config
     conversations
     prompts
+    questions
     json_text
     parquet_plain
     parquet_snappy
@@ -164,8 +165,14 @@ kinds! {
     safetensors
     weight_index
     adapters
+    base_note
+    published_names
+    generation_config
     config_json
     wrapper
     trainer_state
     run_folder
+    event_file
+    numpy
+    profile
 }
