@@ -1,6 +1,8 @@
 //! Conversations through the tokenizer's chat template.
 
+mod clock;
 mod conversation;
+mod json;
 mod template;
 mod turns;
 

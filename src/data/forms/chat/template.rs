@@ -1,4 +1,5 @@
-//! Chat templates: Jinja, with the functions and the whitespace rules of `transformers`.
+//! Chat templates: Jinja, with the whitespace rules of `transformers` and what it adds to Jinja: `tojson`, `raise_exception`,
+//! `strftime_now` and `{% generation %}`.
 //!
 //! What the assistant wrote is the text that a turn adds after its generation prompt, or what `{% generation %}`
 //! blocks contain, which are replaced by marks that the conversation lacks. A rendering that needs more than 20
@@ -7,11 +8,12 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
 use serde_json::Value;
 
+use super::clock;
 use super::conversation::{Conversation, Message};
+use super::json::to_json;
 use crate::data::files;
 use crate::error::{Error, Result, foreign};
 
@@ -92,12 +94,12 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
-        environment.add_function(
-            "raise_exception",
-            |message: String| -> std::result::Result<String, TemplateError> {
-                Err(TemplateError::new(ErrorKind::InvalidOperation, message))
-            },
-        );
+        let refusal = |message: String| TemplateError::new(ErrorKind::InvalidOperation, message);
+        environment
+            .add_function("raise_exception", move |message: String| Err::<String, _>(refusal(message)));
+        environment.add_function("strftime_now", move |format: String| {
+            clock::now().and_then(|now| clock::strftime(&format, now)).map_err(refusal)
+        });
         let marked = mark_generation(source);
         let has_generation = marked != source;
         foreign(|| environment.add_template_owned(NAME, marked))
@@ -237,51 +239,6 @@ fn mark_generation(source: &str) -> String {
     }
     marked.push_str(rest);
     marked
-}
-
-/// `json.dumps` with `ensure_ascii=False`: Python's separators, and no characters escaped for HTML.
-fn to_json(value: &Template, options: Kwargs) -> std::result::Result<Template, TemplateError> {
-    let indent: Option<usize> = options.get("indent")?;
-    let fails = |error: serde_json::Error| TemplateError::new(ErrorKind::BadSerialization, error.to_string());
-    let mut out = Vec::new();
-    match indent {
-        Some(indent) => {
-            let spaces = " ".repeat(indent);
-            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            let mut serializer = serde_json::Serializer::with_formatter(&mut out, pretty);
-            serde::Serialize::serialize(value, &mut serializer).map_err(fails)?;
-        }
-        None => {
-            let mut serializer = serde_json::Serializer::with_formatter(&mut out, Spaced);
-            serde::Serialize::serialize(value, &mut serializer).map_err(fails)?;
-        }
-    }
-    Ok(Template::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
-}
-
-/// JSON with a space after each comma and colon.
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        out: &mut W,
-        is_first: bool,
-    ) -> std::io::Result<()> {
-        if is_first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        out: &mut W,
-        is_first: bool,
-    ) -> std::io::Result<()> {
-        if is_first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
-        out.write_all(b": ")
-    }
 }
 
 fn none(path: &Path, what: &str) -> Error {

@@ -201,6 +201,47 @@ fn what_is_wrong_is_one_line() {
     }
 }
 
+/// The text of a template for a conversation without messages.
+fn rendered(source: &str) -> std::result::Result<String, String> {
+    template(source).prompt(&[])
+}
+
+#[test]
+fn json_is_that_of_python() {
+    let value = r#"{"b": [1, {"ü": "😀\n", "a": []}], "a": {}}"#;
+    for (options, expected) in [
+        ("", r#"{"b": [1, {"ü": "😀\n", "a": []}], "a": {}}"#),
+        (
+            "indent=2",
+            "{\n  \"b\": [\n    1,\n    {\n      \"ü\": \"😀\\n\",\n      \"a\": []\n    }\n  ],\n  \"a\": {}\n}",
+        ),
+        ("sort_keys=true", r#"{"a": {}, "b": [1, {"a": [], "ü": "😀\n"}]}"#),
+        ("ensure_ascii=true", r#"{"b": [1, {"\u00fc": "\ud83d\ude00\n", "a": []}], "a": {}}"#),
+        ("separators=(',', ':')", r#"{"b":[1,{"ü":"😀\n","a":[]}],"a":{}}"#),
+        (
+            "indent=1, separators=(', ', ' : '), sort_keys=true",
+            "{\n \"a\" : {}, \n \"b\" : [\n  1, \n  {\n   \"a\" : [], \n   \"ü\" : \"😀\\n\"\n  }\n ]\n}",
+        ),
+    ] {
+        assert_eq!(
+            rendered(&format!("{{{{ {value} | tojson({options}) }}}}")).unwrap(),
+            expected,
+            "{options}"
+        );
+    }
+    assert!(rendered("{{ 1 | tojson(indnt=2) }}").unwrap_err().contains("indnt"));
+}
+
+#[test]
+fn a_template_may_write_the_date() {
+    let day = || clock::strftime("%d %b %Y", clock::now().unwrap()).unwrap();
+    let source =
+        r#"{% if strftime_now is defined %}{{ strftime_now("%d %b %Y") }}{% else %}26 Jul 2024{% endif %}"#;
+    let (before, text) = (day(), rendered(source).unwrap());
+    assert!([before, day()].contains(&text), "{text}");
+    assert!(rendered(r#"{{ strftime_now("%c") }}"#).unwrap_err().contains("only %Y %y %m"));
+}
+
 #[test]
 fn a_template_is_found_beside_the_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
