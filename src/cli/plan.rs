@@ -94,11 +94,9 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 
 /// The configuration in the file `path`, or of the model that is there.
 fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
-    if path.is_dir() {
-        return trained::outline(path, overrides, ranks);
-    }
     let overrides = Override::parse_all(overrides)?;
     match ranks {
+        _ if path.is_dir() => trained::outline(path, &overrides, ranks),
         Some(ranks) => RunConfig::outline_on(path, &overrides, ranks),
         None => RunConfig::outline(path, &overrides),
     }

@@ -4,9 +4,11 @@ use super::doctor::naming_the_flag;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
+use crate::settings::Override;
 use crate::store::located::is_adapter;
 use crate::train::run::open_device_with;
 use crate::trained::TrainedRun;
+use serde_json::json;
 use std::path::PathBuf;
 
 /// A trained model and the adapter for it.
@@ -50,8 +52,10 @@ impl ModelArguments {
         let moved = self.base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&self.model));
         let base = if moved.is_some() { &None } else { &self.base };
         let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", base)];
-        let overrides = keys.map(|(key, path)| Some(format!("--{key}={}", path.as_ref()?.display())));
-        let overrides: Vec<String> = overrides.into_iter().flatten().collect();
+        let set = |(key, path): (&str, &Option<PathBuf>)| {
+            Some(Override::of(key, &json!(path.as_ref()?.display().to_string())))
+        };
+        let overrides: Vec<Override> = keys.into_iter().filter_map(set).collect();
         match (&self.low_rank, moved) {
             (Some(adapter), _) => TrainedRun::open_adapted(&self.model, adapter, &overrides),
             (None, Some(base)) => TrainedRun::open_adapted(base, &self.model, &overrides),

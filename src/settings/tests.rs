@@ -208,6 +208,15 @@ fn every_base_is_accepted() {
 }
 
 #[test]
+fn an_override_keeps_every_character_of_a_text() {
+    for text in ["run #2", "a: b", "null", "it's \"one\"", "[a", "1.0"] {
+        let one = Override::of("output_dir", &text.into());
+        let config = RunConfig::parse(BASE, Path::new("x.yaml"), &[one]).unwrap();
+        assert_eq!(config.plan.settings.run.output_dir, Path::new(text));
+    }
+}
+
+#[test]
 fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
     // The longest of all unit tests, so on two threads.
     let rows: Vec<_> = rows().collect();

@@ -9,6 +9,7 @@ use super::weight_files::WeightFiles;
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::model::parameters::adapted_module;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -104,16 +105,13 @@ impl Alone {
         Ok(Self { weights, rank: config.r, alpha: config.scale() * config.r as f64, modules })
     }
 
-    /// The flag that describes a run with it on its base.
-    pub fn flag(&self) -> String {
-        let Self { rank, alpha, modules, .. } = self;
-        let names: Vec<String> =
-            modules.iter().map(|name| format!("'{}$'", name.replace('.', "\\."))).collect();
-        format!(
-            "--model.model_config.pet_config={{pet_type: lora, lora_rank: {rank}, lora_alpha: {alpha:?}, random_base: True, \
-             target_modules: [{}], exclude_layers: [], freeze_include: [], freeze_exclude: []}}",
-            names.join(", ")
-        )
+    /// The `pet_config` of a run with it on its base.
+    pub fn pet_config(&self) -> Value {
+        let modules = self.modules.iter().map(|name| format!("{}$", regex::escape(name)));
+        json!({
+            "pet_type": "lora", "lora_rank": self.rank, "lora_alpha": self.alpha, "random_base": true,
+            "target_modules": modules.collect::<Vec<_>>(), "exclude_layers": [], "freeze_include": [], "freeze_exclude": [],
+        })
     }
 }
 
@@ -147,4 +145,16 @@ pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
         return Err(Error::file(&config, message));
     }
     Ok(Some(base))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_modules_of_an_adapter_are_names_and_no_patterns() {
+        let modules = ["layers.0.q+k".to_string(), "layers.0.it's".to_string()].into();
+        let config = Alone { weights: PathBuf::new(), rank: 2, alpha: 4.0, modules }.pet_config();
+        assert_eq!(config["target_modules"], json!(["layers\\.0\\.it's$", "layers\\.0\\.q\\+k$"]));
+    }
 }

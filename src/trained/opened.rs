@@ -38,7 +38,7 @@ impl TrainedRun {
     ///
     /// # Errors
     /// One line: there is none of these, it has no checkpoint, its base is not here, or its tokenizer is missing.
-    pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+    pub fn open(path: &Path, overrides: &[Override]) -> Result<Self> {
         match base_of(path)? {
             Some(base) => Self::open_adapted(&base, path, overrides),
             None => Self::open_model(path, overrides),
@@ -50,13 +50,13 @@ impl TrainedRun {
     ///
     /// # Errors
     /// Those of [`open`](Self::open); an adapter that is missing, damaged, or of another model.
-    pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[String]) -> Result<Self> {
+    pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[Override]) -> Result<Self> {
         let adapter = Alone::open(adapter)?;
-        let run = Self::open_model(path, &[overrides, &[adapter.flag()]].concat())?;
+        let run = Self::open_model(path, &[&[pet_of(&adapter)], overrides].concat())?;
         Ok(Self { adapter: Some(adapter.weights), ..run })
     }
 
-    fn open_model(path: &Path, overrides: &[String]) -> Result<Self> {
+    fn open_model(path: &Path, overrides: &[Override]) -> Result<Self> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         // As for a plan, the ranks of a run need not be there: its model is generated from on one.
         let config = outline_of_model(&path, overrides, None)?;
@@ -114,34 +114,39 @@ impl TrainedRun {
 ///
 /// # Errors
 /// There is none, it cannot be computed, or a flag is wrong.
-pub fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
+pub fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     let (model, adapter) = match base_of(path)? {
-        Some(base) => (base, Some(Alone::open(path)?.flag())),
+        Some(base) => (base, Some(pet_of(&Alone::open(path)?))),
         None => (path.to_path_buf(), None),
     };
-    let mut config = outline_of_model(&model, &[overrides, adapter.as_slice()].concat(), ranks)?;
-    let names_data = overrides.iter().any(|flag| flag.contains("train_dataset.data_loader"));
+    let mut config = outline_of_model(&model, &[adapter.as_slice(), overrides].concat(), ranks)?;
+    let names_data = overrides
+        .iter()
+        .any(|one| one.path == "train_dataset" || one.lies_within("train_dataset.data_loader"));
     if run_of(&model).is_none() && !names_data {
         config.data_faults.insert(0, Error::file(&model, "is a model, which names no data"));
     }
     Ok(config)
 }
 
-fn outline_of_model(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
-    let overrides = Override::parse_all(overrides)?;
+fn outline_of_model(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     match run_of(path).map(|run| run.join(CONFIG)) {
         Some(config) => {
             let text = open_file(&config).and_then(io::read_to_string);
             let text = text.map_err(|error| read_error(&config, "read", &error))?;
-            RunConfig::of_run_folder(&text, &config, &overrides, ranks)
+            RunConfig::of_run_folder(&text, &config, overrides, ranks)
         }
-        None if path.join("config.json").is_file() => RunConfig::of_model_folder(path, &overrides, ranks),
+        None if path.join("config.json").is_file() => RunConfig::of_model_folder(path, overrides, ranks),
         None => Err(Error::file(
             path,
             "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
              folder of Hugging Face's with a config.json, nor an adapter's with an adapter_config.json",
         )),
     }
+}
+
+fn pet_of(adapter: &Alone) -> Override {
+    Override::of("model.model_config.pet_config", &adapter.pet_config())
 }
 
 fn sound(config: RunConfig) -> Result<RunPlan> {

@@ -127,6 +127,12 @@ fn a_folder_of_hugging_face_is_a_trained_model() {
         trained.generate(&trained.setup.gpu(), &["The mill"], &Settings { tokens: 12, ..GREEDY }).remove(0);
     let text = |tokens: &[u32]| format!("The mill{}\n", trained.open().codec.decode(tokens));
     assert_eq!(of(&["--temperature=0", "--ignore-eod"]), text(&want));
+    // A path is taken as it is, also where YAML would read a comment.
+    let moved = home.path().join("run #2");
+    fs::create_dir(&moved).expect("a folder");
+    fs::copy(home.path().join("tokenizer.json"), moved.join("tokenizer.json")).expect("a file");
+    let tokenizer = moved.join("tokenizer.json").display().to_string();
+    assert_eq!(of(&["--temperature=0", "--ignore-eod", "--tokenizer", &tokenizer]), text(&want));
 
     let generation = home.path().join("generation_config.json");
     let write = |config: serde_json::Value| fs::write(&generation, config.to_string()).expect("a file");

@@ -40,9 +40,15 @@ fn plan_takes_a_model_for_a_file() {
     let whole = planned(folder, &[]);
     let unknown = "The number of steps is not known without the data: tests/data/folders/llama: is a model, which names no data";
     assert!(whole.contains(unknown) && whole.contains("9,168 parameters"), "{whole}");
-    let text = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: [tests/data/mill.txt]}";
-    let with_text = planned(folder, &[text]);
-    assert!(with_text.contains("steps") && !with_text.contains("not known"), "{with_text}");
+    let loader = "{type: TextDataLoader, dataset_files: [tests/data/mill.txt]}";
+    for text in [
+        format!("--train_dataset.data_loader={loader}"),
+        format!("--train-dataset.data-loader={loader}"),
+        format!("--train_dataset={{data_loader: {loader}}}"),
+    ] {
+        let with_text = planned(folder, &[&text]);
+        assert!(with_text.contains("steps") && !with_text.contains("not known"), "{with_text}");
+    }
 
     let adapter = place.path("adapter");
     let lora = "{pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wv'}";

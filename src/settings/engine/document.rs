@@ -208,8 +208,13 @@ pub struct Override {
 }
 
 impl Override {
+    /// One that sets the key `path` to `value`, whatever characters a text in it has.
+    pub(crate) fn of(path: &str, value: &serde_json::Value) -> Self {
+        Self { flag: format!("--{path}"), path: path.to_string(), value: value.to_string() } // JSON is YAML
+    }
+
     /// Whether it sets the value at the dotted path `section`, or one in it.
-    pub(super) fn lies_within(&self, section: &str) -> bool {
+    pub(crate) fn lies_within(&self, section: &str) -> bool {
         is_below(&self.path, section)
     }
 }
