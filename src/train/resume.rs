@@ -101,7 +101,11 @@ pub(super) async fn restore(
         return Err(Error::file(newest, message));
     }
     let moved = plan.settings.run.weights();
-    let (state, base) = ranks.agree(load(trainer, newest, &fresh, moved)).await?;
+    let loaded = load(trainer, newest, &fresh, moved).and_then(|(state, base)| {
+        check_counters(&state, plan.micro_batches_per_step() as u64, newest)?;
+        Ok((state, base))
+    });
+    let (state, base) = ranks.agree(loaded).await?;
     ranks.by_first(|| folder.accept_resume().map(drop)).await?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,
@@ -129,6 +133,20 @@ fn load(
     let (state, base) = trainer.load(checkpoint, fresh, moved)?;
     state.scaler.iter().try_for_each(|scaler| check_scaler(trainer, scaler, checkpoint))?;
     Ok((state, base))
+}
+
+/// Refuses counters that no run has that takes so many micro-batches of a step: the device counts in 32 bits.
+fn check_counters(state: &TrainerState, micro_batches: u64, checkpoint: &Path) -> Result<()> {
+    let TrainerState { step, global_step, micro_step, .. } = *state;
+    let is_counted = step.checked_mul(micro_batches) == Some(micro_step);
+    if step <= u32::MAX.into() && global_step <= step && is_counted {
+        return Ok(());
+    }
+    let message = format!(
+        "is damaged: after {step} steps it cannot have {global_step} updates and {micro_step} micro-batches, {micro_batches} a step; \
+         continue from another checkpoint"
+    );
+    Err(Error::file(checkpoint, message))
 }
 
 /// Refuses a state that would lead out of the list of windows, which no run of these settings left.

@@ -389,6 +389,20 @@ fn one_byte_of_the_data_that_changed() {
     assert!(state_of(&place.newest().1)["data_hash"].is_string(), "the next one knows it");
 }
 
+#[test]
+fn counters_that_no_run_has() {
+    let place = Place::with_run();
+    let (_, newest) = place.newest();
+    let state = state_of(&newest);
+    let past = (1u64 << 32) + 5;
+    for (key, value) in [("step", past), ("global_step", past), ("micro_step", u64::MAX)] {
+        let mut damaged = state.clone();
+        damaged[key] = value.into();
+        std::fs::write(newest.join("trainer_state.json"), damaged.to_string()).expect("a state");
+        place.refuses(key, &["--resume_training=True"], &["is damaged: after ", &value.to_string()]);
+    }
+}
+
 /// A corpus that is too long to be read before the first step.
 #[test]
 fn data_that_turn_out_to_be_others_end_the_run_unsaved() {
