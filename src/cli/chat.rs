@@ -27,8 +27,7 @@ impl<'a> Chat<'a> {
     /// There is no template, or it is broken.
     pub fn new(run: &'a TrainedRun, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
         let tokenizer = run.plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
-        let template = ChatTemplate::load(template, tokenizer)
-            .map_err(|error| Error::Plan(format!("{error}; or name one with --chat-template")))?;
+        let template = ChatTemplate::load(template, tokenizer)?;
         let messages = system.iter().map(|text| ("system", text.to_string())).collect();
         Ok(Self { codec: &run.codec, template, window: run.plan.model.seq_length, messages })
     }

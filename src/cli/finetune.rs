@@ -109,12 +109,7 @@ impl<'a> Finetune<'a> {
         check_weights(&plan)?;
         let codec = plan.codec()?;
         let kind = FileKind::of(data, chat_template.as_deref())?;
-        let lengths = kind.lengths(data, &codec).map_err(|error| match &kind {
-            FileKind::Answers(Form::Chat(chat)) if chat.template.is_none() => {
-                Error::Plan(format!("{error}; or name it with --chat-template"))
-            }
-            _ => error,
-        })?;
+        let lengths = kind.lengths(data, &codec)?;
         let loader = loader(&kind, data, chat_template.as_deref())?;
         let is_text = kind == FileKind::Text;
         let tokens: usize = lengths.iter().sum();

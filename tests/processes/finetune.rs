@@ -155,7 +155,7 @@ fn what_is_wrong_is_one_line() {
     let talks = work.talks(3);
     let questions = work.records("q.jsonl", 2, |_| json!({"ctx": "a", "endings": ["b", "c"], "label": 0}));
     for (family, data, flags, expected) in [
-        ("qwen3", talks.as_path(), vec![], "name it with --chat-template"),
+        ("qwen3", talks.as_path(), vec![], "name a Jinja file: by --chat-template"),
         ("qwen3", &questions, vec![], "holds questions with answers to choose from, which `eval` takes"),
         ("none", &talks, vec![], "has no config.json; name a folder of Hugging Face's"),
         ("qwen3", Path::new("/nowhere.jsonl"), vec![], "/nowhere.jsonl: no such file"),

@@ -190,7 +190,7 @@ fn standard_input_is_a_prompt_or_a_conversation() {
     assert!(ended.stderr.starts_with(notices), "{}", ended.stderr);
     assert!(ended.stderr.ends_with("and the model reads 48; write a shorter one\n"), "{}", ended.stderr);
     let refused = run(&mut generate(folder, &["--chat"]));
-    assert!(refused.stderr.contains("or name one with --chat-template"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("name a Jinja file: by --chat-template"), "{}", refused.stderr);
 }
 
 /// A checkpoint of a model of bytes has a tokenizer whose tokens are bytes.

@@ -242,7 +242,7 @@ fn mark_generation(source: &str) -> String {
 }
 
 fn none(path: &Path, what: &str) -> Error {
-    let remedy = "write `chat_template`, the path of a Jinja file, under the data_loader";
+    let remedy = "name a Jinja file: by --chat-template where a command has that flag, or by `chat_template` under the data_loader";
     Error::file(path, format!("{what}, which conversations need; {remedy}"))
 }
 

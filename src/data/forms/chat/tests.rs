@@ -249,7 +249,9 @@ fn a_template_is_found_beside_the_tokenizer() {
     let load = || ChatTemplate::load(None, Some(&tokenizer)).map_err(|error| error.to_string());
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     assert!(
-        load().unwrap_err().contains("has no chat template, which conversations need; write `chat_template`")
+        load().unwrap_err().contains(
+            "has no chat template, which conversations need; name a Jinja file: by --chat-template"
+        )
     );
     let Err(absent) = ChatTemplate::load(None, None).map_err(|error| error.to_string()) else {
         panic!("no error")
