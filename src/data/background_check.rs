@@ -7,7 +7,7 @@ use std::thread;
 use super::reading::{Reading, Stopped};
 use crate::error::Error;
 
-/// Streams that a thread checks and hashes while the run trains. Dropping it ends the thread.
+/// Streams that a thread checks and hashes while the run trains. Dropping it asks the thread to end.
 #[derive(Debug)]
 pub struct BackgroundCheck {
     shared: Arc<Shared>,
@@ -20,13 +20,17 @@ struct Shared {
 }
 
 impl BackgroundCheck {
-    /// Starts `readings`. Where there are no threads nothing is checked: batches are, one by one.
+    /// Starts `readings`. Where no thread starts, batches are checked one by one, and the data have no hash.
     pub(super) fn start(readings: Vec<Reading>) -> Self {
         let shared = Arc::new(Shared::default());
         if !readings.is_empty() {
             let ours = shared.clone();
             let check = move || readings.iter().for_each(|reading| ours.check(reading));
-            let _ = thread::Builder::new().name("data check".to_string()).spawn(check);
+            if let Err(error) = thread::Builder::new().name("data check".to_string()).spawn(check) {
+                tracing::warn!(
+                    "no thread can read the data ahead ({error}): checkpoints know them by their fingerprint alone"
+                );
+            }
         }
         Self { shared }
     }
