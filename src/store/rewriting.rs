@@ -9,7 +9,7 @@ use crate::durable::read_error;
 use crate::error::{Error, Result};
 use safetensors::Dtype;
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// What says of a `config.json` that there are scales.
@@ -50,7 +50,7 @@ fn infos(files: &WeightFiles) -> Result<Vec<TensorInfo>> {
     let names = files.names();
     let infos = names.iter().map(|name| files.info(name)).collect::<Result<Vec<_>>>()?;
     let is_fp8 = |info: &&TensorInfo| info.dtype == Dtype::F8_E4M3;
-    let scales: Vec<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
+    let scales: HashSet<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
     let written = infos.into_iter().filter(|info| !scales.contains(&info.name));
     let widened = |info: TensorInfo| match info.dtype {
         Dtype::F8_E4M3 => TensorInfo { dtype: Dtype::BF16, ..info },
