@@ -6,7 +6,7 @@ use super::self_test::{ALLOWED, Outcome, Tested, self_test};
 use crate::device::{Gpu, GpuOptions, list_adapters};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
-use crate::settings::RunConfig;
+use crate::settings::{Bytes, RunConfig};
 use crate::train::forecast::Forecast;
 use crate::train::peak::{Peak, probe_matmul_rate, probe_memory_rate};
 use crate::train::recordings::Recordings;
@@ -19,9 +19,9 @@ pub struct Arguments {
     /// The adapter to test, by a part of its name
     #[arg(long, value_name = "NAME")]
     device_name: Option<String>,
-    /// Its memory in GiB, if it is not known, or only a part of it is to be used
-    #[arg(long, value_name = "GIB")]
-    memory: Option<f64>,
+    /// Its memory (8GB, 6000MiB, or a number of bytes), if it is not known, or only a part of it is to be used
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
 }
 
 /// Name, layers, width and heads of well-known model shapes, smallest first: GPT-2's four sizes and two of Llama's.
@@ -143,8 +143,8 @@ fn table(outcomes: &[Outcome]) -> Vec<String> {
 }
 
 /// A line on the largest model of [`LADDER`] that fits the memory.
-fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
-    let given = gibibytes.map(|gib| (gib * (1u64 << 30) as f64) as u64);
+fn largest_model(gpu: &Gpu, given: Option<Bytes>) -> Result<String> {
+    let given = given.map(|Bytes(bytes)| bytes);
     let report = gpu.report();
     let Some(memory) = given.or(report.memory_bytes) else {
         return Ok(format!(

@@ -53,7 +53,7 @@ fn no_arguments_print_the_usage() {
 /// Errors of the argument parser have the form of every other error.
 #[test]
 fn a_wrong_command_line_is_one_line() {
-    let cases: [(&[&str], &[&str]); 7] = [
+    let cases: [(&[&str], &[&str]); 8] = [
         (&[], &["gristmill: no command is given; known are train, plan, ", "try 'gristmill --help'"]),
         (&["trian"], &["unrecognized subcommand 'trian'", "'train'", "usage: gristmill <COMMAND>"]),
         (
@@ -69,6 +69,7 @@ fn a_wrong_command_line_is_one_line() {
             &["invalid value 'many' for '--tokens <N>'", "see also '--help'"],
         ),
         (&["doctor", "extra"], &["unexpected argument 'extra' found", "usage: gristmill doctor"]),
+        (&["doctor", "--memory=-5"], &["invalid value '-5' for '--memory <SIZE>'", "8GB"]),
         (&["tokenize"], &["required arguments were not provided", "usage: gristmill tokenize"]),
     ];
     for (arguments, expected) in cases {

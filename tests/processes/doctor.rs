@@ -4,7 +4,7 @@ use crate::launch::{gristmill, run, without_adapter};
 
 #[test]
 fn doctor_tests_the_kernels() {
-    let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;
+    let report = run(&mut gristmill(["doctor", "--memory=8GB"])).succeeded().stdout;
     println!("{report}");
     let verdict = report.lines().next().expect("a line");
     assert!(verdict.starts_with("verdict    ") && verdict.contains(" passes: all "), "{verdict}");
