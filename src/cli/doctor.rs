@@ -24,16 +24,17 @@ pub struct Arguments {
     memory: Option<Bytes>,
 }
 
-/// Name, layers, width and heads of well-known model shapes, smallest first: GPT-2's four sizes and two of Llama's.
+/// Name, layers, width and heads, smallest first. What else [`forecast`] needs is the same for all, so that these are not the whole
+/// shapes of the models that they name.
 const LADDER: [(&str, u32, u32, u32); 8] = [
     ("8 layers of 256", 8, 256, 4),
     ("8 layers of 512", 8, 512, 8),
-    ("12 layers of 768, as GPT-2", 12, 768, 12),
-    ("24 layers of 1024, as GPT-2 medium", 24, 1024, 16),
-    ("36 layers of 1280, as GPT-2 large", 36, 1280, 20),
-    ("48 layers of 1600, as GPT-2 XL", 48, 1600, 25),
-    ("28 layers of 3072, as Llama 3.2 3B", 28, 3072, 24),
-    ("32 layers of 4096, as Llama 2 7B", 32, 4096, 32),
+    ("12 layers of 768 (depth and width of GPT-2)", 12, 768, 12),
+    ("24 layers of 1024 (depth and width of GPT-2 medium)", 24, 1024, 16),
+    ("36 layers of 1280 (depth and width of GPT-2 large)", 36, 1280, 20),
+    ("48 layers of 1600 (depth and width of GPT-2 XL)", 48, 1600, 25),
+    ("28 layers of 3072 (depth and width of Llama 3.2 3B)", 28, 3072, 24),
+    ("32 layers of 4096 (depth and width of Llama 2 7B)", 32, 4096, 32),
 ];
 
 /// Prints the report.
