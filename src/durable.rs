@@ -8,6 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
 use crate::error::{Error, Result};
 
 /// Suffix of unfinished files and folders. Anything with it may be deleted.
@@ -163,6 +165,15 @@ pub(crate) fn read_description(path: &Path) -> Result<Vec<u8>> {
         ));
     }
     Ok(bytes)
+}
+
+/// What is in the JSON file at `path`, which is `what`; `remedy` is what to do where it is something else.
+///
+/// # Errors
+/// Those of [`read_description`]; a file that is something else, or damaged.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, remedy: &str) -> Result<T> {
+    serde_json::from_slice(&read_description(path)?)
+        .map_err(|error| Error::file(path, format!("not {what}, or damaged ({error}); {remedy}")))
 }
 
 const LARGEST_DESCRIPTION: u64 = 256 << 20;

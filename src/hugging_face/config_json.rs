@@ -23,7 +23,7 @@ pub(crate) use shape::Shape;
 
 use super::beside_weights;
 use super::export::{hugging_face_config, lacks_something};
-use crate::durable::read_description;
+use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use class::Reading;
@@ -114,10 +114,8 @@ fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text = read_description(path)?;
-    let foreign =
-        |error| Error::file(path, format!("is no JSON object ({error}); fetch it again, or remove it"));
-    serde_json::from_slice(&text).map(|config| Some(wrappers::language_model(config))).map_err(foreign)
+    let config = read_json(path, "a JSON object", "fetch it again, or remove it")?;
+    Ok(Some(wrappers::language_model(config)))
 }
 
 fn unknown_class(config: &Map<String, Value>) -> Difference {

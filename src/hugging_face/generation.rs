@@ -1,8 +1,8 @@
 //! `generation_config.json`: how the publishers of a model generate text.
 
 use super::beside_weights;
-use crate::durable::read_description;
-use crate::error::{Error, Result};
+use crate::durable::read_json;
+use crate::error::Result;
 use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
@@ -48,16 +48,7 @@ impl GenerationConfig {
         if !path.is_file() {
             return Ok(None);
         }
-        let text = read_description(path)?;
-        let foreign = |error| {
-            Error::file(
-                path,
-                format!(
-                    "says nothing of generation that can be read ({error}); fetch it again, or remove it"
-                ),
-            )
-        };
-        serde_json::from_slice(&text).map(Some).map_err(foreign)
+        read_json(path, "a generation configuration", "fetch it again, or remove it").map(Some)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tokenizer in a folder.
 
 use super::beside_weights;
-use crate::durable::read_description;
-use crate::error::{Error, Result};
+use crate::durable::read_json;
+use crate::error::Result;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ impl TokenizerFiles {
         }
         let beside = beside_weights(weights, "tokenizer_config.json");
         let config = match beside.is_file() {
-            true => json(&beside)?,
+            true => read_json(&beside, "JSON", "fetch it again")?,
             false => Value::Null,
         };
         // A token is its text, or a section that has it.
@@ -34,10 +34,4 @@ impl TokenizerFiles {
         let eos_token = token.as_str().or_else(|| token["content"].as_str()).map(str::to_string);
         Ok(Some(Self { file, eos_token }))
     }
-}
-
-fn json(path: &Path) -> Result<Value> {
-    let text = read_description(path)?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Error::file(path, format!("is no JSON ({error}); fetch it again")))
 }

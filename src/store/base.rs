@@ -9,7 +9,7 @@ use super::hex::{self, hex};
 use super::lora;
 use super::weight_files::{STEM, WeightFiles};
 use super::weight_index::files_of;
-use crate::durable::read_error;
+use crate::durable::{read_error, read_json};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -58,13 +58,7 @@ impl Base {
     /// The note is damaged.
     pub(super) fn beside(adapter: &Path) -> Result<Option<Self>> {
         let note = adapter.with_file_name(NOTE);
-        if !note.is_file() {
-            return Ok(None);
-        }
-        let text = std::fs::read(&note).map_err(|error| read_error(&note, "read", &error))?;
-        let foreign =
-            |error| Error::file(&note, format!("not a note of an adapter's base ({error}); {REMEDY}"));
-        serde_json::from_slice(&text).map(Some).map_err(foreign)
+        note.is_file().then(|| read_json(&note, "a note of an adapter's base", REMEDY)).transpose()
     }
 
     /// Writes the note into `folder`, that of the adapter.

@@ -8,7 +8,7 @@
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;
 use super::weight_files::WeightFiles;
-use crate::durable::read_error;
+use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
 use crate::model::parameters::{Role, Spec, module_of};
@@ -23,6 +23,10 @@ pub(super) const FOLDER: &str = "adapter";
 pub(super) const STEM: &str = "adapter_model";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 pub(super) const CONFIG: &str = "adapter_config.json";
+/// What is expected in that.
+const KIND: &str = "the configuration of a low-rank adapter";
+/// What to do where it is something else.
+const REMEDY: &str = "fetch it again, or name another adapter";
 
 /// What of `adapter_config.json` decides what an adapter computes.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -127,8 +131,7 @@ pub(super) fn config_for(
     if LoraConfig::beside(weights)?.is_none() {
         return Err(Error::file(&path, "is missing; name a checkpoint, or the folder that PEFT saved"));
     }
-    let text = std::fs::read(&path).map_err(|error| read_error(&path, "read", &error))?;
-    let mut config: Value = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error))?;
+    let mut config: Value = read_json(&path, KIND, REMEDY)?;
     config["base_model_name_or_path"] = folder.display().to_string().into();
     config["target_modules"] = json!(modules);
     if let Some(saved) = config["modules_to_save"].as_array() {
@@ -148,10 +151,7 @@ impl LoraConfig {
         if !path.is_file() {
             return Ok(None);
         }
-        let text = std::fs::read(&path).map_err(|error| read_error(&path, "read", &error))?;
-        let foreign =
-            |why: String| Error::file(&path, format!("not the configuration of a low-rank adapter ({why})"));
-        let config: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        let config: Self = read_json(&path, KIND, REMEDY)?;
         let is_set = |value: &Value| match value {
             Value::Null => false,
             Value::Object(entries) => !entries.is_empty(),
@@ -169,7 +169,9 @@ impl LoraConfig {
             (is_set(&config.target_parameters), "target_parameters"),
         ];
         match variants.iter().find(|(is_other, _)| *is_other) {
-            Some((_, key)) => Err(foreign(format!("its `{key}` asks for what is not built"))),
+            Some((_, key)) => {
+                Err(Error::file(&path, format!("not {KIND}: its `{key}` asks for what is not built")))
+            }
             None => Ok(Some(config)),
         }
     }

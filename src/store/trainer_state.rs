@@ -13,15 +13,15 @@
 //! that adapts.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize, de};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::hex::{self, hex};
 use super::{OUTPUT_DIR, remedy_for};
-use crate::durable::read_error;
+use crate::durable::read_json;
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
@@ -107,7 +107,7 @@ impl TrainerState {
                 ),
             ));
         }
-        read_json(path)
+        read(path)
     }
 
     /// The format of the file at `path`, which another version may have written.
@@ -119,7 +119,7 @@ impl TrainerState {
         struct Versioned {
             format_version: u32,
         }
-        read_json(path).map(|Versioned { format_version }| format_version)
+        read(path).map(|Versioned { format_version }| format_version)
     }
 
     /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: settings and data must be
@@ -176,11 +176,8 @@ impl TrainerState {
     }
 }
 
-fn read_json<T: de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
-    serde_json::from_slice(&text).map_err(|error| {
-        Error::file(path, format!("not a trainer state, or damaged ({error}); {}", remedy_for(path)))
-    })
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    read_json(path, "a trainer state", remedy_for(path))
 }
 
 /// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
@@ -197,6 +194,7 @@ fn difference(name: &str, there: &str, here: &str) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use std::fs;
 
     use super::*;
 

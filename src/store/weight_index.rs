@@ -1,7 +1,7 @@
 //! Tensors in several files with an index that says which of them holds each, as `transformers` has both.
 
 use super::OUTPUT_DIR;
-use crate::durable::read_description;
+use crate::durable::read_json;
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde_json::json;
@@ -51,16 +51,14 @@ pub(super) fn is_index(path: &Path) -> bool {
 /// # Errors
 /// A file that cannot be read, or is no index.
 pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>> {
-    let text = read_description(path)?;
-    let foreign = |why: &str| {
-        Error::file(path, format!("not an index of safetensors files ({why}); fetch the checkpoint again"))
-    };
-    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| foreign(&error.to_string()))?;
+    let (what, remedy) = ("an index of safetensors files", "fetch the checkpoint again");
+    let Index { weight_map } = read_json(path, what, remedy)?;
     let names: BTreeSet<String> = weight_map.into_values().collect();
     if let Some(name) =
         names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name.as_str())))
     {
-        return Err(foreign(&format!("`{name}` is not the name of a file beside it")));
+        let why = format!("not {what}: `{name}` is not the name of a file beside it; {remedy}");
+        return Err(Error::file(path, why));
     }
     Ok(names.iter().map(|name| path.with_file_name(name)).collect())
 }

@@ -150,7 +150,7 @@ fn folders_that_no_model_can_be_read_from_are_one_line() {
     };
     for (line, expected) in [
         (resized("config.json", 1 << 30), "has more than 256 MiB"),
-        (resized("config.json", 100), "is no JSON object"),
+        (resized("config.json", 100), "not a JSON object"),
         (resized("model.safetensors", 1000), "model.safetensors"),
         (with("hidden_size", json!(32)), "`model.embed_tokens.weight` is F32 [128, 16] there, F32 [128, 32]"),
         (with("intermediate_size", json!(7)), " is F32 [20, 16] there, F32 [7, 16]"),

@@ -321,7 +321,7 @@ fn a_file_that_is_no_configuration_is_refused() {
     std::fs::write(folder.path().join(FILE), "{\"model_type\": \"lla").unwrap();
     let found = check(folder.path(), &llama(), &[]).unwrap_err().to_string();
     assert!(
-        found.contains("is no JSON object") && found.ends_with("fetch it again, or remove it"),
+        found.contains("not a JSON object") && found.ends_with("fetch it again, or remove it"),
         "{found}"
     );
 }

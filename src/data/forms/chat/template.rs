@@ -15,6 +15,7 @@ use super::clock;
 use super::conversation::{Conversation, Message};
 use super::json::to_json;
 use crate::data::files;
+use crate::durable::read_json;
 use crate::error::{Error, Result, foreign};
 
 /// What a template writes before and after what its `{% generation %}` block contains: two of Unicode's noncharacters, which hardly a
@@ -57,7 +58,8 @@ impl ChatTemplate {
     pub fn load(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Self> {
         let folder = tokenizer.map(|path| path.parent().unwrap_or(Path::new("")));
         let config = folder.map(|folder| folder.join("tokenizer_config.json")).filter(|path| path.is_file());
-        let config = config.map(|path| read_config(&path).map(|config| (path, config))).transpose()?;
+        let config: Option<(_, Value)> =
+            config.map(|path| Ok((path.clone(), read_json(&path, "JSON", "fetch it again")?))).transpose()?;
         let beside = folder.map(|folder| folder.join("chat_template.jinja")).filter(|path| path.is_file());
         let named = file.map(Path::to_path_buf).or(beside);
         let (path, source) = match (named, &config) {
@@ -244,12 +246,6 @@ fn mark_generation(source: &str) -> String {
 fn none(path: &Path, what: &str) -> Error {
     let remedy = "name a Jinja file: by --chat-template where a command has that flag, or by `chat_template` under the data_loader";
     Error::file(path, format!("{what}, which conversations need; {remedy}"))
-}
-
-fn read_config(path: &Path) -> Result<Value> {
-    let bytes = files::read(path)?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Error::file(path, format!("is not valid JSON ({error}); fetch it again")))
 }
 
 /// The template of a `tokenizer_config.json`: text, or the default one of several.
