@@ -134,12 +134,12 @@ const NAMINGS: [&Naming; 4] = [
 ];
 
 impl Published {
-    /// The layout of a file at `path` with tensors of these `names`, if it is one of those here. Heads are those of the
+    /// The layout of a file with tensors of these `names`, if it is one of those here. Heads are those of `config`, the
     /// `config.json` beside it.
-    pub fn recognise<'a>(path: &Path, names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
+    pub fn recognise<'a>(config: &Json, names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
         let has = |mark: &str| names.clone().any(|name| name.ends_with(mark));
         let layout = NAMINGS.into_iter().find(|layout| has(layout.mark))?;
-        Some(Self { layout, heads: Heads::of(&path.with_file_name("config.json")) })
+        Some(Self { layout, heads: Heads::of(config) })
     }
 
     /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not known.
@@ -177,8 +177,7 @@ impl Published {
 
 impl Heads {
     /// Those of a `config.json` of Hugging Face.
-    fn of(path: &Path) -> Option<Self> {
-        let config: Json = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    fn of(config: &Json) -> Option<Self> {
         let size = |names: &[&str]| {
             let found = names.iter().find_map(|name| config.get(name)?.as_u64());
             found.map(|size| size as usize).filter(|size| *size > 0)
@@ -196,7 +195,7 @@ impl Heads {
         total: usize,
         has_queries: bool,
     ) -> Option<Vec<Range<usize>>> {
-        let queries = self.count * self.width;
+        let queries = self.count.saturating_mul(self.width);
         let is_stacked = matches!(cut, Stacked(_));
         let both = total.checked_sub(if is_stacked || has_queries { queries } else { 0 })?;
         let keys = if both.is_multiple_of(2) { both / 2 } else { 0 };

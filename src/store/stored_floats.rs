@@ -9,7 +9,6 @@ use crate::element::Element;
 use safetensors::Dtype;
 use serde_json::Value as Json;
 use std::ops::Range;
-use std::path::Path;
 
 /// What the name of an FP8 matrix is followed by in that of its scales.
 const SCALE: &str = "_scale_inv";
@@ -90,16 +89,11 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// That which the `config.json` beside the weights at `path` names, or 128 x 128.
-    pub fn beside(path: &Path) -> Self {
-        let written = std::fs::read(path.with_file_name("config.json")).ok().and_then(|text| {
-            let config: Json = serde_json::from_slice(&text).ok()?;
-            let sizes = config.get("quantization_config")?.get("weight_block_size")?.as_array()?;
-            let size =
-                |index: usize| Some(sizes.get(index)?.as_u64()?.clamp(1, u64::from(u32::MAX)) as usize);
-            Some(Self { rows: size(0)?, columns: size(1)? })
-        });
-        written.unwrap_or(Self { rows: 128, columns: 128 })
+    /// That which a `config.json` names, or 128 x 128.
+    pub fn of(config: &Json) -> Self {
+        let sizes = &config["quantization_config"]["weight_block_size"];
+        let size = |index: usize| Some(sizes[index].as_u64()?.clamp(1, u64::from(u32::MAX)) as usize);
+        size(0).zip(size(1)).map_or(Self { rows: 128, columns: 128 }, |(rows, columns)| Self { rows, columns })
     }
 
     /// The shape of the scales of a matrix (rows, columns).
@@ -229,16 +223,10 @@ mod tests {
 
     #[test]
     fn config_json_may_name_another_block() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("model.safetensors");
-        let of = |config: &str| {
-            std::fs::write(folder.path().join("config.json"), config).unwrap();
-            Block::beside(&file)
-        };
-        assert_eq!(Block::beside(&file), Block { rows: 128, columns: 128 });
+        let of = |config: &str| Block::of(&serde_json::from_str(config).unwrap());
         let named = r#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 32]}}"#;
         assert_eq!(of(named), Block { rows: 64, columns: 32 });
-        for other in ["{", "{}", r#"{"quantization_config": {"weight_block_size": null}}"#] {
+        for other in ["null", "{}", r#"{"quantization_config": {"weight_block_size": null}}"#] {
             assert_eq!(of(other), Block { rows: 128, columns: 128 }, "{other}");
         }
         // Nothing divides by what a file may say.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
+use serde_json::Value as Json;
 use twox_hash::XxHash3_64;
 
 use super::foreign::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
@@ -15,6 +16,7 @@ use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{files_of, is_index, shards};
 use super::wrapped::{self, Wrapped};
+use crate::durable::read_json;
 use crate::error::{Error, Result};
 
 /// The file of a model whose tensors fit one.
@@ -105,9 +107,14 @@ impl WeightFiles {
         let names = files.iter().enumerate();
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
         let homes: HashMap<String, usize> = homes.collect();
-        let published = Published::recognise(&path, homes.keys().map(String::as_str));
+        let config = path.with_file_name("config.json");
+        let config = match config.is_file() {
+            true => read_json(&config, "JSON", "fetch it again, or remove it")?,
+            false => Json::Null,
+        };
+        let published = Published::recognise(&config, homes.keys().map(String::as_str));
         let wrapped = Wrapped::recognise(homes.keys().map(String::as_str));
-        let block = Block::beside(&path);
+        let block = Block::of(&config);
         Ok(Self { path, homes, files, published, wrapped, block })
     }
 
@@ -322,5 +329,21 @@ impl WeightFiles {
         let inside = self.wrapped.into_iter().flat_map(|wrapped| wrapped.names(name));
         let mut names = [Some(name), bare].into_iter().flatten().map(str::to_string).chain(inside);
         names.find_map(|name| self.homes.get_key_value(&name)).map(|(stored, _)| stored.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_config_json_is_named_and_not_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let no_tensors = [&2u64.to_le_bytes()[..], b"{}"].concat();
+        std::fs::write(folder.path().join(MODEL), no_tensors).unwrap();
+        assert!(WeightFiles::open(folder.path()).is_ok());
+        std::fs::write(folder.path().join("config.json"), "{").unwrap();
+        let error = WeightFiles::open(folder.path()).err().expect("an error").to_string();
+        assert!(error.contains("config.json: not JSON, or damaged (EOF"), "{error}");
     }
 }
