@@ -55,7 +55,7 @@ pub struct Arguments {
     #[command(flatten)]
     configured: Configured,
     /// Train on N threads of this process, each a rank with its device
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
+    #[arg(long, value_name = "N", value_parser = rank_threads)]
     ranks: Option<u16>,
     /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
@@ -63,7 +63,14 @@ pub struct Arguments {
 }
 
 /// Threads beyond this are a slip: no machine has as many devices.
-const MOST_RANKS: i64 = 256;
+const MAX_RANK_THREADS: u16 = 256;
+
+fn rank_threads(text: &str) -> std::result::Result<u16, String> {
+    let ranks = text.parse().ok().filter(|ranks| (1..=MAX_RANK_THREADS).contains(ranks));
+    ranks.ok_or_else(|| {
+        format!("expected a whole number from 1 to {MAX_RANK_THREADS}, each a thread with a device, found `{text}`")
+    })
+}
 
 /// Trains a GPT as a YAML file says, on any Vulkan, Metal or DX12 adapter.
 #[derive(Parser)]

@@ -32,7 +32,7 @@ fn a_wrong_number_of_threads_is_one_line() {
     for wrong in ["0", "257", "two"] {
         let (code, stderr) = output(Command::new(PROGRAM).args(["train", "nowhere.yaml", "--ranks", wrong]));
         assert_eq!((code, stderr.lines().count()), (Some(2), 1), "{stderr}");
-        assert!(stderr.contains("--ranks"), "{stderr}");
+        assert!(stderr.contains("--ranks") && stderr.contains("1 to 256, each a thread"), "{stderr}");
     }
 }
 
