@@ -301,7 +301,7 @@ const PARALLEL_CONFIG: &[Other] = &[
         .ignored("about how products of shared matrices are cut, which is done otherwise"),
     keys("context_parallel_algo ulysses_degree_in_cp")
         .ignored("about sequences that ranks share, which is not built"),
-    keys("seq_split_num").ignored("about pipelines, which are not built"),
+    keys("seq_split_num").ignored("about pipelines whose stages take parts of a sequence, which are not built"),
     keys("mem_coeff").ignored("about MindFormers' search for degrees"),
 ];
 
@@ -349,7 +349,7 @@ const CHECKPOINT_MONITOR: &[Other] = &[
     keys("integrated_save async_save save_network_params remove_redundancy exception_save")
         .ignored("about MindFormers' files and its threads"),
     keys("checkpoint_format").differs(Passes::Words("safetensors"), "always safetensors"),
-    keys("save_trainable_params").refused(Passes::Off, "write `False`: checkpoints hold all weights"),
+    keys("save_trainable_params").refused(Passes::Off, "write `False`: a checkpoint holds all weights, or the adapters alone where their base came from files"),
     keys("directory").refused(Passes::Off, "set output_dir"),
 ];
 
