@@ -13,11 +13,11 @@ rows! {
         run_name: String = Host.optional().read_by(folder_name).example("trial"),
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
-        /// Weights that the run starts from: a safetensors file, the index of several, a folder with either, a run, of which it is the
-        /// newest checkpoint, or an adapter, whose base it is; floats of 16 or 32 bits. Where a run of adapters resumes, their base if it
-        /// was moved.
-        /// Where sizes of the model are not written, the `config.json` there says them and all else that is not written, and data sets
-        /// that name no tokenizer are read by the `tokenizer.json` there.
+        /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either, in floats of 16, 32 or 64
+        /// bits or in FP8 with the scales of blocks. A run stands for its newest checkpoint, an adapter for its base. A run of adapters
+        /// that resumes looks here for its base if that was moved. Where the sizes of the model are not written, the `config.json` there
+        /// supplies them and every other key of the model that is not written, and the `tokenizer.json` there reads data sets that name no
+        /// tokenizer.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
         /// Keys of the `config.json` beside `load_checkpoint` that need not say what the run computes; `model_type`: none of them.
         ignore_config_keys: Vec<String> = Host.optional().example("[rope_theta]"),
