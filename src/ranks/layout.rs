@@ -1,7 +1,4 @@
 //! How the ranks of a run share its work.
-//!
-//! Ranks that share sequences (`context`) have a place in the numbering and are not built.
-//! They will add groups here and change none that is there.
 
 use super::Group;
 
@@ -11,7 +8,7 @@ pub(crate) const MAX_RANKS: u64 = 1 << 20;
 /// How the ranks of a run share its work, and which of them this is.
 ///
 /// Ranks are numbered as in Megatron and in MindSpore Transformers: those of one model-parallel group are neighbours, then come
-/// context, data and pipeline: rank = ((pipeline · data + d) · context + c) · model + t, with places d, c and t within degrees.
+/// data and pipeline: rank = (stage · data + d) · model + t, with places d and t within degrees.
 ///
 /// Experts are spread over `expert` consecutive data ranks. So data rank d holds part d mod `expert` of the experts, and data
 /// ranks with the same part hold the same experts.
@@ -31,8 +28,6 @@ pub struct RankLayout {
     pub shares_vocabulary: bool,
     /// Over how many ranks the layers are spread.
     pub pipeline: usize,
-    /// Over how many ranks a sequence is spread.
-    pub context: usize,
 }
 
 impl RankLayout {
@@ -46,19 +41,18 @@ impl RankLayout {
             shares_tokens: false,
             shares_vocabulary: false,
             pipeline: 1,
-            context: 1,
         }
     }
 
     /// The number of ranks.
     pub fn world(&self) -> usize {
-        self.data * self.model * self.pipeline * self.context
+        self.data * self.model * self.pipeline
     }
 
     /// Which replica of the model this rank belongs to, below `data`: it computes that part of the batch.
     pub(crate) fn data_rank(&self) -> usize {
         self.check();
-        self.rank / self.data_stride() % self.data
+        self.rank / self.model % self.data
     }
 
     /// The ranks that have what this one has of the other replicas: the gradients of all but the experts are summed over them.
@@ -127,19 +121,14 @@ impl RankLayout {
 
     /// The ranks at this one's place in every replica whose data rank is `chosen`.
     fn replicas(&self, chosen: impl Fn(usize) -> bool) -> Group {
-        let (stride, own) = (self.data_stride(), self.data_rank());
-        let first = self.rank - own * stride;
-        Group::new((0..self.data).filter(|&d| chosen(d)).map(|d| first + d * stride).collect())
-    }
-
-    /// The distance between ranks of neighbouring replicas.
-    fn data_stride(&self) -> usize {
-        self.context * self.model
+        let own = self.data_rank();
+        let first = self.rank - own * self.model;
+        Group::new((0..self.data).filter(|&d| chosen(d)).map(|d| first + d * self.model).collect())
     }
 
     /// The distance between ranks of neighbouring stages.
     fn stage_stride(&self) -> usize {
-        self.data_stride() * self.data
+        self.model * self.data
     }
 
     fn check(&self) {
@@ -182,25 +171,18 @@ mod tests {
 
     #[test]
     fn ranks_are_numbered_from_model_to_pipeline() {
-        // Rank 19 of 2 stages x 4 replicas x 2 parts of a sequence x 2 parts of matrices: stage 1, replica 0, part 1, part 1.
-        let layout = RankLayout {
-            rank: 19,
-            data: 4,
-            expert: 2,
-            model: 2,
-            pipeline: 2,
-            context: 2,
-            ..RankLayout::one()
-        };
-        assert_eq!((layout.world(), layout.data_rank()), (32, 0));
-        assert_eq!(layout.data_group(), group(&[19, 23, 27, 31]));
-        assert_eq!(layout.expert_group(), group(&[19, 23]));
-        assert_eq!(layout.expert_replicas(), group(&[19, 27]));
-        assert_eq!((layout.matrix_part(), layout.matrix_group()), (1, group(&[18, 19])));
-        assert_eq!((layout.matrix_repeats(1), layout.matrix_repeats(2)), (group(&[19]), group(&[18, 19])));
-        assert_eq!((layout.stage(), layout.in_stage(0)), (1, 3));
-        assert_eq!(layout.end_group(), group(&[3, 19]));
-        assert_eq!(layout.in_all_stages(&layout.expert_group()), group(&[3, 7, 19, 23]));
+        // Rank 9 of 2 stages x 4 replicas x 2 parts of matrices: stage 1, replica 0, part 1.
+        let layout =
+            RankLayout { rank: 9, data: 4, expert: 2, model: 2, pipeline: 2, ..RankLayout::one() };
+        assert_eq!((layout.world(), layout.data_rank()), (16, 0));
+        assert_eq!(layout.data_group(), group(&[9, 11, 13, 15]));
+        assert_eq!(layout.expert_group(), group(&[9, 11]));
+        assert_eq!(layout.expert_replicas(), group(&[9, 13]));
+        assert_eq!((layout.matrix_part(), layout.matrix_group()), (1, group(&[8, 9])));
+        assert_eq!((layout.matrix_repeats(1), layout.matrix_repeats(2)), (group(&[9]), group(&[8, 9])));
+        assert_eq!((layout.stage(), layout.in_stage(0)), (1, 1));
+        assert_eq!(layout.end_group(), group(&[1, 9]));
+        assert_eq!(layout.in_all_stages(&layout.expert_group()), group(&[1, 3, 9, 11]));
     }
 
     #[test]

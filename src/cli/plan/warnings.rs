@@ -25,7 +25,7 @@ pub fn warnings(plan: &RunPlan, forecast: &RankForecast, per_node: usize) -> Vec
 }
 
 fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {
-    let RankLayout { model, expert, context, .. } = *layout;
+    let RankLayout { model, expert, .. } = *layout;
     if layout.world() <= per_node {
         return None;
     }
@@ -34,7 +34,7 @@ fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {
     if crosses(model) {
         return Some(format!("the {model} ranks of model_parallel cross machines of {per_node}"));
     }
-    let span = expert * model * context;
+    let span = expert * model;
     (expert > 1 && crosses(span))
         .then(|| format!("groups of {expert} for experts span {span} ranks, and machines have {per_node}"))
 }

@@ -123,7 +123,6 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
         shares_tokens: degrees.use_seq_parallel && model > 1,
         shares_vocabulary: !degrees.vocab_emb_dp && model > 1,
         pipeline,
-        context: 1,
     })
 }
 
