@@ -205,7 +205,7 @@ impl Batches {
         for rows in &self.sources {
             let own = rows.fingerprint();
             let weight = rows.source.weight;
-            // A single source has the number that it had before there were weights.
+            // The weight of a single source decides nothing.
             hash = if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &weight.to_le_bytes()) };
         }
         if self.rules.need_eod() || self.rules.pad.is_some() {

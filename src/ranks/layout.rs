@@ -172,8 +172,7 @@ mod tests {
     #[test]
     fn ranks_are_numbered_from_model_to_pipeline() {
         // Rank 9 of 2 stages x 4 replicas x 2 parts of matrices: stage 1, replica 0, part 1.
-        let layout =
-            RankLayout { rank: 9, data: 4, expert: 2, model: 2, pipeline: 2, ..RankLayout::one() };
+        let layout = RankLayout { rank: 9, data: 4, expert: 2, model: 2, pipeline: 2, ..RankLayout::one() };
         assert_eq!((layout.world(), layout.data_rank()), (16, 0));
         assert_eq!(layout.data_group(), group(&[9, 11, 13, 15]));
         assert_eq!(layout.expert_group(), group(&[9, 11]));

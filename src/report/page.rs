@@ -12,8 +12,8 @@
 //!
 //! The page at the end of a run, that of `gristmill report` and that of `--watch` are made of the same files, and so are the same. `tail`
 //! remembers how far a file was read, so following a run costs what it has written since, and counts the lines that nobody could read.
-//! `line` passes whatever numbers a step has to `curves`, which know no key: runs by older and newer versions are drawn alike. A folder
-//! by a version without events has curves and settings alone, and says so. A bin covers a power of two of consecutive points; at 2000
+//! `line` passes whatever numbers a step has to `curves`, which know no key: runs by other versions are drawn alike. A folder
+//! without `events.jsonl` has curves and settings alone, and says so. A bin covers a power of two of consecutive points; at 2000
 //! bins neighbours merge. A text of a run can be anything: it is JSON with every `<` escaped, and the page's policy runs no script but
 //! its own and loads nothing.
 

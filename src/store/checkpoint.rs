@@ -38,7 +38,6 @@ use super::weight_files::{Contents, STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::hugging_face::beside_weights;
 use crate::hugging_face::export::hugging_face_config;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
@@ -256,7 +255,6 @@ fn load_located(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
-    check_order(layout, &beside_weights(path, STATE))?;
     let file = WeightFiles::open(path)?;
     let adapters = match (low_rank, &beside) {
         (Some(low_rank), Some(beside)) => Some(lora::open(beside, low_rank)?),
@@ -341,24 +339,6 @@ fn known_of_adapter(weights: WeightTensors<'_>, file: &WeightFiles) -> HashSet<S
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
     let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Lora) == of_adapters);
     specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())
-}
-
-/// Refuses the weights beside `state` if they are older than the order in which files hold interleaved heads.
-fn check_order(layout: &ArenaLayout, state: &Path) -> Result<()> {
-    let pieces = || layout.parameters.iter().flat_map(|(spec, _)| &spec.pieces);
-    if !state.is_file() || pieces().all(|piece| piece.heads.is_none()) {
-        return Ok(());
-    }
-    match TrainerState::format_of(state)? {
-        format if format < 3 => Err(Error::file(
-            state,
-            format!(
-                "is of format {format}, whose weights have interleaved rotary dimensions in another order: continue \
-                 with the version that wrote it"
-            ),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// Warns of tensors in the file that the model does not have.

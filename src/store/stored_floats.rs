@@ -93,7 +93,9 @@ impl Block {
     pub fn of(config: &Json) -> Self {
         let sizes = &config["quantization_config"]["weight_block_size"];
         let size = |index: usize| Some(sizes[index].as_u64()?.clamp(1, u64::from(u32::MAX)) as usize);
-        size(0).zip(size(1)).map_or(Self { rows: 128, columns: 128 }, |(rows, columns)| Self { rows, columns })
+        size(0)
+            .zip(size(1))
+            .map_or(Self { rows: 128, columns: 128 }, |(rows, columns)| Self { rows, columns })
     }
 
     /// The shape of the scales of a matrix (rows, columns).

@@ -6,11 +6,6 @@
 //! four that differ, with both values. A key that the checkpoint's version did not know is compared with its row's
 //! default. Counters are those of one rank that accumulates the micro-batches of all, so nothing here says how many
 //! ranks wrote it.
-//!
-//! Older formats are refused: continue with the version that wrote the checkpoint, or start a run from its weights
-//! with `--load_checkpoint`. Format 1 had fields for model, seed and schedule instead of `decisions`; 2 held
-//! interleaved heads as the device does, and Mixtral's experts under other names; 3 had no place for a loss scale
-//! that adapts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +20,7 @@ use crate::durable::read_json;
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 1;
 
 /// The numbers that a resumed run starts from, and those that must be as they were.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,8 +42,7 @@ pub struct TrainerState {
     /// A hash of a sample of the training data; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(with = "hex")]
     pub data_fingerprint: u64,
-    /// A hash of all training data, as the fingerprint in the file. `None` if they were not read to the end by then, or by
-    /// versions that took no such hash.
+    /// A hash of all training data, as the fingerprint in the file. `None` if they were not read to the end by then.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub data_hash: Option<u64>,
     /// The same of the evaluation data; `None` also where there are none.
@@ -96,8 +90,12 @@ impl TrainerState {
     /// # Errors
     /// One line: the file is missing, of another format version, or not what [`TrainerState::save`] writes.
     pub fn load(path: &Path) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            format_version: u32,
+        }
         // Read first, since another version may have other fields.
-        let format_version = Self::format_of(path)?;
+        let Versioned { format_version } = read(path)?;
         if format_version != FORMAT_VERSION {
             return Err(Error::file(
                 path,
@@ -110,19 +108,7 @@ impl TrainerState {
         read(path)
     }
 
-    /// The format of the file at `path`, which another version may have written.
-    ///
-    /// # Errors
-    /// The file is missing or says nothing of a format.
-    pub(crate) fn format_of(path: &Path) -> Result<u32> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            format_version: u32,
-        }
-        read(path).map(|Versioned { format_version }| format_version)
-    }
-
-    /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: settings and data must be
+    /// Compares the state found in `checkpoint` with that of the run that is to continue it: settings and data must be
     /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value that
     /// a setting has where it is not written; a checkpoint from before a setting was known lacks it.
     ///
@@ -245,8 +231,8 @@ mod tests {
             line
         };
         (0..whole.len()).for_each(|length| drop(refused(&whole[..length])));
-        let old = refused(&whole.replace("\"format_version\": 4", "\"format_version\": 1"));
-        assert!(old.contains("is of format 1") && old.contains("--load_checkpoint"), "{old}");
+        let other = refused(&whole.replace("\"format_version\": 1", "\"format_version\": 2"));
+        assert!(other.contains("is of format 2") && other.contains("--load_checkpoint"), "{other}");
         assert!(refused(&whole.replace("global_step", "globel_step")).contains("globel_step"));
         assert!(refused(&whole.replace("fedcba", "fedcbz")).contains("16 hexadecimal digits"));
         assert!(refused("[]").contains("not a trainer state"));

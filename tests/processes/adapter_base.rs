@@ -217,7 +217,7 @@ fn a_quantised_base_is_read_from_its_files() {
     assert!(!is_same("model.layers.0.self_attn.q_proj.weight"), "nothing was merged");
 }
 
-/// Checkpoints from before bases were named hold the whole model, and the run goes on so.
+/// A checkpoint that holds the whole model instead of naming its base resumes, and the run goes on so.
 #[test]
 fn a_checkpoint_with_its_model_resumes_and_keeps_it() {
     let tuned = Tuned::new();

@@ -377,7 +377,7 @@ fn one_byte_of_the_data_that_changed() {
     change_a_byte(&text, 8_000);
     run(&mut place.command(&resume("--stop_step=2"))).succeeded();
 
-    // A checkpoint from before there was such a hash knows the data by their fingerprint alone.
+    // A checkpoint that was saved before all data were read knows them by their fingerprint alone.
     change_a_byte(&text, 8_000);
     let (_, newest) = place.newest();
     let mut state = state_of(&newest);

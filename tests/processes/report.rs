@@ -1,6 +1,6 @@
 //! `gristmill report`, and the page that a run leaves.
 //!
-//! No text of a run can become markup, a run by an older version is drawn too, and the report of a foreign folder
+//! No text of a run can become markup, a run without its events is drawn too, and the report of a foreign folder
 //! shows no file outside of it.
 
 use crate::browser::{Browser, file};
@@ -99,11 +99,11 @@ fn a_foreign_folder_shows_no_file_outside_it() {
 }
 
 #[test]
-fn runs_by_older_versions() {
+fn runs_without_events() {
     let home = tempfile::tempdir().expect("a folder");
     let browser = Browser::start();
     // One without reports, and one without events, whose log the report does not read.
-    for (name, is_without_events) in [("mill", false), ("older", true)] {
+    for (name, is_without_events) in [("mill", false), ("bare", true)] {
         let folder = home.path().join(name);
         copy(&folder, ("", ""));
         if is_without_events {

@@ -28,7 +28,7 @@ impl State {
             Some(Event::Failed { text }) => state("failed", text),
             Some(Event::Interrupted { text }) => state("interrupted", text),
             Some(_) => state("complete", ""),
-            // By an older version, which wrote no events.
+            // Without its events.jsonl.
             None if history.first.is_none() => {
                 state(if percent == Some(100.0) { "complete" } else { "stopped" }, "")
             }

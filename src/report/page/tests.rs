@@ -88,7 +88,7 @@ fn damaged_events_are_left_out_and_counted() {
     assert_eq!(live["runs"][0]["gaps"][1]["is_last_line_unfinished"], false, "it is under way");
 }
 
-/// Older versions wrote no events.
+/// A folder may be copied without `events.jsonl`.
 #[test]
 fn a_folder_without_events_shows_what_else_it_holds() {
     let folder = tempfile::tempdir().unwrap();

@@ -301,7 +301,8 @@ const PARALLEL_CONFIG: &[Other] = &[
         .ignored("about how products of shared matrices are cut, which is done otherwise"),
     keys("context_parallel_algo ulysses_degree_in_cp")
         .ignored("about sequences that ranks share, which is not built"),
-    keys("seq_split_num").ignored("about pipelines whose stages take parts of a sequence, which are not built"),
+    keys("seq_split_num")
+        .ignored("about pipelines whose stages take parts of a sequence, which are not built"),
     keys("mem_coeff").ignored("about MindFormers' search for degrees"),
 ];
 
