@@ -18,6 +18,7 @@ use super::hex::{self, hex};
 use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_json;
 use crate::error::{Error, Result};
+use crate::ops::loss_scale::LossScaleState;
 
 /// The format this version writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -38,7 +39,7 @@ pub struct TrainerState {
     pub loss_scale: f64,
     /// How far it is on its way to the next change, if it adapts and a step was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scaler: Option<ScalerState>,
+    pub scaler: Option<LossScaleState>,
     /// A hash of a sample of the training data; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(with = "hex")]
     pub data_fingerprint: u64,
@@ -50,25 +51,6 @@ pub struct TrainerState {
     pub eval_data_hash: Option<u64>,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
-}
-
-/// A loss scale on its way to the next change: the fields of
-/// [`LossScaleState`](crate::ops::loss_scale::LossScaleState) besides the scales.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ScalerState {
-    /// Steps without overflow after which the scale grows.
-    pub window: u32,
-    /// Index of the window in the list; -1: not in the list.
-    pub index: i32,
-    /// Increases since the window last changed, modulo 4.
-    pub increases: u32,
-    /// Decreases since the last increase, modulo 4.
-    pub decreases: u32,
-    /// Number of the next step, from 1.
-    pub step: u32,
-    /// The step that last completed a window or overflowed.
-    pub last_change: u32,
 }
 
 impl TrainerState {
@@ -192,13 +174,13 @@ mod tests {
             global_step: 19,
             micro_step: 80,
             loss_scale: 4_294_967_296.0,
-            scaler: Some(ScalerState {
+            scaler: Some(LossScaleState {
                 window: 1,
                 index: -1,
                 increases: 2,
-                decreases: 0,
                 step: 21,
                 last_change: 19,
+                ..LossScaleState::default()
             }),
             data_fingerprint: 0xfedc_ba98_7654_3210,
             data_hash: Some(0x0123_4567_89ab_cdef),

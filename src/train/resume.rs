@@ -13,7 +13,7 @@ use crate::store::Base;
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::shared_folder::unseen;
-use crate::store::trainer_state::{FORMAT_VERSION, ScalerState, TrainerState};
+use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -115,7 +115,7 @@ pub(super) async fn restore(
     });
     if let Some(scaler) = &state.scaler {
         let loss_scale = state.loss_scale as f32;
-        trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..on_device(scaler) });
+        trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..*scaler });
     }
     Ok((state, base))
 }
@@ -150,7 +150,7 @@ fn check_counters(state: &TrainerState, micro_batches: u64, checkpoint: &Path) -
 }
 
 /// Refuses a state that would lead out of the list of windows, which no run of these settings left.
-fn check_scaler(trainer: &Trainer<'_>, scaler: &ScalerState, checkpoint: &Path) -> Result<()> {
+fn check_scaler(trainer: &Trainer<'_>, scaler: &LossScaleState, checkpoint: &Path) -> Result<()> {
     let windows = trainer.recordings().tensors.scaler.map_or(0, |scaler| scaler.windows.cols);
     let is_listed =
         (-1..i64::from(windows)).contains(&scaler.index.into()) && scaler.last_change < scaler.step;
@@ -162,18 +162,6 @@ fn check_scaler(trainer: &Trainer<'_>, scaler: &ScalerState, checkpoint: &Path) 
         scaler.index
     );
     Err(Error::file(checkpoint, message))
-}
-
-/// Where a loss scale stands, for a checkpoint.
-pub(super) fn in_file(scaler: &LossScaleState) -> ScalerState {
-    let LossScaleState { window, index, increases, decreases, step, last_change, .. } = *scaler;
-    ScalerState { window, index, increases, decreases, step, last_change }
-}
-
-/// The same for the device; the scale itself is not in it.
-fn on_device(scaler: &ScalerState) -> LossScaleState {
-    let ScalerState { window, index, increases, decreases, step, last_change } = *scaler;
-    LossScaleState { window, index, increases, decreases, step, last_change, ..LossScaleState::default() }
 }
 
 /// What decides the numbers of the run: its settings, and what of them follows from the data.

@@ -18,9 +18,12 @@ crate::params! {
 }
 
 crate::state! {
-    /// How far a loss scale is on its way to the next change. [`loss_scale`] updates it.
+    /// How far a loss scale is on its way to the next change. [`loss_scale`] updates it, and a checkpoint holds all but the scales.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     pub struct LossScaleState {
         /// The scale of the next step.
+        #[serde(skip)]
         pub loss_scale: f32,
         /// Steps without overflow after which the scale grows.
         pub window: u32,
@@ -35,6 +38,7 @@ crate::state! {
         /// The step that last completed a window or overflowed.
         pub last_change: u32,
         /// The scale of the step that has ended.
+        #[serde(skip)]
         pub used: f32,
     }
 }

@@ -18,7 +18,6 @@ use crate::train::health::Health;
 use crate::train::profile::Profiling;
 use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
-use crate::train::resume::in_file;
 use crate::train::sample::{sample, sample_saved};
 use crate::train::trainer::Trainer;
 use std::collections::VecDeque;
@@ -196,9 +195,9 @@ impl RunLoop<'_> {
             self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= status.arrived).collect();
         if let Some(TimedStep { finished: last, .. }) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
-            if let Some(scaler) = &last.scaler {
+            if let Some(scaler) = last.scaler {
                 self.state.loss_scale = scaler.loss_scale.into();
-                self.state.scaler = Some(in_file(scaler));
+                self.state.scaler = Some(scaler);
             }
         }
         steps.iter().for_each(|timed| self.health.note(&timed.finished));
