@@ -14,41 +14,38 @@ use bytemuck::{Pod, Zeroable};
 /// Steps of which a report says how long they took: more than arrive between two reports.
 const LAPS: usize = 10;
 
-/// What a rank reports.
+/// What a rank reports, or what holds for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct RankStatus {
-    /// The last step whose results have arrived.
+    /// The last step whose results have arrived; for all, the last that has arrived everywhere.
     pub arrived: u64,
-    /// A hash of its data; 0 until all were read.
+    /// A hash of its data; 0 until all were read. For all, that of the first rank.
     pub data_hash: u64,
-    /// Whether the rank was asked to end the run: 0 or 1, as the others.
-    pub is_interrupted: u32,
-    /// Whether it found a fault in the data, after which the work so far is good.
-    pub has_data_fault: u32,
-    /// Whether its data are not those of the checkpoint that the run continues, or among all, not those of the first rank.
-    pub has_other_data: u32,
-    /// Whether a checkpoint is due by its clock, which the first rank has.
-    pub is_save_due: u32,
+    /// A bit for each [`Flag`]; for all, those that any rank has.
+    flags: u64,
     /// How long the steps up to `arrived` took in milliseconds, the last one first.
     laps: [f32; LAPS],
+}
+
+/// What may have happened to a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Flag {
+    /// It was asked to end the run.
+    Interrupted,
+    /// It found a fault in the data, after which the work so far is good.
+    DataFault,
+    /// Its data are not those of the checkpoint that the run continues, or among all, not those of the first rank.
+    OtherData,
+    /// A checkpoint is due by its clock, which the first rank has.
+    SaveDue,
 }
 
 /// What all ranks have reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunStatus {
-    /// The last step whose results have arrived on all ranks.
-    pub arrived: u64,
-    /// Whether any rank was interrupted.
-    pub is_interrupted: bool,
-    /// Whether any found a fault in the data.
-    pub has_data_fault: bool,
-    /// Whether any has other data than the checkpoint that the run continues, or than the first rank.
-    pub has_other_data: bool,
-    /// The hash of the first rank's data, once it is known.
-    pub data_hash: Option<u64>,
-    /// Whether a checkpoint is due by the first rank's clock.
-    pub is_save_due: bool,
+    /// What holds for all.
+    pub all: RankStatus,
     /// The reports by rank, on the first one.
     reports: Vec<RankStatus>,
 }
@@ -61,6 +58,21 @@ pub(super) struct StatusExchange {
 }
 
 impl RankStatus {
+    /// Sets `flag` if `is_so`.
+    pub fn raise_if(&mut self, flag: Flag, is_so: bool) {
+        self.flags |= u64::from(is_so) << flag as u32;
+    }
+
+    /// Whether `flag` is set.
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags >> flag as u32 & 1 == 1
+    }
+
+    /// The hash of the data, once it is known.
+    pub fn data_hash(&self) -> Option<u64> {
+        Some(self.data_hash).filter(|hash| *hash != 0)
+    }
+
     /// Adds the time of the next step to have arrived.
     pub fn add(&mut self, step: u64, step_ms: f64) {
         self.arrived = step;
@@ -76,19 +88,16 @@ impl RunStatus {
     }
 
     fn of(reports: Vec<RankStatus>) -> Self {
-        let any = |flag: fn(&RankStatus) -> u32| reports.iter().any(|report| flag(report) != 0);
-        let data_hash = reports.first().map(|first| first.data_hash).filter(|hash| *hash != 0);
-        let is_unlike = |report: &RankStatus| report.data_hash != 0 && Some(report.data_hash) != data_hash;
-        let has_unlike = data_hash.is_some() && reports.iter().any(is_unlike);
-        Self {
+        let data_hash = reports.first().map_or(0, |first| first.data_hash);
+        let is_unlike = |report: &RankStatus| ![0, data_hash].contains(&report.data_hash);
+        let mut all = RankStatus {
             arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
-            is_interrupted: any(|report| report.is_interrupted),
-            has_data_fault: any(|report| report.has_data_fault),
-            has_other_data: has_unlike || any(|report| report.has_other_data),
             data_hash,
-            is_save_due: any(|report| report.is_save_due),
-            reports,
-        }
+            flags: reports.iter().fold(0, |flags, report| flags | report.flags),
+            ..RankStatus::default()
+        };
+        all.raise_if(Flag::OtherData, data_hash != 0 && reports.iter().any(is_unlike));
+        Self { all, reports }
     }
 
     /// How long `step` took on each rank in milliseconds; NaN where a rank no longer knows.
@@ -152,25 +161,14 @@ impl StatusExchange {
 fn combine(transport: &mut dyn Transport, own: &RankStatus) -> Result<RunStatus> {
     let all = Group::all(transport.size());
     let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
-    let reports: Vec<RankStatus> = bytemuck::pod_collect_to_vec(&reports);
-    let RunStatus { arrived, is_interrupted, has_data_fault, has_other_data, data_hash, is_save_due, .. } =
-        RunStatus::of(reports.clone());
-    let mut heard = RankStatus {
-        arrived,
-        data_hash: data_hash.unwrap_or(0),
-        is_interrupted: is_interrupted.into(),
-        has_data_fault: has_data_fault.into(),
-        has_other_data: has_other_data.into(),
-        is_save_due: is_save_due.into(),
-        ..RankStatus::default()
-    };
-    broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut heard))?;
-    Ok(RunStatus { reports, ..RunStatus::of(vec![heard]) })
+    let mut status = RunStatus::of(bytemuck::pod_collect_to_vec(&reports));
+    broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut status.all))?;
+    Ok(status)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RankStatus, RunStatus};
+    use super::{Flag, RankStatus, RunStatus};
 
     #[test]
     fn what_follows_holds_for_all() {
@@ -178,26 +176,30 @@ mod tests {
         slow.add(3, 30.0);
         let mut fast = slow;
         fast.add(4, 40.0);
-        (fast.is_interrupted, slow.is_save_due) = (1, 1);
+        fast.raise_if(Flag::Interrupted, true);
+        fast.raise_if(Flag::DataFault, false);
+        slow.raise_if(Flag::SaveDue, true);
         let status = RunStatus::of(vec![fast, slow]);
-        assert_eq!((status.arrived, status.is_interrupted, status.has_data_fault), (3, true, false));
-        assert!(status.is_save_due);
+        assert_eq!(status.all.arrived, 3);
+        let flags = [Flag::Interrupted, Flag::DataFault, Flag::OtherData, Flag::SaveDue];
+        assert_eq!(flags.map(|flag| status.all.has(flag)), [true, false, false, true]);
         assert_eq!(status.step_ms(3), [30.0, 30.0]);
         let [fast, slow] = status.step_ms(4)[..] else { panic!("two ranks") };
         assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");
     }
 
     #[test]
-    fn data_are_held_against_those_of_the_first_rank_once_both_are_known() {
+    fn data_are_compared_with_those_of_the_first_rank_once_both_are_known() {
         let of = |hashes: &[u64]| {
             let reports = hashes.iter().map(|hash| RankStatus { data_hash: *hash, ..RankStatus::default() });
             let status = RunStatus::of(reports.collect());
-            (status.data_hash, status.has_other_data)
+            (status.all.data_hash(), status.all.has(Flag::OtherData))
         };
         assert_eq!(of(&[0, 7, 8]), (None, false));
         assert_eq!(of(&[7, 0, 7]), (Some(7), false));
         assert_eq!(of(&[7, 0, 8]), (Some(7), true));
-        let changed = RankStatus { has_other_data: 1, ..RankStatus::default() };
-        assert!(RunStatus::of(vec![RankStatus::default(), changed]).has_other_data);
+        let mut changed = RankStatus::default();
+        changed.raise_if(Flag::OtherData, true);
+        assert!(RunStatus::of(vec![RankStatus::default(), changed]).all.has(Flag::OtherData));
     }
 }

@@ -16,7 +16,7 @@ use crate::train::evaluation::Evaluation;
 use crate::train::finished::FinishedEvaluation;
 use crate::train::health::Health;
 use crate::train::profile::Profiling;
-use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
+use crate::train::rank_status::{Flag, RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::sample::{sample, sample_saved};
 use crate::train::trainer::Trainer;
@@ -88,7 +88,7 @@ impl RunLoop<'_> {
             }
             self.collect(trainer)?;
             let mut report = self.report();
-            report.is_save_due = self.save_clock.is_due(Instant::now()).into();
+            report.raise_if(Flag::SaveDue, self.save_clock.is_due(Instant::now()));
             let status = self.status.after_step(report).await?;
             self.act_on(trainer, &status).await?;
             self.is_save_due |=
@@ -156,10 +156,10 @@ impl RunLoop<'_> {
     fn report(&mut self) -> RankStatus {
         self.data_watch.look(&mut self.state);
         let mut report = self.results.report;
-        report.is_interrupted = self.interrupt.load(Ordering::Relaxed).into();
-        report.has_data_fault = self.data_watch.fault().is_some().into();
-        report.has_other_data = self.data_watch.has_changed().into();
         report.data_hash = self.data_watch.hash().unwrap_or(0);
+        report.raise_if(Flag::Interrupted, self.interrupt.load(Ordering::Relaxed));
+        report.raise_if(Flag::DataFault, self.data_watch.fault().is_some());
+        report.raise_if(Flag::OtherData, self.data_watch.has_changed());
         report
     }
 
@@ -167,9 +167,9 @@ impl RunLoop<'_> {
     async fn act_on(&mut self, trainer: &mut Trainer<'_>, status: &RunStatus) -> Result<()> {
         self.take_in(status)?;
         self.refuse_other_data(status).await?;
-        self.is_interrupted |= status.is_interrupted;
-        self.is_save_due |= status.is_save_due;
-        if status.has_data_fault {
+        self.is_interrupted |= status.all.has(Flag::Interrupted);
+        self.is_save_due |= status.all.has(Flag::SaveDue);
+        if status.all.has(Flag::DataFault) {
             // As after a signal: the work so far is good.
             self.save_unless_failing(trainer).await?;
             let fault = self.data_watch.fault().cloned();
@@ -180,19 +180,19 @@ impl RunLoop<'_> {
 
     /// Ends the run where the data turn out to be others, on any rank. Nothing is saved: it would continue a checkpoint of other data.
     async fn refuse_other_data(&self, status: &RunStatus) -> Result<()> {
-        match status.has_other_data {
-            true => self.ranks.agree(self.data_watch.check_same(status.data_hash)).await,
+        match status.all.has(Flag::OtherData) {
+            true => self.ranks.agree(self.data_watch.check_same(status.all.data_hash())).await,
             false => Ok(()),
         }
     }
 
     /// Reports the steps that have arrived on all ranks, and fails if the run gets nowhere.
     fn take_in(&mut self, status: &RunStatus) -> Result<()> {
-        let has_arrived = |timed: &TimedStep| timed.finished.step <= status.arrived;
+        let has_arrived = |timed: &TimedStep| timed.finished.step <= status.all.arrived;
         let count = self.results.steps.iter().take_while(|timed| has_arrived(timed)).count();
         let steps: Vec<TimedStep> = self.results.steps.drain(..count).collect();
         let evaluations: Vec<FinishedEvaluation> =
-            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= status.arrived).collect();
+            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= status.all.arrived).collect();
         if let Some(TimedStep { finished: last, .. }) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
             if let Some(scaler) = last.scaler {
