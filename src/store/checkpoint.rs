@@ -26,7 +26,7 @@
 use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::base::Base;
-use super::checkpoint_folder::PendingCheckpoint;
+use super::checkpoint_folder::Draft;
 use super::kept;
 use super::located::{located, newest};
 use super::lora;
@@ -74,7 +74,7 @@ pub(crate) struct WeightTensors<'a> {
     pub low_rank: Option<&'a LowRank>,
 }
 
-/// Writes this rank's files of the checkpoint `pending`, together with all other `ranks`; `by_rank` has the tensors of each. If
+/// Writes this rank's files of the checkpoint `draft`, together with all other `ranks`; `by_rank` has the tensors of each. If
 /// that fails here, it succeeds on the others, and the caller has to tell them.
 ///
 /// # Errors
@@ -83,12 +83,12 @@ pub(crate) async fn save(
     by_rank: &[TrainingTensors<'_>],
     model: &ModelConfig,
     state: &TrainerState,
-    pending: &PendingCheckpoint,
+    draft: &Draft,
     ranks: &Ranks,
     read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
 ) -> Result<()> {
     let WeightTensors { whole, experts, low_rank, .. } = by_rank[ranks.rank()].weights;
-    let base = pending.base().filter(|_| low_rank.is_some());
+    let base = draft.base().filter(|_| low_rank.is_some());
     let is_with_adapters =
         |tensor: &ArenaTensor<'_>| tensor.is_adapter() || (base.is_some() && !tensor.is_frozen());
     let weights = |with_adapters: bool| -> Vec<Vec<ArenaTensor<'_>>> {
@@ -97,12 +97,12 @@ pub(crate) async fn save(
             .map(|list| list.filter(|tensor| is_with_adapters(tensor) == with_adapters).collect())
             .collect()
     };
-    let (folder, biases) = (pending.path(), router_tensors::biases(experts));
+    let (folder, biases) = (draft.path(), router_tensors::biases(experts));
     let (models, count) = (weights(false), ranks.size());
     let own = &models[ranks.rank()];
     let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
     let is_there = base.is_some()
-        || never_changes && ranks.by_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
+        || never_changes && ranks.by_first(|| draft.link(|newest| files_of(newest, STEM))).await?;
     // A failure is kept until the others have what they need of this rank.
     let mut done = Ok(());
     if !is_there {

@@ -9,6 +9,7 @@
 mod meta;
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -100,15 +101,14 @@ impl CheckpointFolder {
         let path = with_suffix(&self.path_of(step), UNFINISHED);
         fs::create_dir(&path).map_err(|error| OUTPUT_DIR.error(&path, "create the folder", &error))?;
         let newest = self.latest()?;
-        let pending = PendingCheckpoint { home: self.clone(), step, path, finished: false };
+        let pending = PendingCheckpoint { draft: self.draft(step), is_committed: false };
         self.beside.write(&pending.path, newest.as_ref().map(|(_, newest)| newest.as_path()))?;
         Ok(pending)
     }
 
     /// The checkpoint of `step` that the first rank of the run has begun and will commit, for another rank to write files into.
-    pub fn join(&self, step: u64) -> PendingCheckpoint {
-        let path = with_suffix(&self.path_of(step), UNFINISHED);
-        PendingCheckpoint { home: self.clone(), step, path, finished: true }
+    pub fn draft(&self, step: u64) -> Draft {
+        Draft { home: self.clone(), step, path: with_suffix(&self.path_of(step), UNFINISHED) }
     }
 
     /// The newest complete checkpoint: its step and its folder.
@@ -212,17 +212,31 @@ fn young(checkpoints: Vec<PathBuf>, stretch: Duration, now: SystemTime) -> Vec<P
     young.into_iter().map(|(_, path)| path).collect()
 }
 
-/// A checkpoint that is being written. Dropping it without [`PendingCheckpoint::commit`] removes what was written.
+/// A checkpoint that is being written, as each rank has it.
 #[derive(Debug)]
-#[must_use = "a checkpoint that is not committed is deleted"]
-pub struct PendingCheckpoint {
+pub struct Draft {
     home: CheckpointFolder,
     step: u64,
     path: PathBuf,
-    finished: bool,
 }
 
-impl PendingCheckpoint {
+/// The same on the rank that began it. Dropping it without [`PendingCheckpoint::commit`] removes what was written.
+#[derive(Debug)]
+#[must_use = "a checkpoint that is not committed is deleted"]
+pub struct PendingCheckpoint {
+    draft: Draft,
+    is_committed: bool,
+}
+
+impl Deref for PendingCheckpoint {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.draft
+    }
+}
+
+impl Draft {
     /// The temporary folder to write files into.
     pub fn path(&self) -> &Path {
         &self.path
@@ -250,7 +264,9 @@ impl PendingCheckpoint {
         }
         Ok(are_linked)
     }
+}
 
+impl PendingCheckpoint {
     /// Syncs the checkpoint to disk, gives it its final name, notes it in `meta.json` and deletes old ones; returns the final folder. A
     /// checkpoint of the same step is replaced.
     ///
@@ -266,7 +282,7 @@ impl PendingCheckpoint {
             rename(&final_path, &replaced)?;
         }
         rename(&self.path, &final_path)?;
-        self.finished = true;
+        self.is_committed = true;
         OUTPUT_DIR.sync_folder(&self.home.folder)?;
         if replaces {
             delete_or_warn(&replaced);
@@ -281,7 +297,7 @@ impl PendingCheckpoint {
 
 impl Drop for PendingCheckpoint {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.is_committed {
             // Best effort: `list` ignores what remains, and the next `begin` removes it.
             let _ = fs::remove_dir_all(&self.path);
         }

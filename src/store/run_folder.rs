@@ -62,14 +62,21 @@ pub enum Start {
     Resume,
 }
 
-/// The folder of one run, locked against other processes for as long as this value lives.
+/// The folder of one run, locked against other processes for as long as this value lives on its first rank.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    config_yaml: String,
     resume_point: Option<(u64, PathBuf)>,
-    /// Only held: the operating system releases the lock when the file closes, also after a kill, so it is never stale.
-    _lock: Option<File>,
+    /// `None` on the other ranks, which do not write here.
+    held: Option<Held>,
+}
+
+/// What the first rank has of the folder.
+#[derive(Debug)]
+struct Held {
+    config_yaml: String,
+    /// The operating system releases the lock when the file closes, also after a kill, so it is never stale.
+    _lock: File,
 }
 
 impl RunFolder {
@@ -97,9 +104,8 @@ impl RunFolder {
             Start::Again | Start::Resume => {}
         }
         OUTPUT_DIR.create_folder(&path)?;
-        let lock = lock(&path)?;
-        let mut folder =
-            Self { path, config_yaml: config_yaml.to_owned(), resume_point: None, _lock: Some(lock) };
+        let held = Some(Held { config_yaml: config_yaml.to_owned(), _lock: lock(&path)? });
+        let mut folder = Self { path, resume_point: None, held };
         // From here on the lock excludes a process that was just about to write.
         match start {
             Start::Resume => {
@@ -111,7 +117,7 @@ impl RunFolder {
             }
             Start::New | Start::Again => refuse_existing(&folder.path)?,
         }
-        OUTPUT_DIR.write(&folder.config_path(), folder.config_yaml.as_bytes())?;
+        OUTPUT_DIR.write(&folder.config_path(), config_yaml.as_bytes())?;
         Ok(folder)
     }
 
@@ -120,19 +126,19 @@ impl RunFolder {
     pub(crate) fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
         let path = output_dir.to_path_buf();
         let resume_point = resume_point.map(|(step, name)| (step, path.join(CHECKPOINTS).join(name)));
-        Self { path, config_yaml: String::new(), resume_point, _lock: None }
+        Self { path, resume_point, held: None }
     }
 
     /// To be called once the configuration and data of a resumed run are known to match the checkpoint: rewrites
     /// `config.yaml` and removes the steps after the checkpoint from `metrics.jsonl`, since they will be repeated.
-    /// Returns the number of lines removed; 0 for a new run.
+    /// Returns the number of lines removed; 0 for a new run, and on another rank than the first, which leaves the files alone.
     ///
     /// # Errors
     /// A file cannot be replaced.
     pub fn accept_resume(&self) -> Result<usize> {
-        let Some((step, _)) = self.resume_point else { return Ok(0) };
-        OUTPUT_DIR.write(&self.config_path(), self.config_yaml.as_bytes())?;
-        json_lines::truncate_after(&self.metrics_path(), step)
+        let (Some((step, _)), Some(held)) = (&self.resume_point, &self.held) else { return Ok(0) };
+        OUTPUT_DIR.write(&self.config_path(), held.config_yaml.as_bytes())?;
+        json_lines::truncate_after(&self.metrics_path(), *step)
     }
 
     /// Step and folder of the checkpoint that a resumed run starts from; `None` for a new run.

@@ -13,7 +13,7 @@ use crate::record::Tensor;
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
-use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
+use crate::store::checkpoint_folder::{CheckpointFolder, Draft, PendingCheckpoint};
 use crate::store::shared_folder;
 use crate::store::trainer_state::TrainerState;
 use crate::store::{Base, Contents};
@@ -21,11 +21,11 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
-    /// Writes weights, moments and `state` into `pending`; the caller commits it. Training waits.
+    /// Writes weights, moments and `state` into `draft`; the caller commits it. Training waits.
     ///
     /// # Errors
     /// A disk or device that fails.
-    pub async fn save(&self, state: &TrainerState, pending: &PendingCheckpoint) -> Result<()> {
+    pub async fn save(&self, state: &TrainerState, draft: &Draft) -> Result<()> {
         // A device that fails shows when it is read, and by then the others know what they get.
         let _ = self.wait().await;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
@@ -37,7 +37,7 @@ impl Trainer<'_> {
                 rank_layouts.by_rank().map(|(layout, arenas)| self.tensors_of(layout, arenas)).collect()
             }
         };
-        checkpoint::save(&by_rank, model, state, pending, ranks, read).await
+        checkpoint::save(&by_rank, model, state, draft, ranks, read).await
     }
 
     /// Writes a checkpoint of `state` with all other ranks. Either it is whole or there is none.
@@ -50,9 +50,11 @@ impl Trainer<'_> {
         checkpoints: &CheckpointFolder,
     ) -> Result<()> {
         let ranks = self.exchanger.ranks();
-        let pending = begin(ranks, state.step, checkpoints).await?;
-        ranks.agree(self.save(state, &pending).await).await?;
-        ranks.by_first(|| pending.commit().map(drop)).await
+        let begun = begin(ranks, state.step, checkpoints).await?;
+        let joined = checkpoints.draft(state.step);
+        let draft = begun.as_deref().unwrap_or(&joined);
+        ranks.agree(self.save(state, draft).await).await?;
+        ranks.by_first(|| begun.map_or(Ok(()), |begun| begun.commit().map(drop))).await
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
@@ -240,18 +242,22 @@ impl Trainer<'_> {
     }
 }
 
-/// Begins the checkpoint of `step` on the first rank, and checks that the others see its folder.
-async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Result<PendingCheckpoint> {
+/// Begins the checkpoint of `step` on the first rank, which has it, and checks that the others see its folder.
+async fn begin(
+    ranks: &Ranks,
+    step: u64,
+    checkpoints: &CheckpointFolder,
+) -> Result<Option<PendingCheckpoint>> {
     let mut begun = None;
     let mark = ranks.by_first(|| {
         let pending = begun.insert(checkpoints.begin(step)?);
         if ranks.size() == 1 { Ok(String::new()) } else { shared_folder::mark(pending.path()) }
     });
     let mark = mark.await?;
-    let pending = begun.unwrap_or_else(|| checkpoints.join(step));
     if ranks.size() > 1 {
-        ranks.agree(shared_folder::check_mark(pending.path(), &mark)).await?;
-        ranks.by_first(|| shared_folder::remove_mark(pending.path())).await?;
+        let draft = checkpoints.draft(step);
+        ranks.agree(shared_folder::check_mark(draft.path(), &mark)).await?;
+        ranks.by_first(|| shared_folder::remove_mark(draft.path())).await?;
     }
-    Ok(pending)
+    Ok(begun)
 }

@@ -191,8 +191,11 @@ impl RunLoop<'_> {
         let has_arrived = |timed: &TimedStep| timed.finished.step <= status.all.arrived;
         let count = self.results.steps.iter().take_while(|timed| has_arrived(timed)).count();
         let steps: Vec<TimedStep> = self.results.steps.drain(..count).collect();
-        let evaluations: Vec<FinishedEvaluation> =
-            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= status.all.arrived).collect();
+        let evaluations: Vec<FinishedEvaluation> = self
+            .results
+            .evaluations
+            .extract_if(.., |evaluation| evaluation.tag <= status.all.arrived)
+            .collect();
         if let Some(TimedStep { finished: last, .. }) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
             if let Some(scaler) = last.scaler {
