@@ -32,6 +32,7 @@ mod reporter;
 mod resume;
 pub mod roofline;
 pub mod run;
+mod run_parts;
 pub(crate) mod sample;
 pub(crate) mod saved;
 pub mod schedule;

@@ -21,20 +21,14 @@ pub use losses::{Losses, MicroLosses, SumCopy};
 pub use norms::{Norms, Watched};
 pub use stable_rank::{Matrices, StableRanks};
 
-use super::arenas::Arenas;
 use super::programs::Programs;
 use super::readback::{Slot, Sources, values};
-use super::tensors::RunTensors;
+use super::run_parts::RunParts;
 use crate::error::Result;
-use crate::kernels::Capabilities;
-use crate::model::arena::ArenaLayout;
-use crate::model::parameters::Spec;
 use crate::ops::squares::SquareSum;
 use crate::ops::step_state::LossState;
 use crate::ranks::Group;
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
-use crate::settings::RunPlan;
-use crate::sharding::ownership::Ownership;
 
 /// The monitors of a run. What is not asked for has no recording and no buffer.
 #[derive(Default)]
@@ -57,34 +51,24 @@ pub struct Monitors {
     loss: Option<Tensor>,
 }
 
-/// What monitors are recorded on.
-pub(super) struct Watchable<'a> {
-    pub plan: &'a RunPlan,
-    /// The parameters of the whole model.
-    pub whole: &'a [Spec],
-    pub layout: &'a ArenaLayout,
-    pub arenas: &'a Arenas,
-    pub ownership: &'a Ownership,
-    pub tensors: &'a RunTensors,
-    pub logits: Option<MaxLogits>,
-    pub capabilities: Capabilities,
-}
-
 impl Monitors {
-    /// Those that `run.plan` asks for.
+    /// Those that `run.plan` asks for, beside the largest `logits` of attention.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn new(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Self> {
+    pub(super) fn new(
+        run: &RunParts<'_>,
+        logits: Option<MaxLogits>,
+        persistents: &mut Persistents,
+    ) -> Result<Self> {
         let gradients = Norms::of_gradients(run, persistents)?;
         let states = Norms::of_states(run, persistents)?;
         let weighs_tokens = run.plan.settings.wrapper.calculate_per_token_loss;
         let loss = gradients.is_some().then_some(run.tensors.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
         let stable_ranks = StableRanks::new(run, persistents)?;
-        let shared = shared(run, losses.as_ref())?;
+        let shared = shared(run, logits.as_ref(), losses.as_ref())?;
         let interval = run.plan.settings.monitor.step_interval;
-        let logits = run.logits.clone();
         Ok(Self { gradients, states, losses, stable_ranks, logits, loss, shared, interval })
     }
 
@@ -123,10 +107,14 @@ impl Monitors {
 }
 
 /// The exchange of what ranks have of scores and losses; `None` if one rank has all.
-fn shared(run: &Watchable<'_>, losses: Option<&MicroLosses>) -> Result<Option<Recording>> {
+fn shared(
+    run: &RunParts<'_>,
+    logits: Option<&MaxLogits>,
+    losses: Option<&MicroLosses>,
+) -> Result<Option<Recording>> {
     let mut rec = Recorder::new("watched", run.capabilities);
     let ranks = &run.ownership.ranks;
-    if let Some(logits) = &run.logits {
+    if let Some(logits) = logits {
         let largest = Collective::largest(Span::of(&logits.largest));
         rec.exchange("largest_scores", largest, &Group::all(ranks.world()));
     }

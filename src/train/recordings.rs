@@ -1,14 +1,14 @@
 //! The recordings of a run: everything that training does on the device, written without a device.
 
 use super::arenas::Arenas;
-use super::limits::{check_activations, misfit};
-use super::monitors::{MaxLogits, Monitors, Watchable};
-use super::passes::{Passes, Stretch, copies, sum_evaluation};
+use super::limits::check_activations;
+use super::monitors::{MaxLogits, Monitors};
+use super::passes::{copies, sum_evaluation};
 use super::programs::Programs;
 use super::replicas::Replicas;
+use super::run_parts::RunParts;
 use super::stretches::Stretches;
 use super::tensors::{InFlight, RunTensors};
-use super::update::Update;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
 use crate::kernels::{Capabilities, Kernel, Tier};
@@ -16,14 +16,11 @@ use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
-use crate::model::{ForwardContext, Mode};
-use crate::ops::grad_norm::StepRules;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::{OptimizerConfig, RunPlan};
 use crate::sharding::ownership::Ownership;
-use crate::sharding::places::Places;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -84,70 +81,25 @@ impl Recordings {
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
-
-        let passes = Passes { layout: &layout, arenas: &arenas, ownership: &ownership, capabilities };
-        let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, ownership.expert_ranks());
-        let matrix_ranks = ownership.matrix_ranks();
-        let (expert_ranks, matrix_ranks) = (expert_ranks.as_ref(), matrix_ranks.as_ref());
         let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
-        let forward =
-            |batch, mode| ForwardContext { config: model, buffers, batch, expert_ranks, matrix_ranks, mode };
-        let largest = logits.as_ref().map(|logits| logits.largest);
-        let micro_step = |stretch: Stretch, InFlight { batch, masks }: InFlight| {
-            let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
-            passes.micro_step(&stretch, &training, &tensors.training_losses()).map_err(|e| misfit(&e))
-        };
-        let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
-            let slots = slots.iter().enumerate();
-            slots.map(|(slot, own)| micro_step(stretches.training(chunk, slot), *own)).collect()
-        };
-        let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
-        let evaluation = forward(batch, Mode::Evaluation);
-        let eval =
-            |stretch| passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e));
-        let evals = stretches.all.iter().map(eval).collect::<Result<_>>()?;
-        let whole_layout = || ArenaLayout::new(whole.clone(), &capabilities.limits);
-        let places = match plan.optimizer.stochastic_rounding {
-            true => Some(Places::new(&layout, &whole_layout()?)),
-            false => None,
-        };
-        let update = Update {
-            optimizer: &plan.optimizer,
-            seed: plan.settings.run.seed,
-            decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
-            rules: step_rules(plan),
-            ownership: &ownership,
-            whole: &whole,
-            layout: &layout,
-            places: places.as_ref(),
-            arenas: &arenas,
-            tensors: &tensors,
-        };
-        let update = update.record(capabilities)?;
-        let run = Watchable {
+        let parts = RunParts {
             plan,
             whole: &whole,
             layout: &layout,
             arenas: &arenas,
             ownership: &ownership,
             tensors: &tensors,
-            logits,
             capabilities,
         };
-        let monitors = Monitors::new(&run, &mut persistents)?;
-        let experts = tensors.model.experts.as_ref();
-        let held = (&layout, &arenas);
-        let replicas = Replicas::new(&whole, held, experts, &ownership, &mut persistents, capabilities)?;
+        let largest = logits.as_ref().map(|logits| logits.largest);
+        let (micro_steps, evals) = parts.passes(model, &stretches, &in_flight, largest)?;
+        let update = parts.update()?;
+        let monitors = Monitors::new(&parts, logits, &mut persistents)?;
+        let replicas = parts.replicas(&mut persistents)?;
         let copy = copies(&layout, &arenas, &ownership, capabilities)?;
         let sum_evaluation =
             sum_evaluation(tensors.eval_loss, tensors.eval_correct, &ownership, capabilities)?;
-        let read = arenas.read();
-        let sample = plan.settings.sample.as_ref().filter(|_| ownership.holds_all_weights()).map(|_| {
-            let gpt = layout.bind(model, &read, None);
-            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
-                .map_err(|e| misfit(&e))
-        });
-        let sample = sample.transpose()?;
+        let sample = parts.sample(model, &mut persistents)?;
         Ok(Self {
             model: plan.model.clone(),
             persistents,
@@ -312,16 +264,6 @@ pub(super) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Re
     };
     let of_stage = whole.iter().filter_map(|spec| stages.held(ranks.stage(), spec.clone()));
     of_stage.map(held).collect()
-}
-
-fn step_rules(plan: &RunPlan) -> StepRules {
-    let wrapper = &plan.settings.wrapper;
-    StepRules {
-        max_norm: wrapper.clip().map(|norm| norm as f32),
-        spike_norm: wrapper.spike_norm().map(|norm| norm as f32),
-        halts_on_nan: plan.settings.run.check_for_nan_in_loss_and_grad,
-        tokens: wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f32),
-    }
 }
 
 /// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the others.

@@ -1,12 +1,12 @@
 //! The losses of each micro-batch, from copies of the step's running sums.
 
-use super::Watchable;
 use crate::element::Element;
 use crate::model::config::BalanceLosses;
 use crate::model::stages::Chunk;
 use crate::ops::step_state::LossState;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Persistents, State, Tensor};
+use crate::train::run_parts::RunParts;
 
 /// Words of a copied `LossState`, padded.
 const SUMS: usize = 8;
@@ -62,7 +62,7 @@ struct Sums {
 
 impl MicroLosses {
     /// Those that the run asks for.
-    pub(super) fn new(run: &Watchable<'_>, persistents: &mut Persistents) -> Option<Self> {
+    pub(super) fn new(run: &RunParts<'_>, persistents: &mut Persistents) -> Option<Self> {
         let monitor = &run.plan.settings.monitor;
         if !monitor.local_loss_format.is_on() && !monitor.device_local_loss_format.is_on() {
             return None;

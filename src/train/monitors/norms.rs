@@ -1,7 +1,6 @@
 //! Norms of gradients, moments and weights, as sums of squares that are computed after the update. Those of gradients are also what
 //! `runner_wrapper.local_norm` asks for, after every step and of all parameters that train.
 
-use super::Watchable;
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::Part;
@@ -10,6 +9,7 @@ use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::squares::squares;
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
 use crate::settings::OptimizerKind;
+use crate::train::run_parts::RunParts;
 
 /// Norms that are computed after the same steps.
 pub struct Norms {
@@ -41,7 +41,7 @@ impl Norms {
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn of_gradients(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
+    pub(super) fn of_gradients(run: &RunParts<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
         let settings = &run.plan.settings;
         let reported = match settings.monitor.local_norm_format.is_on() {
             true => run.selected(),
@@ -60,14 +60,14 @@ impl Norms {
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn of_states(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
+    pub(super) fn of_states(run: &RunParts<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
         let watched = run.states().into_iter().map(|watched| (watched, Some(run.tag(watched)))).collect();
         Self::new("watched_norms", run, watched, run.plan.settings.monitor.step_interval, persistents)
     }
 
     fn new(
         name: &'static str,
-        run: &Watchable<'_>,
+        run: &RunParts<'_>,
         watched: Vec<(Watched, Option<String>)>,
         interval: u64,
         persistents: &mut Persistents,
@@ -94,7 +94,7 @@ impl Norms {
     }
 }
 
-impl Watchable<'_> {
+impl RunParts<'_> {
     /// The parameters that train, by their numbers.
     fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.whole.len()).filter(|&index| self.spec(index).trains)
@@ -151,7 +151,7 @@ impl Watchable<'_> {
 
     /// What of it is in this rank's share of the norm: flat tensors.
     fn parts(&self, watched: Watched) -> Vec<Tensor> {
-        let Watchable { layout, arenas, ownership, .. } = self;
+        let RunParts { layout, arenas, ownership, .. } = self;
         let (index, arena) = match watched {
             Watched::Gradient(index) => (index, &arenas.gradients),
             Watched::FirstMoment(index) => (index, &arenas.first_moments),

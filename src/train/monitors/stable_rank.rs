@@ -1,7 +1,6 @@
 //! Stable ranks of weights, by power iteration after the update. Ranks that hold a matrix together take turns: one of them has the
 //! whole, iterates as a single rank would, and tells the others.
 
-use super::Watchable;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::ArenaLayout;
@@ -9,6 +8,7 @@ use crate::model::groups::Selection;
 use crate::model::parameters::{Role, Spec};
 use crate::ops::power_iteration::{PowerIteration, Spectra, power_iteration};
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
+use crate::train::run_parts::RunParts;
 
 /// The stable ranks of a run.
 pub struct StableRanks {
@@ -40,7 +40,7 @@ impl StableRanks {
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn new(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
+    pub(super) fn new(run: &RunParts<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
         let Some(config) = &run.plan.settings.stable_rank else { return Ok(None) };
         let selection = Selection::new(&config.target, false).map_err(Error::Plan)?;
         let specs = run.whole.iter().enumerate();
@@ -84,7 +84,7 @@ impl StableRanks {
     }
 }
 
-impl Watchable<'_> {
+impl RunParts<'_> {
     /// Power iteration on the matrices of a parameter that this rank's stage holds, if it is this rank's turn; their places are those
     /// from the given one on.
     fn iterate(

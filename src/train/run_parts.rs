@@ -1,0 +1,124 @@
+//! What a run is made of, and the recordings that follow from it.
+
+use super::arenas::Arenas;
+use super::limits::misfit;
+use super::passes::{Passes, Stretch};
+use super::replicas::Replicas;
+use super::stretches::Stretches;
+use super::tensors::{InFlight, RunTensors};
+use super::update::Update;
+use crate::error::Result;
+use crate::generate::GenerateRecordings;
+use crate::kernels::Capabilities;
+use crate::model::arena::ArenaLayout;
+use crate::model::config::ModelConfig;
+use crate::model::parameters::Spec;
+use crate::model::{ForwardContext, Mode};
+use crate::ops::grad_norm::StepRules;
+use crate::record::{Persistents, Recording, Tensor};
+use crate::settings::RunPlan;
+use crate::sharding::ownership::Ownership;
+use crate::sharding::places::Places;
+
+/// What outlives a step, and how it is shared.
+pub(super) struct RunParts<'a> {
+    pub plan: &'a RunPlan,
+    /// The parameters of the whole model.
+    pub whole: &'a [Spec],
+    pub layout: &'a ArenaLayout,
+    pub arenas: &'a Arenas,
+    pub ownership: &'a Ownership,
+    pub tensors: &'a RunTensors,
+    pub capabilities: Capabilities,
+}
+
+impl RunParts<'_> {
+    /// Forward, loss and backward of the micro-batches `in_flight` of each chunk, and forward and loss of an evaluation, for `model` as
+    /// this rank computes it. Training writes the largest attention scores to `largest`, if that is watched.
+    pub fn passes(
+        &self,
+        model: &ModelConfig,
+        stretches: &Stretches,
+        in_flight: &[Vec<InFlight>],
+        largest: Option<Tensor>,
+    ) -> Result<(Vec<Vec<Recording>>, Vec<Recording>)> {
+        let Self { layout, arenas, ownership, tensors, capabilities, .. } = *self;
+        let passes = Passes { layout, arenas, ownership, capabilities };
+        let (expert_ranks, matrix_ranks) = (ownership.expert_ranks(), ownership.matrix_ranks());
+        let forward = |batch, mode| ForwardContext {
+            config: model,
+            buffers: tensors.model,
+            batch,
+            expert_ranks: expert_ranks.as_ref(),
+            matrix_ranks: matrix_ranks.as_ref(),
+            mode,
+        };
+        let micro_step = |stretch: Stretch, InFlight { batch, masks }: InFlight| {
+            let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
+            passes.micro_step(&stretch, &training, &tensors.training_losses()).map_err(|e| misfit(&e))
+        };
+        let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
+            let slots = slots.iter().enumerate();
+            slots.map(|(slot, own)| micro_step(stretches.training(chunk, slot), *own)).collect()
+        };
+        let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
+        let evaluation = forward(tensors.batch, Mode::Evaluation);
+        let eval =
+            |stretch| passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e));
+        Ok((micro_steps, stretches.all.iter().map(eval).collect::<Result<_>>()?))
+    }
+
+    /// Norm, clipping, step state and the optimizer.
+    pub fn update(&self) -> Result<Recording> {
+        let Self { plan, whole, layout, arenas, ownership, tensors, capabilities } = *self;
+        let places = match plan.optimizer.stochastic_rounding {
+            true => Some(Places::new(layout, &ArenaLayout::new(whole.to_vec(), &capabilities.limits)?)),
+            false => None,
+        };
+        let update = Update {
+            optimizer: &plan.optimizer,
+            seed: plan.settings.run.seed,
+            decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
+            rules: step_rules(plan),
+            ownership,
+            whole,
+            layout,
+            places: places.as_ref(),
+            arenas,
+            tensors,
+        };
+        update.record(capabilities)
+    }
+
+    /// Fingerprints of the weights, for several ranks.
+    pub fn replicas(&self, persistents: &mut Persistents) -> Result<Option<Replicas>> {
+        let Self { whole, layout, arenas, ownership, tensors, capabilities, .. } = *self;
+        let experts = tensors.model.experts.as_ref();
+        Replicas::new(whole, (layout, arenas), experts, ownership, persistents, capabilities)
+    }
+
+    /// Generation of the sample at the end, if the run asks for one and this rank holds all weights.
+    pub fn sample(
+        &self,
+        model: &ModelConfig,
+        persistents: &mut Persistents,
+    ) -> Result<Option<GenerateRecordings>> {
+        if self.plan.settings.sample.is_none() || !self.ownership.holds_all_weights() {
+            return Ok(None);
+        }
+        let gpt = self.layout.bind(model, &self.arenas.read(), None);
+        GenerateRecordings::new(persistents, &gpt, model, self.tensors.model, 1, self.capabilities)
+            .map(Some)
+            .map_err(|e| misfit(&e))
+    }
+}
+
+fn step_rules(plan: &RunPlan) -> StepRules {
+    let wrapper = &plan.settings.wrapper;
+    StepRules {
+        max_norm: wrapper.clip().map(|norm| norm as f32),
+        spike_norm: wrapper.spike_norm().map(|norm| norm as f32),
+        halts_on_nan: plan.settings.run.check_for_nan_in_loss_and_grad,
+        tokens: wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f32),
+    }
+}
