@@ -19,6 +19,7 @@ use crate::train::recordings::assumed_capabilities;
 use crate::train::starting_weights::check_weights;
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// Samples that a step learns from.
@@ -175,71 +176,113 @@ impl<'a> Finetune<'a> {
     }
 
     fn yaml(&self, batch_size: usize, accumulation: usize, recompute: &[(&str, String)]) -> String {
-        let Arguments { model, lora, base, full, adapter: AdapterArguments { device_name, tier }, .. } =
-            self.arguments;
-        let text = |path: &Path| json!(path.display().to_string());
-        let output = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let name = self.output.file_name().unwrap_or_default().to_string_lossy();
-        let rate = if *full { 1.0e-5 } else { 2.0e-4 };
-        let lora = u32::from(*lora);
-        let adapters = match full {
-            true => String::new(),
-            false => format!(
-                "    pet_config:\n      pet_type: lora\n      lora_rank: {lora}\n      lora_alpha: {}\n      lora_dropout: 0.0\n      \
-                 target_modules: {}\n{}",
-                2 * lora,
-                json!(self.targets),
-                base.as_ref().map_or_else(String::new, |base| format!("      base_dtype: {base}\n"))
-            ),
-        };
         // An evaluation takes whole micro-batches.
-        let held_out = match (self.held_out / batch_size * batch_size, self.text) {
-            (0, _) => String::new(),
-            (samples, None) => format!("  eval_samples: {samples}\n"),
+        let held_out = self.held_out / batch_size * batch_size;
+        let recompute: Vec<String> = recompute.iter().map(|(name, value)| key(name, value)).collect();
+        let runner = [
+            key("epochs", 1),
+            key("batch_size", batch_size),
+            key("gradient_accumulation_steps", accumulation),
+        ];
+        let rate = if self.arguments.full { 1.0e-5 } else { 2.0e-4 };
+        let schedule = [
+            key("type", "CosineWithWarmUpLR"),
+            key("learning_rate", format!("{rate:e}")),
+            key("lr_end", format!("{:e}", rate / 10.0)),
+            key("warmup_ratio", 0.03),
+        ];
+        let checkpoints =
+            ["- type: CheckpointMonitor", "  save_checkpoint_steps: 500", "  keep_checkpoint_max: 2"];
+        let sections = [
+            self.run(held_out > 0),
+            self.model(),
+            section("train_dataset", &self.dataset(held_out)),
+            section("runner_config", &runner),
+            section("recompute_config", &recompute),
+            section("context", &self.context()),
+            section("optimizer", &[key("type", "AdamW"), key("weight_decay", "0.0")]),
+            section("lr_schedule", &schedule),
+            section("callbacks", &checkpoints.map(String::from)),
+        ];
+        let written = sections.iter().filter(|lines| !lines.is_empty());
+        written.map(|lines| lines.join("\n") + "\n").collect::<Vec<_>>().join("\n")
+    }
+
+    /// The keys outside sections.
+    fn run(&self, evaluates: bool) -> Vec<String> {
+        let folder = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let name = self.output.file_name().unwrap_or_default().to_string_lossy();
+        let mut keys = vec![
+            key("output_dir", quoted(folder.unwrap_or(Path::new(".")))),
+            key("run_name", json!(name)),
+            key("load_checkpoint", quoted(&self.arguments.model)),
+        ];
+        if evaluates {
+            keys.extend([
+                key("do_eval", "True"),
+                key("eval_step_interval", -1),
+                key("eval_epoch_interval", 1),
+            ]);
+        }
+        keys
+    }
+
+    fn model(&self) -> Vec<String> {
+        let mut keys = vec![key("seq_length", self.length), key("compute_dtype", "bfloat16")];
+        if !self.arguments.full {
+            keys.extend(section("pet_config", &self.adapters()));
+        }
+        section("model", &section("model_config", &keys))
+    }
+
+    fn adapters(&self) -> Vec<String> {
+        let Arguments { lora, base, .. } = self.arguments;
+        let mut keys = vec![
+            key("pet_type", "lora"),
+            key("lora_rank", lora),
+            key("lora_alpha", 2 * u32::from(*lora)),
+            key("lora_dropout", "0.0"),
+            key("target_modules", json!(self.targets)),
+        ];
+        keys.extend(base.as_ref().map(|base| key("base_dtype", base)));
+        keys
+    }
+
+    /// The data, of which `held_out` samples or windows are held out.
+    fn dataset(&self, held_out: usize) -> Vec<String> {
+        let share = match (held_out, self.text) {
+            (0, _) => None,
+            (samples, None) => Some(key("eval_samples", samples)),
             (windows, Some(tokens)) => {
                 // The first of the tokens has nothing before it.
                 let share = (windows * self.length + 1) as f64 / tokens as f64;
-                format!("  eval_fraction: {:.5}\n", (share * 1e5).ceil() / 1e5)
+                Some(key("eval_fraction", format!("{:.5}", (share * 1e5).ceil() / 1e5)))
             }
         };
-        let evaluation = match held_out.is_empty() {
-            true => "",
-            false => "do_eval: True\neval_step_interval: -1\neval_epoch_interval: 1\n",
-        };
-        let section = |name: &str, keys: &[(&str, String)]| match keys {
-            [] => String::new(),
-            keys => keys
-                .iter()
-                .fold(format!("{name}:\n"), |yaml, (key, value)| yaml + &format!("  {key}: {value}\n")),
-        };
-        let named =
-            |key: &'static str, value: &Option<String>| Some((key, json!(value.as_ref()?).to_string()));
-        let context: Vec<(&str, String)> =
-            [named("device_name", device_name), named("tier", tier)].into_iter().flatten().collect();
-        let runner = section(
-            "runner_config",
-            &[
-                ("epochs", "1".to_string()),
-                ("batch_size", batch_size.to_string()),
-                ("gradient_accumulation_steps", accumulation.to_string()),
-            ],
-        );
-        format!(
-            "output_dir: {}\nrun_name: {}\nload_checkpoint: {}\n{evaluation}\nmodel:\n  model_config:\n    seq_length: {}\n    \
-             compute_dtype: bfloat16\n{adapters}\ntrain_dataset:\n{held_out}  data_loader: {}\n\n{runner}\n{}{}\
-             optimizer:\n  type: AdamW\n  weight_decay: 0.0\n\nlr_schedule:\n  type: CosineWithWarmUpLR\n  learning_rate: {rate:e}\n  \
-             lr_end: {:e}\n  warmup_ratio: 0.03\n\ncallbacks:\n  - type: CheckpointMonitor\n    save_checkpoint_steps: 500\n    \
-             keep_checkpoint_max: 2\n",
-            text(output.unwrap_or(Path::new("."))),
-            json!(name),
-            text(model),
-            self.length,
-            self.loader,
-            section("recompute_config", recompute),
-            section("context", &context),
-            rate / 10.0,
-        )
+        share.into_iter().chain([key("data_loader", &self.loader)]).collect()
     }
+
+    fn context(&self) -> Vec<String> {
+        let AdapterArguments { device_name, tier } = &self.arguments.adapter;
+        let named = [("device_name", device_name), ("tier", tier)].into_iter();
+        named.filter_map(|(name, value)| Some(key(name, json!(value.as_ref()?)))).collect()
+    }
+}
+
+/// A line of YAML.
+fn key(name: &str, value: impl Display) -> String {
+    format!("{name}: {value}")
+}
+
+/// A path as YAML, whatever characters it has.
+fn quoted(path: &Path) -> Value {
+    json!(path.display().to_string())
+}
+
+/// A section of YAML with these lines; nothing if there are none.
+fn section(name: &str, lines: &[String]) -> Vec<String> {
+    let head = (!lines.is_empty()).then(|| format!("{name}:"));
+    head.into_iter().chain(lines.iter().map(|line| format!("  {line}"))).collect()
 }
 
 fn model_of(folder: &Path) -> Result<RunPlan> {
