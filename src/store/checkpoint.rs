@@ -87,66 +87,111 @@ pub(crate) async fn save(
     ranks: &Ranks,
     read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
 ) -> Result<()> {
-    let WeightTensors { whole, experts, low_rank, .. } = by_rank[ranks.rank()].weights;
-    let base = draft.base().filter(|_| low_rank.is_some());
-    let is_with_adapters =
-        |tensor: &ArenaTensor<'_>| tensor.is_adapter() || (base.is_some() && !tensor.is_frozen());
-    let weights = |with_adapters: bool| -> Vec<Vec<ArenaTensor<'_>>> {
-        let of_rank = by_rank.iter().map(|tensors| tensors.weights.list());
-        of_rank
-            .map(|list| list.filter(|tensor| is_with_adapters(tensor) == with_adapters).collect())
-            .collect()
-    };
-    let (folder, biases) = (draft.path(), router_tensors::biases(experts));
-    let (models, count) = (weights(false), ranks.size());
-    let own = &models[ranks.rank()];
-    let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
-    let is_there = base.is_some()
-        || never_changes && ranks.by_first(|| draft.link(|newest| files_of(newest, STEM))).await?;
+    let base = draft.base().filter(|_| by_rank[ranks.rank()].weights.low_rank.is_some());
+    let saving = Saving { by_rank, draft, base, ranks };
     // A failure is kept until the others have what they need of this rank.
-    let mut done = Ok(());
-    if !is_there {
-        let set = TensorSet { folder, stem: STEM, by_rank: &models, router_state: &biases, writers: count };
-        done = done.and(set.save(ranks, &read).await);
+    let mut done = saving.model(&read).await;
+    done = done.and(saving.adapters(&read).await);
+    done.and(saving.optimizer(&read).await)?;
+    if ranks.is_first() {
+        saving.config(model)?;
+        state.save(&draft.path().join(STATE))?;
     }
-    if let Some(low_rank) = low_rank {
-        let folder = &folder.join(lora::FOLDER);
-        let adapters: Vec<Vec<_>> = weights(true)
-            .into_iter()
-            .map(|list| list.into_iter().map(|tensor| tensor.in_adapter(low_rank)).collect())
-            .collect();
-        let moves_biases = base.is_some() && moves_biases(experts);
-        let modules_to_save = match base {
+    Ok(())
+}
+
+/// A checkpoint that all ranks write.
+struct Saving<'a> {
+    by_rank: &'a [TrainingTensors<'a>],
+    draft: &'a Draft,
+    /// The model under adapters, which the checkpoint names instead of holding it.
+    base: Option<&'a Base>,
+    ranks: &'a Ranks,
+}
+
+impl<'a> Saving<'a> {
+    /// The tensors of this rank.
+    fn own(&self) -> WeightTensors<'a> {
+        self.by_rank[self.ranks.rank()].weights
+    }
+
+    /// Those of `weights` in the file of adapters, or those in the files of the model.
+    fn part(&self, weights: &WeightTensors<'a>, in_adapter: bool) -> Vec<ArenaTensor<'a>> {
+        let is_in_adapter =
+            |tensor: &ArenaTensor<'_>| tensor.is_adapter() || (self.base.is_some() && !tensor.is_frozen());
+        weights.list().filter(|tensor| is_in_adapter(tensor) == in_adapter).collect()
+    }
+
+    /// The same of each rank.
+    fn parts(&self, in_adapter: bool) -> Vec<Vec<ArenaTensor<'a>>> {
+        self.by_rank.iter().map(|tensors| self.part(&tensors.weights, in_adapter)).collect()
+    }
+
+    /// Writes the files of the model, unless the base or the newest checkpoint has them as they would be.
+    async fn model(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+        if self.base.is_some() {
+            return Ok(());
+        }
+        let (ranks, biases) = (self.ranks, router_tensors::biases(self.own().experts));
+        let models = self.parts(false);
+        let never_changes = biases.is_empty() && models[ranks.rank()].iter().all(ArenaTensor::is_frozen);
+        let link = || self.draft.link(|newest| files_of(newest, STEM));
+        if never_changes && ranks.by_first(link).await? {
+            return Ok(());
+        }
+        let (folder, writers) = (self.draft.path(), ranks.size());
+        let set = TensorSet { folder, stem: STEM, by_rank: &models, router_state: &biases, writers };
+        set.save(ranks, read).await
+    }
+
+    /// Writes the folder of the adapters, if there are some, with what trains beside them where their base is only named.
+    async fn adapters(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+        let WeightTensors { whole, experts, low_rank: Some(low_rank), .. } = self.own() else {
+            return Ok(());
+        };
+        let in_adapter = |list: Vec<ArenaTensor<'a>>| -> Vec<_> {
+            list.into_iter().map(|tensor| tensor.in_adapter(low_rank)).collect()
+        };
+        let adapters: Vec<Vec<_>> = self.parts(true).into_iter().map(in_adapter).collect();
+        let biases = router_tensors::biases(experts);
+        let moves_biases = self.base.is_some() && moves_biases(experts);
+        let modules_to_save = match self.base {
             None => BTreeSet::new(),
             Some(_) => kept::modules_to_save(low_rank, whole, &biases, moves_biases),
         };
         let biases = if moves_biases { kept::router_state(low_rank, biases) } else { Vec::new() };
-        ranks.by_first(|| OUTPUT_DIR.create_folder(folder)).await?;
+        let folder = &self.draft.path().join(lora::FOLDER);
+        self.ranks.by_first(|| OUTPUT_DIR.create_folder(folder)).await?;
         let set =
             TensorSet { folder, stem: lora::STEM, by_rank: &adapters, router_state: &biases, writers: 1 };
-        done = done.and(set.save(ranks, &read).await);
-        if ranks.is_first() {
-            let base_path = base.map(Base::path);
-            done =
-                done.and_then(|()| lora::write_config(folder, low_rank, whole, base_path, &modules_to_save));
-            done = done.and_then(|()| base.map_or(Ok(()), |base| base.write(folder)));
+        set.save(self.ranks, read).await?;
+        if self.ranks.is_first() {
+            lora::write_config(folder, low_rank, whole, self.base.map(Base::path), &modules_to_save)?;
+            self.base.map_or(Ok(()), |base| base.write(folder))?;
         }
+        Ok(())
     }
-    let moments: Vec<_> = by_rank.iter().map(TrainingTensors::moments).collect();
-    let capacities = router_tensors::capacities(experts);
-    let set =
-        TensorSet { folder, stem: OPTIMIZER, by_rank: &moments, router_state: &capacities, writers: count };
-    done.and(set.save(ranks, &read).await)?;
-    if !ranks.is_first() {
-        return Ok(());
+
+    /// Writes the moments and the capacities of experts.
+    async fn optimizer(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+        let moments: Vec<_> = self.by_rank.iter().map(TrainingTensors::moments).collect();
+        let capacities = router_tensors::capacities(self.own().experts);
+        let (folder, writers) = (self.draft.path(), self.ranks.size());
+        let set =
+            TensorSet { folder, stem: OPTIMIZER, by_rank: &moments, router_state: &capacities, writers };
+        set.save(self.ranks, read).await
     }
-    let mut config = hugging_face_config(model);
-    if own.iter().all(ArenaTensor::is_as_read) {
-        config["torch_dtype"] = torch_dtype(model.compute).into();
+
+    /// Writes the `config.json` of `model`.
+    fn config(&self, model: &ModelConfig) -> Result<()> {
+        let mut config = hugging_face_config(model);
+        if self.part(&self.own(), false).iter().all(ArenaTensor::is_as_read) {
+            config["torch_dtype"] = torch_dtype(model.compute).into();
+        }
+        let folder = self.draft.path();
+        let config = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(folder, error))?;
+        OUTPUT_DIR.write(&folder.join(CONFIG), &config)
     }
-    let config = serde_json::to_vec_pretty(&config).map_err(|e| Error::file(folder, e))?;
-    OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
-    state.save(&folder.join(STATE))
 }
 
 /// Whether training moves the biases of routers.
