@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::output::say;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
-use crate::report::page::{RunFiles, page, write};
+use crate::report::page::{RunFiles, page};
 use crate::store::located::run_of;
 
 /// What chose the place of the page.
@@ -38,7 +38,7 @@ pub fn report(arguments: &Arguments) -> Result<()> {
         (None, [run]) => run.join(REPORT),
         (None, _) => PathBuf::from(REPORT),
     };
-    write(&path, &page(&files, None), OUTPUT)?;
+    OUTPUT.write(&path, page(&files, None).as_bytes())?;
     let steps =
         |files: &RunFiles| format!("{} to step {}", files.folder().display(), files.step().unwrap_or(0));
     say!("{}: {}", path.display(), files.iter().map(steps).collect::<Vec<_>>().join(", "));

@@ -31,10 +31,11 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
+pub use document::page;
 pub use document::{POLL, live_data, live_page};
-pub use document::{page, write};
 pub use run_files::{Known, RunFiles};
 
+use crate::store::OUTPUT_DIR;
 use crate::store::run_folder::REPORT;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn write_at_end(folder: &Path) -> Option<PathBuf> {
     let path = folder.join(REPORT);
     let written = RunFiles::open(folder).and_then(|files| match files.step() {
-        Some(_) => write(&path, &page(&[files], Some(false)), crate::store::OUTPUT_DIR).map(|()| true),
+        Some(_) => OUTPUT_DIR.write(&path, page(&[files], Some(false)).as_bytes()).map(|()| true),
         None => Ok(false),
     });
     match written {

@@ -70,9 +70,6 @@ enum Stage {
 }
 
 impl Exchanger {
-    /// Exchanges that are under way at a time.
-    pub const AT_ONCE: usize = SLOTS;
-
     /// Staging buffers for the exchanges of `prepared`, where so many results of a stage are `waiting` at most.
     ///
     /// # Errors

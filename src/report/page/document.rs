@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,8 +9,6 @@ use serde::Serialize;
 use super::curves::MOST_BINS;
 use super::run_data::RunData;
 use super::run_files::{Known, RunFiles};
-use crate::durable::ChosenBy;
-use crate::error::Result;
 
 const HTML: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/page.css");
@@ -61,14 +58,6 @@ pub fn live_page(run: &RunFiles, is_running: bool) -> String {
 /// What follows what a page of [`live_page`] knows, as JSON; everything if that is no longer so.
 pub fn live_data(run: &RunFiles, known: Option<Known>, is_running: bool) -> String {
     json(&data([run.data(known, Some(is_running))], Some(POLL)))
-}
-
-/// Writes `page` to `path`, which `place` has chosen.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write(path: &Path, page: &str, place: ChosenBy) -> Result<()> {
-    place.write(path, page.as_bytes())
 }
 
 fn data<'a>(runs: impl IntoIterator<Item = RunData<'a>>, poll: Option<Duration>) -> Data<'a> {
