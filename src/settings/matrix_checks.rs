@@ -42,7 +42,7 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     let tokens = plan.settings.runner.batch_size * model.seq_length;
     if shares_tokens && !tokens.is_multiple_of(ranks) {
         let message = format!(
-            "`True` shares the {tokens} tokens of a micro-batch among {ranks} ranks, which is not even; change seq_length"
+            "the {tokens} tokens of a micro-batch cannot be divided by {ranks} ranks; change seq_length or batch_size, or write `False`"
         );
         source.fault("parallel_config.use_seq_parallel", message);
     }
@@ -53,7 +53,7 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     }
     if shares_vocabulary && !model.vocab_size.is_multiple_of(ranks) {
         let message = format!(
-            "`False` shares the vocabulary of {} among {ranks} ranks, which is not even; write `vocab_emb_dp: True`",
+            "the vocabulary of {} cannot be divided by {ranks} ranks; write `vocab_emb_dp: True`",
             model.vocab_size
         );
         source.fault("parallel_config.vocab_emb_dp", message);

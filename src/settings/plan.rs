@@ -299,8 +299,8 @@ fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
         source.unsupported("model.model_config.pet_config.base_dtype", message);
     }
     if is_random && !pet.random_base {
-        let message = "adapts weights of which there are none: name those of the model with `load_checkpoint`, or write \
-                       `random_base: True` under `pet_config` to adapt random ones";
+        let message = "trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` under \
+                       `pet_config` to adapt random weights";
         source.unsupported("model.model_config.pet_config", message);
     }
 }

@@ -499,7 +499,7 @@ fn plan_warns_of_foolish_layouts() {
         "over context.max_device_memory of 2.0 MiB",
         "warning  groups of 16 for experts span 16 ranks, and machines have 8",
         "warning  a step waits longer for exchanges than it computes",
-        "warning  8 micro-batches of 1 window each: ",
+        "warning  batch_size 1 with 8 accumulation steps: ",
     ] {
         assert!(report.contains(text), "`{text}` is missing:\n{report}");
     }

@@ -32,7 +32,9 @@ fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {
     // Groups of neighbours stay on a machine if their span divides it.
     let crosses = |span: usize| span > 1 && !per_node.is_multiple_of(span);
     if crosses(model) {
-        return Some(format!("the {model} ranks of model_parallel cross machines of {per_node}"));
+        return Some(format!(
+            "model_parallel {model} spans several machines of {per_node} ranks; tensor parallelism is fast within one alone"
+        ));
     }
     let span = expert * model;
     (expert > 1 && crosses(span))
@@ -60,7 +62,7 @@ fn small_micro_batches(plan: &RunPlan) -> Option<String> {
     let steps = runner.gradient_accumulation_steps;
     let is_foolish = plan.layout.pipeline == 1 && plan.layout.data > 1 && runner.batch_size == 1 && steps > 1;
     is_foolish.then(|| {
-        format!("{steps} micro-batches of 1 window each: more data ranks could take some, or one a larger batch_size")
+        format!("batch_size 1 with {steps} accumulation steps: raise batch_size or data_parallel for the same global batch")
     })
 }
 

@@ -155,7 +155,7 @@ pub(crate) fn check_interleaves(source: &Source, model: &Model, parallel: &Distr
         source.fault(
             key,
             format!(
-                "`1` leaves pp_interleave_num {interleaves} nothing to interleave; write more, or {switch}"
+                "pp_interleave_num {interleaves} needs pipeline_stage above 1; raise it, or write {switch}"
             ),
         );
     }

@@ -51,9 +51,9 @@ const OF_EIGHT_EXPERTS: &str = "
 + topk_method: noaux_tc, n_group: 4, topk_group: 5
 = topk_group: expected a whole number from 1 to 4 (`n_group`), found `5`
 + topk_method: noaux_tc, n_group: 8, topk_group: 2
-= n_group: `noaux_tc` adds the two best of a group, and groups hold one expert; lower it
+= n_group: `topk_method: noaux_tc` scores a group by its two best experts, and a group has one; lower n_group
 + num_experts_chosen: 3, topk_method: noaux_tc, n_group: 4, topk_group: 1
-= topk_group: 1 groups of 2 experts do not hold the 3 that a token chooses; raise it
+= topk_group: 1 groups have 2 experts, fewer than the 3 that a token chooses (`num_experts_chosen`); raise topk_group
 + n_group: 2, topk_group: 1
 = n_group: needs `topk_method`: write `group_limited_greedy` (a group's best score) or `noaux_tc` (its two best)
 + topk_method: noaux_tc, n_group: 4

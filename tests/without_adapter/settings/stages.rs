@@ -73,7 +73,7 @@ fn degrees_that_cannot_be_are_one_line_each() {
         ),
         (
             &["--parallel_config={data_parallel: 2, pp_interleave_num: 2}", interleaved],
-            "leaves pp_interleave_num 2 nothing to interleave",
+            "pp_interleave_num 2 needs pipeline_stage above 1",
         ),
         (
             &[STAGES, LAYERS, "--parallel.pipeline_config.pipeline_scheduler=gpipe"],
