@@ -1,6 +1,6 @@
 //! Windows of token streams and samples as rows of micro-batches, each a pure function of its number.
 //!
-//! Micro-batches are numbered as one rank takes them. Where several share a step they are dealt in turns, so what a step learns
+//! Micro-batches are numbered as one rank takes them. Where several share a step they are assigned round-robin, so what a step learns
 //! from does not depend on how many ranks there are.
 //!
 //! Micro-batch m of data rank r among D is number m · D + r of the run on one rank that accumulates D times as

@@ -110,7 +110,7 @@ mod tests {
             let mut counts = vec![0; weights.len()];
             for sample in 0..500 {
                 let (source, index) = blend.at(sample);
-                // Each source's samples are numbered without a gap, so none is skipped or dealt twice.
+                // Each source's samples are numbered without a gap, so none is skipped or taken twice.
                 proptest::prop_assert_eq!(index, counts[source]);
                 counts[source] += 1;
                 for (count, weight) in counts.iter().zip(&weights) {

@@ -2,7 +2,7 @@
 //!
 //! A data file starts with a header (`header`), followed by pages of one size. Pages of arrays hold row after row, each
 //! with its length (64 bits, little-endian) in front. A row with several columns has the length of each (64 bits, big-endian)
-//! in front of it; how a column stores numbers is in [`column`]. Other pages hold scalars and text, which nobody trains on.
+//! in front of it; how a column stores numbers is in [`column`]. Other pages hold scalars and text, which are not read.
 //! The index that MindSpore writes beside a data file, `x.db`, says where each row is. The pages say it too, so it is not read.
 //!
 //! A file that was cut, or in which the columns of a row do not fill it, is refused when it is opened. Rows stay in

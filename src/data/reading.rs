@@ -1,4 +1,4 @@
-//! One pass over a stream: every token is held against the vocabulary, and every part that a run uses is hashed.
+//! One pass over a stream: every token is checked against the vocabulary, and every part that a run uses is hashed.
 //!
 //! The hash of a run's data is XXH3 of every token and label, made in the pass that checks the vocabulary anyway:
 //! at the start where data are in memory or short, in the background where long files are mapped. Until that is

@@ -37,7 +37,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     Decided { settings, layout, sharding, tokens_per_step }
 }
 
-/// Holds what a file repeats of a setting against the setting.
+/// Compares what a file repeats of a setting with the setting.
 fn check_claims(settings: &Settings, source: &Source) {
     let placed = settings.placed();
     for claim in &source.claims {

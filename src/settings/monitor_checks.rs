@@ -1,4 +1,4 @@
-//! What `monitor_config` asks for, held against the rest of a run.
+//! What `monitor_config` asks for, checked against the rest of a run.
 
 use super::engine::Source;
 use super::plan::RunPlan;

@@ -189,7 +189,7 @@ impl RunPlan {
         self.samples_per_step() as f64 / self.layout.world() as f64
     }
 
-    /// How the data is dealt into batches.
+    /// How the data are split into batches.
     pub fn batch_spec(&self) -> BatchSpec {
         BatchSpec {
             seq_length: self.model.seq_length,

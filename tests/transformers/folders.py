@@ -4,7 +4,7 @@
 
 Random models of six families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
 bytes, each after the byte before it and the first after a line feed, in float64, and the losses of five steps of AdamW on the first
-BATCH of them, in float32. tests/processes/folders.rs holds gristmill's against them. Two more have a tokenizer, a chat template and
+BATCH of them, in float32. tests/processes/folders.rs compares gristmill's with them. Two more have a tokenizer, a chat template and
 weights in bfloat16, one of them in two files: tests/processes/conversations.rs takes them from conversations to merged weights. Needs
 torch and transformers, and runs from the root of the repository.
 """

@@ -52,8 +52,8 @@ fn tokenizing_and_loading_agree_with_encoding_while_training() {
         let size = input.metadata().expect("a file").len();
         assert!(progress.is_sorted() && progress.last() == Some(&(size, size)), "{progress:?}");
         let data = place.load(&loader, &tokenizer_key).unwrap_or_else(|e| panic!("{e}"));
-        let dealt = tokens(&data);
-        assert!(dealt.len() > 40 && expected.starts_with(&dealt), "{format:?}");
+        let read = tokens(&data);
+        assert!(read.len() > 40 && expected.starts_with(&read), "{format:?}");
         assert_eq!(data.codec.decode(&expected[..4]), tokenizer.decode(&expected[..4]));
     }
     let loader = format!("type: JsonlDataLoader, shuffle: False, dataset_files: {}", input.display());

@@ -15,7 +15,7 @@ impl Fault {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Forgets an error that has been dealt with. A device that is lost reports the next one.
+    /// Forgets an error that has been handled. A device that is lost reports the next one.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

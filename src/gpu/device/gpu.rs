@@ -132,7 +132,7 @@ impl Gpu {
         self.capabilities
     }
 
-    /// Has products that are recorded from now on divided for `units`: those of another GPU, beside which this one computes.
+    /// Sets the compute units that matrix products recorded from now on are tiled for, so that all ranks use the tiling of one GPU.
     pub fn divide_for(&mut self, units: Units) {
         self.capabilities.units = units;
     }

@@ -40,7 +40,7 @@ pub(super) fn table() -> (TableId, Table) {
     FolderForms::documented()
 }
 
-/// Writes what the folder says under the keys that are read, where they are not written. What it says is held against what follows
+/// Writes what the folder says under the keys that are read, where they are not written. What it says is compared with what follows
 /// from all keys when the run starts.
 pub(crate) fn translate(source: &mut Source) {
     FolderForms::read(&Reader::unchecked(source, ""));

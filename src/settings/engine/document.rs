@@ -42,7 +42,7 @@ impl Document {
         replaced.drop_overridden(&mut root, overrides);
         let mut document =
             Self { layers, root, overrides: Vec::new(), origins: Vec::new(), repeated: Vec::new() };
-        // Names of files are dealt with; anything else is laid over to be reported.
+        // Names of files are handled; anything else is laid over to be reported.
         let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());
         for one in overrides.iter().filter(|one| !names_files || !is_base(one)) {
             document.lay_over(one, names)?;

@@ -29,7 +29,7 @@ pub(crate) struct Source {
     pub names: Names,
     /// The rows of every section.
     pub tables: &'static [(TableId, Table)],
-    /// What the document says twice, held against the settings once these are decided.
+    /// What the document says twice, compared with the settings once these are decided.
     pub claims: Vec<Claim>,
     faults: RefCell<Faults>,
 }

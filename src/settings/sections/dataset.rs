@@ -1,4 +1,4 @@
-//! `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
+//! `train_dataset` and `eval_dataset`: where the tokens come from and how they are split into batches.
 
 mod chat_names;
 mod loader;

@@ -34,7 +34,7 @@ use crate::settings::engine::*;
 use choice::Choice;
 use operators::LayerFeatures;
 use selection::{Selected, remove_excluded};
-use stages::deal;
+use stages::distribute;
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
@@ -79,7 +79,9 @@ fn resolve(
     let Some(stages) = counted_stages(counts_stages, reader.source, layers, parts.model, parallel) else {
         return;
     };
-    let Some(full) = dealt(reader, "recompute", recompute.recompute.deal(&stages)) else { return };
+    let Some(full) = distributed(reader, "recompute", recompute.recompute.distribute(&stages)) else {
+        return;
+    };
     let Some(selected) = selected(recompute, reader, &stages) else { return };
     let covered = stages.first(&full);
     let selects = selected.iter().any(|selected| !selected.is_empty());
@@ -105,7 +107,7 @@ fn resolve(
     choice::apply(&choices, recompute, reader.source, &parts, layers);
 }
 
-/// The stages by which counts are dealt. `None` after a fault; all layers in one stage if nothing counts them by stage.
+/// The stages by which counts are distributed. `None` after a fault; all layers in one stage if nothing counts them by stage.
 fn counted_stages(
     counts_stages: bool,
     source: &Source,
@@ -167,7 +169,7 @@ fn asked_stages(layers: usize, model: &Model, parallel: &Distribution) -> Result
     let interleaves = if pipeline.pipeline_interleave { interleaves(model, parallel) } else { 1 };
     let [stages, interleaves] =
         [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    deal(layers, stages, interleaves, model.offset.as_ref())
+    distribute(layers, stages, interleaves, model.offset.as_ref())
 }
 
 fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
@@ -200,7 +202,7 @@ fn ignore_stages(source: &Source) {
 }
 
 /// `chunks`, or a fault of `key`.
-fn dealt<T>(reader: &Reader<'_>, key: &str, chunks: Result<T, String>) -> Option<T> {
+fn distributed<T>(reader: &Reader<'_>, key: &str, chunks: Result<T, String>) -> Option<T> {
     chunks.map_err(|message| reader.fault(key, message)).ok()
 }
 
@@ -219,13 +221,13 @@ fn check_layers(recompute: &mut Recompute, reader: &Reader<'_>, layers: usize, c
 fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> Option<Vec<Selected>> {
     let defaults: [&[&str]; 4] = [&SELECTED, &COMMUNICATION, &[], &[]];
     let keys = SELECTIONS.into_iter().zip(recompute.selections()).zip(defaults);
-    let deal = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
-        let mut selected = dealt(reader, key, selection.deal(defaults, stages))?;
+    let distribute = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
+        let mut selected = distributed(reader, key, selection.distribute(defaults, stages))?;
         selected.retain(|(_, chunks)| chunks.iter().flatten().any(|count| *count > 0));
         Some(selected)
     };
     // Every key is read before the first fault ends this.
-    let selected: Vec<Option<Selected>> = keys.map(deal).collect();
+    let selected: Vec<Option<Selected>> = keys.map(distribute).collect();
     let mut selected: Vec<Selected> = selected.into_iter().collect::<Option<_>>()?;
     for (selects, excludes) in [(0, 2), (1, 3)] {
         let excluded = selected[excludes].clone();

@@ -11,7 +11,7 @@ fn stacked_projections_follow_one_another() {
 }
 
 #[test]
-fn grouped_projections_are_dealt_out() {
+fn grouped_projections_are_taken_group_by_group() {
     let rows = |projection| HEADS.rows(Grouped(projection), projection, 16, true).unwrap();
     assert_eq!(rows(Query), [0..4, 8..12]);
     assert_eq!((rows(Key), rows(Value)), (vec![4..6, 12..14], vec![6..8, 14..16]));

@@ -42,11 +42,11 @@ fn an_evaluation_is_the_same_on_any_number_of_ranks() {
             (0..share.micro_steps_of_rank()).map(|number| share.batch(number).unwrap()).collect::<Vec<_>>()
         };
         let of_ranks: Vec<_> = (0..world).map(of_rank).collect();
-        let dealt: Vec<Batch> = (0..of_ranks[0].len())
+        let taken: Vec<Batch> = (0..of_ranks[0].len())
             .flat_map(|turn| of_ranks.iter().map(move |own| own[turn].clone()))
             .collect();
         let counts = |batch: &Batch| batch.targets.iter().any(|target| *target != u32::MAX);
-        let (counted, idle) = dealt.split_at(7);
+        let (counted, idle) = taken.split_at(7);
         assert!(counted.iter().zip(0..).all(|(batch, number)| *batch == one.batch(number).unwrap()));
         assert!(counted.iter().all(counts) && !idle.iter().any(counts), "{world} ranks");
         // What fills up a rank's share are tokens that a model can read.

@@ -19,7 +19,7 @@ fn started_from(folder: &Path, config: &Value) -> Result<RunConfig> {
     RunConfig::parse(&yaml, Path::new("x.yaml"), &[] as &[Override])
 }
 
-/// What is taken from a file computes what its class does, by the rule that weights are held against a run.
+/// What is taken from a file computes what its class does, by the rule that weights are checked by.
 #[test]
 fn a_folder_says_the_shape_of_every_class() {
     let mut refused = Vec::new();

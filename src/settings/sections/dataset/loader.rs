@@ -63,7 +63,7 @@ rows! {
         /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
         /// its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the environment has it.
         chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),
-        /// Whether windows are dealt in a new random order every epoch.
+        /// Whether windows come in a new random order every epoch.
         shuffle: bool = Numbers.default(true),
     }
     sections "config"

@@ -5,7 +5,7 @@ use crate::data::tokenizer::END_OF_TEXT;
 use crate::settings::engine::*;
 
 rows! {
-    /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
+    /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are split into batches.
     pub struct DatasetKeys in "train_dataset" {
         /// Seed of the order; by default the run's.
         seed: Option<u64> = Numbers.optional().example("3"),

@@ -1,4 +1,4 @@
-//! Over which ranks a run is spread: what the file asks for, held against the ranks that were started.
+//! Over which ranks a run is spread: what the file asks for, checked against the ranks that were started.
 
 use super::rows::Parallel;
 use super::{PATH, ParallelMode, Parallelism, Started};

@@ -16,7 +16,7 @@ rows! {
         /// these; fewer key-value heads are repeated. Routers, norms, what makes latent vectors and, unless `vocab_emb_dp` is `False`,
         /// embedding and head are on all of them.
         model_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as `model_config.offset` deals them.
+        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as `model_config.offset` distributes them.
         pipeline_stage: u64 = Host.default(1).within(COUNT),
         /// Ranks that share a sequence: not built, so 1.
         context_parallel: u64 = Host.default(1).within(COUNT),

@@ -8,7 +8,7 @@ use crate::settings::engine::*;
 pub enum Amount {
     /// All layers, or none.
     Every(bool),
-    /// Of each stage, dealt to its interleaves in turn; stages at the end without a count have 0.
+    /// Of each stage, distributed to its interleaves in turn; stages at the end without a count have 0.
     Stages(Vec<Count>),
     /// Of each interleave.
     Chunks(Vec<CountsOfInterleave>),
@@ -56,7 +56,7 @@ impl Amount {
     ///
     /// # Errors
     /// If there are more numbers than stages, or another number of interleaves.
-    pub(super) fn deal(&self, stages: &Stages) -> Result<Chunks, String> {
+    pub(super) fn distribute(&self, stages: &Stages) -> Result<Chunks, String> {
         let layers = stages.layers();
         match self {
             Self::Every(true) => Ok(layers.clone()),
@@ -69,7 +69,7 @@ impl Amount {
                 layers.len()
             )),
             Self::Chunks(rows) => {
-                rows.iter().zip(layers).map(|(row, layers)| row.deal(layers, stages)).collect()
+                rows.iter().zip(layers).map(|(row, layers)| row.distribute(layers, stages)).collect()
             }
         }
     }
@@ -85,7 +85,7 @@ impl CountsOfInterleave {
         }
     }
 
-    fn deal(&self, layers: &[usize], stages: &Stages) -> Result<Vec<usize>, String> {
+    fn distribute(&self, layers: &[usize], stages: &Stages) -> Result<Vec<usize>, String> {
         match self {
             Self::Every(all) => Ok(layers.iter().map(|layers| if *all { *layers } else { 0 }).collect()),
             Self::Stages(counts) if counts.len() > layers.len() => Err(too_long(counts.len(), stages)),
@@ -157,14 +157,14 @@ fn too_long(counts: usize, stages: &Stages) -> String {
     format!("has {counts} entries, but parallel_config.pipeline_stage is {}", stages.stages())
 }
 
-/// Deals the count of each stage to its interleaves, one layer at a time, to those that have layers left.
+/// Distributes the count of each stage to its interleaves, one layer at a time, to those that have layers left.
 fn deal_in_turn(counts: &[Count], layers: &Chunks) -> Chunks {
-    let mut dealt: Chunks = layers.iter().map(|row| vec![0; row.len()]).collect();
+    let mut distributed: Chunks = layers.iter().map(|row| vec![0; row.len()]).collect();
     for (stage, count) in counts.iter().enumerate() {
         let total = layers.iter().map(|row| row[stage]).sum();
         let mut rest = count.of(total);
         for turn in 1.. {
-            for (row, layers) in dealt.iter_mut().zip(layers) {
+            for (row, layers) in distributed.iter_mut().zip(layers) {
                 if rest > 0 && layers[stage] >= turn {
                     row[stage] = turn;
                     rest -= 1;
@@ -175,5 +175,5 @@ fn deal_in_turn(counts: &[Count], layers: &Chunks) -> Chunks {
             }
         }
     }
-    dealt
+    distributed
 }

@@ -66,18 +66,19 @@ impl Selection {
     /// The layers of each pattern; without patterns, of `defaults`.
     ///
     /// # Errors
-    /// As [`Amount::deal`].
-    pub(super) fn deal(&self, defaults: &[&str], stages: &Stages) -> Result<Selected, String> {
+    /// As [`Amount::distribute`].
+    pub(super) fn distribute(&self, defaults: &[&str], stages: &Stages) -> Result<Selected, String> {
         let patterns = self.patterns(defaults).into_iter().map(str::to_string);
         match self {
             Self::Defaults(amount) => {
-                let chunks = amount.deal(stages)?;
+                let chunks = amount.distribute(stages)?;
                 Ok(patterns.map(|pattern| (pattern, chunks.clone())).collect())
             }
             Self::Patterns(_) => Ok(patterns.map(|pattern| (pattern, stages.layers().clone())).collect()),
-            Self::Amounts(amounts) => {
-                amounts.iter().map(|(pattern, amount)| Ok((pattern.clone(), amount.deal(stages)?))).collect()
-            }
+            Self::Amounts(amounts) => amounts
+                .iter()
+                .map(|(pattern, amount)| Ok((pattern.clone(), amount.distribute(stages)?)))
+                .collect(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! How many layers the stages of a pipeline have, and each of the chunks of a stage with `pp_interleave_num`: as MindFormers deals
+//! How many layers the stages of a pipeline have, and each of the chunks of a stage with `pp_interleave_num`: as MindFormers distributes
 //! them. Files count layers by stages for a run of one rank, too.
 
 use crate::model::stages::Stages;
@@ -15,12 +15,12 @@ pub enum Offset {
     Chunks(Vec<Vec<i64>>),
 }
 
-/// Deals `layers` layers, blocks of multi-token prediction included, to `stages` stages of `interleaves` chunks each.
+/// Distributes `layers` layers, blocks of multi-token prediction included, to `stages` stages of `interleaves` chunks each.
 ///
 /// # Errors
 /// If there are fewer layers than chunks, or `offset` has other dimensions, does not add up to the remainder, or leaves a
 /// chunk a negative number of layers.
-pub(crate) fn deal(
+pub(crate) fn distribute(
     layers: usize,
     stages: usize,
     interleaves: usize,
@@ -28,7 +28,7 @@ pub(crate) fn deal(
 ) -> Result<Stages, String> {
     let chunks = stages.saturating_mul(interleaves);
     if chunks <= 1 {
-        return Ok(Stages::one(layers)); // nothing is dealt, whatever the offset says
+        return Ok(Stages::one(layers)); // nothing is distributed, whatever the offset says
     }
     let places = format!("{stages} stages x {interleaves} interleaves");
     if chunks > layers {
@@ -43,8 +43,8 @@ pub(crate) fn deal(
         return Err(format!("{layers} layers over {places} leave {rest}, but the offsets add up to {sum}"));
     }
     let of_chunk = |offset: &i64| usize::try_from(share.saturating_add(*offset)).ok();
-    let dealt = offsets.iter().map(|row| row.iter().map(of_chunk).collect()).collect::<Option<_>>();
-    dealt
+    let distributed = offsets.iter().map(|row| row.iter().map(of_chunk).collect()).collect::<Option<_>>();
+    distributed
         .map(Stages::new)
         .ok_or_else(|| format!("leaves a stage fewer than 0 layers: an even share is {share}"))
 }

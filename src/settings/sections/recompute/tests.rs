@@ -2,7 +2,7 @@
 
 use super::choice::acting;
 use super::selection::{Selected, Selection, remove_excluded};
-use super::stages::{Offset, deal};
+use super::stages::{Offset, distribute};
 use super::{Amount, COMMUNICATION, SELECTED};
 use crate::model::stages::{Chunks, Stages};
 use crate::settings::dialect::mindformers::NAMES;
@@ -21,19 +21,19 @@ fn node(yaml: &str) -> Node {
 /// Stages of `layers` layers under `offset`, with `stages` stages and `interleaves` interleaves.
 fn stages(layers: usize, offset: &str, stages: usize, interleaves: usize) -> Stages {
     let offset = Offset::from_node(&node(offset));
-    deal(layers, stages, interleaves, offset.as_ref()).expect("stages")
+    distribute(layers, stages, interleaves, offset.as_ref()).expect("stages")
 }
 
 /// Counts by chunk, and the numbers of the layers.
 fn counted(stages: &Stages, amount: &str) -> (Chunks, Vec<usize>) {
-    let counts = Amount::read(&node(amount)).expect("an amount").deal(stages).expect("counts");
+    let counts = Amount::read(&node(amount)).expect("an amount").distribute(stages).expect("counts");
     let layers = stages.first(&counts);
     (counts, layers)
 }
 
 /// What `select_recompute` selects, with the layers that a pattern acts in beside those recomputed as a whole.
 fn selected(stages: &Stages, selection: &str, defaults: &[&str]) -> Selected {
-    Selection::read(&node(selection)).expect("a selection").deal(defaults, stages).expect("counts")
+    Selection::read(&node(selection)).expect("a selection").distribute(defaults, stages).expect("counts")
 }
 
 fn numbers(ranges: &[std::ops::Range<usize>]) -> Vec<usize> {
@@ -167,7 +167,8 @@ fn what_is_no_amount() {
 #[test]
 fn counts_that_do_not_fit_the_stages() {
     let stages = stages(8, "0", 2, 2);
-    let error = |amount: &str| Amount::read(&node(amount)).expect("an amount").deal(&stages).unwrap_err();
+    let error =
+        |amount: &str| Amount::read(&node(amount)).expect("an amount").distribute(&stages).unwrap_err();
     assert_eq!(error("[1, 1, 1]"), "has 3 entries, but parallel_config.pipeline_stage is 2");
     assert_eq!(error("[[1, 1, 1], [1]]"), "has 3 entries, but parallel_config.pipeline_stage is 2");
     assert_eq!(error("[[1, 1]]"), "has 1 lists, but there are 2 interleaves (pp_interleave_num)");
@@ -177,7 +178,7 @@ fn counts_that_do_not_fit_the_stages() {
 fn offsets_that_do_not_fit_the_layers() {
     let error = |layers, offset: &str, count, interleaves| {
         let offset = Offset::from_node(&node(offset));
-        deal(layers, count, interleaves, offset.as_ref()).expect_err("does not fit")
+        distribute(layers, count, interleaves, offset.as_ref()).expect_err("does not fit")
     };
     let sum = "10 layers over 4 stages x 1 interleaves leave 2, but the offsets add up to 1";
     assert_eq!(error(10, "[1, 0, 0, 0]", 4, 1), sum);
