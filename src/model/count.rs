@@ -44,7 +44,7 @@ pub(crate) fn extent(config: &ModelConfig) -> Extent {
     })
 }
 
-/// The extent of the same model with so many dense layers, layers of experts and blocks of multi-token prediction.
+/// The extent of the same model with `dense` dense layers, `mixed` layers of experts and `depth` blocks of multi-token prediction.
 fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent {
     let mixture =
         config.mixture.clone().map(|mixture| MixtureConfig { first_dense_layers: dense, ..mixture });

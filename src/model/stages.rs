@@ -28,7 +28,7 @@ pub struct Chunk {
 }
 
 impl Stages {
-    /// The stages with so many layers in each chunk; all interleaves have as many stages.
+    /// The stages whose chunks have `layers` layers each; all interleaves have as many stages.
     pub(crate) fn new(layers: Chunks) -> Self {
         Self { layers }
     }
@@ -113,7 +113,7 @@ impl Stages {
 }
 
 impl Chunk {
-    /// The whole model, of so many layers.
+    /// The whole model, of `layers` layers.
     pub fn whole(layers: usize) -> Self {
         Self { layers: 0..layers, is_first: true, is_last: true }
     }

@@ -59,7 +59,7 @@ pub struct Turn {
 type Placed = (usize, Half);
 
 impl Pipeline {
-    /// The turns of stage number `stage` in a step of so many micro-batches.
+    /// The turns of stage number `stage` in a step of `micro_batches`.
     pub fn turns(self, stage: usize, micro_batches: usize) -> Vec<Turn> {
         self.turns_of(stage, |stage| self.one_forward_one_backward(stage, micro_batches))
     }

@@ -27,7 +27,7 @@ const REPLACED: &str = ".old";
 pub enum Keep {
     /// All.
     All,
-    /// The newest, so many.
+    /// The newest, as many as this.
     Newest(usize),
     /// One for each stretch of this length, and the newest: of those that are younger than the stretch, the oldest.
     OnePer(Duration),

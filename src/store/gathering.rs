@@ -135,7 +135,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// Sends `outgoing`, and receives `incoming`, of elements of so many bytes, into `cells`.
+/// Sends `outgoing`, and receives `incoming`, each with the bytes of its elements, into `cells`.
 fn swap(
     transport: &mut dyn Transport,
     outgoing: &[Message],

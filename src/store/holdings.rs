@@ -182,7 +182,7 @@ impl Source {
         self.cells.push(next.cells);
     }
 
-    /// Writes its cells, of so many bytes each and one after the other in `bytes`, to those of the whole tensor.
+    /// Writes its cells, which lie one after the other in `bytes`, to those of the whole tensor; `width`: bytes of a cell.
     pub fn scatter(&self, bytes: &[u8], width: usize, whole: &mut [u8]) {
         let mut at = 0;
         for cells in &self.cells {

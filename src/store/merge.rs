@@ -173,7 +173,7 @@ impl Merging<'_> {
         Ok(values)
     }
 
-    /// Adds the product of the factors of `module` to the `values` of the tensor `name`, which has so many rows.
+    /// Adds the product of the factors of `module` to the `values` of the tensor `name`, which has `rows` rows.
     fn add_product(&self, name: &str, module: &str, rows: usize, values: &mut [f32]) -> Result<()> {
         let [a, b] = factor_names(module);
         let (outputs, rank) = (self.outputs(name, module)?, self.factors.info(&a)?.shape[0]);

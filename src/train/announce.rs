@@ -46,7 +46,7 @@ pub struct Summary {
 /// Variables by which MindFormers compiles equal layers once.
 const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
 
-/// Says what the run trains, where, and how much memory that takes, that a step has so many tokens, and that MFU is a share of `peak`.
+/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, and that MFU is a share of `peak`.
 pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say: impl FnMut(String)) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;

@@ -123,7 +123,7 @@ impl Forecast {
 }
 
 /// Bytes through which ranks exchange, of the device and of the host: a few exchanges are under way at a time, and there is room
-/// for the largest; of results of a stage, so many wait at most.
+/// for the largest. At most `waiting` results of a stage wait to be sent.
 fn exchange_bytes(recordings: &[&Recording], waiting: usize) -> (u64, u64) {
     let all = recordings.iter().flat_map(|recording| &recording.exchanges);
     let (between, among): (Vec<&Exchange>, Vec<&Exchange>) =

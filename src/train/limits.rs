@@ -134,7 +134,7 @@ fn widest_row(model: &ModelConfig) -> usize {
     model.hidden_size.max(heads).max(latent).max(inner).max(of_experts).max(of_adapters)
 }
 
-/// Refuses experts, spread over so many ranks, whose grouped products need a larger grid than a launch can have.
+/// Refuses experts, spread over `ranks` ranks, whose grouped products need a larger grid than a launch can have.
 fn check_launches(
     model: &ModelConfig,
     ranks: usize,

@@ -39,7 +39,7 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// The whole model, of so many layers.
+    /// The whole model, of `layers` layers.
     pub fn whole(layers: usize) -> Self {
         Self { chunk: Chunk::whole(layers), neighbours: [None, None], slot: None, ends_step: true }
     }

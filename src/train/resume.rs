@@ -135,7 +135,7 @@ fn load(
     Ok((state, base))
 }
 
-/// Refuses counters that no run has that takes so many micro-batches of a step: the device counts in 32 bits.
+/// Refuses counters that no run of `micro_batches` a step has: the device counts in 32 bits.
 fn check_counters(state: &TrainerState, micro_batches: u64, checkpoint: &Path) -> Result<()> {
     let TrainerState { step, global_step, micro_step, .. } = *state;
     let is_counted = step.checked_mul(micro_batches) == Some(micro_step);

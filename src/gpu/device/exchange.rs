@@ -70,7 +70,7 @@ enum Stage {
 }
 
 impl Exchanger {
-    /// Staging buffers for the exchanges of `prepared`, where so many results of a stage are `waiting` at most.
+    /// Staging buffers for the exchanges of `prepared`; `waiting`: the most results of a stage that wait to be sent.
     ///
     /// # Errors
     /// Out of memory.
@@ -87,12 +87,12 @@ impl Exchanger {
         Ok(Self { ranks, free, under_way: UnderWay::new(), passing })
     }
 
-    /// Bytes of staging buffers for so many exchanges that take at most `room` each.
+    /// Bytes of staging buffers for `exchanges` that take at most `room` each.
     pub fn staging_bytes(exchanges: usize, room: &Room) -> u64 {
         SLOTS.min(exchanges) as u64 * (room.down + room.up)
     }
 
-    /// Bytes of staging buffers for results of a stage, of which so many are `waiting` at most, and as many of host memory.
+    /// Bytes of staging buffers for at most `waiting` results of a stage, of `bytes` each; as many bytes of host memory are used.
     pub fn passing_bytes(waiting: usize, bytes: u64) -> u64 {
         Passing::staging_bytes(waiting, bytes)
     }

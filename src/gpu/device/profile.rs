@@ -104,7 +104,7 @@ impl Gpu {
     }
 }
 
-/// The times of launches of one submission, from the ticks at the start and at the end of each, of so many nanoseconds.
+/// The times of launches of one submission, from the ticks at the start and at the end of each; `period`: nanoseconds of a tick.
 fn times(ticks: &[u64], period: f64) -> Vec<LaunchTime> {
     let between = |from: u64, to: u64| Duration::from_nanos((to.saturating_sub(from) as f64 * period) as u64);
     let ends = std::iter::once(None).chain(ticks.chunks_exact(2).map(|pair| Some(pair[1])));

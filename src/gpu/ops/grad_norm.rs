@@ -189,7 +189,7 @@ pub(super) struct PartialRows {
 }
 
 impl PartialRows {
-    /// The rows of tensors with so many elements.
+    /// The rows of tensors; `lengths`: elements of each.
     pub fn of(lengths: &[u64]) -> Self {
         Self::at_most(MOST_ROWS, lengths)
     }
@@ -218,7 +218,7 @@ pub(super) fn length(tensor: &Tensor) -> u64 {
     u64::from(tensor.stride) * u64::from(tensor.rows)
 }
 
-/// Groups of 4 among so many elements.
+/// Groups of 4 among `length` elements.
 pub(super) fn groups(length: u64) -> u32 {
     (length / 4) as u32
 }

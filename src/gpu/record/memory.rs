@@ -44,7 +44,7 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// A pool of `sizes` that the recording of so many dispatches does not use yet.
+    /// A pool of `sizes` that a recording of `dispatches` dispatches does not use yet.
     fn new(sizes: &'a mut Vec<u64>, dispatches: usize) -> Self {
         let mut by_size: BTreeMap<u64, Set> = BTreeMap::new();
         sizes.iter().enumerate().for_each(|(id, &bytes)| by_size.entry(bytes).or_default().insert(id));

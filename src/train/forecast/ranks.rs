@@ -126,7 +126,7 @@ fn flops_of_stage(plan: &RunPlan) -> f64 {
     count::training_flops_per_token(model) * forward / all + of_layers(&mut again.into_iter())
 }
 
-/// The share of a step of so many micro-batches in which a stage waits for others: (p - 1) / (v m + p - 1).
+/// The share of a step of `micro_batches` (m) in which a stage waits for others: (p - 1) / (v m + p - 1).
 fn bubble(plan: &RunPlan, micro_batches: u64) -> f64 {
     let others = plan.layout.pipeline as f64 - 1.0;
     others / (plan.stages.interleaves() as f64 * micro_batches as f64 + others)

@@ -35,7 +35,7 @@ pub struct StepTime {
 const MESSAGE: f64 = 1e-6;
 
 impl Machine {
-    /// Seconds of an exchange in so many `rounds` of messages with each of the `others`, in which this rank sends `bytes`.
+    /// Seconds of an exchange in `rounds` of messages with each of the `others`, in which this rank sends `bytes`.
     pub(super) fn exchange_seconds(&self, bytes: u64, rounds: u64, others: u64) -> f64 {
         let messages = others.saturating_sub(1) as f64 * MESSAGE;
         rounds as f64 * (self.latency + messages) + bytes as f64 / self.link_bytes
@@ -43,7 +43,7 @@ impl Machine {
 }
 
 impl StepTime {
-    /// A step of `recordings` with `accumulation` micro-batches, which take so many `flops` for a token.
+    /// A step of `recordings` with `accumulation` micro-batches; `flops`: operations for a token.
     pub(super) fn new(recordings: &Recordings, flops: f64, accumulation: u64, machine: &Machine) -> Self {
         let rank = recordings.ownership.ranks.rank;
         let tokens = f64::from(recordings.tensors.batch.tokens.cols);

@@ -28,7 +28,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// The numbers of `monitors`, for a model of so many `parameters`.
+    /// The numbers of `monitors`, for a model of `parameters` parameters.
     pub fn new(plan: &RunPlan, monitors: &Monitors, parameters: usize) -> Self {
         let watched =
             |norms: &Option<Norms>| norms.iter().flat_map(|norms| norms.watched.clone()).collect::<Vec<_>>();

@@ -45,7 +45,7 @@ type Job = (Vec<Outgoing>, Option<Vec<u8>>);
 const INCOMING: u64 = 2;
 
 impl Passing {
-    /// Room for `waiting` results of at most so many bytes, and for what is received.
+    /// Room for `waiting` results, and for what is received; `bytes`: size of the largest.
     pub async fn new(gpu: &Gpu, waiting: usize, bytes: u64) -> Result<Self> {
         let mut passing = Self::default();
         if bytes == 0 {

@@ -52,7 +52,7 @@ enum Operation {
     AllGather(Vec<Range<usize>>),
     /// Sends each rank a part and receives one from each.
     AllToAll { sent: Vec<Range<usize>>, received: Vec<Range<usize>> },
-    /// Moves rows; the sources are the offsets, so many bytes, and the rows.
+    /// Moves rows; the sources are `offsets_bytes` bytes of offsets, and the rows.
     Rows { offsets_bytes: usize, experts: usize, row_bytes: usize, to_experts: bool },
     /// Sends the sources to a rank.
     Send(usize),
