@@ -61,13 +61,13 @@ impl Interrupt {
     }
 
     /// Notes where the run has got to.
-    pub fn hear(&self, milestone: &Milestone<'_>) {
+    pub fn on_milestone(&self, milestone: &Milestone<'_>) {
         match milestone {
-            Milestone::Makes(folder) => self.start(folder, true),
-            Milestone::Made(folder) => self.start(folder, launcher::process() == 0),
-            Milestone::Trains => *self.stage() = Stage::Training,
+            Milestone::CreatingFolder(folder) => self.start(folder, true),
+            Milestone::FolderCreated(folder) => self.start(folder, launcher::process() == 0),
+            Milestone::TrainingStarted => *self.stage() = Stage::Training,
             // Held up while an interrupt ends the process: its files are there, and the run gets no further.
-            Milestone::Opened(_) => self.wait_while_ending(),
+            Milestone::FolderOpened(_) => self.wait_while_ending(),
         }
     }
 

@@ -103,14 +103,14 @@ fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<Ru
 }
 
 /// A notice, or several that say the same of one layer after another.
-struct Told<'a> {
+struct GroupedNotice<'a> {
     what: &'a str,
     /// The first layer and the last.
     layers: Option<(usize, usize)>,
     rest: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> GroupedNotice<'a> {
     fn of(notice: &'a str) -> Self {
         let of_layer = || {
             let (what, rest) = notice.split_once(" at layer ")?;
@@ -141,16 +141,16 @@ impl<'a> Told<'a> {
 
 /// `notices`, those about consecutive layers as one: a run logs each, as MindFormers does.
 fn without_layers(notices: &[String]) -> Vec<String> {
-    let mut told: Vec<Told<'_>> = Vec::new();
-    for next in notices.iter().map(|notice| Told::of(notice)) {
-        match told.iter_mut().find(|before| before.goes_on(&next)) {
+    let mut grouped: Vec<GroupedNotice<'_>> = Vec::new();
+    for next in notices.iter().map(|notice| GroupedNotice::of(notice)) {
+        match grouped.iter_mut().find(|before| before.goes_on(&next)) {
             Some(before) => {
                 before.layers = before.layers.zip(next.layers).map(|((first, _), (_, last))| (first, last))
             }
-            None => told.push(next),
+            None => grouped.push(next),
         }
     }
-    told.iter().map(Told::text).collect()
+    grouped.iter().map(GroupedNotice::text).collect()
 }
 
 /// Prints what the run of `plan` takes.
@@ -230,7 +230,7 @@ mod tests {
             "Set full recompute at layer 9",
             "last at layer x",
         ];
-        let told = without_layers(&notices.map(str::to_string));
+        let grouped = without_layers(&notices.map(str::to_string));
         let expected = [
             "first",
             "Set full recompute at layers 0 to 2",
@@ -238,6 +238,6 @@ mod tests {
             "Set full recompute at layer 9",
             "last at layer x",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(grouped, expected);
     }
 }

@@ -108,13 +108,13 @@ pub fn train(config: &Path, overrides: &[String], ranks: Option<usize>, watch: O
     let interrupt = Interrupt::listen();
     let done = on_ranks(ranks, |ranks| {
         let mut watcher = None; // for as long as the run takes
-        let mut heard = |milestone: Milestone<'_>| {
-            interrupt.hear(&milestone);
-            if let Milestone::Opened(folder) = milestone {
+        let mut on_milestone = |milestone: Milestone<'_>| {
+            interrupt.on_milestone(&milestone);
+            if let Milestone::FolderOpened(folder) = milestone {
                 watcher = address.clone().and_then(|address| Watcher::start(address, folder));
             }
         };
-        let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut heard);
+        let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut on_milestone);
         let done = pollster::block_on(run).map(drop);
         interrupt.wait_while_ending();
         done

@@ -74,7 +74,7 @@ impl Dataset {
         readings.iter().filter(|reading| is_read_at_once(reading)).try_for_each(|reading| {
             reading.read(|| false).map_err(|stopped| match stopped {
                 Stopped::Fault(error) => error,
-                Stopped::Asked => unreachable!("nothing asks a reading to stop while the data load"),
+                Stopped::Cancelled => unreachable!("nothing asks a reading to stop while the data load"),
             })
         })?;
         Ok(Self { train: batches, eval, codec, summary, readings, train_hash, eval_hash })

@@ -33,7 +33,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) enum Stopped {
     /// It was asked to.
-    Asked,
+    Cancelled,
     /// A token is outside the vocabulary.
     Fault(Error),
 }
@@ -68,7 +68,7 @@ impl Reading {
         let mut hashers: Vec<XxHash3_64> = self.parts.iter().map(|_| XxHash3_64::new()).collect();
         self.stream.try_for_each_chunk(0..self.stream.len(), |start, chunk| {
             if must_stop() {
-                return Err(Stopped::Asked);
+                return Err(Stopped::Cancelled);
             }
             check_chunk(start, chunk, self.vocab_size, self.pad).map_err(Stopped::Fault)?;
             for (part, hasher) in self.parts.iter().zip(&mut hashers) {
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_reading_stops_when_asked() {
         let reading = Reading::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 256, None);
-        assert!(matches!(reading.read(|| true), Err(Stopped::Asked)));
+        assert!(matches!(reading.read(|| true), Err(Stopped::Cancelled)));
         let reading = Reading::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 2, None);
         assert!(matches!(reading.read(|| false), Err(Stopped::Fault(_))));
     }

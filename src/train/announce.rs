@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 /// How far a run has got on a rank.
 #[derive(Clone, Copy, Debug)]
 pub enum Milestone<'a> {
-    /// The first rank is about to make the run folder.
-    Makes(&'a Path),
-    /// The first rank has made it; on the others.
-    Made(&'a Path),
+    /// The first rank is about to create the run folder.
+    CreatingFolder(&'a Path),
+    /// The first rank has created it; on the others.
+    FolderCreated(&'a Path),
     /// The log goes on in the run folder; only on the first rank.
-    Opened(&'a Path),
+    FolderOpened(&'a Path),
     /// The first step begins.
-    Trains,
+    TrainingStarted,
 }
 
 /// What a finished run reports.

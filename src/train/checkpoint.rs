@@ -3,7 +3,7 @@
 use super::arenas::Arenas;
 use super::rank_layouts::RankLayouts;
 use super::recordings::Recordings;
-use super::replicas::{Replicas, Told};
+use super::replicas::{Fingerprint, Replicas};
 use super::trainer::Trainer;
 use crate::device::Exchanges;
 use crate::error::Result;
@@ -82,16 +82,16 @@ impl Trainer<'_> {
         let ranks = self.exchanger.ranks().clone();
         let own = ranks.agree(self.fingerprints().await).await?;
         let all = ranks.at_first(bytemuck::cast_slice(&own).to_vec()).await?;
-        let told: Vec<Told> = bytemuck::pod_collect_to_vec(&all);
+        let found: Vec<Fingerprint> = bytemuck::pod_collect_to_vec(&all);
         let compare = || match &self.recordings.replicas {
-            Some(replicas) => replicas.compare(&told, ranks.size(), step, saved),
+            Some(replicas) => replicas.compare(&found, ranks.size(), step, saved),
             None => Ok(()),
         };
         ranks.by_first(compare).await
     }
 
     /// The fingerprints of what this rank holds.
-    async fn fingerprints(&mut self) -> Result<Vec<Told>> {
+    async fn fingerprints(&mut self) -> Result<Vec<Fingerprint>> {
         let Some(sums) = self.recordings.replicas.as_ref().map(Replicas::sums) else { return Ok(Vec::new()) };
         let mut encoder = self.gpu.encoder();
         if let (Some(program), Some(id)) = (self.programs.fingerprints, sums.buffer.persistent()) {
@@ -105,7 +105,7 @@ impl Trainer<'_> {
             Ok(())
         };
         self.read_rows(sums, &mut take).await?;
-        Ok(self.recordings.replicas.iter().flat_map(|replicas| replicas.told(&words)).collect())
+        Ok(self.recordings.replicas.iter().flat_map(|replicas| replicas.fingerprints(&words)).collect())
     }
 
     /// Reads weights alone: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its

@@ -41,10 +41,10 @@ struct Held {
     place: u64,
 }
 
-/// What a rank tells the first one of a tensor.
+/// The fingerprint of a tensor, as a rank sends it to the first one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub(super) struct Told {
+pub(super) struct Fingerprint {
     place: u64,
     sums: [u32; 2],
 }
@@ -119,17 +119,27 @@ impl Replicas {
         self.sums
     }
 
-    /// What the first rank is told: the place of each tensor, with its fingerprint in `words`.
-    pub(super) fn told(&self, words: &[[u32; 2]]) -> Vec<Told> {
-        self.held.iter().zip(words).map(|(held, sums)| Told { place: held.place, sums: *sums }).collect()
+    /// What the first rank gets: the place of each tensor, with its fingerprint in `words`.
+    pub(super) fn fingerprints(&self, words: &[[u32; 2]]) -> Vec<Fingerprint> {
+        self.held
+            .iter()
+            .zip(words)
+            .map(|(held, sums)| Fingerprint { place: held.place, sums: *sums })
+            .collect()
     }
 
-    /// Compares what all of `ranks` have told after `step`; `saved` is the step of the newest checkpoint.
+    /// Compares the fingerprints of all `ranks` after `step`; `saved` is the step of the newest checkpoint.
     ///
     /// # Errors
     /// Two ranks that hold other weights where they should hold the same.
-    pub(super) fn compare(&self, told: &[Told], ranks: usize, step: u64, saved: Option<u64>) -> Result<()> {
-        let Some((tensor, rank, other)) = first_difference(told, ranks) else { return Ok(()) };
+    pub(super) fn compare(
+        &self,
+        found: &[Fingerprint],
+        ranks: usize,
+        step: u64,
+        saved: Option<u64>,
+    ) -> Result<()> {
+        let Some((tensor, rank, other)) = first_difference(found, ranks) else { return Ok(()) };
         let path = &self.held[tensor].path;
         let from = saved.map_or("start again".to_string(), |saved| {
             format!("continue from the checkpoint of step {saved} with --resume_training=True")
@@ -143,9 +153,9 @@ impl Replicas {
 }
 
 /// The first tensor of which a rank, and an earlier one, hold the same elements with other bits: the tensor and the two ranks.
-fn first_difference(told: &[Told], ranks: usize) -> Option<(usize, usize, usize)> {
-    let tensors = told.len() / ranks;
-    let of = |rank: usize, tensor: usize| told[rank * tensors + tensor];
+fn first_difference(found: &[Fingerprint], ranks: usize) -> Option<(usize, usize, usize)> {
+    let tensors = found.len() / ranks;
+    let of = |rank: usize, tensor: usize| found[rank * tensors + tensor];
     (0..tensors).find_map(|tensor| {
         (1..ranks).find_map(|rank| {
             let own = of(rank, tensor);
@@ -157,22 +167,22 @@ fn first_difference(told: &[Told], ranks: usize) -> Option<(usize, usize, usize)
 
 #[cfg(test)]
 mod tests {
-    use super::{Told, first_difference};
+    use super::{Fingerprint, first_difference};
 
     /// By rank: the place and the bits of two tensors.
-    fn told(all: &[[(u64, u32); 2]]) -> Vec<Told> {
-        all.iter().flatten().map(|&(place, sum)| Told { place, sums: [7, sum] }).collect()
+    fn fingerprints(all: &[[(u64, u32); 2]]) -> Vec<Fingerprint> {
+        all.iter().flatten().map(|&(place, sum)| Fingerprint { place, sums: [7, sum] }).collect()
     }
 
     #[test]
     fn only_what_is_held_twice_is_compared() {
-        let whole = told(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 20)]]);
+        let whole = fingerprints(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 20)]]);
         assert_eq!(first_difference(&whole, 3), None);
-        let drifted = told(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 21)]]);
+        let drifted = fingerprints(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 21)]]);
         assert_eq!(first_difference(&drifted, 3), Some((1, 2, 0)));
         // Ranks 0 and 2 hold one half, 1 and 3 the other.
         let halves = [[(1, 10), (1, 20)], [(1, 10), (2, 30)], [(1, 10), (1, 20)], [(1, 10), (2, 31)]];
-        assert_eq!(first_difference(&told(&halves), 4), Some((1, 3, 1)));
-        assert_eq!(first_difference(&told(&halves[..3]), 3), None, "and what one has alone is not");
+        assert_eq!(first_difference(&fingerprints(&halves), 4), Some((1, 3, 1)));
+        assert_eq!(first_difference(&fingerprints(&halves[..3]), 3), None, "and what one has alone is not");
     }
 }

@@ -50,8 +50,8 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) ->
     }
 }
 
-/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on. `heard` is told
-/// before it is made, since from then on it refuses the next start.
+/// The folder of the run of `plan`. The first rank makes or opens it, and the others learn where the run goes on. `on_milestone` is
+/// called before it is made, since from then on it refuses the next start.
 ///
 /// # Errors
 /// Those of [`RunFolder::create`].
@@ -59,13 +59,13 @@ pub(super) async fn open_folder(
     ranks: &Ranks,
     plan: &RunPlan,
     start: Start,
-    heard: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<RunFolder> {
     let path = plan.settings.run.folder();
     let mut made = None;
     let resume_point = ranks.by_first(|| {
         if start == Start::New {
-            heard(Milestone::Makes(&path));
+            on_milestone(Milestone::CreatingFolder(&path));
         }
         let folder = made.insert(RunFolder::create(&path, &plan.to_yaml(), start)?);
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -73,7 +73,7 @@ pub(super) async fn open_folder(
     });
     let resume_point = resume_point.await?;
     if start == Start::New && made.is_none() {
-        heard(Milestone::Made(&path));
+        on_milestone(Milestone::FolderCreated(&path));
     }
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
 }

@@ -90,7 +90,7 @@ pub async fn run_on_device(
     train_logged(config, overrides, interrupt, ranks, Some(gpu), &mut |_| {}).await
 }
 
-/// The same, and every rank says to `heard` where it has got to.
+/// The same, and every rank calls `on_milestone` where it gets to one.
 ///
 /// # Errors
 /// Those of [`run_on_ranks`].
@@ -99,9 +99,9 @@ pub async fn run_watched(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    heard: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    train_logged(config, overrides, interrupt, ranks, None, heard).await
+    train_logged(config, overrides, interrupt, ranks, None, on_milestone).await
 }
 
 /// Trains on `gpu`, or on the device that the configuration asks for. The first rank logs.
@@ -111,13 +111,13 @@ async fn train_logged(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
-    heard: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        return train(config, overrides, interrupt, ranks, gpu, Some(Log::start()), heard).await;
+        return train(config, overrides, interrupt, ranks, gpu, Some(Log::start()), on_milestone).await;
     }
-    train(config, overrides, interrupt, ranks, gpu, None, heard)
+    train(config, overrides, interrupt, ranks, gpu, None, on_milestone)
         .with_subscriber(NoSubscriber::default())
         .await
 }
@@ -129,7 +129,7 @@ async fn train(
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
     log: Option<Log>,
-    heard: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
     if loaded.config.plan.settings.monitor.print_struct {
@@ -154,7 +154,7 @@ async fn train(
     let peak = ranks.agree(Peak::of(gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, gpu, trainer.recordings()).await?;
-    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, heard).await;
+    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, on_milestone).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
@@ -246,16 +246,16 @@ async fn train_on(
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    heard: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
-    let opened = Opened::open(trainer, loaded, &ranks, heard).await?;
+    let opened = Opened::open(trainer, loaded, &ranks, on_milestone).await?;
     let evaluation = loaded.evaluation();
     let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
     let mounted = log.as_ref().map(|log| {
         let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
-        heard(Milestone::Opened(opened.folder.path()));
+        on_milestone(Milestone::FolderOpened(opened.folder.path()));
         Ok(mounted)
     });
     let mounted = ranks.agree(mounted.transpose()).await?;
@@ -307,7 +307,7 @@ async fn train_on(
         state,
         ranks,
     };
-    heard(Milestone::Trains);
+    on_milestone(Milestone::TrainingStarted);
     let trained = match run_loop.train(trainer).await {
         Ok(()) => run_loop.finish(trainer).await,
         failed => {
@@ -337,7 +337,7 @@ impl Opened {
         trainer: &Trainer<'_>,
         loaded: &Loaded,
         ranks: &Ranks,
-        heard: &mut dyn FnMut(Milestone<'_>),
+        on_milestone: &mut dyn FnMut(Milestone<'_>),
     ) -> Result<Self> {
         let plan = &loaded.config.plan;
         let start = ranks.by_first(|| start_of(&plan.settings.run)).await?;
@@ -348,7 +348,7 @@ impl Opened {
             }
         };
         ranks.by_first(|| prepare_folders(&plan.model, &plan.settings)).await?;
-        let folder = open_folder(ranks, plan, start, heard).await?;
+        let folder = open_folder(ranks, plan, start, on_milestone).await?;
         let fresh = fresh_state(plan, &loaded.length, &loaded.data);
         let (state, base) = restore(trainer, ranks, &folder, plan, fresh, base).await?;
         Ok(Self { start, folder, state, loaded_weights, base })
