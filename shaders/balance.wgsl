@@ -6,7 +6,7 @@
 //
 //   sum_choices   from ids (N·k), scores (N, E) and statistics (N, 4): per block of tokens of one sequence and per
 //                 expert, the number of choices (u32) and the sum of normalised scores, (B · blocks, E) each
-//   balance       reduces those to pull (B, E), the gradient of expert_factor · expert loss + sequence_factor ·
+//   balance       reduces those to d_scores (B, E), the gradient of expert_factor · expert loss + sequence_factor ·
 //                 sequence loss with respect to the normalised scores of any token of a sequence, f held constant.
 //                 With `accumulate` it adds the three losses, unweighted and divided by the number of micro-batches,
 //                 to the tally
@@ -22,7 +22,7 @@ import package::tile::{CHOSEN, LANES};
 struct Params {
     tokens: u32,
     experts: u32,
-    stride: u32, // row stride of scores, choices, sums and pull
+    stride: u32, // row stride of scores, choices, sums and d_scores
     sequences: u32, // B
     sequence: u32, // T
     block: u32, // tokens per block; the last block of a sequence may have fewer
@@ -44,7 +44,7 @@ struct Params {
 
 @group(0) @binding(1) var<storage, read> choices_in: array<u32>;
 @group(0) @binding(2) var<storage, read> sums_in: array<f32>;
-@group(0) @binding(4) var<storage, read_write> pull: array<f32>; // (B, E)
+@group(0) @binding(4) var<storage, read_write> d_scores: array<f32>; // (B, E)
 @if(accumulate) @group(0) @binding(5) var<storage, read_write> tally: array<u32>;
 
 @compute @workgroup_size(LANES)
@@ -91,12 +91,12 @@ fn balance(@builtin(local_invocation_index) lane: u32) {
             count += sequence_count;
             sum += part;
             sequence_sum += f32(sequence_count) * part;
-            pull[s * params.stride + e] = params.sequence_factor * params.sequence_scale * f32(sequence_count);
+            d_scores[s * params.stride + e] = params.sequence_factor * params.sequence_scale * f32(sequence_count);
         }
         expert_sum += f32(count) * sum;
         let everywhere = params.expert_factor * params.expert_scale * f32(count);
         for (var s = 0u; s < params.sequences; s++) {
-            pull[s * params.stride + e] += everywhere;
+            d_scores[s * params.stride + e] += everywhere;
         }
     }
     @if(accumulate) {

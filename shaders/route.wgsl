@@ -7,7 +7,7 @@
 //   route            writes scores (N, E), statistics (N, 4), ids (N·k) u32, gates (N, k)
 //   choose           writes ids only, from given scores (without the bias: the choices that the balance losses count)
 //   route_backward   writes dz (N, E): through the gates (`gradient`), plus the gradients of the balance losses
-//                    (`balance`: pull (B, E), with respect to the normalised scores of a sequence's tokens) and of the
+//                    (`balance`: d_scores (B, E), with respect to the normalised scores of a sequence's tokens) and of the
 //                    z loss (`z_loss`), both times loss_scale / accumulation
 //
 // `group_limited`: experts form contiguous groups, and only those in the best groups are eligible. A group's score is
@@ -34,7 +34,7 @@ struct Params {
     normalises: u32,
     scaling: f32,
     sequence: u32, // tokens per sequence
-    pull_stride: u32,
+    d_scores_stride: u32,
     inverse_accumulation: f32,
     z_factor: f32, // 2 · factor / tokens
 }
@@ -55,7 +55,7 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 @group(0) @binding(2) var<storage, read> statistics_in: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> ids_in: array<u32>;
 @group(0) @binding(4) var<storage, read> d_gates: array<f32>; // (N, k)
-@group(0) @binding(5) var<storage, read> pull: array<f32>; // (B, E)
+@group(0) @binding(5) var<storage, read> d_scores: array<f32>; // (B, E)
 @group(0) @binding(6) var<storage, read> step: StepState;
 @group(0) @binding(7) var<storage, read_write> d_logits: array<f32>; // (N, E)
 @group(0) @binding(8) var<storage, read> logits_in: array<f32>; // (N, E)
@@ -146,11 +146,11 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     }
 
     @if(balance || z_loss) let seed = step.loss_scale * params.inverse_accumulation;
-    @if(balance) let pull_start = row / params.sequence * params.pull_stride;
+    @if(balance) let d_scores_start = row / params.sequence * params.d_scores_stride;
     @if(balance) {
         var products = 0.0;
         for (var e = first; e < params.experts; e += STEP) {
-            products += seed * pull[pull_start + e] * scores_in[start + e];
+            products += seed * d_scores[d_scores_start + e] * scores_in[start + e];
         }
         let total = row_sum(products, lane);
         @if(sigmoid) { loss = total / statistic.y; }
@@ -162,7 +162,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
         if (e < params.experts) {
             let score = scores_in[start + e];
             var d_score = 0.0;
-            @if(balance) { d_score = seed * pull[pull_start + e]; }
+            @if(balance) { d_score = seed * d_scores[d_scores_start + e]; }
             @if(sigmoid) { value = score * (1.0 - score) * (d_score - loss) / statistic.y; }
             @if(!sigmoid) { value = score * (d_score - loss); }
             @if(z_loss) {

@@ -235,9 +235,9 @@ pub fn routing(c: &mut Criterion) {
         row(c, &gpu, &format!("route {name}, backward with losses"), |row| {
             let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
             let (step, d_gates) = (row.state(StepState::default()), row.tensor(N, shape.chosen, F32));
-            let pull = Some(row.tensor(N / 128, shape.experts, F32));
+            let d_scores = Some(row.tensor(N / 128, shape.experts, F32));
             let routed = given(row, &shape);
-            let gradient = BalanceGradient { balance: losses, pull, step };
+            let gradient = BalanceGradient { balance: losses, d_scores, step };
             let (d_gates, losses) = (Some(d_gates), Some(&gradient));
             route_backward(&mut row.rec, &shape, &routed, logits, d_gates, losses, d_logits);
             bytes(2.0)

@@ -42,9 +42,9 @@ fn balance_losses_and_their_gradient() {
                     Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };
                 // Two of the step's four micro-batches are tallied.
                 let tally = (i < 2).then_some(tally_row);
-                let pull = balance(&mut case.rec, &shape.route, &values, &routed, tally);
-                assert_eq!(pull.is_some(), i != 2, "a pull exists exactly for losses on choices");
-                let gradient = BalanceGradient { balance: values, pull, step };
+                let d_scores = balance(&mut case.rec, &shape.route, &values, &routed, tally);
+                assert_eq!(d_scores.is_some(), i != 2, "d_scores exists exactly for losses on choices");
+                let gradient = BalanceGradient { balance: values, d_scores, step };
                 let [alone, both] = [0; 2].map(|_| case.output(rows, e, F32));
                 for (d_gates, d_logits) in [(None, alone), (Some(d_gates.tensor), both)] {
                     let balance = Some(&gradient);

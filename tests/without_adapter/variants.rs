@@ -46,8 +46,8 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         for (expert, z) in [(0.1, 0.0), (0.1, 0.1), (0.0, 0.1)] {
             let losses = Balance { expert, sequence: 0.0, z, tokens: 3, accumulation: 1 };
             balance(&mut rec, &shape, &losses, &routed, None);
-            let pull = balance(&mut rec, &shape, &losses, &routed, Some(tally));
-            let gradient = BalanceGradient { balance: losses, pull, step };
+            let d_scores = balance(&mut rec, &shape, &losses, &routed, Some(tally));
+            let gradient = BalanceGradient { balance: losses, d_scores, step };
             let (d_gates, d_logits) = (tensor(&mut rec, 6, 2), tensor(&mut rec, 6, 8));
             for (d_gates, balance) in
                 [(Some(d_gates), None), (Some(d_gates), Some(&gradient)), (None, Some(&gradient))]

@@ -56,10 +56,10 @@ pub struct Balance {
 impl Balance {
     /// Whether any factor is not 0.
     pub fn is_in_objective(&self) -> bool {
-        self.pulls() || self.z != 0.0
+        self.has_score_gradient() || self.z != 0.0
     }
 
-    fn pulls(&self) -> bool {
+    fn has_score_gradient(&self) -> bool {
         self.expert != 0.0 || self.sequence != 0.0
     }
 
@@ -76,7 +76,7 @@ pub struct BalanceGradient {
     pub balance: Balance,
     /// The result of [`balance`] (B, E), f32: the gradient with respect to the normalised scores of every token of a
     /// sequence, at loss scale 1. `None` if only the z-loss has a factor.
-    pub pull: Option<Tensor>,
+    pub d_scores: Option<Tensor>,
     /// `StepState`, for its loss scale.
     pub step: Tensor,
 }
@@ -87,19 +87,20 @@ impl BalanceGradient {
         let Balance { tokens: sequence, accumulation, .. } = self.balance;
         assert!(self.balance.is_in_objective(), "balance losses whose factors are all 0 have no gradient");
         assert!(
-            self.pull.is_some() == self.balance.pulls(),
-            "the pull must be given exactly if the expert or the sequence loss has a factor"
+            self.d_scores.is_some() == self.balance.has_score_gradient(),
+            "d_scores must be given exactly if the expert or the sequence loss has a factor"
         );
         assert!(accumulation > 0, "a step has at least one micro-batch");
         assert_sequences(tokens, sequence);
-        if let Some(pull) = self.pull {
-            let fits = (pull.rows, pull.cols) == (tokens / sequence, config.experts);
-            assert!(fits, "the pull must have a row for each sequence and a column for each expert");
+        if let Some(d_scores) = self.d_scores {
+            let fits = (d_scores.rows, d_scores.cols) == (tokens / sequence, config.experts);
+            assert!(fits, "d_scores must have a row for each sequence and a column for each expert");
         }
     }
 }
 
-/// Computes the losses of a micro-batch, and returns their pull (B, E) if the expert or the sequence loss has a factor.
+/// Computes the losses of a micro-batch, and returns `d_scores` (B, E), the gradient of the normalised scores, if the expert or the
+/// sequence loss has a factor.
 ///
 /// With `tally` (see [`TallyColumns`]) the three losses, without factors and divided by the number of micro-batches,
 /// are added to a layer's row. Exactly one pass over each micro-batch should do so.
@@ -116,7 +117,7 @@ pub fn balance(
     assert_sequences(tokens, sequence);
     assert!(accumulation > 0, "a step has at least one micro-batch");
     assert!(experts == config.experts, "scores of {experts} experts for a router of {}", config.experts);
-    if !balance.pulls() && tally.is_none() {
+    if !balance.has_score_gradient() && tally.is_none() {
         return None;
     }
     let sequences = tokens / sequence;
@@ -141,7 +142,7 @@ pub fn balance(
     let rows = sequences * blocks;
     let choices = rec.tensor("choices", rows, experts, Element::U32);
     let sums = rec.tensor("sums", rows, experts, Element::F32);
-    let pull = rec.tensor("pull", sequences, experts, Element::F32);
+    let d_scores = rec.tensor("d_scores", sequences, experts, Element::F32);
 
     let is_sigmoid = config.score == Score::Sigmoid;
     let kernel = Kernel::new("balance", "sum_choices", Element::F32)
@@ -164,7 +165,7 @@ pub fn balance(
     let mut bindings = vec![
         choices.bind("choices_in", Element::U32),
         sums.bind("sums_in", Element::F32),
-        pull.bind("pull", Element::F32),
+        d_scores.bind("d_scores", Element::F32),
     ];
     if let Some(tally) = tally {
         assert_tally(tally, experts);
@@ -172,7 +173,7 @@ pub fn balance(
         bindings.push(tally.bind("tally", Element::U32));
     }
     rec.dispatch(kernel.condition(Condition::Accumulate, tally.is_some()), &bindings, &params, [1, 1, 1]);
-    balance.pulls().then_some(pull)
+    balance.has_score_gradient().then_some(d_scores)
 }
 
 #[track_caller]

@@ -24,7 +24,7 @@ crate::params! {
         normalises: u32,
         scaling: f32,
         sequence: u32,
-        pull_stride: u32,
+        d_scores_stride: u32,
         inverse_accumulation: f32,
         z_factor: f32,
     }
@@ -253,9 +253,9 @@ pub fn route_backward(
         params.inverse_accumulation = gradient.balance.inverse_accumulation();
         z = gradient.balance.z;
         params.z_factor = 2.0 * z / logits.rows as f32;
-        if let Some(pull) = gradient.pull {
-            params.pull_stride = pull.stride;
-            bindings.push(pull.bind("pull", Element::F32));
+        if let Some(d_scores) = gradient.d_scores {
+            params.d_scores_stride = d_scores.stride;
+            bindings.push(d_scores.bind("d_scores", Element::F32));
         }
         bindings.push(StepState::bind("step", gradient.step));
     }
@@ -266,7 +266,7 @@ pub fn route_backward(
     let (kernel, grid) = plan(rec, config, "route_backward", logits.rows);
     let kernel = kernel
         .condition(Condition::Gradient, d_gates.is_some())
-        .condition(Condition::Balance, balance.is_some_and(|gradient| gradient.pull.is_some()))
+        .condition(Condition::Balance, balance.is_some_and(|gradient| gradient.d_scores.is_some()))
         .condition(Condition::ZLoss, z != 0.0);
     rec.dispatch(kernel, &bindings, &params, grid);
 }
@@ -307,7 +307,7 @@ fn params(config: &RouterConfig, logits: Tensor) -> Params {
         normalises: (config.norm_top_k && config.chosen > 1).into(),
         scaling: config.scaling,
         sequence: logits.rows,
-        pull_stride: 0,
+        d_scores_stride: 0,
         inverse_accumulation: 0.0,
         z_factor: 0.0,
     }

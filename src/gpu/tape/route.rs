@@ -64,7 +64,7 @@ impl<'p> Tape<'_, 'p> {
     ) -> Routing {
         let config = *config;
         let keeps_unbiased = bias.is_some() && losses.is_some();
-        let (output, pull) = self.keeping(|tape| {
+        let (output, d_scores) = self.keeping(|tape| {
             let output = RouterOutput::new(tape.rec, &config, logits.tensor.rows, keeps_unbiased);
             route::route(tape.rec, &config, logits.tensor, bias, &output);
             let tally = |losses: &RouterLosses| {
@@ -85,8 +85,11 @@ impl<'p> Tape<'_, 'p> {
                 }
                 let [ids, gates, scores, statistics, saved_logits] = saved.map(|handle| tape.saved(handle));
                 let output = RouterOutput { ids, gates, scores, statistics, unbiased: None };
-                let losses =
-                    losses.map(|RouterLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
+                let losses = losses.map(|RouterLosses { balance, step, .. }| BalanceGradient {
+                    balance,
+                    d_scores,
+                    step,
+                });
                 let Tensor { rows, cols, element, .. } = saved_logits;
                 let d_logits = tape.rec.tensor("gradient", rows, cols, element);
                 let losses = losses.as_ref();
