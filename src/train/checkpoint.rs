@@ -171,6 +171,7 @@ impl Trainer<'_> {
 
     /// Replaces the first gradient of parameter number `parameter`, between [`micro_steps`](Self::micro_steps) and
     /// [`update`](Self::update). For tests of what follows from it; nothing happens to a frozen one.
+    #[doc(hidden)]
     pub fn set_gradient(&self, parameter: usize, gradient: f32) {
         let Recordings { layout, arenas, .. } = &self.recordings;
         let (spec, parts) = &layout.parameters[parameter];

@@ -173,6 +173,7 @@ impl Gpu {
     }
 
     /// Bytes of the blocks of device memory out of which wgpu cuts its buffers, where it does so itself: on Vulkan and DX12.
+    #[doc(hidden)]
     pub fn reserved_bytes(&self) -> Option<u64> {
         self.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }

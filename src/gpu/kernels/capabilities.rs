@@ -157,11 +157,13 @@ impl Capabilities {
     }
 
     /// The same adapter without shuffles, and with the same workgroups.
+    #[doc(hidden)]
     pub const fn without_shuffles(self) -> Self {
         Self { lanes: 1, ..self }
     }
 
     /// The same adapter with or without gathers.
+    #[doc(hidden)]
     pub const fn with_gathers(self, gathers: bool) -> Self {
         Self { gathers, ..self }
     }
