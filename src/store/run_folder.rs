@@ -246,8 +246,12 @@ fn lock(folder: &Path) -> Result<File> {
     let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join(LOCK));
     let mut file = opened.map_err(unwritable)?;
     let mut taken = file.try_lock();
-    if matches!(taken, Err(TryLockError::WouldBlock)) {
-        std::thread::sleep(LOOK); // perhaps somebody only looks, see `is_in_use`
+    // Perhaps somebody only looks, see `is_in_use`, and a busy machine lets them wait meanwhile.
+    for _ in 0..10 {
+        if !matches!(taken, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(LOOK);
         taken = file.try_lock();
     }
     match taken {
