@@ -8,22 +8,22 @@ import package::tile::{D4, V4};
 @if(key_parts) @group(0) @binding(6) var<storage, read_write> key_parts: array<vec4<f32>>; // (S, N, columns of keys and values)
 @if(!key_parts) @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
-// Where the columns of keys start in row `row` of N, through the heads of queries from `first_head` on.
-fn key_columns(row: u32, first_head: u32) -> u32 {
+// Where the columns of keys start in row `row` of N, for a workgroup that walks `head`, of queries.
+fn key_columns(row: u32, head: u32) -> u32 {
     @if(key_parts) {
-        let row_of_part = first_head % params.group / params.share * params.rows + row;
+        let row_of_part = head % params.group / params.share * params.rows + row;
         return row_of_part * (params.heads / params.group) * (D4 + V4);
     }
     @if(!key_parts) { return params.dqkv_offset + row * params.dqkv_stride + params.k_start; }
 }
 
 // Where the gradient of a key starts, and that of its value.
-fn dk_of(row: u32, first_head: u32) -> u32 {
-    return key_columns(row, first_head) + first_head / params.group * D4;
+fn dk_of(row: u32, head: u32) -> u32 {
+    return key_columns(row, head) + head / params.group * D4;
 }
 
-fn dv_of(row: u32, first_head: u32) -> u32 {
-    return key_columns(row, first_head) + params.v_start - params.k_start + first_head / params.group * V4;
+fn dv_of(row: u32, head: u32) -> u32 {
+    return key_columns(row, head) + params.v_start - params.k_start + head / params.group * V4;
 }
 
 fn put_gradient(at: u32, value: vec4<f32>) {

@@ -89,7 +89,8 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
-    for (var i = first_head; i < first_head + params.share; i++) {
+    let last_head = first_head + params.share - 1u; // tells at the end what the first would, and need not be kept beside it
+    for (var i = first_head; i <= last_head; i++) {
         let head = Head(i, sequence, queries_of(sequence, i), gradients_of(sequence, i));
         for (var tile = first; tile < end; tile += TILE) {
             gather_from(lane, place, head, keys, values, block, tile, min(tile + TILE, end));
@@ -98,7 +99,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
 
     for (var r = 0u; r < 4u; r++) {
         if (key + r < params.tokens) {
-            write_row(place, sequence + key + r, first_head, r);
+            write_row(place, sequence + key + r, last_head, r);
         }
     }
     return end;
@@ -207,18 +208,18 @@ fn ends_seen(sequence: u32, key: u32) -> vec4<u32> {
     return seen;
 }
 
-// Writes the gradients of key r of the invocation and of its value, which are row `row` of N.
-fn write_row(place: Place, row: u32, first_head: u32, r: u32) {
+// Writes the gradients of key r of the invocation and of its value, which are row `row` of N. `head` is any that the workgroup walks.
+fn write_row(place: Place, row: u32, head: u32, r: u32) {
     for (var i = 0u; i < K_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < D4) {
-            put_gradient(dk_of(row, first_head) + column, params.scale * sum_of(dk, i, r));
+            put_gradient(dk_of(row, head) + column, params.scale * sum_of(dk, i, r));
         }
     }
     for (var i = 0u; i < V_COLUMNS; i++) {
         let column = place.column + i * WIDTH;
         if (column < V4) {
-            put_gradient(dv_of(row, first_head) + column, sum_of(dv, i, r));
+            put_gradient(dv_of(row, head) + column, sum_of(dv, i, r));
         }
     }
 }
