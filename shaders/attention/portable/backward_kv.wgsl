@@ -21,9 +21,9 @@ import package::attention::portable::gradient_staging::{add_gradient_rows, value
 @if(split) import package::attention::portable::parts::block_of;
 import package::attention::portable::staging::{add_rows, query_key_scores};
 @if(split) import package::attention::portable::staging::stage_rows;
-import package::attention::portable::tiles::{BLOCK, LANES, OWNED, PART, Place, STEP, Sums, TILE, WEIGHTS, place_of};
-import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, weight_of};
-@if(split) import package::attention::portable::tiles::{Quad, memory, row_slot};
+import package::attention::portable::tiles::{BLOCK, LANES, OWNED, PART, Place, Sums, TILE, WEIGHTS, place_of};
+import package::attention::portable::tiles::{put_weights, row_of_share, row_of_step, sum_of, weight_of};
+@if(split) import package::attention::portable::tiles::{Quad, RUN, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
@@ -43,6 +43,7 @@ const V_COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH;
 
 var<private> dk: Sums;
 var<private> dv: Sums;
+@if(split) const_assert PART == RUN; // rows of a step are those of the tile, and rows of a block can be staged as such
 @if(split) const QUERIES: u32 = min(TILE / GROUPS, 4u); // of dq, whose sums an invocation holds at once
 @if(split) var<private> part: u32; // of dq
 @if(split) var<private> written: u32; // one past the last query of which it holds anything
@@ -118,7 +119,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     @if(windowed || segmented) let ends_of = ends_seen(head.sequence, key);
     @if(!windowed && !segmented) let ends_of = vec4<u32>(params.tokens);
     for (var j = 0u; j < SHARE; j++) {
-        let query = tile + row_of_share(place, j);
+        let query = tile + row_of_share(place.column, j);
         let row = head.sequence + min(query, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
@@ -136,14 +137,14 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         @if(dropout) { p[j] *= mask; }
     }
     put_weights(place, p, 0u);
-    dv = add_gradient_rows(dv, lane, place, head.gradients, tile, end, V_COLUMNS);
+    dv = add_gradient_rows(dv, lane, place, head.gradients, tile, 0u, end, V_COLUMNS);
     put_weights(place, ds, 0u);
-    dk = add_rows(dk, lane, place, head.queries, tile, end, D4, K_COLUMNS);
-    if (SHARE > PART && tile + STEP < end) {
+    dk = add_rows(dk, lane, place, head.queries, tile, 0u, end, D4, K_COLUMNS);
+    if (SHARE > PART && tile + row_of_step(PART, 0u) < end) {
         put_weights(place, p, PART);
-        dv = add_gradient_rows(dv, lane, place, head.gradients, tile + STEP, end, V_COLUMNS);
+        dv = add_gradient_rows(dv, lane, place, head.gradients, tile, PART, end, V_COLUMNS);
         put_weights(place, ds, PART);
-        dk = add_rows(dk, lane, place, head.queries, tile + STEP, end, D4, K_COLUMNS);
+        dk = add_rows(dk, lane, place, head.queries, tile, PART, end, D4, K_COLUMNS);
     }
     @if(split) { add_queries(lane, place, head, keys, block, tile, end); }
 }
@@ -154,7 +155,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
 fn add_queries(lane: u32, place: Place, head: Head, keys: u32, block: u32, tile: u32, end: u32) {
     let groups = min(GROUPS, (params.tokens - block + 3u) / 4u); // of keys that exist, which hides how many there are
     for (var c = 0u; c < params.d4; c += WIDTH) {
-        stage_rows(lane, keys + c, block, BLOCK, D4 - c, 1u);
+        stage_rows(lane, keys + c, block, 0u, 0u, BLOCK, D4 - c, 1u);
         workgroupBarrier();
         for (var row = place.group; row < end - tile; row += GROUPS * QUERIES) {
             var sums: array<vec4<f32>, QUERIES>;

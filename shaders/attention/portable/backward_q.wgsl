@@ -61,7 +61,7 @@ fn attention_backward_q(
         put_weights(place, query_key_scores(lane, place, queries, block, keys, tile, params.d4), 0u);
         let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
         weigh(dp, place, mask_index(sequence + token, head), token, tile);
-        dq = add_rows(dq, lane, place, keys, tile, end, D4, COLUMNS);
+        dq = add_rows(dq, lane, place, keys, tile, 0u, end, D4, COLUMNS);
     }
 
     for (var r = 0u; r < 4u; r++) {
@@ -89,9 +89,9 @@ fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
 // Turns the published scores into the weights ds; `index` numbers the first of the 4 queries and the head, for dropout.
 fn weigh(dp: array<vec4<f32>, SHARE>, place: Place, index: u32, token: u32, tile: u32) {
     var ds: array<vec4<f32>, SHARE>;
-    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place, 0u));
+    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place.column, 0u));
     for (var j = 0u; j < SHARE; j++) {
-        let key = tile + row_of_share(place, j);
+        let key = tile + row_of_share(place.column, j);
         var score = (params.scale * LOG2_E) * weight_of(place, j) - lse_of;
         @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
         let p = select(vec4<f32>(), exp2(score), is_seen(token, key));

@@ -13,11 +13,11 @@ import package::attention::heads::{keys_of, queries_of, results_of, values_of};
 import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
-@if(dropout) import package::attention::portable::kept_weights::{draw_with_neighbour, is_kept_key, joined};
+@if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
 import package::attention::portable::staging::{add_rows, query_key_scores};
-import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, STEP, Sums, TILE};
-import package::attention::portable::tiles::{columns_of, group_max, group_sum, place_of, put_weights, row_of_share, sum_of};
+import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, Sums, TILE, columns_of, group_max, group_sum};
+import package::attention::portable::tiles::{place_of, put_weights, row_of_share, row_of_step, sum_of};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
@@ -59,18 +59,18 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         sums = decayed(sums);
         // Up to four steps, one by one: the weights stay in registers only if their indices are constants.
         put_weights(place, p, 0u);
-        sums = add_rows(sums, lane, place, values, tile, end, V4, COLUMNS);
-        if (SHARE > PART && tile + STEP < end) {
+        sums = add_rows(sums, lane, place, values, tile, 0u, end, V4, COLUMNS);
+        if (SHARE > PART && tile + row_of_step(PART, 0u) < end) {
             put_weights(place, p, PART);
-            sums = add_rows(sums, lane, place, values, tile + STEP, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, PART, end, V4, COLUMNS);
         }
-        if (SHARE > 2u * PART && tile + 2u * STEP < end) {
+        if (SHARE > 2u * PART && tile + row_of_step(2u * PART, 0u) < end) {
             put_weights(place, p, 2u * PART);
-            sums = add_rows(sums, lane, place, values, tile + 2u * STEP, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, 2u * PART, end, V4, COLUMNS);
         }
-        if (SHARE > 3u * PART && tile + 3u * STEP < end) {
+        if (SHARE > 3u * PART && tile + row_of_step(3u * PART, 0u) < end) {
             put_weights(place, p, SHARE - PART);
-            sums = add_rows(sums, lane, place, values, tile + 3u * STEP, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, 3u * PART, end, V4, COLUMNS);
         }
     }
 
@@ -87,15 +87,14 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
 fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u32, token: u32, tile: u32) {
     var top = highest;
     for (var j = 0u; j < SHARE; j++) {
-        let key = tile + row_of_share(place, j);
+        let key = tile + row_of_share(place.column, j);
         var score = params.scale * (*scores)[j];
         @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
         (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, key));
         top = max(top, (*scores)[j]);
     }
-    @if(dropout) let drawn = draw_with_neighbour(place, index, token, tile + row_of_share(place, 0u));
+    @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place.column, 0u));
     top = group_max(top, place, columns_of(params.tokens - tile));
-    @if(dropout) let kept = joined(place, drawn);
     decay = exp2(highest - top);
     highest = top;
     total *= decay;

@@ -5,8 +5,8 @@
 import package::attention::params::params;
 import package::attention::portable::staging::{ROUND, stage_owned, stage_walked};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, STEP, Sums, TILE};
-import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
-import package::attention::portable::tiles::{walked_row, walked_slot};
+import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_of_step};
+import package::attention::portable::tiles::{row_slot, rows_of_step, walked_row, walked_slot};
 import package::lib::element::{Packed, load4};
 import package::tile::{CHUNK, SHARE, V4, WIDTH};
 
@@ -74,25 +74,42 @@ fn stage_walked_gradients(lane: u32, rows: u32, tile: u32, column: u32) {
     }
 }
 
-// Adds the rows first..end (exclusive) of dout, one step at most, weighted by the published weights.
-fn add_gradient_rows(sums: Sums, lane: u32, place: Place, rows: u32, first: u32, end: u32, columns: u32) -> Sums {
+// Adds the rows of dout of one step, as add_rows.
+fn add_gradient_rows(
+    sums: Sums,
+    lane: u32,
+    place: Place,
+    rows: u32,
+    tile: u32,
+    first: u32,
+    end: u32,
+    columns: u32,
+) -> Sums {
     var s = sums;
     let portion = portion_of(columns);
+    let there = rows_of_step(first, end - tile);
     for (var skipped = 0u; skipped < STEP; skipped += portion) {
-        let start = min(first + skipped, end);
-        stage_gradient_rows(lane, rows, start, portion, columns);
+        stage_gradient_rows(lane, rows, tile, first, skipped, portion, columns);
         workgroupBarrier();
-        s = add_weighted(s, place, columns, skipped, min(portion, end - start));
+        s = add_weighted(s, place, columns, skipped, min(portion, there - min(skipped, there)));
         workgroupBarrier();
     }
     return s;
 }
 
-fn stage_gradient_rows(lane: u32, rows: u32, first: u32, portion: u32, columns: u32) {
+fn stage_gradient_rows(
+    lane: u32,
+    rows: u32,
+    tile: u32,
+    first: u32,
+    skipped: u32,
+    portion: u32,
+    columns: u32,
+) {
     let pitch = columns * WIDTH;
     for (var k = 0u; k < portion * pitch; k += LANES) {
         let i = k + lane;
-        let row = min(first + i / pitch, params.tokens - 1u);
+        let row = min(tile + row_of_step(first, skipped + i / pitch), params.tokens - 1u);
         memory[row_slot(i)] = load4(dout[rows + row * params.dout_stride + min(i % pitch, V4 - 1u)]);
     }
 }

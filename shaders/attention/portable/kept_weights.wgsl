@@ -3,55 +3,25 @@
 // would interleave the draws, each of ten rounds, and run out of registers on Intel.
 
 import package::attention::params::{mask_words, params};
-import package::attention::portable::tiles::{LANES, PART, Place, STEP, memory, row_of_share};
+import package::attention::portable::tiles::{Place, RUN, row_of_share};
 import package::tile::{SHARE, WIDTH};
 
 // Of the 4 owned queries from `token` on and the walked keys of an invocation, of which the first is `key`: bit SHARE r + j
 // for query r and key j. `index` numbers the first query and its head.
 fn kept_of_queries(index: u32, token: u32, key: u32) -> u32 {
     var kept = 0u;
-    for (var r = 0u; r < min(4u, params.tokens - min(token, params.tokens)); r++) {
-        for (var j = 0u; j < SHARE; j += PART) {
-            kept |= kept_part(index + r * params.all_heads, key + j / PART * STEP) << (SHARE * r + j);
+    let queries = min(4u, params.tokens - min(token, params.tokens));
+    for (var r = 0u; r < queries; r++) {
+        for (var j = 0u; j < SHARE; j += RUN) {
+            kept |= kept_run(index + r * params.all_heads, key + j * WIDTH) << (SHARE * r + j);
         }
     }
     return kept;
 }
 
-// Of PART keys from `key` on, which lie within one group of 4.
-fn kept_part(index: u32, key: u32) -> u32 {
-    return (kept_keys(index, key / 4u) >> (key % 4u)) & ((1u << PART) - 1u);
-}
-
-// The same, where two neighbours own two keys each of every group of 4, with half of the draws: each draws whole groups for two of the 4
-// queries, and publishes what is its neighbour's, less than 2^16, as a number. `joined` completes it after a barrier.
-fn draw_with_neighbour(place: Place, index: u32, token: u32, key: u32) -> u32 {
-    if (PART != 2u) {
-        return kept_of_queries(index, token, key);
-    }
-    let first = 2u * (place.column % 2u); // of the two queries, and of the two keys in their group
-    var own = 0u;
-    var others = 0u;
-    for (var r = first; r < min(first + 2u, params.tokens - min(token, params.tokens)); r++) {
-        for (var j = 0u; j < SHARE; j += PART) {
-            let kept = kept_keys(index + r * params.all_heads, (key + j / PART * STEP) / 4u);
-            own |= ((kept >> first) & 3u) << (SHARE * r + j);
-            others |= ((kept >> (2u - first)) & 3u) << (SHARE * (r - first) + j);
-        }
-    }
-    memory[LANES + place.group * WIDTH + place.column] = vec4<f32>(f32(others));
-    return own;
-}
-
-// What `draw_with_neighbour` began. Ends with a barrier where there is a neighbour.
-fn joined(place: Place, drawn: u32) -> u32 {
-    if (PART != 2u) {
-        return drawn;
-    }
-    let neighbour = place.column ^ 1u;
-    let others = u32(memory[LANES + place.group * WIDTH + neighbour].x);
-    workgroupBarrier();
-    return drawn | (others << (2u * SHARE * (neighbour % 2u)));
+// Of RUN keys from `key` on, which lie within one group of 4.
+fn kept_run(index: u32, key: u32) -> u32 {
+    return (kept_keys(index, key / 4u) >> (key % 4u)) & ((1u << RUN) - 1u);
 }
 
 // Whether the weights of key j are kept, for each of the 4 queries.
@@ -63,9 +33,9 @@ fn is_kept_key(kept: u32, j: u32) -> vec4<bool> {
 // key r. `index` numbers the first query of the tile and its head; `end` is past the last query.
 fn kept_of_keys(index: u32, place: Place, tile: u32, end: u32, key: u32) -> u32 {
     var kept = 0u;
-    let walked = min(SHARE, end - min(tile + row_of_share(place, 0u), end)); // or more than there are: their number is hidden
+    let walked = min(SHARE, end - min(tile + row_of_share(place.column, 0u), end)); // or more than there are: their number is hidden
     for (var j = 0u; j < walked; j++) {
-        kept |= kept_keys(index + row_of_share(place, j) * params.all_heads, key / 4u) << (4u * j);
+        kept |= kept_keys(index + row_of_share(place.column, j) * params.all_heads, key / 4u) << (4u * j);
     }
     return kept;
 }

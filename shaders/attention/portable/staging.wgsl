@@ -5,8 +5,8 @@
 
 import package::attention::params::{params, qkv};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, STEP, Sums, TILE};
-import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_slot};
-import package::attention::portable::tiles::{walked_row, walked_slot};
+import package::attention::portable::tiles::{add_scores, add_weighted, memory, owned_slot, portion_of, row_of_step};
+import package::attention::portable::tiles::{row_slot, rows_of_step, walked_row, walked_slot};
 import package::lib::element::load4;
 import package::tile::{CHUNK, D4, SHARE, WIDTH};
 
@@ -58,27 +58,46 @@ fn stage_walked(lane: u32, rows: u32, tile: u32, column: u32, width: u32) {
     }
 }
 
-// Adds the rows first..end (exclusive), one step at most, weighted by the published weights. An invocation sums `columns` of
-// their vec4s.
-fn add_rows(sums: Sums, lane: u32, place: Place, rows: u32, first: u32, end: u32, width: u32, columns: u32) -> Sums {
+// Adds the rows of the tile from `tile` to `end` (exclusive) in the step that starts with row `first` of each invocation, weighted by
+// the published weights. An invocation sums `columns` of their vec4s.
+fn add_rows(
+    sums: Sums,
+    lane: u32,
+    place: Place,
+    rows: u32,
+    tile: u32,
+    first: u32,
+    end: u32,
+    width: u32,
+    columns: u32,
+) -> Sums {
     var s = sums;
     let portion = portion_of(columns);
+    let there = rows_of_step(first, end - tile);
     for (var skipped = 0u; skipped < STEP; skipped += portion) {
-        let start = min(first + skipped, end);
-        stage_rows(lane, rows, start, portion, width, columns);
+        stage_rows(lane, rows, tile, first, skipped, portion, width, columns);
         workgroupBarrier();
-        s = add_weighted(s, place, columns, skipped, min(portion, end - start));
+        s = add_weighted(s, place, columns, skipped, min(portion, there - min(skipped, there)));
         workgroupBarrier();
     }
     return s;
 }
 
-// Stages `portion` whole rows from `first` on.
-fn stage_rows(lane: u32, rows: u32, first: u32, portion: u32, width: u32, columns: u32) {
+// Stages `portion` whole rows of that step, of which `skipped` come before.
+fn stage_rows(
+    lane: u32,
+    rows: u32,
+    tile: u32,
+    first: u32,
+    skipped: u32,
+    portion: u32,
+    width: u32,
+    columns: u32,
+) {
     let pitch = columns * WIDTH;
     for (var k = 0u; k < portion * pitch; k += LANES) {
         let i = k + lane;
-        let row = min(first + i / pitch, params.tokens - 1u);
+        let row = min(tile + row_of_step(first, skipped + i / pitch), params.tokens - 1u);
         memory[row_slot(i)] = load4(qkv[rows + row * params.qkv_stride + min(i % pitch, width - 1u)]);
     }
 }

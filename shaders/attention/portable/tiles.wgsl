@@ -5,8 +5,8 @@
 //   weights    w (STEP, BLOCK), which follow from the scores, go to workgroup memory: STEP of the TILE rows at once
 //   sums       (BLOCK, columns) += Σ over walked rows  w · walked row
 //
-// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with SHARE walked rows, PART
-// neighbours in each step, and the sums of those 4 rows in the vec4s column + WIDTH i of the columns. No invocation holds a
+// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with SHARE walked rows, each RUN of them
+// neighbours, PART in each step, and the sums of those 4 rows in the vec4s column + WIDTH i of the columns. No invocation holds a
 // whole row, so registers do not grow with the head size as long as WIDTH grows with it.
 // Rows are staged CHUNK vec4s at a time for the scores and whole for the sums. Whatever reads workgroup memory ends with a
 // barrier, so that all 16 KiB of it are free where nothing else is said.
@@ -19,6 +19,8 @@ const BLOCK: u32 = 4u * GROUPS;
 const TILE: u32 = WIDTH * SHARE;
 const LANES: u32 = WIDTH * GROUPS;
 const PART: u32 = min(SHARE, 512u / LANES);
+@if(dropout) const RUN: u32 = min(SHARE, 4u); // whose words are drawn together
+@if(!dropout) const RUN: u32 = PART;
 const STEP: u32 = WIDTH * PART;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
 const WEIGHTS: u32 = STEP * GROUPS; // vec4s of weights
@@ -67,15 +69,24 @@ fn walked_slot(place: u32, c: u32) -> u32 {
     return WALKED + place * PITCH + c;
 }
 
-// Which walked row of the tile is staged at place column + WIDTH j: row j of the invocations of that column.
-fn walked_row(place: u32) -> u32 {
-    let j = place / WIDTH;
-    return j / PART * STEP + place % WIDTH * PART + j % PART;
+// Row j of the invocations of a column in the tile.
+fn row_of_share(column: u32, j: u32) -> u32 {
+    return (j / RUN * WIDTH + column) * RUN + j % RUN;
 }
 
-// Row j of an invocation in the tile.
-fn row_of_share(place: Place, j: u32) -> u32 {
-    return j / PART * STEP + place.column * PART + j % PART;
+// Which walked row of the tile is staged at place column + WIDTH j for the scores.
+fn walked_row(place: u32) -> u32 {
+    return row_of_share(place % WIDTH, place / WIDTH);
+}
+
+// Row i of the step that starts with row `first` of each invocation, in the tile.
+fn row_of_step(first: u32, i: u32) -> u32 {
+    return row_of_share(i / PART, first + i % PART);
+}
+
+// How many rows of that step hold all that there are, if the tile has `rows`.
+fn rows_of_step(first: u32, rows: u32) -> u32 {
+    return PART * columns_of(rows - min(first / RUN * RUN * WIDTH, rows));
 }
 
 // Adds the products of one staged chunk of `width` vec4s to the scores of all walked rows of the invocation.
@@ -196,7 +207,7 @@ fn group_sum(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
     return sum;
 }
 
-// How many invocations of a group hold a walked row, of which the tile has `rows`.
+// How many invocations of a group hold one of the first `rows` walked rows of the tile.
 fn columns_of(rows: u32) -> u32 {
-    return min(WIDTH, (rows + PART - 1u) / PART);
+    return min(WIDTH, (rows + RUN - 1u) / RUN);
 }
