@@ -21,7 +21,7 @@ import package::attention::portable::tiles::{place_of, put_weights, row_of_share
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
-import package::tile::{D4, SHARE, V4, WIDTH};
+import package::tile::{CHUNK, D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -50,8 +50,9 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let keys = keys_of(sequence, kv_head);
     let values = values_of(sequence, kv_head);
     let end = keys_end(block);
-    // With 8 walked rows an invocation has no register left in which to hide the width (nor is a head so short that it must).
-    let width = select(params.d4, D4, SHARE == 8u);
+    // With 8 walked rows an invocation has no register left in which to hide the width (nor is a head so short that it must). Long chunks,
+    // if more than two, are not unrolled into each other either way, and take fewer instructions.
+    let width = select(params.d4, D4, SHARE == 8u || (CHUNK == 8u && D4 > 2u * CHUNK));
     var sums: Sums; // Σ p v, to be divided by `total`
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
         var p = query_key_scores(lane, place, queries, block, keys, tile, width);

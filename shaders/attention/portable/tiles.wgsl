@@ -22,7 +22,7 @@ const PART: u32 = min(SHARE, 512u / LANES);
 @if(dropout) const RUN: u32 = min(SHARE, 4u); // whose words are drawn together
 @if(!dropout) const RUN: u32 = PART;
 const STEP: u32 = WIDTH * PART;
-const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
+const PITCH: u32 = select(CHUNK + 1u, 8u, CHUNK == 8u); // neighbouring rows start in different banks; see `turned`
 const WEIGHTS: u32 = STEP * GROUPS; // vec4s of weights
 const ROWS: u32 = 512u; // vec4s of rows for the sums
 
@@ -61,12 +61,21 @@ fn place_of(lane: u32) -> Place {
 
 // Where column c of a chunk of owned row `row` is staged.
 fn owned_slot(row: u32, c: u32) -> u32 {
-    return OWNED + row * PITCH + c;
+    return OWNED + row * PITCH + turned(row / 4u, c);
 }
 
 // The same for walked rows, in the order of `walked_row`.
 fn walked_slot(place: u32, c: u32) -> u32 {
-    return WALKED + place * PITCH + c;
+    return WALKED + place * PITCH + turned(place, c);
+}
+
+// Where column c of a chunk is in a row. Chunks of 8 leave no room between rows; to start in different banks, each of 8 neighbours has
+// its columns in another order. The 4 owned rows of an invocation, which it reads one after the other, have the same.
+fn turned(row: u32, c: u32) -> u32 {
+    if (CHUNK == 8u) {
+        return c ^ (row % 8u);
+    }
+    return c;
 }
 
 // Row j of the invocations of a column in the tile.

@@ -136,10 +136,16 @@ fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
             _ => (64, 4, 4),
         },
     };
-    // Short chunks, with more barriers, where rows would need more than 16 KiB, or where dp has to wait there.
     let has_waiting = is_packed || shape.dropout.is_some();
-    let is_short = groups == 4 || (pass == Pass::BackwardKv && (width, share) == (32, 4) && has_waiting);
-    Tile { width, groups, share, chunk: if is_short { 2 } else { 4 } }
+    let chunk = match pass {
+        // With fewer barriers: 16 KiB hold 128 rows of it.
+        Pass::Forward if (groups, share) == (16, 4) => 8,
+        // With more, where rows would need more than 16 KiB, or where dp has to wait there.
+        _ if groups == 4 => 2,
+        Pass::BackwardKv if (width, share) == (32, 4) && has_waiting => 2,
+        _ => 4,
+    };
+    Tile { width, groups, share, chunk }
 }
 
 /// More parts take more memory than the time that they save is worth.
