@@ -6,11 +6,15 @@
 //! more.
 
 mod backward;
+mod cost;
 mod matrix;
 mod plan;
+mod tile;
 
 pub use self::backward::attention_backward;
-use self::plan::{Pass, plan};
+pub use self::cost::LoopCost;
+use self::plan::plan;
+use self::tile::Pass;
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};

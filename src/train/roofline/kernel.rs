@@ -1,6 +1,7 @@
 //! What a kernel takes of a GPU: of its shader, and of the loop that the compilers of GPUs made of it.
 
 use crate::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
+use crate::ops::attention::LoopCost;
 use crate::record::Dispatch;
 use naga::{AddressSpace, Statement};
 
@@ -100,35 +101,28 @@ impl Shader {
 
 impl Loop {
     /// Counted in the assembly that Mesa 26's compiler makes for RDNA 3 of the f32 kernels, over all of a loop along k or over tiles of
-    /// keys; registers are the most of RDNA 3 and Ampere. 16-bit kernels, and attention over two passes, are taken to be like them. Of
+    /// keys (attention's by [`LoopCost`]); registers are the most of RDNA 3 and Ampere. 16-bit kernels are taken to be like them. Of
     /// matrices all other instructions are counted, which are as many on Ampere.
     fn of(kernel: &Kernel) -> Self {
+        let is_by_matrices = kernel.is_by_matrices();
+        if let Some(LoopCost { instructions, shared_bytes, barriers, registers }) = LoopCost::of(kernel) {
+            return Self { instructions, shared_bytes, is_by_matrices, barriers, registers: Some(registers) };
+        }
         let constant = |name| {
             let found = kernel.constants().iter().find(|(known, _)| *known == name);
             found.map_or(0, |(_, value)| *value)
         };
         let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
-        let is_portable = constant("GROUPS") > 0; // attention's, whose software kernels have the same names
         let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
-        let is_by_matrices = kernel.is_by_matrices();
         let (instructions, shared_bytes, barriers, registers) =
             match (kernel.entry, constant("TM4"), constant("TN4")) {
                 ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 2.0, Some(168)),
                 ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 2.0, Some(200)),
                 ("matmul", ..) if is_by_matrices => (0.26, 0.46, 2.0, Some(168)),
-                ("attention", ..) if is_by_matrices => (0.35, 0.73, 6.0, Some(144)),
-                ("attention_backward_q", ..) if is_by_matrices => (0.27, 0.70, 4.0, Some(192)),
-                ("attention_backward_kv", ..) if is_by_matrices => (0.33, 0.74, 3.0, Some(216)),
                 ("matmul", 2, 2) => (1.22, 1.06, 2.0, of_layout(96, 120)),
                 ("matmul", 1, 2) => (1.33, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 2, 1) => (1.39, 1.59, 4.0, of_layout(64, 96)),
                 ("matmul", 1, 1) => (1.55, 2.13, 4.0, of_layout(48, 60)),
-                ("attention", 0, 0) if constant("WIDTH") == 16 && constant("GROUPS") == 16 => {
-                    (1.43, 1.90, 5.0, Some(108))
-                }
-                ("attention", 0, 0) if is_portable => (1.52, 1.66, 3.5, Some(120)),
-                ("attention_backward_q", 0, 0) if is_portable => (1.6, 2.1, 6.0, Some(96)),
-                ("attention_backward_kv", 0, 0) if is_portable => (1.54, 2.19, 5.0, Some(132)),
                 _ => (2.0, 2.0, 0.0, None),
             };
         Self { instructions, shared_bytes, is_by_matrices, barriers, registers }

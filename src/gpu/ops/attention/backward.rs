@@ -2,7 +2,8 @@
 //! once and leaves the gradient of the queries in parts. Where few heads of keys serve many of queries, several workgroups share a key's
 //! queries, and the gradients of keys and values are left in parts, too.
 
-use super::plan::{Division, Pass, Plan, divide, plan, sum_keys, sum_queries};
+use super::plan::{Division, Plan, divide, plan, sum_keys, sum_queries};
+use super::tile::Pass;
 use super::{Attention, AttentionTensors, Params};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};

@@ -1,7 +1,8 @@
 //! Which passes of attention cooperative matrices compute, and in what tiles.
 
 use super::Attention;
-use super::plan::Pass;
+use super::cost::LoopCost;
+use super::tile::Pass;
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
 
@@ -28,12 +29,7 @@ pub(super) fn workgroup(
     capabilities: Capabilities,
 ) -> Option<(u32, Workgroup)> {
     let tile = Tile::of(pass, shape, element, capabilities)?;
-    // The most that the compilers for RDNA 3 and Ampere need, see benches/LOG.md.
-    let registers = match pass {
-        Pass::Forward => 144,
-        Pass::BackwardQ => 192,
-        Pass::BackwardKv => 216,
-    };
+    let registers = LoopCost::by_matrices(pass).registers;
     let bytes = 2 * tile.operands() + 4 * tile.block() * (tile.walked() + 4); // and scores
     Some((tile.block(), Workgroup { lanes: tile.lanes(), registers, bytes }))
 }

@@ -1,18 +1,12 @@
 //! Which variant of the attention kernels computes a pass, and its grid.
 
+use super::cost::LoopCost;
+use super::tile::{Masks, Pass, Tile};
 use super::{Attention, matrix};
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Units, Workgroup};
 use crate::ops::heads::HeadLayout;
 use crate::ops::per_item;
-
-/// A pass of attention.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Forward,
-    BackwardQ,
-    BackwardKv,
-}
 
 /// The kernel of a pass, and what its workgroups are.
 pub(super) struct Plan {
@@ -47,18 +41,18 @@ pub(super) fn plan(
         Tier::Software => software(pass, shape.layout, element, capabilities),
         Tier::Portable | Tier::Matrix => {
             let work = Work { shape, is_packed, batch, element, capabilities };
-            matrix::kernel(pass, shape, element, capabilities)
-                .unwrap_or_else(|| portable(pass, work.tile(pass), element))
+            matrix::kernel(pass, shape, element, capabilities).unwrap_or_else(|| {
+                let tile = work.tile(pass);
+                (portable(pass, tile, element), tile.rows())
+            })
         }
     };
-    let kernel = kernel
+    let kernel = sized(kernel, shape.layout)
         .condition(Condition::Alibi, shape.has_alibi)
         .condition(Condition::Causal, shape.is_causal)
         .condition(Condition::Windowed, shape.window.is_some())
         .condition(Condition::Segmented, is_packed)
-        .condition(Condition::Dropout, shape.dropout.is_some())
-        .constant("D4", shape.layout.head_dim / 4)
-        .constant("V4", shape.layout.value_dim / 4);
+        .condition(Condition::Dropout, shape.dropout.is_some());
     Plan { kernel, blocks: shape.tokens.div_ceil(block), tier: capabilities.tier }
 }
 
@@ -84,68 +78,29 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
     (kernel, rows * lanes)
 }
 
-/// The kernel in which a workgroup shares the rows of a block, and how many they are.
-fn portable(pass: Pass, tile: Tile, element: Element) -> (Kernel, u32) {
+/// The kernel in which a workgroup shares the rows of a block.
+fn portable(pass: Pass, tile: Tile, element: Element) -> Kernel {
     let (file, entry) = match pass {
         Pass::Forward => ("attention/portable/forward", "attention"),
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    let Tile { width, groups, share, chunk } = tile;
-    let kernel = Kernel::new(file, entry, element)
-        .constant("WIDTH", width)
-        .constant("GROUPS", groups)
-        .constant("SHARE", share)
-        .constant("CHUNK", chunk);
-    (kernel, 4 * groups)
+    tile.set(Kernel::new(file, entry, element))
 }
 
-/// The constants of `shaders/attention/portable/tiles.wgsl`.
-#[derive(Clone, Copy, PartialEq)]
-struct Tile {
-    width: u32,
-    groups: u32,
-    share: u32,
-    chunk: u32,
+/// The tile of a portable kernel where there is no choice.
+fn usual_tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
+    let masks = match (is_packed || shape.dropout.is_some(), shape.window.is_some() || shape.has_alibi) {
+        (true, _) => Masks::Loaded,
+        (false, true) => Masks::Calculated,
+        (false, false) => Masks::None,
+    };
+    Tile::of(pass, shape.layout, masks)
 }
 
-/// The largest tile with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see benches/LOG.md. Wider groups
-/// leave an invocation fewer columns of the sums.
-fn tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
-    let HeadLayout { head_dim, value_dim, .. } = shape.layout;
-    let has_masks = is_packed || shape.window.is_some() || shape.has_alibi || shape.dropout.is_some();
-    let (width, groups, share) = match pass {
-        Pass::Forward => match value_dim {
-            ..=32 => (8, 16, 4),
-            33..=64 if has_masks => (16, 16, 8),
-            33..=64 => (8, 16, 8),
-            65..=128 if has_masks => (16, 16, 4),
-            65..=128 => (16, 8, 8),
-            _ => (32, 8, 4),
-        },
-        Pass::BackwardQ => match head_dim {
-            ..=64 => (8, 16, 4),
-            65..=128 => (16, 8, 4),
-            _ => (32, 8, 2),
-        },
-        Pass::BackwardKv => match head_dim.max(value_dim) {
-            ..=32 => (8, 16, 4),
-            33..=64 => (16, 8, 4),
-            65..=128 => (32, 8, 4),
-            _ if head_dim.div_ceil(128) + value_dim.div_ceil(128) <= 3 => (32, 8, 2),
-            _ => (64, 4, 4),
-        },
-    };
-    let has_waiting = is_packed || shape.dropout.is_some();
-    let chunk = match pass {
-        // With fewer barriers: 16 KiB hold 128 rows of it.
-        Pass::Forward if (groups, share) == (16, 4) => 8,
-        // With more, where rows would need more than 16 KiB, or where dp has to wait there.
-        _ if groups == 4 => 2,
-        Pass::BackwardKv if (width, share) == (32, 4) && has_waiting => 2,
-        _ => 4,
-    };
-    Tile { width, groups, share, chunk }
+/// `kernel` with the sizes of heads.
+fn sized(kernel: Kernel, layout: HeadLayout) -> Kernel {
+    kernel.constant("D4", layout.head_dim / 4).constant("V4", layout.value_dim / 4)
 }
 
 /// More parts take more memory than the time that they save is worth.
@@ -170,10 +125,6 @@ impl Division {
         self.share < shape.layout.group()
     }
 }
-
-/// Bytes of workgroup memory for a multiply-add of the forward pass in 64 rows by 64, of which a lane owns 4 by 8, and in 64 by 128.
-const USUAL_BYTES: f64 = 1.66;
-const WIDE_BYTES: f64 = 1.9;
 
 /// Multiply-adds that all lanes do while a byte goes to or comes from memory, by published figures.
 const OF_A_BYTE: f64 = 7.0;
@@ -200,7 +151,7 @@ pub(super) fn divide(
         return Division { parts: None, share: group };
     }
     let work = Work { shape, is_packed, batch, element, capabilities };
-    let blocks = shape.tokens.div_ceil(4 * tile(Pass::BackwardKv, shape, is_packed).groups);
+    let blocks = shape.tokens.div_ceil(usual_tile(Pass::BackwardKv, shape, is_packed).rows());
     let most = if work.is_by_matrices() || head_dim.max(value_dim) > 64 { 0 } else { MOST_PARTS.min(blocks) };
     let shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
     let mut ways: Vec<Division> = shares
@@ -280,11 +231,14 @@ impl Work<'_> {
     /// The tile of a pass. Where few workgroups fill a GPU and the longest one decides, twice as many lanes for each block of queries take
     /// less time, although they read more workgroup memory.
     fn tile(&self, pass: Pass) -> Tile {
-        let usual = tile(pass, self.shape, self.is_packed);
+        let usual = usual_tile(pass, self.shape, self.is_packed);
         let wide = Tile { width: 16, ..usual };
         let has_choice = pass == Pass::Forward && (usual.width, usual.groups, usual.share) == (8, 16, 8);
-        let time = |tile, bytes| bytes / self.share_of(of_tile(pass, tile), self.shape.layout.heads);
-        let is_faster = || time(wide, WIDE_BYTES) <= time(usual, USUAL_BYTES) * (1.0 - WORTH);
+        let time = |tile| {
+            let share = self.share_of(self.portable_workgroup(pass, tile), self.shape.layout.heads);
+            self.cost(pass, tile).shared_bytes / share
+        };
+        let is_faster = || time(wide) <= time(usual) * (1.0 - WORTH);
         if has_choice && is_faster() { wide } else { usual }
     }
 
@@ -296,7 +250,18 @@ impl Work<'_> {
     /// The rows that a workgroup of a pass owns, and what it takes of a unit.
     fn workgroup(&self, pass: Pass) -> (u32, Workgroup) {
         matrix::workgroup(pass, self.shape, self.element, self.capabilities)
-            .unwrap_or_else(|| of_tile(pass, tile(pass, self.shape, self.is_packed)))
+            .unwrap_or_else(|| self.portable_workgroup(pass, usual_tile(pass, self.shape, self.is_packed)))
+    }
+
+    /// The same in a tile of the portable kernel.
+    fn portable_workgroup(&self, pass: Pass, tile: Tile) -> (u32, Workgroup) {
+        let registers = self.cost(pass, tile).registers;
+        (tile.rows(), Workgroup { lanes: tile.lanes(), registers, bytes: 16 << 10 })
+    }
+
+    fn cost(&self, pass: Pass, tile: Tile) -> LoopCost {
+        let kernel = sized(portable(pass, tile, self.element), self.shape.layout);
+        LoopCost::of(&kernel).expect("a kernel of attention for GPUs")
     }
 
     /// The same of workgroups of one kind, which own so many rows each.
@@ -336,17 +301,6 @@ impl Work<'_> {
     }
 }
 
-/// The rows that a workgroup owns, and what it takes of a unit: registers as the compilers for RDNA 3 and Ampere need at most.
-fn of_tile(pass: Pass, Tile { width, groups, .. }: Tile) -> (u32, Workgroup) {
-    let registers = match pass {
-        Pass::Forward if width == 8 => 120,
-        Pass::Forward => 108,
-        Pass::BackwardQ => 96,
-        Pass::BackwardKv => 132,
-    };
-    (4 * groups, Workgroup { lanes: width * groups, registers, bytes: 16 << 10 })
-}
-
 /// The kernel that adds the parts of the gradient of `rows` queries, and its grid.
 pub(super) fn sum_queries(
     shape: &Attention,
@@ -361,7 +315,7 @@ pub(super) fn sum_queries(
         .condition(Condition::Causal, shape.is_causal)
         .condition(Condition::Windowed, shape.window.is_some())
         .condition(Condition::Segmented, is_packed)
-        .constant("BLOCK", 4 * tile(Pass::BackwardKv, shape, is_packed).groups)
+        .constant("BLOCK", usual_tile(Pass::BackwardKv, shape, is_packed).rows())
         .constant("D4", d4);
     (kernel, grid)
 }
