@@ -103,7 +103,8 @@ fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
     let all: Vec<u32> = (0..16).collect();
     let narrow = of([24, 2, 36, 12], 2048, &[0, 15]);
     let wide = of([24, 1, 68, 12], 2048, &[0, 15]);
-    let dispatches = [of([48, 24, 8, 12], 256, &all), narrow, wide].concat();
+    let narrowest = of([24, 1, 12, 8], 2048, &[0, 15]); // which matrices of 8 x 8 compute, too
+    let dispatches = [of([48, 24, 8, 12], 256, &all), narrow, wide, narrowest].concat();
     let is_gpu = capabilities.tier != Tier::Software;
     for (queries, keys) in [(true, false), (true, true), (false, true)] {
         let has = |dispatch: &Dispatch, condition| dispatch.kernel.conditions().any(|of| of == condition);
@@ -112,6 +113,14 @@ fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
         };
         assert_eq!(dispatches.iter().any(are_parts), is_gpu, "parts of queries {queries}, of keys {keys}");
     }
+    let are_by_matrices = |dispatch: &Dispatch| {
+        dispatch.kernel.is_by_matrices() && dispatch.kernel.conditions().any(|of| of == Condition::KeyParts)
+    };
+    assert_eq!(
+        dispatches.iter().any(are_by_matrices),
+        capabilities.matrices.is_some(),
+        "parts of keys by matrices"
+    );
     dispatches
 }
 
