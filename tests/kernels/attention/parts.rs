@@ -16,7 +16,7 @@ const IN_PARTS: [(u32, u32, Row); 12] = [
     (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..ONE }),
     (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..ONE }),
     // Fewer parts than blocks, which take turns; 8 parts of 9 blocks, of which the last holds one key; one part.
-    (12, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
+    (10, 3, Row { tokens: 200, heads: (6, 6), dims: (16, 12), dropout: 0.25, ..BASE }),
     (32, 8, Row { tokens: 257, dims: (36, 4), element: F16, ..ONE }),
     (32, 8, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
     (4, 1, Row { tokens: 255, dims: (64, 64), element: Bf16, ..ONE }),
@@ -72,7 +72,7 @@ const KEYS_IN_PARTS: [(u32, Option<u32>, u32, Row); 9] = [
     (64, None, 3, Row { tokens: 257, heads: (6, 2), dims: (160, 4), element: F16, ..ONE }),
     (16, None, 3, Row { tokens: 257, heads: (6, 1), dims: (68, 4), window: Some(200), ..ONE }),
     (64, None, 12, Row { heads: (24, 2), window: Some(120), ..EVERYTHING }),
-    (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..ONE }),
+    (10, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (16, 12), ..ONE }),
     (12, Some(3), 6, Row { tokens: 257, heads: (12, 2), dims: (36, 4), alibi: true, element: F16, ..ONE }),
     (32, Some(8), 4, Row { tokens: 513, heads: (12, 3), dims: (64, 12), element: Bf16, ..ONE }),
     (12, Some(3), 3, Row { heads: (24, 2), dims: (36, 12), window: Some(120), ..EVERYTHING }),
