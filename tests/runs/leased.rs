@@ -5,12 +5,15 @@ use gristmill::device::{Gpu, GpuOptions};
 use gristmill::settings::RunPlan;
 use gristmill::train::run::{device_options, open_device_with};
 use pollster::block_on;
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Devices that nobody uses, by how they were opened.
-static IDLE: LazyLock<Mutex<HashMap<String, Vec<Gpu>>>> = LazyLock::new(Mutex::default);
+/// Devices that nobody uses and how they were opened, the last used last.
+static IDLE: Mutex<VecDeque<(String, Gpu)>> = Mutex::new(VecDeque::new());
+
+/// How many are kept, enough for two tests of 8 ranks. On llvmpipe a device with its kernels takes about 100 MiB.
+const MOST_IDLE: usize = 16;
 
 /// A device that nobody else uses meanwhile.
 pub struct Leased {
@@ -36,9 +39,12 @@ impl Leased {
     }
 
     fn with(opened_with: String, open: impl FnOnce() -> gristmill::error::Result<Gpu>) -> Self {
-        let idle =
-            IDLE.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&opened_with).and_then(Vec::pop);
-        let gpu = idle.unwrap_or_else(|| open().unwrap_or_else(|e| panic!("{e}")));
+        let known = {
+            let mut idle = idle();
+            let place = idle.iter().rposition(|(of, _)| *of == opened_with);
+            place.and_then(|place| idle.remove(place)).map(|(_, gpu)| gpu)
+        };
+        let gpu = known.unwrap_or_else(|| open().unwrap_or_else(|e| panic!("{e}")));
         Self { opened_with, gpu: Some(gpu) }
     }
 }
@@ -63,7 +69,14 @@ impl Drop for Leased {
         let Some(gpu) = self.gpu.take().filter(|gpu| !std::thread::panicking() && gpu.check().is_ok()) else {
             return;
         };
-        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.entry(std::mem::take(&mut self.opened_with)).or_default().push(gpu);
+        let mut idle = idle();
+        idle.push_back((std::mem::take(&mut self.opened_with), gpu));
+        let surplus = if idle.len() > MOST_IDLE { idle.pop_front() } else { None };
+        drop(idle); // before the device, which takes a while
+        drop(surplus);
     }
+}
+
+fn idle() -> MutexGuard<'static, VecDeque<(String, Gpu)>> {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
