@@ -1,7 +1,10 @@
-//! A device without memory for the run: one line that names what takes it and what would save some.
+//! A device without memory for the run, or for the sample at its end: one line that names what takes it and what would help.
 
 use crate::launch::{assert_refused, gristmill, in_repository, run};
+use crate::runs::Setup;
 use gristmill::device::list_adapters;
+use gristmill::train::forecast::Forecast;
+use gristmill::train::recordings::Recordings;
 use pollster::block_on;
 use std::process::Command;
 
@@ -50,4 +53,47 @@ fn a_run_that_finds_no_memory_names_the_largest_consumers() {
             ],
         );
     }
+}
+
+/// Ranks that share matrices write the sample by the whole model, beside what they have trained with. Without room for both the run is
+/// complete, and the cap that a line names is enough.
+#[test]
+fn a_sample_without_room_names_the_cap_that_has_it() {
+    const STEPS: u64 = 2;
+    const SLACK: u64 = 16 << 10; // for what follows from the number of steps
+    let setup = Setup::new("crowded", "").with(&[
+        "--sample={prompt: the, tokens: 12, temperature: 0}",
+        "--use_parallel=True",
+        "--parallel_config={model_parallel: 2, use_seq_parallel: True, vocab_emb_dp: False}",
+    ]);
+    let gpu = setup.gpu_for(&setup.plan_on_rank(0, 2));
+    let peak = |rank| {
+        let plan = setup.plan_on_rank(rank, 2);
+        let recordings = Recordings::new(&plan, gpu.capabilities(), STEPS).expect("recordings");
+        Forecast::new(&recordings).peak_bytes()
+    };
+    let peak = peak(0).max(peak(1)) + SLACK;
+    let capped = |cap: &str| {
+        let home = tempfile::tempdir().expect("a folder");
+        let mut train = gristmill(["train", "--ranks=2"]);
+        train.arg(setup.write(home.path())).args(&setup.overrides).args([
+            &format!("--output_dir={}", home.path().display()),
+            &format!("--stop_step={STEPS}"),
+            &format!("--context.max_device_memory={cap}"),
+        ]);
+        let ended = run(&mut train).succeeded();
+        format!("{}{}", ended.stdout, ended.stderr)
+    };
+    let text = capped(&peak.to_string());
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("no sample")).collect();
+    let [line] = lines[..] else { panic!("not one line: {text}") };
+    for part in ["the model takes ", " of the run, over context.max_device_memory of ", "gristmill generate "]
+    {
+        assert!(line.contains(part), "`{part}` is not in: {line}");
+    }
+    assert!(!text.contains("a sample of"), "{text}");
+    let named =
+        line.split("raise it to ").nth(1).and_then(|rest| rest.split(", or ").next()).expect("a size");
+    let text = capped(named);
+    assert!(text.contains("a sample of 12 tokens") && !text.contains("no sample"), "{named}: {text}");
 }

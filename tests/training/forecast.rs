@@ -159,7 +159,7 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
 fn the_forecast_of_long_windows_and_many_layers_is_the_memory_taken() {
     let long = [
         "--model.model_config.num_layers=12",
-        "--model.model_config.seq_length=512",
+        "--model.model_config.seq_length=1024",
         "--batch_size=1",
         "--gradient_accumulation_steps=1",
     ];

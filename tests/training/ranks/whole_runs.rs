@@ -3,12 +3,10 @@
 //! Ranks that were started otherwise, and a fault of one, are one line on all; an interrupt of one ends all after
 //! the same step.
 
-use super::spread::{MICRO_BATCHES, Spread, run_each};
+use super::spread::{Spread, run_each};
 use crate::runs::{FolderRun, Setup, metrics, on_ranks};
 use gristmill::error::Result;
 use gristmill::store::checkpoint_folder::CheckpointFolder;
-use gristmill::train::forecast::Forecast;
-use gristmill::train::recordings::Recordings;
 use gristmill::train::run::{Summary, run_on_ranks};
 use pollster::block_on;
 use std::sync::Arc;
@@ -133,29 +131,6 @@ fn a_sample_is_that_of_one_rank() {
     }
     let unsaved = FolderRun::new(run().setup.with(&["--save_final=False"]));
     assert_eq!(Spread::stages(2).train(&unsaved, 3).sample, None);
-}
-
-/// The whole model needs room beside what its ranks have trained with; without it a run is complete. The line that says what it lacks is
-/// in a log that the runs of this process share, so `shortage` tests it.
-#[test]
-fn a_sample_without_room_is_left_out() {
-    const STEPS: u64 = 2;
-    const SLACK: u64 = 16 << 10; // for what follows from the number of steps
-    let spread = Spread::divided(2);
-    let setup = || Setup::new("crowded", "").with(&["--sample={prompt: the, tokens: 12, temperature: 0}"]);
-    let gpu = setup().gpu();
-    let peak = |rank| {
-        let plan = spread.setup(setup(), MICRO_BATCHES).plan_on_rank(rank, 2);
-        let recordings = Recordings::new(&plan, gpu.capabilities(), STEPS).expect("recordings");
-        Forecast::new(&recordings).peak_bytes()
-    };
-    let peak = peak(0).max(peak(1)) + SLACK;
-    let capped = |bytes: u64| {
-        let run = FolderRun::new(setup().with(&[&format!("--context.max_device_memory={bytes}")]));
-        spread.train(&run, STEPS)
-    };
-    assert_eq!(capped(peak).sample, None);
-    assert!(capped(2 * peak).sample.is_some(), "beside {peak} bytes");
 }
 
 #[test]
