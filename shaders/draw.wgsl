@@ -16,6 +16,7 @@
 // Sources: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019 (top_p); Keskar et al., "CTRL", 2019,
 // section 4.1 (the penalty).
 
+import package::lib::bits::{INFINITY, is_beyond, order_of};
 import package::lib::grid::linear_index;
 import package::lib::philox::philox;
 import package::lib::reduce::{STEP, first_of, row_max, row_sum, row_sum4};
@@ -66,12 +67,13 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let words = sequence * params.seen_stride;
     var top = LOWEST;
     for (var i = first_of(lane); i < params.vocab; i += STEP) {
-        var logit = logits[start + i];
+        let loaded = logits[start + i];
+        var logit = loaded;
         if (((seen[words + i / 32u] >> (i % 32u)) & 1u) == 1u) {
             logit *= select(sampling.repetition_penalty, 1.0 / sampling.repetition_penalty, logit > 0.0);
             logits[start + i] = logit;
         }
-        if (logit > top) { // never of a NaN
+        if (logit > top && !is_beyond(bitcast<u32>(loaded), INFINITY)) {
             top = logit;
         }
     }
@@ -80,7 +82,7 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let state = sequences[sequence];
     var chosen = 0u;
     if (is_greedy) {
-        chosen = first_with(row, key_of(row.top));
+        chosen = first_with(row, order_of(row.top));
     } else {
         let random = philox(vec4<u32>(state.z, 0u, STREAM), state.xy);
         var lowest = 1u; // the key of the least likely token that may be drawn; not that of a NaN
@@ -104,11 +106,9 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     }
 }
 
-// An integer with the order of the logits. A NaN has the lowest, 0.
+// An integer with the order of the logits, of one as loaded. A NaN has the lowest, 0.
 fn key_of(logit: f32) -> u32 {
-    let bits = bitcast<u32>(logit);
-    let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    return select(ordered, 0u, (bits & 0x7fffffffu) > 0x7f800000u);
+    return select(order_of(logit), 0u, is_beyond(bitcast<u32>(logit), INFINITY));
 }
 
 fn logit_of(key: u32) -> f32 {

@@ -12,14 +12,15 @@
 // does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a row,
 // which keeps the partials few, and each block is summed by itself, which keeps the sums as accurate as for small ones.
 // Numerics: gradients are unscaled before squaring, and no square overflows or vanishes (lib/squares). So is_overflow means
-// that a gradient is not finite, and nothing else.
+// that a gradient is not finite, or would not be once unscaled, and nothing else. It is tested on gradients as loaded (lib/bits).
 // weight is 1, or, if every token of the step counts the same, tokens / (targets of the step that are not ignored): the loss
 // of each micro-batch was divided by all its tokens, since the targets of the others were not known yet.
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
+import package::lib::bits::{INFINITY, LARGEST_WORD, is_any_beyond, is_beyond};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum4};
-import package::lib::squares::{SMALLEST, Squares, is_overflow, norm_of, squares_of};
+import package::lib::squares::{LARGEST, SMALLEST, Squares, norm_of, squares_of};
 import package::lib::step_state::{HALTED, LossState, SKIPPED, StepState};
 import package::tile::{BLOCK, LANES};
 
@@ -58,13 +59,17 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         return;
     }
     let unscale = token_weight() / state.loss_scale;
+    // Less than the largest f32 by more than rounding could add.
+    let bound = select(LARGEST_WORD, bitcast<u32>(0.999999 * LARGEST / unscale), unscale > 1.0);
     var sums = Squares(0.0);
     for (var block = 0u; block < params.blocks; block++) {
         let start = (row * params.blocks + block) * BLOCK;
         let end = min(start + BLOCK, params.count4);
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
-            of_block += squares_of(gradients[params.offset4 + i] * unscale);
+            let gradient = gradients[params.offset4 + i];
+            of_block += squares_of(gradient * unscale);
+            of_block.w += select(0.0, 1.0, is_any_beyond(bitcast<vec4<u32>>(gradient), bound));
         }
         sums += of_block;
     }
@@ -86,8 +91,7 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
         return;
     }
     let overflow = total.w > 0.0;
-    // Infinite after an overflow; as a constant it would not be valid WGSL.
-    let norm = select(norm_of(total), bitcast<f32>(select(0u, 0x7f800000u, overflow)), overflow);
+    let norm = norm_of(total); // of no meaning after an overflow
     var clip = 1.0;
     if (params.max_norm > 0.0) {
         clip = min(1.0, params.max_norm / (norm + 1e-6));
@@ -95,16 +99,16 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
     let row = schedule[min(state_out.global_step, params.schedule_rows - 1u) * params.schedule_stride4];
     state_out.is_overflow = select(0u, 1u, overflow);
     state_out.overflows += select(0u, 1u, overflow);
-    state_out.grad_norm = norm;
+    state_out.grad_norm = bitcast<f32>(select(bitcast<u32>(norm), INFINITY, overflow));
     // A factor that vanished would make a step without gradients of one whose gradients are huge.
     state_out.grad_factor = max(clip * token_weight() / state_out.loss_scale, SMALLEST);
     state_out.learning_rate = row.x;
     state_out.bias_correction1 = row.y;
     state_out.bias_correction2 = row.z;
-    let mean = select(loss.mean_sum, loss.loss_sum / max(loss.token_sum, 1.0), params.tokens > 0.0);
-    state_out.loss = mean;
+    state_out.loss = select(loss.mean_sum, loss.loss_sum / max(loss.token_sum, 1.0), params.tokens > 0.0);
+    let loss_word = select(bitcast<u32>(loss.mean_sum), bitcast<u32>(loss.loss_sum), params.tokens > 0.0);
     state_out.step += 1u;
-    state_out.halt = halt_of(norm, overflow, overflow || any(is_overflow(vec4<f32>(mean))));
+    state_out.halt = halt_of(norm, overflow, overflow || is_beyond(loss_word, LARGEST_WORD));
     if (!overflow && state_out.halt == 0u) {
         state_out.global_step += 1u;
     }

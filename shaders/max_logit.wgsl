@@ -5,6 +5,7 @@
 //
 // One workgroup for each 4 heads. A maximum is exact, so a layer that is recomputed changes nothing.
 
+import package::lib::bits::order_of;
 import package::lib::reduce::row_max;
 import package::tile::LANES;
 
@@ -32,13 +33,7 @@ fn max_logit(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         let head = 4u * workgroup.x + i;
         if (lane == 0u && head < params.heads) {
             let at = params.first + head;
-            largest[at] = max(largest[at], key_of(of_head));
+            largest[at] = max(largest[at], order_of(of_head));
         }
     }
-}
-
-// A number that is larger where `score` is.
-fn key_of(score: f32) -> u32 {
-    let bits = bitcast<u32>(score);
-    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
 }

@@ -13,7 +13,7 @@
 // multiply_transposed a workgroup owns 16 groups of 4 columns of one block, software tier: a lane one. All sums have a fixed order.
 // A matrix of zeros has vectors of zeros and the eigenvalue 0.
 
-import package::lib::element::{Packed, load4};
+import package::lib::element::{Packed, has_overflow, load4};
 import package::lib::grid::linear_index;
 import package::lib::philox::philox;
 import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum, row_sum4};
@@ -126,7 +126,9 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
     }
     var sum = Squares(0.0);
     for (var i = first; i < params.cols4; i += STEP) {
-        sum += squares_of(load4(matrix[row * params.cols4 + i]));
+        let packed = matrix[row * params.cols4 + i];
+        sum += squares_of(load4(packed));
+        sum.w += select(0.0, 1.0, has_overflow(packed));
     }
     let total = row_sum4(sum, lane);
     if (first == 0u) {

@@ -16,9 +16,9 @@
 // Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias).
 
 import package::lib::best::{Best, FIRST, KEY_OF_NAN, LAST, better, is_before, key_of, row_best};
+import package::lib::bits::{INFINITY, LARGEST_WORD, is_beyond, order_of};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
-import package::lib::squares::is_overflow;
 import package::lib::step_state::StepState;
 import package::tile::{CHOSEN, LANES};
 
@@ -195,9 +195,9 @@ fn gate_factor(chosen_sum: f32) -> f32 {
 }
 
 // `value`, or the logit that it follows from if that is not finite: overflows must show in the gates. `exp` makes a number of a NaN
-// on SwiftShader, `max` may do so anywhere, and compilers may assume that there is none, so raw bits are tested.
+// on SwiftShader, and `max` may do so anywhere.
 fn shown(value: f32, logit: f32) -> f32 {
-    return select(value, logit, is_overflow(vec4<f32>(logit)).x);
+    return select(value, logit, is_beyond(bitcast<u32>(logit), LARGEST_WORD));
 }
 
 fn logistic(z: f32) -> f32 {
@@ -205,7 +205,7 @@ fn logistic(z: f32) -> f32 {
 }
 
 fn selection_key(start: u32, expert: u32) -> u32 {
-    return key_of(selection_score(start, expert));
+    return key_of(selection_score(start, expert), bitcast<u32>(scores[start + expert]));
 }
 
 @if(bias)
@@ -250,15 +250,15 @@ fn choose_groups(row: u32, lane: u32) -> Best {
     for (var group = first_of(lane); group < params.groups; group += STEP) {
         var first = LOWEST;
         var second = LOWEST;
-        var highest = 0u;
+        var has_nan = false; // `max` may drop it
         for (var i = 0u; i < size; i++) {
             let score = selection_score(start, group * size + i);
             second = max(second, min(first, score));
             first = max(first, score);
-            highest = max(highest, key_of(score));
+            has_nan = has_nan || is_beyond(bitcast<u32>(scores[start + group * size + i]), INFINITY);
         }
-        let key = key_of(select(first, first + second, params.takes_best_two != 0u));
-        group_keys[groups_start + group] = select(key, highest, highest == KEY_OF_NAN); // `max` may drop it
+        let key = order_of(select(first, first + second, params.takes_best_two != 0u));
+        group_keys[groups_start + group] = select(key, KEY_OF_NAN, has_nan);
     }
     row_barrier();
     var taken = FIRST;

@@ -9,7 +9,7 @@
 // square_rows: one workgroup per row; software tier: one invocation (lib/reduce). A tensor of one row is summed into `sums`
 // at once. All sums have a fixed order. Sums in ranges, unlike norms, can be added over ranks.
 
-import package::lib::element::{Packed, load4};
+import package::lib::element::{Packed, has_overflow, load4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum4};
 import package::lib::squares::{Squares, squares_of};
@@ -44,7 +44,9 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
         let end = min(start + BLOCK, params.count4);
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
-            of_block += squares_of(load4(x[params.offset4 + i]));
+            let packed = x[params.offset4 + i];
+            of_block += squares_of(load4(packed));
+            of_block.w += select(0.0, 1.0, has_overflow(packed));
         }
         sum += of_block;
     }

@@ -4,6 +4,7 @@
 // A pair precedes another if its key is larger, or if the keys are equal and its index is smaller. Repeatedly taking
 // the first pair after the one taken last yields the top k without a list of what was taken.
 
+import package::lib::bits::{INFINITY, is_beyond, order_of};
 import package::tile::LANES;
 
 struct Best {
@@ -16,11 +17,10 @@ const LAST: Best = Best(0u, 0xffffffffu); // follows every pair: key_of never re
 
 const KEY_OF_NAN: u32 = 0xfffffffeu;
 
-// An integer with the order of the scores. NaN maps to the top, so that it is chosen and becomes visible.
-fn key_of(score: f32) -> u32 {
-    let bits = bitcast<u32>(score);
-    let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    return select(ordered, KEY_OF_NAN, (bits & 0x7fffffffu) > 0x7f800000u);
+// An integer with the order of the scores. If `loaded`, the word that `score` was computed from, is a NaN, the key is the
+// largest, so that the NaN is chosen and becomes visible.
+fn key_of(score: f32, loaded: u32) -> u32 {
+    return select(order_of(score), KEY_OF_NAN, is_beyond(loaded, INFINITY));
 }
 
 fn is_before(a: Best, b: Best) -> bool {

@@ -16,6 +16,18 @@
 @if(f32) const LINE4: u32 = 4u; // groups of 4 in 64 bytes
 @if(f16 || bf16) const LINE4: u32 = 8u;
 
+// Whether one of the elements is infinite or NaN, by its exponent as stored (lib/bits).
+fn has_overflow(packed: Packed) -> bool {
+    let words = words_of(packed);
+    return any((words & vec4<u32>(EXPONENT)) == vec4<u32>(EXPONENT));
+}
+
+@if(f16) const EXPONENT: u32 = 0x7c000000u;
+@if(!f16) const EXPONENT: u32 = 0x7f800000u;
+
+@if(f32) fn words_of(packed: Packed) -> vec4<u32> { return bitcast<vec4<u32>>(packed); }
+@if(f16 || bf16) fn words_of(packed: Packed) -> vec4<u32> { return vec4<u32>(packed << vec2<u32>(16u), packed); }
+
 @if(f32)
 fn load4(packed: Packed) -> vec4<f32> {
     return packed;
@@ -36,12 +48,12 @@ fn load4(packed: Packed) -> vec4<f32> {
 @if(bf16)
 fn store4(value: vec4<f32>) -> Packed {
     let bits = bitcast<vec4<u32>>(value);
-    // Round to nearest even on the lower half. A NaN keeps its upper half and is made quiet, since the carry could turn
-    // it into zero.
-    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
-    let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
-    let is_nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
-    let half = select(rounded, quiet, is_nan);
+    let magnitude = bits & vec4<u32>(0x7fffffffu);
+    // Round to nearest even on the lower half. No carry reaches the sign, which would turn a NaN into zero, and a NaN
+    // is made quiet, so that its upper half is one too: all by arithmetic, since a test might be folded (lib/bits).
+    let up = vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u));
+    let rounded = (bits + min(up, vec4<u32>(0x7fffffffu) - magnitude)) >> vec4<u32>(16u);
+    let half = rounded | (((magnitude + vec4<u32>(0x7fffffu)) >> vec4<u32>(25u)) & vec4<u32>(0x40u));
     return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
 }
 
@@ -82,11 +94,9 @@ fn half_bits(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     let sign = (bits >> 16u) & 0x8000u;
     let magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-        return sign | 0x7e00u; // NaN
-    }
     if (magnitude >= 0x477ff000u) {
-        return sign | 0x7c00u; // 65520 and above round to infinity
+        // 65520 and above round to infinity. The quiet bit of a NaN is set by arithmetic, since a test might be folded (lib/bits).
+        return sign | 0x7c00u | (((magnitude + 0x7fffffu) >> 22u) & 0x200u);
     }
     if (magnitude < 0x38800000u) {
         // Subnormal: the ulp of 0.5f is 2^-24, the spacing of subnormal halves, so the addition rounds correctly.

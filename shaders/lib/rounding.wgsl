@@ -3,8 +3,9 @@
 //
 // A bfloat16 is the upper half of an f32. 16 random bits are added to the lower half, and what remains of it is cut off:
 // the result is one of the two neighbours, in proportion to how near the value is to each, so its mean is the value.
-// Representable values, infinities and NaN stay what they are. Beyond the largest finite bfloat16 the upper neighbour is
-// infinity.
+// Representable values, infinities and NaN stay what they are: the random bits are too few to change the upper half of one that
+// ends in zeros, and a carry into the sign, which would turn a NaN into zero, is cut off. Beyond the largest finite bfloat16
+// the upper neighbour is infinity.
 // The bits are a pure function of seed, update and the weight's place in the whole model, the same as `RoundingBits` in
 // tests/draws. Where ranks hold some columns of a matrix, or rows of several, runs of a launch lie apart in the whole model.
 // Source: Gupta et al., "Deep learning with limited numerical precision", ICML 2015.
@@ -33,7 +34,7 @@ fn round4(value: vec4<f32>, i: u32, places: Places, update: u32, seed: vec2<u32>
     let place = places.first4 + i + (i + places.skipped4) / places.run4 * places.gap4;
     let words = philox(vec4<u32>(place, update, 0u, STREAM_HIGH), seed);
     let bits = bitcast<vec4<u32>>(value);
-    let is_finite = (bits & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u);
-    let rounded = (bits + (words >> vec4<u32>(16u))) & vec4<u32>(0xffff0000u);
-    return store4(bitcast<vec4<f32>>(select(bits, rounded, is_finite)));
+    let room = vec4<u32>(0x7fffffffu) - (bits & vec4<u32>(0x7fffffffu));
+    let rounded = bits + min(words >> vec4<u32>(16u), room);
+    return store4(bitcast<vec4<f32>>(rounded & vec4<u32>(0xffff0000u)));
 }

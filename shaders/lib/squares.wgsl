@@ -1,8 +1,8 @@
 // Sums of squares of f32 values of any size, and their root.
 //
 // Squares of values above 2^40 are summed times 2^-176, those of values below 2^-40 times 2^150, each apart from the others,
-// so that no square overflows or vanishes. A norm over the largest f32 becomes that. Whether a value is finite is tested on
-// the raw bits (exponent all ones): shader compilers may assume that no value is NaN and drop `g != g`.
+// so that no square overflows or vanishes. A norm over the largest f32 becomes that. Whoever loads the values counts those
+// that are not finite, in the last component (lib/bits).
 // Source: Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2.
 
 // Sums of squares by the size of their values: large ones times DOWN², ordinary ones, small ones times UP²; and how many
@@ -24,8 +24,7 @@ fn squares_of(values: vec4<f32>) -> Squares {
     let large = select(vec4<f32>(0.0), scaled, is_large);
     let small = select(vec4<f32>(0.0), scaled, is_small);
     let ordinary = select(scaled, vec4<f32>(0.0), is_large | is_small);
-    let overflows = select(0.0, 1.0, any(is_overflow(values)));
-    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), overflows);
+    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), 0.0);
 }
 
 // The root of the sum of all squares, at most the largest f32.
@@ -42,8 +41,4 @@ fn hypotenuse(a: f32, b: f32) -> f32 {
     let longer = max(a, b);
     let ratio = min(a, b) / max(longer, SMALLEST);
     return min(longer * sqrt(1.0 + ratio * ratio), LARGEST);
-}
-
-fn is_overflow(value: vec4<f32>) -> vec4<bool> {
-    return (bitcast<vec4<u32>>(value) & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u);
 }

@@ -10,6 +10,7 @@ mod variants;
 mod configs;
 mod durable;
 mod exchanges;
+mod finite;
 mod grids;
 mod history;
 mod lazy_inline;

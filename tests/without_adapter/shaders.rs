@@ -8,7 +8,7 @@ use crate::variants::{
     grouped_products, of_several_ranks, permutations, products_of_few_rows, products_through_gelu,
     products_through_swiglu, quantised_products, routers,
 };
-use crate::{uniformity, writers};
+use crate::{finite, uniformity, writers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{
@@ -356,6 +356,7 @@ fn check(dispatch: &Dispatch) {
     let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
     check_bindings_and_params(dispatch, &composed);
     uniformity::check(&dispatch.kernel, &composed);
+    finite::check(&dispatch.kernel, &composed);
     writers::check(&dispatch.kernel, composed);
 }
 

@@ -20,6 +20,8 @@ pub struct Composed {
     pub wgsl: String,
     /// The parsed module.
     pub module: naga::Module,
+    /// What naga knows of the module: the types of expressions, who uses what.
+    pub info: naga::valid::ModuleInfo,
     /// The bound variables that the entry point uses, sorted by index.
     pub variables: Vec<Variable>,
     /// The params struct; `None` if the file declares none.
@@ -58,7 +60,7 @@ impl Sources {
         let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
         let variables = Variable::used(&module, info.get_entry_point(entry));
         let params = ParamsLayout::of(&module);
-        Ok(Composed { wgsl, module, variables, params })
+        Ok(Composed { wgsl, module, info, variables, params })
     }
 
     /// The text of a kernel, composed once in a process if its file is ours: ranks that are threads, and devices that follow each
