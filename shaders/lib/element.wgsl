@@ -48,12 +48,12 @@ fn load4(packed: Packed) -> vec4<f32> {
 @if(bf16)
 fn store4(value: vec4<f32>) -> Packed {
     let bits = bitcast<vec4<u32>>(value);
-    let magnitude = bits & vec4<u32>(0x7fffffffu);
-    // Round to nearest even on the lower half. No carry reaches the sign, which would turn a NaN into zero, and a NaN
-    // is made quiet, so that its upper half is one too: all by arithmetic, since a test might be folded (lib/bits).
-    let up = vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u));
-    let rounded = (bits + min(up, vec4<u32>(0x7fffffffu) - magnitude)) >> vec4<u32>(16u);
-    let half = rounded | (((magnitude + vec4<u32>(0x7fffffu)) >> vec4<u32>(25u)) & vec4<u32>(0x40u));
+    // Round to nearest even on the lower half. A NaN, whose carry could make it zero, is made one again by arithmetic, since a test
+    // of it might be folded (lib/bits): its magnitude is less than 2^23 - 1 below the largest.
+    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
+    let below_largest = ~bits & vec4<u32>(0x7fffffffu);
+    let all_if_nan = bitcast<vec4<i32>>(below_largest - vec4<u32>(0x7fffffu)) >> vec4<u32>(31u);
+    let half = rounded | (bitcast<vec4<u32>>(all_if_nan) & vec4<u32>(0x7fc0u));
     return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
 }
 
