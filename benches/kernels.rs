@@ -12,11 +12,11 @@ mod unfused;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
-use gristmill::element::Element::{Bf16, F32, Int8, Nf4, U32};
+use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
-use gristmill::ops::grad_norm::StepTensors;
+use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
 use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
@@ -26,8 +26,8 @@ use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
-    adamw, add, decode, embedding, fingerprint, l2_norm, layer_norm, max_logit, muon, rms_norm, rope, sgd,
-    squares, swiglu,
+    adamw, add, cast, decode, embedding, fingerprint, l2_norm, layer_norm, max_logit, muon, rms_norm, rope,
+    sgd, squares, swiglu,
 };
 use row::{D, F, N, Work, gpu, row, tier};
 
@@ -244,6 +244,18 @@ fn elementwise(c: &mut Criterion) {
         sgd::sgd(&mut row.rec, &segment, &step, &settings);
         Work::Bytes(4.0 * 5.0 * (1 << 20) as f64)
     });
+    row(c, &gpu, "grad_norm, 1 Mi gradients", |row| {
+        let (gradients, step) = (row.tensor(1, 1 << 20, F32), step_tensors(row));
+        grad_norm(&mut row.rec, &[gradients], &step, &StepRules::default());
+        Work::Bytes(4.0 * (1 << 20) as f64)
+    });
+    for element in [Bf16, F16] {
+        row(c, &gpu, &format!("cast of 1 Mi elements to {}", element.name()), |row| {
+            let (from, to) = (row.tensor(1024, 1024, F32), row.tensor(1024, 1024, element));
+            cast::cast(&mut row.rec, from, to);
+            Work::Bytes(6.0 * (1 << 20) as f64)
+        });
+    }
     row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));
         let step = step_tensors(row);
