@@ -322,6 +322,24 @@ fn documents_name_files_that_exist() {
     }
 }
 
+/// `file.rs::name` in a document is a function of that file.
+#[test]
+fn documents_name_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "configs/FEATURES.md", "configs/MINDFORMERS.md"] {
+        let text = fs::read_to_string(root.join(document)).expect("a document");
+        for (file, name) in text.split('`').filter_map(|part| part.split_once(".rs::")) {
+            let source = fs::read_to_string(root.join(format!("{file}.rs")));
+            let source =
+                source.unwrap_or_else(|_| panic!("{document} names {file}.rs, which does not exist"));
+            assert!(
+                source.contains(&format!("fn {name}(")),
+                "{document} names {name}, which is not in {file}.rs"
+            );
+        }
+    }
+}
+
 /// Otherwise a program that is built after an example, or an example after a program, compiles wgpu again.
 #[test]
 fn development_dependencies_change_no_features_of_others() {

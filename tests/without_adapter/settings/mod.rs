@@ -5,6 +5,7 @@ mod datasets;
 mod dialect;
 mod families;
 mod faults;
+mod features;
 mod groups;
 mod malformed;
 mod mixture;
