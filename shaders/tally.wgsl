@@ -14,6 +14,8 @@ import package::lib::best::row_count;
 import package::lib::step_state::StepState;
 import package::tile::LANES;
 
+const ROWS: u32 = 0x7fffffffu; // the bits of a capacity that count rows: see ops/permute/config.rs
+
 struct Params {
     experts: u32,
     last: u32, // column where the choices of the last micro-batch start
@@ -39,7 +41,7 @@ fn tally(@builtin(local_invocation_index) lane: u32) {
         tally_row[e] += count;
         tally_row[params.last + e] = count;
         choices += count;
-        dropped += count - min(count, capacities[e]);
+        dropped += count - min(count, capacities[e] & ROWS);
     }
     let all_choices = row_count(choices, lane);
     let all_dropped = row_count(dropped, lane);

@@ -14,6 +14,7 @@ mod finished;
 pub mod fit;
 pub mod forecast;
 mod health;
+mod hot_copies;
 mod initial;
 mod instruments;
 pub mod length;

@@ -9,8 +9,10 @@ use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
+use gristmill::ops::hot_copies::{HomeRange, Slots, hot_copies, hot_copies_backward};
+use gristmill::ops::hot_experts::HotLast;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::ops::permute::{self, Placement, PlacementConfig, RowAllocation};
+use gristmill::ops::permute::{self, HotAndCold, Placement, PlacementConfig, RowAllocation};
 use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
@@ -141,6 +143,11 @@ pub fn permutations(c: &mut Criterion) {
             Work::Bytes(4.0 * 3.0 * f64::from(tokens * chosen))
         });
     }
+    for (name, is_backward) in
+        [("copies of 2 of 8 experts", false), ("copies of 2 of 8 experts, backward", true)]
+    {
+        row(c, &gpu, name, |row| copies(row, is_backward));
+    }
     row(c, &gpu, "place, permute and combine, forward, fused", permute_and_combine);
     row(c, &gpu, "place, permute and combine, backward, fused", permute_and_combine_backward);
 }
@@ -176,6 +183,24 @@ fn placed(row: &mut Job, tokens: u32, chosen: u32, experts: u32) -> Placement {
         (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % experts).collect();
     let ids = row.integers(&ids);
     permute::place(&mut row.rec, &routes, ids, None)
+}
+
+/// Copies of matrices (2 D, D) of the first two of eight experts, or their gradients on the way back: read and written, and read
+/// where they are added.
+fn copies(row: &mut Job, is_backward: bool) -> Work {
+    let two = HotAndCold { hot: 2, capacity: N, cold_capacity: N / 2 };
+    let capacities = row.integers(&two.initial(8));
+    let (stack, matrices) = (row.tensor(1, 8 * 2 * D * D, F32), row.tensor(2 * 2 * D, D, F32));
+    let last = HotLast::new(&mut row.rec, capacities, &two);
+    let home = HomeRange { elements: stack, start: 0, first_expert: 0 };
+    let slots = Slots { matrices, first: 0, count: 2 };
+    let moved = 4.0 * 2.0 * 2.0 * f64::from(D * D);
+    if is_backward {
+        hot_copies_backward(&mut row.rec, &slots, &last, &home);
+        return Work::Bytes(3.0 * moved);
+    }
+    hot_copies(&mut row.rec, &home, &last, &slots);
+    Work::Bytes(2.0 * moved)
 }
 
 fn permute_and_combine(row: &mut Job) -> Work {

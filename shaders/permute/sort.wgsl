@@ -7,6 +7,7 @@
 // Positions number the order in which choices are served: token by token, or with `by_choice` the first choices of all
 // tokens, then all second ones. An expert has as many rows as choices plus `extra`, or `capacity`, or capacities[e].
 // Rows that no choice claims have the source NONE. Integers only, so the same from run to run.
+// With hot_last an expert stands for its place in groups[e], at which cold ones come first: they have `cold_capacity`.
 // Software: an invocation walks a block and counts in the block's row of n. Portable: a workgroup walks it in chunks of
 // LANES; a choice's rank is its expert's count before the chunk plus the equal experts to its left, found by scanning
 // the chunk: LANES steps per LANES choices, no atomics. scan is one workgroup; its lane 0 accumulates the offsets over
@@ -18,6 +19,7 @@ import package::lib::grid::linear_index;
 import package::tile::LANES;
 
 const NONE: u32 = 0xffffffffu;
+@if(capacities) const ROWS: u32 = 0x7fffffffu; // the bits of a capacity that count rows
 
 struct Params {
     tokens: u32, // N
@@ -32,6 +34,8 @@ struct Params {
     capacity: u32, // rows per expert; 0: as many as it has choices, plus `extra`
     extra: u32,
     has_empty_rows: u32, // 1: some rows may be unclaimed
+    cold: u32, // how many experts are cold
+    cold_capacity: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -40,6 +44,8 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>; // (E)
 @group(0) @binding(4) var<storage, read_write> offsets: array<u32>; // (E + 1)
 @if(capacities) @group(0) @binding(5) var<storage, read> capacities: array<u32>; // (E)
+@if(hot_last) @group(0) @binding(5) var<storage, read_write> counts_by_expert: array<u32>; // (E); the others are by place
+@if(hot_last) @group(0) @binding(7) var<storage, read> groups: array<u32>; // (E)
 
 @group(0) @binding(3) var<storage, read> counts_in: array<u32>;
 @group(0) @binding(4) var<storage, read> offsets_in: array<u32>;
@@ -59,7 +65,7 @@ fn histogram(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
     let end = min((block + 1u) * params.block, params.choices);
     for (var position = block * params.block; position < end; position++) {
-        histograms[row + ids[choice_at(position)]] += 1u;
+        histograms[row + expert_of_choice(choice_at(position))] += 1u;
     }
 }
 
@@ -73,7 +79,7 @@ fn scatter(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     let end = min((block + 1u) * params.block, params.choices);
     for (var position = block * params.block; position < end; position++) {
         let choice = choice_at(position);
-        let expert = ids[choice];
+        let expert = expert_of_choice(choice);
         let at = block * params.stride + expert;
         let rank = histograms[at];
         histograms[at] = rank + 1u;
@@ -140,7 +146,7 @@ struct Seat {
 fn seat_of(position: u32, end: u32, lane: u32) -> Seat {
     let is_inside = position < end;
     let choice = choice_at(min(position, end - 1u));
-    let expert = select(NONE, ids[choice], is_inside);
+    let expert = select(NONE, expert_of_choice(choice), is_inside);
     chunk[lane] = expert;
     workgroupBarrier();
     var before = 0u;
@@ -174,6 +180,11 @@ fn scan(@builtin(local_invocation_index) lane: u32) {
         counts[expert] = sum;
     }
     storageBarrier();
+    @if(hot_last) {
+        for (var expert = lane; expert < params.experts; expert += LANES) {
+            counts_by_expert[expert] = counts[groups[expert]];
+        }
+    }
     if (lane != 0u) {
         return;
     }
@@ -187,12 +198,27 @@ fn scan(@builtin(local_invocation_index) lane: u32) {
 
 @if(capacities)
 fn rows_of(expert: u32) -> u32 {
-    return capacities[expert];
+    return capacities[expert] & ROWS;
 }
 
-@if(!capacities)
+@if(hot_last)
+fn rows_of(expert: u32) -> u32 {
+    return select(params.capacity, params.cold_capacity, expert < params.cold);
+}
+
+@if(!capacities && !hot_last)
 fn rows_of(expert: u32) -> u32 {
     return select(params.capacity, counts[expert] + params.extra, params.capacity == 0u);
+}
+
+@if(hot_last)
+fn expert_of_choice(choice: u32) -> u32 {
+    return groups[ids[choice]];
+}
+
+@if(!hot_last)
+fn expert_of_choice(choice: u32) -> u32 {
+    return ids[choice];
 }
 
 fn choice_at(position: u32) -> u32 {

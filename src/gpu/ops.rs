@@ -18,6 +18,7 @@ pub mod gelu;
 pub mod grad_norm;
 pub mod grouped_matmul;
 pub mod heads;
+pub mod hot_copies;
 pub mod hot_experts;
 pub mod l2_norm;
 pub mod latent_heads;

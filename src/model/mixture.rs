@@ -17,17 +17,21 @@
 //! Balance losses act through the scores, not through the choice: the router's backward adds their gradient, times
 //! loss scale / accumulation, even where nothing uses the gates. The metric `loss` is the cross-entropy of the next
 //! token alone; `load_balancing_loss` and `z_loss` are reported beside it with their factors, `mtp_loss` without.
+//! Where experts are spread over ranks and some are hot, the last rows are those of the hot ones, which stay
+//! (`Experts::forward_hot`).
 //! Evaluation has neither balance losses nor a tally, and experts have the capacities of training. Generation is
 //! always dropless, because a text must not depend on the others in its batch.
 
 use super::config::{BalanceLosses, MixtureConfig, ModelConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
-use super::parameters::{Mixture, Shared};
+use super::parameters::{Experts, Mixture, Shared};
 use crate::ops::balance::Balance;
-use crate::ops::permute::place;
+use crate::ops::hot_experts::HotLast;
+use crate::ops::permute::{place, place_hot_last};
 use crate::ops::spread::{Direction, ExpertRanks, SpreadRows};
 use crate::ops::work_list::WorkList;
+use crate::record::Tensor;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
 impl Mixture<Parameter> {
@@ -87,47 +91,107 @@ impl Mixture<Parameter> {
         let is_dropless = ctx.is_dropless();
         let rows = config.placement(h.tensor.rows, is_dropless);
         let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
+        let copies = self.copies.as_ref().zip(capacities.zip(rows.hot_and_cold()));
 
         let logits = tape.scope("router", |tape| tape.scores(h, &self.router)); // (N, E)
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
         // What was decided once is not decided again, and not counted again.
-        let (placement, spread, work) = tape.keeping(|tape| {
-            let placement = tape.scope("place", |tape| place(tape.rec, &rows, output.ids, capacities));
+        let (placement, hot, spread, work) = tape.keeping(|tape| {
+            let hot = copies.map(|(copies, (capacities, two))| {
+                let last = tape.scope("hot_experts", |tape| HotLast::new(tape.rec, capacities, &two));
+                let work = tape
+                    .scope("work_list.hot", |tape| WorkList::new(tape.rec, last.hot_offsets, two.hot_rows()));
+                Hot { copies, last, work }
+            });
+            let placement = tape.scope("place", |tape| match &hot {
+                None => place(tape.rec, &rows, output.ids, capacities),
+                Some(Hot { last, .. }) => place_hot_last(tape.rec, &rows, output.ids, last),
+            });
             if let Some(losses) = losses {
                 let capacities = state.capacities(layer);
                 tape.scope("tally", |tape| tape.tally(placement.counts, capacities, losses.tally));
             }
-            let spread = ctx.expert_ranks.map(|ranks| {
-                tape.scope("spread", |tape| SpreadRows::new(tape.rec, &rows, placement.offsets, ranks))
-            });
+            let sent = hot.as_ref().map_or(placement.offsets, |hot| hot.last.cold_offsets);
+            let spread = ctx
+                .expert_ranks
+                .map(|ranks| tape.scope("spread", |tape| SpreadRows::new(tape.rec, &rows, sent, ranks)));
             let (offsets, count) = match &spread {
                 None => (placement.offsets, rows.rows()),
                 Some(spread) => (spread.local_offsets, spread.received),
             };
-            (placement, spread, tape.scope("work_list", |tape| WorkList::new(tape.rec, offsets, count)))
+            let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, offsets, count));
+            (placement, hot, spread, work)
         });
         let gates = match config.renormalised_sum().filter(|_| !is_dropless) {
             None => gates,
             Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)
         };
-        let exchange = |tape: &mut Tape<'_, 'p>, rows, direction| match &spread {
-            None => rows,
-            Some(spread) => tape.scope("spread", |tape| tape.exchange_rows(rows, spread, direction)),
-        };
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
-        let x = exchange(tape, x, Direction::ToExperts);
-        let y = tape.scope("experts", |tape| {
-            let inner = config.intermediate_size as u32;
-            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, &work)); // (R, 2 F)
-            let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
-            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, &work)) // (R, D)
-        });
-        let y = exchange(tape, y, Direction::FromExperts);
+        let inner = config.intermediate_size as u32;
+        let y = match (spread, hot) {
+            (None, _) => self.experts.forward(tape, x, inner, &work),
+            (Some(spread), None) => {
+                let x = tape.scope("spread", |tape| tape.exchange_rows(x, &spread, Direction::ToExperts));
+                let y = self.experts.forward(tape, x, inner, &work);
+                tape.scope("spread", |tape| tape.exchange_rows(y, &spread, Direction::FromExperts))
+            }
+            (Some(spread), Some(hot)) => self.experts.forward_hot(tape, x, inner, &work, &spread, &hot),
+        };
         meanwhile(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
     }
+}
+
+impl Experts<Parameter> {
+    /// The experts on their rows x (R, D): (R, D).
+    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, x: Var, inner: u32, work: &WorkList) -> Var {
+        tape.scope("experts", |tape| {
+            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, work)); // (R, 2 F)
+            let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
+            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, work)) // (R, D)
+        })
+    }
+
+    /// The same of rows x (R, D) of which the last are those of hot experts: these are computed on this rank's copies while the
+    /// others travel.
+    fn forward_hot<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        x: Var,
+        inner: u32,
+        work: &WorkList,
+        spread: &SpreadRows,
+        Hot { copies, work: hot_work, .. }: &Hot<'p>,
+    ) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let [cold, hot] = tape.split_rows(x, spread.sent);
+        let cold = tape.scope("spread", |tape| tape.exchange_rows(cold, spread, Direction::ToExperts));
+        let (y, hot) = tape.scope("experts", |tape| {
+            let x = tape.scope("w_gate_up.hot", |tape| tape.grouped_linear(hot, &copies.w_gate_up, hot_work));
+            let x = tape.scope("mul.hot", |tape| tape.swiglu(x, inner));
+            tape.scope("w_down.hot", |tape| {
+                let y = tape.rec.tensor("y", rows, cols, element);
+                let last = y.rows(spread.sent, rows - spread.sent);
+                (y, tape.grouped_linear_into(x, &copies.w_down, hot_work, last))
+            })
+        });
+        let cold = self.forward(tape, cold, inner, work);
+        let cold = tape.scope("spread", |tape| {
+            let first = y.rows(0, spread.sent);
+            tape.exchange_rows_into(cold, spread, Direction::FromExperts, first)
+        });
+        tape.join_rows(y, [cold, hot])
+    }
+}
+
+/// The hot experts of a layer, of which this rank has copies.
+struct Hot<'p> {
+    copies: &'p Experts<Parameter>,
+    last: HotLast,
+    /// Their rows.
+    work: WorkList,
 }
 
 /// What the routed experts of a layer work on.

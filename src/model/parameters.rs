@@ -17,7 +17,7 @@ mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
+pub use feed_forward::{DenseFeedForward, Experts, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
 pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
@@ -113,6 +113,16 @@ impl Gpt<Spec> {
 /// sqrt(2 L)`, so that its variance does not grow with depth (Radford et al., GPT-2, 2019). Routers have a deviation of
 /// their own.
 impl<P> Gpt<P> {
+    /// The mixtures of experts, each with the number of its layer, where blocks of multi-token prediction follow the last one.
+    pub(crate) fn mixtures(&mut self) -> impl Iterator<Item = (usize, &mut Mixture<P>)> {
+        let ahead = self.multi_token.iter_mut().map(|ahead| &mut ahead.block);
+        let blocks = self.blocks.iter_mut().chain(ahead).enumerate();
+        blocks.filter_map(|(layer, block)| match &mut block.feed_forward {
+            FeedForward::Mixture(mixture) => Some((layer, mixture)),
+            FeedForward::Dense(_) => None,
+        })
+    }
+
     /// Declares every parameter of the model of `config`, in order, and makes each by `make`.
     pub fn declare(config: &ModelConfig, make: &mut dyn FnMut(Spec) -> P) -> Self {
         let mut streams = Streams::default();

@@ -20,10 +20,11 @@ mod work;
 
 pub use ranks::RankForecast;
 pub use step_time::{Machine, StepTime};
-pub use traffic::{Traffic, TrafficKind, traffic};
+pub use traffic::{Traffic, TrafficKind, kept_bytes, traffic};
 pub use work::launch_flops;
 
 use super::finished::{EvaluationReadback, StepReadback};
+use super::hot_copies::HotCopies;
 use super::initial::start_bytes;
 use super::readback::{RING, Sources};
 use super::recordings::Recordings;
@@ -50,6 +51,8 @@ pub struct Forecast {
     pub gradient_bytes: u64,
     /// Bytes of the optimizer's moments.
     pub moment_bytes: u64,
+    /// Bytes of the copies of hot experts, weights and gradients, where experts are spread over ranks.
+    pub hot_copy_bytes: u64,
     /// Bytes of the other persistent buffers: batch, tables, states.
     pub other_bytes: u64,
     /// Bytes of the pool that activations and their gradients share.
@@ -77,6 +80,8 @@ impl Forecast {
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
         let of_arena = |arena: &Arena| arena.buffers().map(|id| buffers[id.0 as usize].1).sum::<u64>();
+        let hot_copy_bytes = recordings.hot_copies.iter().flat_map(HotCopies::buffers);
+        let hot_copy_bytes = hot_copy_bytes.map(|id| buffers[id.0 as usize].1).sum::<u64>();
         let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
         let readbacks = [StepReadback::new(recordings).sources, EvaluationReadback::new(recordings).sources];
         let readback_bytes: u64 = readbacks.iter().map(Sources::bytes).sum();
@@ -91,7 +96,8 @@ impl Forecast {
             copy_bytes: of_arena(&arenas.copies),
             gradient_bytes: of_arena(&arenas.gradients),
             moment_bytes: of_arena(&arenas.first_moments) + of_arena(&arenas.second_moments),
-            other_bytes: recordings.persistents.bytes() - arena_bytes,
+            hot_copy_bytes,
+            other_bytes: recordings.persistents.bytes() - arena_bytes - hot_copy_bytes,
             pool_bytes: MemoryPlan::new(&all).bytes(),
             staging_bytes: recordings.params_bytes()
                 + RING as u64 * recordings.batch_bytes()
@@ -113,7 +119,12 @@ impl Forecast {
     /// Device memory while the run trains, in bytes.
     pub fn bytes(&self) -> u64 {
         let arenas = self.weight_bytes + self.copy_bytes + self.gradient_bytes + self.moment_bytes;
-        arenas + self.other_bytes + self.pool_bytes + self.staging_bytes + self.exchange_bytes
+        arenas
+            + self.hot_copy_bytes
+            + self.other_bytes
+            + self.pool_bytes
+            + self.staging_bytes
+            + self.exchange_bytes
     }
 
     /// Device memory at its peak, before the first step, in bytes.

@@ -1,6 +1,7 @@
 //! The recordings of forward and backward passes, and those of what the ranks make of them.
 
 use super::arenas::Arenas;
+use super::hot_copies::HotCopies;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
@@ -21,6 +22,7 @@ use crate::tape::Tape;
 pub(super) struct Passes<'a> {
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
+    pub copies: Option<&'a HotCopies>,
     pub ownership: &'a Ownership,
     pub capabilities: Capabilities,
 }
@@ -53,7 +55,7 @@ impl Passes<'_> {
         training: &ForwardContext<'_>,
         losses: &LossTensors,
     ) -> Result<Recording> {
-        let Self { layout, arenas, ownership, capabilities } = *self;
+        let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("micro_step", capabilities);
         let rows = self.received(&mut rec, stretch, training);
         if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
@@ -68,7 +70,8 @@ impl Passes<'_> {
         let sums = &arenas.gradients;
         let gradients =
             ownership.shards_gradients().then(|| BucketBuffers::for_gradients(&mut rec, ownership, sums));
-        let gpt = layout.bind(training.config, held(&weights, &read), Some(held(&gradients, sums)));
+        let mut gpt = layout.bind(training.config, held(&weights, &read), Some(held(&gradients, sums)));
+        copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::new(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, true));
         let sent = gpt.chunk(&mut tape, training, &stretch.chunk, rows, losses).zip(stretch.neighbours[1]);
@@ -98,6 +101,7 @@ impl Passes<'_> {
         if stretch.ends_step {
             ownership.sum_gradients(&mut rec, sums);
             ownership.sum_repeated(&mut rec, layout, sums);
+            copies.iter().for_each(|copies| copies.sum_gradients(&mut rec, ownership));
         }
         rec.try_finish()
     }
@@ -109,13 +113,14 @@ impl Passes<'_> {
         evaluation: &ForwardContext<'_>,
         losses: &LossTensors,
     ) -> Result<Recording> {
-        let Self { layout, arenas, ownership, capabilities } = *self;
+        let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("eval", capabilities);
         let rows = self.received(&mut rec, stretch, evaluation);
         let read = arenas.read();
         let weights =
             ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
-        let gpt = layout.bind(evaluation.config, held(&weights, &read), None);
+        let mut gpt = layout.bind(evaluation.config, held(&weights, &read), None);
+        copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::forward_only(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, false));
         let sent = gpt.chunk(&mut tape, evaluation, &stretch.chunk, rows, losses);
@@ -162,10 +167,11 @@ fn held<'a>(buffers: &'a Option<BucketBuffers<'_>>, arena: &'a Arena) -> &'a dyn
     }
 }
 
-/// Rounds the weights that layers read in 16 bits, segment by segment.
+/// Rounds the weights that layers read in 16 bits, segment by segment, and fills the copies of hot experts.
 pub(super) fn copies(
     layout: &ArenaLayout,
     arenas: &Arenas,
+    hot: Option<&HotCopies>,
     ownership: &Ownership,
     capabilities: Capabilities,
 ) -> Result<Option<Recording>> {
@@ -179,8 +185,9 @@ pub(super) fn copies(
         }
     }
     ownership.gather(&mut rec, &arenas.copies, "copies", |_| true);
+    hot.iter().for_each(|hot| hot.fill(&mut rec, (layout, &arenas.read()), ownership));
     let recording = rec.try_finish()?;
-    Ok((copied.count() > 0).then_some(recording))
+    Ok((!recording.dispatches.is_empty()).then_some(recording))
 }
 
 /// The sums of an evaluation's losses and correct predictions over the ranks, each of which evaluates some of the micro-batches.

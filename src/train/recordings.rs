@@ -1,6 +1,7 @@
 //! The recordings of a run: everything that training does on the device, written without a device.
 
 use super::arenas::Arenas;
+use super::hot_copies::HotCopies;
 use super::limits::check_activations;
 use super::monitors::{MaxLogits, Monitors};
 use super::passes::{copies, sum_evaluation};
@@ -40,6 +41,8 @@ pub struct Recordings {
     pub layout: ArenaLayout,
     /// The arenas.
     pub arenas: Arenas,
+    /// Copies of hot experts, where experts are spread over ranks and some are hot.
+    pub hot_copies: Option<HotCopies>,
     /// How the ranks share the work on parameters.
     pub ownership: Ownership,
     /// What else outlives a recording.
@@ -82,11 +85,20 @@ impl Recordings {
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
         let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
+        let hot_copies = HotCopies::new(
+            model,
+            (&layout, &arenas.read()),
+            tensors.model.experts.as_ref(),
+            &ownership,
+            &capabilities.limits,
+            &mut persistents,
+        );
         let parts = RunParts {
             plan,
             whole: &whole,
             layout: &layout,
             arenas: &arenas,
+            hot_copies: hot_copies.as_ref(),
             ownership: &ownership,
             tensors: &tensors,
             capabilities,
@@ -96,7 +108,7 @@ impl Recordings {
         let update = parts.update()?;
         let monitors = Monitors::new(&parts, logits, &mut persistents)?;
         let replicas = parts.replicas(&mut persistents)?;
-        let copy = copies(&layout, &arenas, &ownership, capabilities)?;
+        let copy = copies(&layout, &arenas, hot_copies.as_ref(), &ownership, capabilities)?;
         let sum_evaluation =
             sum_evaluation(tensors.eval_loss, tensors.eval_correct, &ownership, capabilities)?;
         let sample = parts.sample(model, &mut persistents)?;
@@ -108,6 +120,7 @@ impl Recordings {
             optimizer: plan.optimizer.clone(),
             layout,
             arenas,
+            hot_copies,
             ownership,
             tensors,
             in_flight,
@@ -194,7 +207,8 @@ impl Recordings {
             BufferId::Persistent(id) => Some(id),
             BufferId::Transient(_) => None,
         };
-        self.arenas.gradients.buffers().chain(tensors.chain(tallies).filter_map(id))
+        let copies = self.hot_copies.iter().flat_map(HotCopies::gradient_buffers);
+        self.arenas.gradients.buffers().chain(copies).chain(tensors.chain(tallies).filter_map(id))
     }
 
     /// The kernels of all recordings, each once.

@@ -1,6 +1,7 @@
 //! What a run is made of, and the recordings that follow from it.
 
 use super::arenas::Arenas;
+use super::hot_copies::HotCopies;
 use super::limits::misfit;
 use super::passes::{Passes, Stretch};
 use super::replicas::Replicas;
@@ -27,6 +28,8 @@ pub(super) struct RunParts<'a> {
     pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
+    /// The copies of hot experts, if there are some.
+    pub hot_copies: Option<&'a HotCopies>,
     pub ownership: &'a Ownership,
     pub tensors: &'a RunTensors,
     pub capabilities: Capabilities,
@@ -42,8 +45,8 @@ impl RunParts<'_> {
         in_flight: &[Vec<InFlight>],
         largest: Option<Tensor>,
     ) -> Result<(Vec<Vec<Recording>>, Vec<Recording>)> {
-        let Self { layout, arenas, ownership, tensors, capabilities, .. } = *self;
-        let passes = Passes { layout, arenas, ownership, capabilities };
+        let Self { layout, arenas, hot_copies: copies, ownership, tensors, capabilities, .. } = *self;
+        let passes = Passes { layout, arenas, copies, ownership, capabilities };
         let (expert_ranks, matrix_ranks) = (ownership.expert_ranks(), ownership.matrix_ranks());
         let forward = |batch, mode| ForwardContext {
             config: model,
@@ -70,7 +73,7 @@ impl RunParts<'_> {
 
     /// Norm, clipping, step state and the optimizer.
     pub fn update(&self) -> Result<Recording> {
-        let Self { plan, whole, layout, arenas, ownership, tensors, capabilities } = *self;
+        let Self { plan, whole, layout, arenas, hot_copies, ownership, tensors, capabilities } = *self;
         let places = match plan.optimizer.stochastic_rounding {
             true => Some(Places::new(layout, &ArenaLayout::new(whole.to_vec(), &capabilities.limits)?)),
             false => None,
@@ -85,6 +88,7 @@ impl RunParts<'_> {
             layout,
             places: places.as_ref(),
             arenas,
+            hot_copies,
             tensors,
         };
         update.record(capabilities)

@@ -3,6 +3,7 @@
 mod matrices;
 
 use super::arenas::Arenas;
+use super::hot_copies::HotCopies;
 use super::tensors::RunTensors;
 use crate::element::Element;
 use crate::error::Result;
@@ -38,6 +39,7 @@ pub(super) struct Update<'a> {
     /// Where its parameters are in the whole model; `None` where no weights are rounded by their places.
     pub places: Option<&'a Places>,
     pub arenas: &'a Arenas,
+    pub hot_copies: Option<&'a HotCopies>,
     pub tensors: &'a RunTensors,
 }
 
@@ -52,6 +54,9 @@ impl Update<'_> {
         let (losses, step) = (self.tensors.sums().collect::<Vec<_>>(), self.tensors.step());
         self.ownership.sum_counts(&mut rec, &losses, experts.as_ref());
         self.ownership.sum_copied(&mut rec, self.layout, &self.arenas.gradients);
+        if let Some(copies) = self.hot_copies {
+            copies.add_gradients(&mut rec, (self.layout, &self.arenas.gradients), self.ownership);
+        }
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();

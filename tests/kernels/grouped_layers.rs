@@ -175,6 +175,44 @@ fn without_zeros(words: &[u32], zeros: usize) -> Vec<u32> {
     kept
 }
 
+/// Rows of which the last go to other matrices than the first, each part in its place of one result.
+#[test]
+fn rows_that_part_are_joined_again() {
+    check("grouped, in two parts", |case| {
+        let (x, dy) = (case.input(9, 8, F32), case.input(9, 12, F32));
+        let stacks = [2, 1].map(|experts| case.input(experts * 12, 8, F32));
+        let gradients = [2, 1].map(|experts| case.input(experts * 12, 8, F32));
+        let offsets = [&[0u32, 2, 5][..], &[0, 4]].map(|offsets| case.integers(offsets));
+        let (y_out, dx_out) = (case.output(9, 12, F32), case.output(9, 8, F32));
+        let parameters = [0, 1]
+            .map(|i| Parameter { weight: vec![stacks[i].tensor], gradient: Some(vec![gradients[i].tensor]) });
+        let mut tape = Tape::new(&mut case.rec);
+        let work = [(0, 5), (1, 4)].map(|(i, rows): (usize, u32)| WorkList::new(tape.rec, offsets[i], rows));
+        let leaf = tape.leaf(x.tensor, true);
+        let [first, second] = tape.split_rows(leaf, 5);
+        let whole = tape.rec.tensor("y", 9, 12, F32);
+        let second = tape.grouped_linear_into(second, &parameters[1], &work[1], whole.rows(5, 4));
+        let first = tape.grouped_linear_into(first, &parameters[0], &work[0], whole.rows(0, 5));
+        let y = tape.join_rows(whole, [first, second]);
+        add(tape.rec, y.tensor, y_out, 1.0, false);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let dx = tape.gradient(leaf).expect("x needs a gradient");
+        add(tape.rec, dx, dx_out, 1.0, false);
+
+        let all = [&stacks[0].values[..], &stacks[1].values].concat();
+        let starts = [0, 2, 5, 9];
+        let want = reference::grouped_matmul(&x.values, &all, &starts, 12, 8);
+        let (dx, d_all) = reference::grouped_matmul_backward(&x.values, &all, &starts, &dy.values, 12, 8);
+        case.expect("y", y_out, want, allowed(F32, 8));
+        case.expect("dx", dx_out, dx, allowed(F32, 12));
+        for (i, part) in [&d_all[..2 * 96], &d_all[2 * 96..]].into_iter().enumerate() {
+            let want = sum(part, &gradients[i].values);
+            case.expect(&format!("gradient {i}"), gradients[i].tensor, want, allowed(F32, 6));
+        }
+    });
+}
+
 #[test]
 fn a_frozen_stack_gets_no_gradient() {
     check("grouped, frozen", |case| {

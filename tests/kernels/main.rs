@@ -20,6 +20,7 @@ mod grad_norm;
 mod grouped;
 mod grouped_layers;
 mod half;
+mod hot_copies;
 mod lanes;
 mod latent_heads;
 mod linear_cross_entropy;

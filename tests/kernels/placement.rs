@@ -5,9 +5,10 @@
 use crate::lab::{Case, check};
 use ::reference::permute as reference;
 use gristmill::element::Element::U32;
-use gristmill::ops::hot_experts::{HotSteps, hot_experts};
+use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
 use gristmill::ops::permute::{
     DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, capacity_slots, place,
+    place_hot_last,
 };
 use gristmill::ops::step_state::StepState;
 use gristmill::record::Tensor;
@@ -34,6 +35,12 @@ fn expect_placed(
 ) -> Placement {
     let (ids, capacities) = (case.integers(ids), capacities.map(|capacities| case.integers(capacities)));
     let placement = place(&mut case.rec, routes, ids, capacities);
+    expect_contents(case, &placement, look);
+    placement
+}
+
+/// Lets `look` check what is in a placement.
+fn expect_contents(case: &mut Case, placement: &Placement, look: impl Fn(&Placed) + 'static) {
     let placed = Rc::new(RefCell::new(Placed::default()));
     let part = |case: &mut Case, tensor: Tensor, name: &str, keep: fn(&mut Placed, Vec<u32>)| {
         let placed = placed.clone();
@@ -46,7 +53,6 @@ fn expect_placed(
     part(case, placement.places, "places", |placed, words| placed.places = words);
     part(case, placement.sources, "sources", |placed, words| placed.sources = words);
     case.expect_words("all", placement.counts, move |_| look(&placed.borrow()));
-    placement
 }
 
 /// The reference's allocation for `routes`, whose experts have these `capacities` unless they are dropless.
@@ -159,6 +165,71 @@ fn placements_are_those_of_the_reference() {
             }
         }
     }
+}
+
+/// The rows of cold experts, then those of hot ones: as if experts stood in that order.
+#[test]
+fn hot_experts_are_placed_last() {
+    let shapes =
+        [(1, 1, 2, 1), (31, 1, 5, 4), (33, 4, 4, 3), (257, 2, 8, 3), (1024, 2, 9, 1), (257, 16, 512, 100)];
+    for (tokens, chosen, experts, hot) in shapes {
+        for (order, share) in [(DropOrder::Choice, 0.5), (DropOrder::Token, 1.0)] {
+            let capacity = capacity_slots(chosen, tokens, 0.9, experts, 1);
+            let two = HotAndCold::new(hot, capacity + 1, share);
+            let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order };
+            let routes = PlacementConfig { tokens, chosen, experts, allocation };
+            check(&format!("hot last {routes:?}"), |case| {
+                let ids = choose(case, Choices::Random, tokens, chosen, experts);
+                let counts: Vec<usize> =
+                    case.ids_below(experts as usize, 99).into_iter().map(|count| count as usize).collect();
+                let of_hot = reference::hot_experts(&counts, hot as usize);
+                let is_hot = |expert: u32| of_hot.contains(&(expert as usize));
+                let words: Vec<u32> = (0..experts)
+                    .map(|e| if is_hot(e) { two.hot_word() } else { two.cold_capacity })
+                    .collect();
+                let sizes = [two.capacity, two.cold_capacity].map(|rows| rows as usize);
+                let last = ::reference::hot_copies::hot_last(experts as usize, &of_hot, sizes[0], sizes[1]);
+                let by_place: Vec<u32> = ids.iter().map(|&id| last.groups[id as usize] as u32).collect();
+                let rows: Vec<u32> = (0..experts)
+                    .map(|place| if place < experts - hot { two.cold_capacity } else { two.capacity })
+                    .collect();
+                let mut want = reference_of(&routes, &by_place, Some(&rows));
+                want.counts = last.groups.iter().map(|&place| want.counts[place]).collect();
+                let (ids, capacities) = (case.integers(&ids), case.integers(&words));
+                let last = HotLast::new(&mut case.rec, capacities, &two);
+                let placement = place_hot_last(&mut case.rec, &routes, ids, &last);
+                expect_contents(case, &placement, move |placed| {
+                    assert!(*placed == want, "{placed:?}\ninstead of\n{want:?}");
+                });
+            });
+        }
+    }
+}
+
+/// Where all experts have as many rows a bit says who is hot, which counts no rows.
+#[test]
+fn who_is_hot_is_seen_where_capacities_are_equal() {
+    let two = HotAndCold::new(1, 2, 1.0);
+    assert_eq!((two.cold_capacity, two.initial(3)[1..].to_vec()), (2, vec![2, 2]));
+    let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token };
+    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 3, allocation };
+    check("hot of equal capacities", |case| {
+        let (state, counts) =
+            (case.state(StepState { step: 1, ..StepState::default() }), case.integers(&[0, 3, 2]));
+        let capacities = case.integers(&two.initial(3));
+        let steps = HotSteps { update_step: 1, checkpoint_step: None };
+        hot_experts(&mut case.rec, counts, state, capacities, &two, &steps);
+        let ids = case.integers(&[1, 2, 1, 2, 1]);
+        let placement = place(&mut case.rec, &routes, ids, Some(capacities));
+        expect_contents(case, &placement, |placed| {
+            assert_eq!(placed.offsets, [0, 2, 4, 6]);
+            assert_eq!(placed.places, [2, 4, 3, 5, NONE]);
+        });
+        case.expect_words("capacities", capacities, move |words| {
+            assert_eq!(words[..3], [2, two.hot_word(), 2]);
+            assert_eq!(two.hot_among(&words[..3]), [1]);
+        });
+    });
 }
 
 /// The properties of any correct placement.

@@ -508,6 +508,25 @@ fn plan_warns_of_foolish_layouts() {
     assert!(report.contains("warning  a bubble of 43 %"), "{report}");
 }
 
+/// What copies of hot experts take, send and save.
+#[test]
+fn plan_says_what_copies_of_hot_experts_are_worth() {
+    let mixture = "--moe_config={expert_num: 8, num_experts_chosen: 2, capacity_factor: 1.5, moe_intermediate_size: 40, \
+                   enable_cold_hot_expert: True, hot_expert_num: 2, cold_token_percent: 0.5}";
+    let file = ["configs/tiny.yaml", "--use_parallel=True", mixture, "--parallel_config.data_parallel=4"];
+    let report = planned(&[&file[..], &["--parallel_config.expert_parallel=4"]].concat());
+    println!("{report}");
+    for text in [
+        "of copies of hot experts and their gradients",
+        "of copies of hot experts in ",
+        "of hot experts' rows are not sent: they have copies",
+    ] {
+        assert!(report.contains(text), "`{text}` is missing:\n{report}");
+    }
+    let report = planned(&file);
+    assert!(!report.contains("copies of hot experts"), "every rank has all experts:\n{report}");
+}
+
 /// What `--fit` finds for a rank is found for all.
 #[test]
 fn plan_fits_a_rank() {

@@ -33,6 +33,15 @@ pub fn mortal_matrices(stop_step: u64) -> FolderRun {
     run(stop_step, &[&matrices, sizes])
 }
 
+/// The same with two of six experts and copies of two hot ones on each rank. Hot experts change between checkpoints.
+pub fn mortal_hot_experts(stop_step: u64) -> FolderRun {
+    let experts =
+        format!("--parallel_config={{data_parallel: {MORTAL_RANKS}, expert_parallel: {MORTAL_RANKS}}}");
+    let hot = "--moe_config={expert_num: 6, num_experts_chosen: 2, capacity_factor: 1.0, moe_intermediate_size: 9, \
+               enable_cold_hot_expert: True, hot_expert_num: 2, cold_token_percent: 0.5, update_step: 3}";
+    run(stop_step, &[&experts, hot, "--parallel.enable_parallel_optimizer=True"])
+}
+
 fn run(stop_step: u64, spread: &[&str]) -> FolderRun {
     let keys = [
         "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8, \

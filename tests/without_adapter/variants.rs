@@ -9,7 +9,8 @@ use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
-use gristmill::ops::hot_experts::{HotSteps, hot_experts};
+use gristmill::ops::hot_copies::{self, HomeRange};
+use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
 use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
 use gristmill::ops::muon::{Block, Matrix, Muon, Part, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
@@ -98,6 +99,10 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
             permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
             permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);
             hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
+            if is_hot {
+                let last = HotLast::new(&mut rec, capacities, &two);
+                permute::place_hot_last(&mut rec, &routes, ids, &last);
+            }
         }
     }
     rec.finish().dispatches
@@ -114,8 +119,20 @@ pub fn of_several_ranks(capabilities: Capabilities) -> Vec<Dispatch> {
         let gradients = rec.tensor("gradients", 1, 40, element);
         zero(&mut rec, gradients);
     }
+    copies_of_hot_experts(&mut rec);
     columns_under_muon(&mut rec);
     rec.finish().dispatches
+}
+
+/// Of one of three experts with a matrix (5, 4), two of which this rank holds.
+fn copies_of_hot_experts(rec: &mut Recorder) {
+    let capacities = rec.tensor("capacities", 1, 3, U32);
+    let last = HotLast::new(rec, capacities, &HotAndCold { hot: 1, capacity: 9, cold_capacity: 5 });
+    let (elements, matrices) = (rec.tensor("stack", 1, 40, F32), rec.tensor("copies", 5, 4, F32));
+    let home = HomeRange { elements, start: 0, first_expert: 1 };
+    let slots = hot_copies::Slots { matrices, first: 0, count: 1 };
+    hot_copies::hot_copies(rec, &home, &last, &slots);
+    hot_copies::hot_copies_backward(rec, &slots, &last, &home);
 }
 
 /// A matrix (6, 8) of which two ranks have four columns each.

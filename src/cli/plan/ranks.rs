@@ -89,6 +89,10 @@ impl RankReport {
             let what = format!("{} in {} exchanges", one.kind, HumanCount(one.exchanges));
             amount(one.bytes, "of", &what)
         }));
+        let kept = self.forecast.kept_bytes;
+        lines.extend(
+            (kept > 0).then(|| amount(kept, "of", "hot experts' rows are not sent: they have copies")),
+        );
         lines
     }
 

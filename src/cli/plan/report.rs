@@ -162,6 +162,7 @@ impl<'a> Report<'a> {
             (forecast.copy_bytes, &copies),
             (forecast.gradient_bytes, "gradients"),
             (forecast.moment_bytes, "moments"),
+            (forecast.hot_copy_bytes, "copies of hot experts and their gradients"),
             (forecast.pool_bytes, &format!("activations with {recomputed}")),
             (forecast.other_bytes, "batches, tables and states"),
             (forecast.staging_bytes, "staging between host and device"),

@@ -70,6 +70,8 @@ conditions! {
     GroupLimited = "group_limited",
     /// Rows of a product are sorted by expert, each with a matrix of its own.
     Grouped = "grouped",
+    /// Experts are taken in an order in which the hot ones are the last.
+    HotLast = "hot_last",
     /// The right factor of a product is quantised to bytes.
     Int8 = "int8",
     /// Half precision is widened in integers, since the adapter widens wrongly; only with `f16`.

@@ -1,9 +1,13 @@
 //! Hot experts: the busiest experts have a larger capacity than the others.
+//!
+//! Ranks that spread experts have a copy each of the hot ones ([`hot_copies`](super::hot_copies)). They place the rows of these
+//! behind those of the cold ones, which alone travel: [`HotLast`].
 
 use super::per_item;
 use super::permute::HotAndCold;
 use super::step_state::StepState;
 use crate::element::Element;
+use crate::kernels::Kernel;
 use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
@@ -27,8 +31,54 @@ pub struct HotSteps {
     pub checkpoint_step: Option<u64>,
 }
 
+/// The experts of a layer with the cold ones first and the hot ones last, both in order. All tensors are u32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HotLast {
+    /// The capacities of hot and cold experts.
+    pub two: HotAndCold,
+    /// (1, E): the place of each expert in that order. A hot expert's place among the hot ones is its *slot*.
+    pub groups: Tensor,
+    /// (1, E + 1): the first row of each expert among the rows of cold experts, of which a hot one has none, and their end.
+    pub cold_offsets: Tensor,
+    /// (1, hot + 1): the first row of each hot expert among the rows of hot experts, and their end.
+    pub hot_offsets: Tensor,
+}
+
+impl HotLast {
+    /// Of `capacities` (1, E), u32, as [`hot_experts`] leaves them: those of the largest words, of equal ones the first, are hot.
+    #[track_caller]
+    pub fn new(rec: &mut Recorder, capacities: Tensor, two: &HotAndCold) -> Self {
+        let experts = capacities.cols;
+        assert!(two.hot < experts, "of {experts} experts {} are hot: none is left to travel to", two.hot);
+        let mut integers = |label, cols| rec.tensor(label, 1, cols, Element::U32);
+        let (groups, cold_offsets) = (integers("groups", experts), integers("cold_offsets", experts + 1));
+        let last =
+            Self { two: *two, groups, cold_offsets, hot_offsets: integers("hot_offsets", two.hot + 1) };
+        let kernel = Kernel::new("hot_experts", "hot_experts_last", Element::F32)
+            .constant("LANES", experts.next_power_of_two().clamp(16, 256));
+        let bindings = [
+            capacities.bind("chosen", Element::U32),
+            groups.bind("groups", Element::U32),
+            cold_offsets.bind("cold_offsets", Element::U32),
+            last.hot_offsets.bind("hot_offsets", Element::U32),
+        ];
+        let params = Params {
+            experts,
+            hot: two.hot,
+            capacity: two.capacity,
+            cold_capacity: two.cold_capacity,
+            update_step: 0,
+            checkpoint_step: 0,
+            counts_offset: 0,
+        };
+        rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
+        last
+    }
+}
+
 /// Writes `capacities` (1, E): the larger capacity for the `hot` experts with the highest `counts` (1, E) of the step,
-/// the smaller one for the others; both u32. Ties go to the lower index. After steps that are not among `steps` nothing
+/// the smaller one for the others; both u32. Where both are the same, that of the hot ones has the bit
+/// [`HotAndCold::hot_word`] says. Ties go to the lower index. After steps that are not among `steps` nothing
 /// changes, nor after a step that overflowed or while the run is halted.
 ///
 /// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`, overflowed or not.
@@ -51,7 +101,7 @@ pub fn hot_experts(
     let params = Params {
         experts,
         hot: two.hot,
-        capacity: two.capacity,
+        capacity: two.hot_word(),
         cold_capacity: two.cold_capacity,
         update_step: word(steps.update_step),
         checkpoint_step: word(steps.checkpoint_step.unwrap_or(0)),

@@ -15,7 +15,7 @@ mod sort;
 
 pub use config::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 pub use gates::{renormalise_gates, renormalise_gates_backward};
-pub use sort::place;
+pub use sort::{place, place_hot_last};
 
 use super::per_row;
 use crate::element::Element;
@@ -45,7 +45,7 @@ pub struct Placement {
     pub config: PlacementConfig,
     /// (1, E): choices of each expert, including dropped ones.
     pub counts: Tensor,
-    /// (1, E + 1): the first row of each expert, and R.
+    /// (1, E + 1): the first row of each expert, and R; with hot experts last, in that order ([`place_hot_last`]).
     pub offsets: Tensor,
     /// (1, N·k): the row of choice j of token t at t·k + j, or [`NONE`].
     pub places: Tensor,

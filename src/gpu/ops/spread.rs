@@ -72,9 +72,9 @@ impl ExpertRanks {
                 chosen + if safe_tokens { local } else { 0 }
             }
             RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => local * u64::from(capacity),
+            // Hot experts are on every rank.
             RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
-                let hot = u64::from(two.hot).min(local);
-                hot * u64::from(two.capacity) + (local - hot) * u64::from(two.cold_capacity)
+                local.min(u64::from(config.experts - two.hot)) * u64::from(two.cold_capacity)
             }
         };
         u32::try_from(ranks * of_each).unwrap_or(u32::MAX)
@@ -82,7 +82,8 @@ impl ExpertRanks {
 }
 
 impl SpreadRows {
-    /// Gathers the `offsets` (1, E + 1) of rows that are placed by `config`, and finds those of this rank's experts.
+    /// Gathers the `offsets` (1, E + 1) of the rows that travel of those that are placed by `config`
+    /// ([`PlacementConfig::spread_rows`]), and finds those of this rank's experts.
     #[track_caller]
     pub fn new(rec: &mut Recorder, config: &PlacementConfig, offsets: Tensor, ranks: &ExpertRanks) -> Self {
         let (size, experts) = (ranks.size(), config.experts);
@@ -97,7 +98,7 @@ impl SpreadRows {
         Self {
             offsets: all,
             local_offsets,
-            sent: config.rows(),
+            sent: config.spread_rows(),
             received: ranks.most_rows(config),
             ranks: ranks.clone(),
         }

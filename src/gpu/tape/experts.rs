@@ -1,6 +1,6 @@
 //! The ops of experts on the tape: permutation, grouped product, combination, and the exchange of rows between ranks.
 
-use super::{Parameter, Saved, Tape, Var};
+use super::{Parameter, Saved, Tape, Target, Var};
 use crate::element::Element;
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::permute::{self, Placement};
@@ -88,9 +88,15 @@ impl<'p> Tape<'_, 'p> {
     /// all experts' matrices. Rows of no expert are undefined, and so are their gradients.
     #[track_caller]
     pub fn grouped_linear(&mut self, x: Var, weight: &'p Parameter, work: &WorkList) -> Var {
-        let work = *work;
         let stack_rows: u32 = weight.weight.iter().map(|part| part.rows).sum();
         let y = self.rec.tensor("y", x.tensor.rows, stack_rows / work.experts, x.tensor.element);
+        self.grouped_linear_into(x, weight, work, y)
+    }
+
+    /// The same in the rows `y` (R, out) of a tensor.
+    #[track_caller]
+    pub fn grouped_linear_into(&mut self, x: Var, weight: &'p Parameter, work: &WorkList, y: Tensor) -> Var {
+        let work = *work;
         grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y);
         let saved_x = self.save(x);
         self.result(y, &[x], weight.trains(), move |tape, dy| {
@@ -110,17 +116,28 @@ impl Tape<'_, '_> {
     /// The rows that arrive here when every rank sends its own (R, D) in `direction`. The gradient returns the other way.
     pub fn exchange_rows(&mut self, rows: Var, spread: &SpreadRows, direction: Direction) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
-        let (sent, received) = match direction {
-            Direction::ToExperts => (spread.sent, spread.received),
-            Direction::FromExperts => (spread.received, spread.sent),
+        let received = match direction {
+            Direction::ToExperts => spread.received,
+            Direction::FromExperts => spread.sent,
         };
         let moved = self.rec.tensor("moved", received, cols, element);
+        self.exchange_rows_into(rows, spread, direction, moved)
+    }
+
+    /// The same in the rows `moved` of a tensor.
+    pub fn exchange_rows_into(
+        &mut self,
+        rows: Var,
+        spread: &SpreadRows,
+        direction: Direction,
+        moved: Tensor,
+    ) -> Var {
         spread.exchange(self.rec, rows.tensor, moved, direction);
         let spread = spread.clone();
         self.result(moved, &[rows], false, move |tape, d_moved| {
-            let d_rows = tape.rec.tensor("gradient", sent, cols, element);
-            spread.exchange(tape.rec, d_moved, d_rows, direction.reversed());
-            tape.give(rows, d_rows);
+            let Some(Target { tensor, accumulate }) = tape.target(rows) else { return };
+            assert!(!accumulate, "rows that travel have one reader");
+            spread.exchange(tape.rec, d_moved, tensor, direction.reversed());
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Ranges of the columns of a value, as values of their own.
+//! Ranges of a value, as values of their own.
 //!
-//! For products that compute at once everything that depends on a value, as the first one of latent attention: a
-//! norm reads a range of columns, and each part writes its range of the gradient.
+//! Of columns, for products that compute at once everything that depends on a value, as the first one of latent attention: a
+//! norm reads a range of columns, and each part writes its range of the gradient. Of rows, for those of experts that go different
+//! ways.
 
 use super::{Tape, Target, Var};
 use crate::ops::add::add;
@@ -11,10 +12,27 @@ use std::collections::{HashMap, HashSet};
 /// The values that are parts of others.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// The whole of each part, and the first column of the part, by the part's id.
-    wholes: HashMap<usize, (Var, u32)>,
+    /// The whole of each part, and what the part is of it, by the part's id.
+    wholes: HashMap<usize, (Var, Range)>,
     /// The wholes whose gradient is made by their parts: each writes its own range of it.
     filled: HashSet<usize>,
+}
+
+/// Columns or rows from this one on.
+#[derive(Clone, Copy)]
+enum Range {
+    Columns(u32),
+    Rows(u32),
+}
+
+impl Range {
+    /// As many of `whole` as `part` has.
+    fn of(self, whole: Tensor, part: Tensor) -> Tensor {
+        match self {
+            Self::Columns(first) => whole.columns(first, part.cols),
+            Self::Rows(first) => whole.rows(first, part.rows),
+        }
+    }
 }
 
 impl Splits {
@@ -34,11 +52,42 @@ impl Tape<'_, '_> {
         let total: u32 = widths.iter().sum();
         assert!(total == x.tensor.cols, "parts of {total} columns of a value of {}", x.tensor.cols);
         let mut first = 0;
-        let needs = self.needs_gradient[x.id];
-        let parts = widths.map(|width| {
-            let part = self.leaf(x.tensor.columns(first, width), needs);
-            self.parts.wholes.insert(part.id, (x, first));
+        let ranges = widths.map(|width| {
             first += width;
+            (x.tensor.columns(first - width, width), Range::Columns(first - width))
+        });
+        self.parts_of(x, ranges)
+    }
+
+    /// All rows of `x`, the first `count` and the others; as [`split`](Self::split) otherwise.
+    #[track_caller]
+    pub fn split_rows(&mut self, x: Var, count: u32) -> [Var; 2] {
+        let others = x.tensor.rows - count;
+        let first = (x.tensor.rows(0, count), Range::Rows(0));
+        self.parts_of(x, [first, (x.tensor.rows(count, others), Range::Rows(count))])
+    }
+
+    /// Two values as one: `whole` has the rows of `first`, and behind them those of `second`. Nothing is copied: both are ranges of
+    /// it, and their gradients ranges of its gradient.
+    #[track_caller]
+    pub fn join_rows(&mut self, whole: Tensor, [first, second]: [Var; 2]) -> Var {
+        let (count, others) = (first.tensor.rows, second.tensor.rows);
+        let parts = [whole.rows(0, count), whole.rows(count, others)];
+        assert!(
+            count + others == whole.rows && parts == [first.tensor, second.tensor],
+            "the parts are not the rows of the whole"
+        );
+        self.result(whole, &[first, second], false, move |tape, dy| {
+            tape.give(first, dy.rows(0, count));
+            tape.give(second, dy.rows(count, others));
+        })
+    }
+
+    fn parts_of<const K: usize>(&mut self, x: Var, ranges: [(Tensor, Range); K]) -> [Var; K] {
+        let needs = self.needs_gradient[x.id];
+        let parts = ranges.map(|(tensor, range)| {
+            let part = self.leaf(tensor, needs);
+            self.parts.wholes.insert(part.id, (x, range));
             part
         });
         self.always(move |tape| {
@@ -50,7 +99,7 @@ impl Tape<'_, '_> {
 
     /// Where the first gradient of `var` is written if it is a part: its range of the gradient of the whole.
     pub(super) fn target_of_part(&mut self, var: Var) -> Option<Target> {
-        let (whole, first) = *self.parts.wholes.get(&var.id)?;
+        let (whole, range) = *self.parts.wholes.get(&var.id)?;
         let gradient = match self.gradients[whole.id] {
             Some(gradient) => gradient,
             None => {
@@ -58,7 +107,7 @@ impl Tape<'_, '_> {
                 self.target(whole)?.tensor
             }
         };
-        let tensor = gradient.columns(first, var.tensor.cols);
+        let tensor = range.of(gradient, var.tensor);
         self.gradients[var.id] = Some(tensor);
         Some(Target { tensor, accumulate: !self.parts.filled.contains(&whole.id) })
     }

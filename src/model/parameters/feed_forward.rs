@@ -33,12 +33,35 @@ pub struct DenseFeedForward<P> {
 pub struct Mixture<P> {
     /// (E, D)
     pub router: P,
+    /// The experts.
+    pub experts: Experts<P>,
+    /// Copies of the hot experts, in order, where experts are spread over ranks and some are hot. They are no parameters.
+    pub copies: Option<Experts<P>>,
+    /// The expert that every token visits.
+    pub shared: Option<Shared<P>>,
+}
+
+/// E experts, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts<P> {
     /// Gate and up of each expert in turn: (E·2·stride of F, D).
     pub w_gate_up: P,
     /// (E·D, F), expert by expert.
     pub w_down: P,
-    /// The expert that every token visits.
-    pub shared: Option<Shared<P>>,
+}
+
+impl<P> Experts<P> {
+    /// What `of` makes of each stack.
+    pub(crate) fn map<Q>(&self, mut of: impl FnMut(&P) -> Q) -> Experts<Q> {
+        let Self { w_gate_up, w_down } = self;
+        Experts { w_gate_up: of(w_gate_up), w_down: of(w_down) }
+    }
+
+    /// All stacks.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &P> {
+        let Self { w_gate_up, w_down } = self;
+        [w_gate_up, w_down].into_iter()
+    }
 }
 
 /// The expert that every token visits, of inner width S.
@@ -113,8 +136,11 @@ impl<P> Mixture<P> {
                 width,
                 mixture.router_init_std,
             ),
-            w_gate_up: layer.matrix(stack, "feed_forward.experts.w_gate_up", &gate_up, width, std),
-            w_down: layer.matrix(stack, "feed_forward.experts.w_down", &down, inner, residual_std),
+            experts: Experts {
+                w_gate_up: layer.matrix(stack, "feed_forward.experts.w_gate_up", &gate_up, width, std),
+                w_down: layer.matrix(stack, "feed_forward.experts.w_down", &down, inner, residual_std),
+            },
+            copies: None,
             shared: mixture.shared.map(|shared| Shared::declare(layer, shared, mixture.router_init_std)),
         }
     }

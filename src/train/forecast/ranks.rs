@@ -2,7 +2,7 @@
 
 use super::Forecast;
 use super::step_time::{Machine, StepTime};
-use super::traffic::{Traffic, TrafficKind, traffic};
+use super::traffic::{Traffic, TrafficKind, kept_bytes, traffic};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::count;
@@ -19,6 +19,8 @@ pub struct RankForecast {
     pub forecast: Forecast,
     /// What the rank that sends the most sends in a step.
     pub traffic: Vec<Traffic>,
+    /// Bytes that it would send beside those without copies of hot experts.
+    pub kept_bytes: u64,
     /// The time of a step of the slowest rank, if the machine is known.
     pub time: Option<StepTime>,
     /// The share of a step in which a stage waits for others at its start and end.
@@ -64,7 +66,9 @@ impl RankForecast {
             time
         });
         let bubble = bubble(&plan, accumulation);
-        Ok(Self { forecast, traffic: traffic(&recordings, accumulation), time, bubble, over_cap })
+        let (traffic, kept_bytes) =
+            (traffic(&recordings, accumulation), kept_bytes(&recordings, accumulation));
+        Ok(Self { forecast, traffic, kept_bytes, time, bubble, over_cap })
     }
 
     /// The stages that may take the most of something: the first, which keeps the most micro-batches, the last, and between them the
@@ -95,7 +99,9 @@ impl RankForecast {
         let sent = |one: &Self| one.traffic.iter().map(|kind| kind.bytes).sum::<u64>();
         let slowest = each.iter().max_by(|one, other| seconds(one).total_cmp(&seconds(other)));
         let time = slowest.and_then(|one| one.time.clone());
-        let traffic = each.iter().max_by_key(|one| sent(one)).map(|one| one.traffic.clone());
+        let busiest = each.iter().max_by_key(|one| sent(one));
+        let (traffic, kept_bytes) =
+            busiest.map(|one| (one.traffic.clone(), one.kept_bytes)).unwrap_or_default();
         let fullest = each.into_iter().max_by_key(|one| one.forecast.peak_bytes());
         let fullest = fullest.expect("a pipeline has a stage");
         let model = &plan.model;
@@ -105,7 +111,7 @@ impl RankForecast {
             flops_per_token: count::training_flops_per_token(model),
             ..fullest.forecast
         };
-        Ok(Self { forecast, traffic: traffic.unwrap_or_default(), time, ..fullest })
+        Ok(Self { forecast, traffic, kept_bytes, time, ..fullest })
     }
 }
 
@@ -134,7 +140,9 @@ fn bubble(plan: &RunPlan, micro_batches: u64) -> f64 {
 
 /// The time of (p - 1) / v micro-batches, in which a stage waits for others.
 fn bubble_seconds(plan: &RunPlan, time: &StepTime, accumulation: u64) -> f64 {
-    let once = |kind: &TrafficKind| matches!(kind, TrafficKind::Gradients | TrafficKind::Weights);
+    let once = |kind: &TrafficKind| {
+        matches!(kind, TrafficKind::Gradients | TrafficKind::Weights | TrafficKind::HotCopies)
+    };
     let waits: f64 = time.waits.iter().filter(|(kind, _)| !once(kind)).map(|(_, seconds)| seconds).sum();
     let of_one = (time.compute + waits) / accumulation as f64;
     (plan.layout.pipeline - 1) as f64 / plan.stages.interleaves() as f64 * of_one

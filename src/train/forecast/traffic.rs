@@ -15,6 +15,8 @@ pub enum TrafficKind {
     RowsToExperts,
     /// Rows on their way back from experts, and their gradients.
     RowsFromExperts,
+    /// Gradients and weights of the copies of hot experts.
+    HotCopies,
     /// Counts of rows, partial sums of the norm, losses and tallies.
     Counts,
     /// What Muon orthogonalises, between ranks that share matrices.
@@ -41,6 +43,7 @@ impl TrafficKind {
     pub(super) fn of(exchange: &Exchange) -> Self {
         let is_part = |name| exchange.path.split('.').any(|part| part == name);
         match exchange.collective {
+            _ if is_part("hot_copies") => Self::HotCopies,
             _ if is_part("repeated") => Self::Gradients,
             _ if ["enter", "leave", "own_rows", "all_rows", "slice", "parts"].into_iter().any(is_part) => {
                 Self::PartsOfMatrices
@@ -64,6 +67,7 @@ impl fmt::Display for TrafficKind {
             Self::Weights => "gathered weights",
             Self::RowsToExperts => "rows to experts",
             Self::RowsFromExperts => "rows from experts",
+            Self::HotCopies => "copies of hot experts",
             Self::Directions => "directions of Muon",
             Self::Counts => "counts, losses and the norm",
             Self::PartsOfMatrices => "tensor parallel activations",
@@ -87,6 +91,23 @@ pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
     }
     kinds.sort_by_key(|one| one.kind);
     kinds
+}
+
+/// Bytes of rows that a rank would send in a step of `accumulation` micro-batches beside those of [`traffic`], if there were no
+/// copies of hot experts: their share of rows for the experts of other ranks.
+pub fn kept_bytes(recordings: &Recordings, accumulation: u64) -> u64 {
+    let rows = recordings.hot_copies.as_ref().map_or(0, |copies| u64::from(copies.rows()));
+    let rank = recordings.ownership.ranks.rank;
+    let mut sum = 0;
+    for (recording, replays) in replays(recordings, accumulation) {
+        for Exchange { collective, group, .. } in &recording.exchanges {
+            if let (Collective::Rows { row_bytes, .. }, true) = (collective, group.place(rank).is_some()) {
+                let size = group.size() as u64;
+                sum += replays * (rows * row_bytes * (size - 1) / size);
+            }
+        }
+    }
+    sum
 }
 
 /// The recordings that a step replays, with the number of times.

@@ -4,6 +4,7 @@ use crate::kernels::{Condition, Kernel};
 use crate::model::config::ModelConfig;
 use crate::model::count;
 use crate::record::{Dispatch, Recording};
+use crate::train::hot_copies::HotCopies;
 use crate::train::recordings::Recordings;
 
 /// Which share of the time of a micro-batch each launch takes, by its operations, chunk by chunk.
@@ -16,21 +17,26 @@ pub(super) fn shares(recordings: &Recordings) -> Vec<Vec<f64>> {
 
 /// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention, beside which those of the
 /// others count for nothing. Products of experts count with the rows that there are if all experts are chosen equally often, not
-/// with those that there is room for.
+/// with those that there is room for; those of copies of hot experts with all rows of these.
 pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> {
     let tokens = recordings.tensors.batch.tokens.cols;
     let mixture = recordings.model.mixture.as_ref();
-    let rows = mixture.map_or(0, |mixture| mixture.placement(tokens, false).rows());
-    let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.ownership.ranks.expert);
+    let rows = mixture.map_or(0, |mixture| {
+        let placement = mixture.placement(tokens, false);
+        if recordings.hot_copies.is_some() { placement.spread_rows() } else { placement.rows() }
+    });
+    let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.ownership.ranks.expert) as u32;
+    let hot = recordings.hot_copies.as_ref().map_or(1, HotCopies::count);
     let flops = |launch: &Dispatch| match launch.kernel.entry {
-        "matmul" => product(launch, rows, local as u32),
+        "matmul" => product(launch, rows, [local, hot]),
         _ => attention(&recordings.model, &launch.kernel) * f64::from(tokens),
     };
     recording.dispatches.iter().map(flops).collect()
 }
 
-/// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`.
-fn product(launch: &Dispatch, rows: u32, local: u32) -> f64 {
+/// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`; of one
+/// over all rows of copies that of its experts among `hot`.
+fn product(launch: &Dispatch, rows: u32, [local, hot]: [u32; 2]) -> f64 {
     let size = |name| f64::from(launch.param(name).unwrap_or(0));
     // Of gate and up n counts the columns of each.
     let has_pairs = launch.kernel.conditions().any(|condition| condition == Condition::Swiglu);
@@ -40,7 +46,10 @@ fn product(launch: &Dispatch, rows: u32, local: u32) -> f64 {
     // The rows are the first size of a product with them, and the last of a gradient of matrices.
     let is_gradient = launch.bindings.iter().any(|binding| binding.variable == "offsets");
     let room = if is_gradient { size("k") } else { size("m") };
-    whole * f64::from(rows) / room.max(1.0) * f64::from(experts) / f64::from(local)
+    let is_of_copies = launch.path.split('.').any(|part| part == "hot");
+    let share = if is_of_copies { 1.0 } else { f64::from(rows) / room.max(1.0) };
+    let all = if is_of_copies { hot } else { local };
+    whole * share * f64::from(experts) / f64::from(all)
 }
 
 /// Operations on a token of a kernel of attention: scores and sums forward are two products; the backward computes the scores

@@ -26,6 +26,7 @@ pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
 pub mod grouped_matmul;
+pub mod hot_copies;
 pub mod l2_norm;
 pub mod largest_scores;
 pub mod latent_attention;

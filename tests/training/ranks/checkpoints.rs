@@ -53,6 +53,14 @@ fn adapted() -> FolderRun {
     evaluated(Setup::new("adapted", &format!("compute_dtype: bfloat16, {adapters}")))
 }
 
+/// Hot experts, which change at powers of two and at the first checkpoint, and of which ranks that spread experts have copies.
+fn hot() -> FolderRun {
+    evaluated(Setup::experts("hot", HOT, ""))
+}
+
+const HOT: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.1, enable_cold_hot_expert: True, \
+                   hot_expert_num: 1, cold_token_percent: 0.75, update_step: 5";
+
 const ROUTING: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
                        topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
 
@@ -60,18 +68,30 @@ const ROUTING: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, bala
 /// name the model.
 fn adapted_to_files() -> FolderRun {
     static BASE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, base) = BASE.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let setup = Setup::experts("base", ROUTING, "");
-        let (plan, _, length) = setup.data();
-        let gpu = setup.gpu_for(&plan);
-        let base = save_checkpoint(&new_trainer(&gpu, &plan, &length), 1, folder.path());
-        (folder, base)
-    });
+    let (_, base) = BASE.get_or_init(|| initial(ROUTING));
     let adapters = "pet_config: {pet_type: lora, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*wo', \
                     freeze_exclude: ['*norm.weight', '*embed_tokens*']}";
     let load = format!("--load_checkpoint={}", base.display());
     evaluated(Setup::experts("adapted", ROUTING, adapters).with(&[&load]))
+}
+
+/// The weights that a mixture starts with, in a folder.
+fn initial(routing: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let setup = Setup::experts("base", routing, "");
+    let (plan, _, length) = setup.data();
+    let gpu = setup.gpu_for(&plan);
+    let base = save_checkpoint(&new_trainer(&gpu, &plan, &length), 1, folder.path());
+    (folder, base)
+}
+
+/// A run of adapters on hot experts that are quantised.
+fn adapted_hot() -> FolderRun {
+    static BASE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, base) = BASE.get_or_init(|| initial(HOT));
+    let adapters = "pet_config: {pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wo', base_dtype: nf4}";
+    let load = format!("--load_checkpoint={}", base.display());
+    evaluated(Setup::experts("adapted", HOT, adapters).with(&[&load]))
 }
 
 /// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if both are the
@@ -196,6 +216,15 @@ fn spread_experts_resume_on_any_number_of_ranks() {
     let both = Spread { expert: 2, ..Spread::sharded(4) };
     let experts = Spread { data: 2, expert: 2, ..Spread::ONE };
     resumes(mixture, both, &[both, experts, Spread::ONE]);
+}
+
+/// Copies of hot experts are nowhere in a checkpoint, and there again after it.
+#[test]
+fn hot_experts_resume_on_any_number_of_ranks() {
+    let two = Spread { data: 2, expert: 2, ..Spread::ONE };
+    let four = Spread { data: 4, expert: 4, ..Spread::ONE };
+    resumes(hot, four, &[four, two, Spread::ONE]);
+    resumes(adapted_hot, two, &[two, Spread::ONE]);
 }
 
 /// A stage writes the tensors of its layers, and reads its own of whatever wrote them.

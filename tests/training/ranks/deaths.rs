@@ -4,7 +4,8 @@
 //! is bit-identical.
 
 use crate::runs::{
-    FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages, run_on_rank,
+    FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_hot_experts, mortal_matrices,
+    mortal_stages, run_on_rank,
 };
 use gristmill::error::{Error, Result};
 use gristmill::random::Philox;
@@ -230,6 +231,11 @@ fn a_stage_may_end_at_any_moment() {
 #[test]
 fn a_rank_with_a_part_of_matrices_may_end_at_any_moment() {
     lives_through_deaths(mortal_matrices, 9);
+}
+
+#[test]
+fn a_rank_with_copies_of_experts_may_end_at_any_moment() {
+    lives_through_deaths(mortal_hot_experts, 10);
 }
 
 fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {

@@ -12,7 +12,7 @@ use super::spread::{MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
 use crate::latent::{RANKS, V3, deepseek};
 use crate::runs::{Setup, Trained, is_long, on_counting_ranks};
 use gristmill::device::Gpu;
-use gristmill::train::forecast::{Forecast, traffic};
+use gristmill::train::forecast::{Forecast, Traffic, traffic};
 use pollster::block_on;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -203,32 +203,39 @@ fn lists(spread: &Spread) -> String {
 }
 
 /// What a rank leaves, and what was planned and counted of it.
-struct Measured {
-    trained: Trained,
-    /// Bytes that it sends in a step.
-    planned: u64,
-    /// Those that it has sent after its first step.
-    sent: u64,
+pub struct Measured {
+    pub trained: Trained,
+    /// What it sends in a step.
+    pub planned: Vec<Traffic>,
+    /// The bytes that it has sent after its first step.
+    pub sent: u64,
     /// Bytes of the device that it takes.
-    forecast: u64,
+    pub forecast: u64,
 }
 
-/// Trains on ranks that share a device. Returns what each leaves, and the bytes of buffers that all take.
-fn measure(setup: &Setup, gpu: &Gpu, size: usize) -> (Vec<Measured>, u64) {
+impl Measured {
+    /// The bytes that it sends in a step.
+    pub fn planned_bytes(&self) -> u64 {
+        self.planned.iter().map(|kind| kind.bytes).sum()
+    }
+}
+
+/// Trains so many steps on ranks that share a device. Returns what each leaves, and the bytes of buffers that all take.
+pub fn measure(setup: &Setup, gpu: &Gpu, size: usize, steps: u64) -> (Vec<Measured>, u64) {
     let before = gpu.counters().buffer_bytes;
     let all_done = Barrier::new(size);
     let of_rank = |ranks: gristmill::ranks::Ranks, sent: &std::sync::atomic::AtomicU64| {
         let plan = setup.plan_on_rank(ranks.rank(), size);
-        let [mut first, mut last, mut planned, mut forecast, mut taken] = [0; 5];
-        let trained = setup.train_watched(gpu, &plan, None, STEPS, ranks, |trainer, step| {
+        let ([mut first, mut last, mut forecast, mut taken], mut planned) = ([0; 4], Vec::new());
+        let trained = setup.train_watched(gpu, &plan, None, steps, ranks, |trainer, step| {
             match step {
                 // The first step also makes the copies of the initial weights.
                 1 => first = sent.load(Ordering::SeqCst),
-                STEPS => {
+                _ if step == steps => {
                     block_on(trainer.wait()).expect("the device");
                     last = sent.load(Ordering::SeqCst);
                     let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
-                    planned = traffic(trainer.recordings(), accumulation).iter().map(|kind| kind.bytes).sum();
+                    planned = traffic(trainer.recordings(), accumulation);
                     forecast = Forecast::new(trainer.recordings()).bytes();
                     all_done.wait();
                     taken = (gpu.counters().buffer_bytes - before) as u64;
@@ -265,9 +272,10 @@ impl Ones {
         }
         let name = format!("{}, {}, {spread:?}", setup().name, variation.name);
         let spread_setup = || spread.setup(setup(), variation.micro_batches).with(&of_ranks);
-        let (ranks, taken) = measure(&spread_setup(), gpu, spread.ranks());
-        for (rank, Measured { planned, sent, .. }) in ranks.iter().enumerate() {
-            assert_eq!(planned * (STEPS - 1), *sent, "{name}: rank {rank} sends other bytes than planned");
+        let (ranks, taken) = measure(&spread_setup(), gpu, spread.ranks(), STEPS);
+        for (rank, measured) in ranks.iter().enumerate() {
+            let planned = measured.planned_bytes() * (STEPS - 1);
+            assert_eq!(planned, measured.sent, "{name}: rank {rank} sends other bytes than planned");
         }
         let forecast: u64 = ranks.iter().map(|rank| rank.forecast).sum();
         assert_eq!(forecast, taken, "{name}: ranks take other memory than forecast");

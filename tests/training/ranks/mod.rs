@@ -4,6 +4,7 @@ mod against_one;
 mod checkpoints;
 mod deaths;
 mod exchanges;
+mod hot_experts;
 mod layouts;
 mod memory;
 mod pipeline;

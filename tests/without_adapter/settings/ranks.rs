@@ -240,6 +240,13 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
         answer(&[&[PARALLEL], &many[..]].concat(), 16),
         "--parallel_config: expert_parallel: 16 ranks cannot share 8 experts evenly; write an `expert_parallel` that divides their number"
     );
+    // Somebody's tokens must have somewhere to go.
+    let all_hot = "--moe_config={expert_num: 8, num_experts_chosen: 2, enable_cold_hot_expert: True, hot_expert_num: 8}";
+    assert_eq!(
+        answer(&[PARALLEL, "--parallel_config={data_parallel: 8, expert_parallel: 4}", all_hot], 8),
+        "--parallel_config: expert_parallel: all 8 experts are hot, so each of 4 ranks would have a copy of all of them; \
+         lower `hot_expert_num`, or write `expert_parallel: 1`"
+    );
     // A dense model has none to spread.
     let (plan, notices) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}"], 6, 8);
     assert_eq!(plan.layout, RankLayout { rank: 6, data: 8, ..RankLayout::one() });

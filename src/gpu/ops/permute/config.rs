@@ -84,9 +84,25 @@ impl PlacementConfig {
         u32::try_from(rows).unwrap_or(u32::MAX)
     }
 
+    /// Rows that travel where experts are spread over ranks: each rank has a copy of the hot experts.
+    pub fn spread_rows(&self) -> u32 {
+        match self.hot_and_cold() {
+            None => self.rows(),
+            Some(two) => self.rows() - two.hot_rows(),
+        }
+    }
+
+    /// The capacities of hot and cold experts, where there are hot ones.
+    pub fn hot_and_cold(&self) -> Option<HotAndCold> {
+        match self.allocation {
+            RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => Some(two),
+            _ => None,
+        }
+    }
+
     /// Whether capacities differ, so that [`place`](super::place) needs them as a tensor.
     pub fn has_hot_experts(&self) -> bool {
-        matches!(self.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. })
+        self.hot_and_cold().is_some()
     }
 
     /// The order in which choices take rows. Without capacities it only orders the rows of each expert.
@@ -112,6 +128,7 @@ impl PlacementConfig {
             RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
                 let HotAndCold { hot, capacity, cold_capacity } = two;
                 assert!(hot <= experts, "{hot} experts cannot be hot: there are {experts}");
+                assert!(capacity < 1 << 31, "a capacity of {capacity} rows");
                 assert!(
                     (1..=capacity).contains(&cold_capacity),
                     "the capacity of cold experts must be from 1 to that of hot ones, {capacity}, not {cold_capacity}"
@@ -132,9 +149,29 @@ impl HotAndCold {
         Self { hot, capacity, cold_capacity }
     }
 
-    /// The capacities of `experts` experts before anything was counted: the first ones are hot.
+    /// The capacity of a hot expert as it is stored: its rows, and where cold experts have as many a bit above them, since it has
+    /// to be seen who is hot. Kernels that count rows take it off (`ROWS` in their shaders).
+    pub fn hot_word(&self) -> u32 {
+        if self.capacity > self.cold_capacity { self.capacity } else { self.capacity | 1 << 31 }
+    }
+
+    /// The hot experts by their stored capacities, ascending: those of the largest words, of equal ones the first.
+    pub fn hot_among(&self, words: &[u32]) -> Vec<usize> {
+        let mut experts: Vec<usize> = (0..words.len()).collect();
+        experts.sort_by_key(|&expert| std::cmp::Reverse(words[expert]));
+        experts.truncate(self.hot as usize);
+        experts.sort_unstable();
+        experts
+    }
+
+    /// Rows of all hot experts.
+    pub fn hot_rows(&self) -> u32 {
+        self.hot * self.capacity
+    }
+
+    /// The capacities of `experts` experts before anything was counted, as they are stored: the first ones are hot.
     pub fn initial(&self, experts: u32) -> Vec<u32> {
-        let rows = |expert| if expert < self.hot { self.capacity } else { self.cold_capacity };
+        let rows = |expert| if expert < self.hot { self.hot_word() } else { self.cold_capacity };
         (0..experts).map(rows).collect()
     }
 }

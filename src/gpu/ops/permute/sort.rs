@@ -1,8 +1,9 @@
 //! Placement: a stable counting sort of the choices by expert, on the device.
 
-use super::{DropOrder, NONE, Placement, PlacementConfig, RowAllocation, Slots};
+use super::{DropOrder, Placement, PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};
+use crate::ops::hot_experts::HotLast;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 /// Maximum number of blocks, which keeps the scan over them short; longer batches have longer blocks.
@@ -22,6 +23,8 @@ crate::params! {
         capacity: u32,
         extra: u32,
         has_empty_rows: u32,
+        cold: u32,
+        cold_capacity: u32,
     }
 }
 
@@ -45,6 +48,41 @@ pub fn place(
         "a tensor of {} capacities must be given exactly if there are hot experts",
         config.experts
     );
+    let rows = capacities.map_or(Rows::Known, Rows::Each);
+    sort(rec, config, ids, rows)
+}
+
+/// The same with the rows of hot experts behind those of cold ones: `offsets` are by the places of experts in `last`, `counts` by
+/// expert.
+#[track_caller]
+pub fn place_hot_last(
+    rec: &mut Recorder,
+    config: &PlacementConfig,
+    ids: Tensor,
+    last: &HotLast,
+) -> Placement {
+    config.assert_valid();
+    assert!(ids.rows == 1 && ids.cols == config.choices(), "{} ids for {config:?}", ids.cols);
+    assert!(
+        config.hot_and_cold() == Some(last.two) && last.groups.cols == config.experts,
+        "experts of {:?} placed by {config:?}",
+        last.two
+    );
+    sort(rec, config, ids, Rows::HotLast(last))
+}
+
+/// How the kernels know the rows of experts.
+enum Rows<'a> {
+    /// By the choices, or one capacity.
+    Known,
+    /// From the capacity of each.
+    Each(Tensor),
+    /// From an expert's place.
+    HotLast(&'a HotLast),
+}
+
+#[track_caller]
+fn sort(rec: &mut Recorder, config: &PlacementConfig, ids: Tensor, rows: Rows<'_>) -> Placement {
     let mut integers = |name, cols| rec.tensor(name, 1, cols, Element::U32);
     let placement = Placement {
         config: *config,
@@ -53,13 +91,10 @@ pub fn place(
         places: integers("places", config.choices()),
         sources: integers("sources", config.rows()),
     };
-    sort(rec, &placement, ids, capacities);
-    placement
-}
-
-#[track_caller]
-fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Option<Tensor>) {
-    let Placement { config, counts, offsets, places, sources } = placement;
+    let last = if let Rows::HotLast(last) = rows { Some(last) } else { None };
+    // What the kernels count is by place where experts stand for their places.
+    let counts = if last.is_some() { integers("place_counts", config.experts) } else { placement.counts };
+    let Placement { offsets, places, sources, .. } = placement;
     // Software: one invocation per block. Portable: one workgroup per block, which a shorter block would leave idle.
     let is_software = rec.capabilities().tier == Tier::Software;
     let (lanes, least) = if is_software { (16, 64) } else { (64, 256) };
@@ -67,23 +102,37 @@ fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Opti
     let blocks = config.choices().div_ceil(block);
     let histograms = rec.tensor("histograms", blocks, config.experts, Element::U32);
     let params = params(config, block, blocks, histograms);
+    let groups = last.map(|last| bind("groups", last.groups));
     let launch = |rec: &mut Recorder, entry, bindings: &[Binding]| {
-        let kernel = Kernel::new("permute/sort", entry, Element::F32);
+        let kernel =
+            Kernel::new("permute/sort", entry, Element::F32).condition(Condition::HotLast, last.is_some());
         let kernel = kernel.constant("LANES", lanes).condition(Condition::SharedTile, !is_software);
         let workgroups = if is_software { blocks.div_ceil(lanes) } else { blocks };
-        rec.dispatch(kernel, bindings, &params, fold_grid(workgroups.into()));
+        let bindings: Vec<Binding> = bindings.iter().copied().chain(groups).collect();
+        rec.dispatch(kernel, &bindings, &params, fold_grid(workgroups.into()));
     };
     let (ids, histograms) = (bind("ids", ids), bind("histograms", histograms));
     launch(rec, "histogram", &[ids, histograms]);
-    let mut bindings = vec![histograms, bind("counts", *counts), bind("offsets", *offsets)];
-    bindings.extend(capacities.map(|capacities| bind("capacities", capacities)));
+    let mut bindings = vec![histograms, bind("counts", counts), bind("offsets", offsets)];
     let kernel = Kernel::new("permute/sort", "scan", Element::F32)
-        .constant("LANES", config.experts.next_power_of_two().clamp(16, 256))
-        .condition(Condition::Capacities, capacities.is_some());
+        .constant("LANES", config.experts.next_power_of_two().clamp(16, 256));
+    let kernel = match rows {
+        Rows::Known => kernel,
+        Rows::Each(capacities) => {
+            bindings.push(bind("capacities", capacities));
+            kernel.condition(Condition::Capacities, true)
+        }
+        Rows::HotLast(_) => {
+            bindings.push(bind("counts_by_expert", placement.counts));
+            bindings.extend(groups);
+            kernel.condition(Condition::HotLast, true)
+        }
+    };
     rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
-    let (counts, offsets) = (bind("counts_in", *counts), bind("offsets_in", *offsets));
-    let (places, sources) = (bind("places", *places), bind("sources", *sources));
+    let (counts, offsets) = (bind("counts_in", counts), bind("offsets_in", offsets));
+    let (places, sources) = (bind("places", places), bind("sources", sources));
     launch(rec, "scatter", &[ids, histograms, counts, offsets, places, sources]);
+    placement
 }
 
 #[track_caller]
@@ -95,8 +144,10 @@ fn params(config: &PlacementConfig, block: u32, blocks: u32, histograms: Tensor)
     let (capacity, extra) = match config.allocation {
         RowAllocation::Dropless { safe_tokens } => (0, u32::from(safe_tokens)),
         RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => (capacity, 0),
-        RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. } => (NONE, 0), // in a tensor
+        RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => (two.capacity, 0), // or in a tensor
     };
+    let (cold, cold_capacity) =
+        config.hot_and_cold().map_or((0, 0), |two| (config.experts - two.hot, two.cold_capacity));
     Params {
         tokens: config.tokens,
         chosen: config.chosen,
@@ -110,5 +161,7 @@ fn params(config: &PlacementConfig, block: u32, blocks: u32, histograms: Tensor)
         capacity,
         extra,
         has_empty_rows: u32::from(capacity > 0 || extra > 0),
+        cold,
+        cold_capacity,
     }
 }

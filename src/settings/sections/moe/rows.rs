@@ -74,10 +74,11 @@ rows! {
         /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's words for it
         /// are `position` and `probs`.
         enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens),
-        /// Two capacities: the busiest experts keep all their slots, the others a share. Experts keep their weights and
-        /// moments where they are, so there is nothing to write back.
+        /// Two capacities: the busiest experts keep all their slots, the others a share. With `parallel_config.expert_parallel`
+        /// above 1 every rank has a copy of the busiest, on which it computes the rows of its own tokens. Checkpoints have each
+        /// expert once, whatever is hot.
         enable_cold_hot_expert: bool = Numbers.default(false).example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
-        /// How many experts are hot.
+        /// How many experts are hot; not all of them where experts are spread over ranks.
         hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
         /// Slots of the others, as a share; 1 by default.
         cold_token_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO)

@@ -59,6 +59,13 @@ pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &S
         let remedy = "write an `expert_parallel` that divides their number";
         source.fault(&key, format!("{expert} ranks cannot share {experts} experts evenly; {remedy}"));
     }
+    if moe.enable_cold_hot_expert && moe.hot_expert_num == Some(experts) {
+        let message = format!(
+            "all {experts} experts are hot, so each of {expert} ranks would have a copy of all of them; lower \
+             `hot_expert_num`, or write `expert_parallel: 1`"
+        );
+        source.fault(&key, message);
+    }
 }
 
 /// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section, which may not be

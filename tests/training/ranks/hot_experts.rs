@@ -1,0 +1,308 @@
+//! Hot experts of which every rank has a copy, against one rank that holds all experts.
+//!
+//! Losses, loads, drops and weights are those of one rank over steps in which other experts become hot; the bytes are those of cold
+//! experts' rows and of the copies, by the plan and by the transport.
+
+use super::against_one::{Bounds, IN_BF16, IN_F16, IN_F32, compare_results, on_one, small};
+use super::layouts::{Measured, measure};
+use super::spread::{GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
+use crate::runs::{FolderRun, Setup, Trained, is_long, metrics, newest_checkpoint};
+use ::reference::permute as reference;
+use gristmill::kernels::Tier;
+use gristmill::record::{Collective, Exchange};
+use gristmill::train::forecast::{RankForecast, TrafficKind, launch_flops};
+use gristmill::train::recordings::{Recordings, assumed_capabilities};
+
+const STEPS: u64 = 30;
+const EXPERTS: usize = 8;
+const HOT: usize = 3;
+/// Experts are chosen anew after steps 1, 2, 4, 8, 9, 18 and 27.
+const UPDATE_STEP: u64 = 9;
+
+/// Eight experts of which three are hot, with this share of their slots for the others; half of the choices of a busy one are dropped.
+fn mixture(name: &'static str, cold_share: &str) -> Setup {
+    let routing = format!(
+        "expert_num: {EXPERTS}, num_experts_chosen: 2, capacity_factor: 1.1, aux_loss_types: [expert], \
+         aux_loss_factors: [0.01], shared_expert_num: 1, enable_cold_hot_expert: True, hot_expert_num: {HOT}, \
+         cold_token_percent: {cold_share}, update_step: {UPDATE_STEP}"
+    );
+    small(Setup::experts(name, &routing, "")).with(&["--moe_config.moe_intermediate_size=40"])
+}
+
+fn hot() -> Setup {
+    mixture("hot", "0.5")
+}
+
+/// Capacities do not tell the hot experts from the others.
+fn alike() -> Setup {
+    mixture("alike", "1.0")
+}
+
+/// A binding has room for two matrices of gate and up, so that copies of three experts are in two tensors.
+fn limited() -> Setup {
+    let mut setup = mixture("limited", "0.5");
+    setup.gpu_options.binding_bytes = Some(40 << 10);
+    setup
+}
+
+const WEIGHTS: &str = "--recompute_config.parallel_optimizer_comm_recompute=True";
+const RECOMPUTED: &str = "--recompute_config.recompute=True";
+
+const TWO: Spread = Spread { data: 2, expert: 2, ..Spread::ONE };
+const PAIRS: Spread = Spread { data: 4, expert: 2, ..Spread::ONE };
+const FOUR: Spread = Spread { data: 4, expert: 4, ..Spread::ONE };
+const EIGHT: Spread = Spread { model: 2, keys: &[TOKENS, OPTIMIZER, GRADIENTS], ..FOUR };
+const STAGES: Spread = Spread { stages: 2, ..TWO };
+
+/// How often each layer's choice of hot experts changes in a run.
+fn changes(one: &Trained) -> Vec<usize> {
+    let layers = one.reports[0].layers.len();
+    let of_layer = |layer: usize| {
+        let (mut hot, mut changes) = ((0..HOT).collect::<Vec<_>>(), 0);
+        for (step, report) in (1..).zip(&one.reports) {
+            let is_sound = one.states[step as usize - 1].is_overflow == 0;
+            if is_sound && reference::chooses_hot_experts(step, UPDATE_STEP, None) {
+                let counts: Vec<usize> = report.layers[layer].chosen.iter().map(|&c| c as usize).collect();
+                let chosen = reference::hot_experts(&counts, HOT);
+                changes += usize::from(chosen != hot);
+                hot = chosen;
+            }
+        }
+        changes
+    };
+    (0..layers).map(of_layer).collect()
+}
+
+/// A run and what is allowed to differ.
+struct Run<'a> {
+    setup: fn() -> Setup,
+    keys: &'a [&'a str],
+    micro_batches: usize,
+    steps: u64,
+    bounds: Bounds,
+}
+
+const LONG: Run<'_> =
+    Run { setup: hot, keys: &[], micro_batches: MICRO_BATCHES, steps: STEPS, bounds: ALL_LOADS };
+
+/// Losses and weights of the same numbers that are added in another order; in every step each expert is chosen as often, and as many
+/// choices are dropped.
+const ALL_LOADS: Bounds = Bounds { equal_loads: STEPS, ..IN_F32 };
+
+/// Long enough for hot experts to change, too.
+const SHORT: Run<'_> = Run { steps: 10, ..LONG };
+
+impl Run<'_> {
+    /// Trains on each of `spreads` as on one rank, and returns what one leaves.
+    fn trains_as_one(&self, spreads: &[Spread]) -> Trained {
+        let Self { keys, micro_batches, steps, bounds, .. } = *self;
+        let setup = || (self.setup)().with(keys);
+        let gpu = setup().gpu();
+        let one = on_one(setup(), &gpu, micro_batches, steps);
+        let changes = changes(&one);
+        let name = format!("{} {keys:?}", setup().name);
+        println!("{name}: {} dropped, hot experts change {changes:?} times", one.dropped());
+        assert!(changes.iter().all(|changes| *changes >= 2), "{name}: hot experts change {changes:?} times");
+        assert!(one.dropped() > 0, "{name}: nothing is dropped");
+        for spread in spreads {
+            let name = format!("{name}, {spread:?}");
+            let (ranks, taken) = measure(&spread.setup(setup(), micro_batches), &gpu, spread.ranks(), steps);
+            assert_bytes(&name, &ranks, steps);
+            assert_eq!(ranks.iter().map(|rank| rank.forecast).sum::<u64>(), taken, "{name}: memory");
+            let trained: Vec<Trained> = ranks.into_iter().map(|rank| rank.trained).collect();
+            compare_results(&name, &trained, &one, bounds);
+            for (tensor, values) in &one.weights {
+                let parts: Vec<&Vec<f64>> =
+                    trained.iter().filter_map(|rank| rank.weights.get(tensor)).collect();
+                let is_held = |index: usize| parts.iter().any(|part| !part[index].is_nan());
+                assert!((0..values.len()).all(is_held), "{name}: no rank holds all of {tensor}");
+            }
+        }
+        one
+    }
+}
+
+/// Which ranks send the rows of cold experts depends on which are hot; all together send those that are planned.
+#[track_caller]
+fn assert_bytes(name: &str, ranks: &[Measured], steps: u64) {
+    let planned: u64 = ranks.iter().map(Measured::planned_bytes).sum();
+    let sent: u64 = ranks.iter().map(|rank| rank.sent).sum();
+    assert_eq!(planned * (steps - 1), sent, "{name}: other bytes than planned, {:?}", ranks[0].planned);
+    let has_copies = |rank: &Measured| rank.planned.iter().any(|kind| kind.kind == TrafficKind::HotCopies);
+    assert!(ranks.iter().all(has_copies), "{name}: no copies");
+}
+
+#[test]
+fn hot_experts_on_every_rank_train_as_on_one() {
+    LONG.trains_as_one(&[
+        TWO,
+        Spread { keys: &[OPTIMIZER], ..PAIRS },
+        FOUR,
+        EIGHT,
+        STAGES,
+        Spread { keys: &[OPTIMIZER, GRADIENTS, WEIGHTS, RECOMPUTED], ..PAIRS },
+        Spread { keys: &[RECOMPUTED], ..FOUR },
+    ]);
+    let eight = [Spread { data: 8, ..TWO }, Spread { data: 8, keys: &[OPTIMIZER], ..FOUR }];
+    Run { micro_batches: 8, ..if is_long() { LONG } else { SHORT } }.trains_as_one(&eight);
+}
+
+/// The choice is kept although all experts have as many rows.
+#[test]
+fn hot_experts_with_the_rows_of_the_others_train_as_on_one() {
+    Run { setup: alike, ..LONG }.trains_as_one(&[TWO, FOUR]);
+}
+
+/// Experts that are frozen in one layer; a block that predicts further; operators that are recomputed; Muon; a GPU's kernels; small bindings.
+#[test]
+fn variants_of_hot_experts_train_as_on_one() {
+    let frozen = ["--model.model_config.freeze=[layers.0]"];
+    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
+    Run { keys: &frozen, ..SHORT }.trains_as_one(&[TWO, sharded]);
+    let further = ["--model.model_config.mtp_depth=1", "--model.model_config.mtp_loss_factor=0.3"];
+    Run { keys: &further, ..SHORT }.trains_as_one(&[TWO]);
+    let operators = ["--recompute_config.select_recompute={feed_forward.permute: True, \
+                      feed_forward.experts.w_gate_up: True, feed_forward.experts.w_down: True}"];
+    Run { keys: &operators, ..SHORT }.trains_as_one(&[TWO]);
+    let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
+    Run { keys: &muon, ..SHORT }.trains_as_one(&[sharded]);
+    Run { keys: &["--context.tier=portable"], ..SHORT }.trains_as_one(&[TWO]);
+    Run { setup: limited, ..SHORT }.trains_as_one(&[TWO, sharded]);
+}
+
+/// Gradients that overflow on one rank's copies leave all as they were, and no other experts become hot.
+#[test]
+fn hot_experts_overflow_together_in_16_bits() {
+    let scale = "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 33554432, scale_window: 2}";
+    let keys = ["--model.model_config.compute_dtype=float16", scale];
+    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
+    let one = Run { keys: &keys, bounds: IN_F16, ..SHORT }.trains_as_one(&[TWO, sharded]);
+    let overflows: u32 = one.states.iter().map(|state| state.is_overflow).sum();
+    assert!((1..10).contains(&overflows), "{overflows} of 10 steps overflow");
+    let keys = ["--model.model_config.compute_dtype=bfloat16"];
+    Run { keys: &keys, bounds: IN_BF16, ..SHORT }.trains_as_one(&[TWO]);
+}
+
+#[test]
+fn runs_with_hot_experts_repeat() {
+    let setup = || EIGHT.setup(hot(), MICRO_BATCHES);
+    let gpu = hot().gpu();
+    let [first, second] = [0; 2].map(|_| setup().train_on_one_device(&gpu, EIGHT.ranks(), STEPS));
+    for (rank, (first, second)) in first.iter().zip(&second).enumerate() {
+        let bits = |trained: &Trained| format!("{:?} {:?}", trained.states, trained.weights);
+        assert!(bits(first) == bits(second), "rank {rank} does not repeat");
+    }
+}
+
+/// By hand: 24 tokens with two choices each are 6.6 a slot, times 1.1; a cold expert has 3 rows, a hot one 7. Rows of 48 columns go out
+/// and return, in two layers, forward and backward, in each of a rank's micro-batches.
+#[test]
+fn rows_shrink_by_those_of_hot_experts() {
+    for spread in [TWO, FOUR] {
+        let setup = spread.setup(hot(), MICRO_BATCHES);
+        let plan = setup.plan_on_rank(0, spread.ranks());
+        let forecast = RankForecast::new(&plan, assumed_capabilities(Tier::Software), 10, None);
+        let RankForecast { traffic, kept_bytes, forecast, .. } = forecast.expect("a forecast");
+        let of = |kind: TrafficKind| {
+            traffic.iter().filter(|one| one.kind == kind).map(|one| one.bytes).sum::<u64>()
+        };
+        let size = spread.ranks() as u64;
+        let micro_batches = (MICRO_BATCHES / spread.data) as u64;
+        let share = |rows: u64| micro_batches * 2 * 2 * 2 * (rows * 48 * 4 * (size - 1) / size);
+        let sent = of(TrafficKind::RowsToExperts) + of(TrafficKind::RowsFromExperts);
+        assert_eq!((sent, kept_bytes), (share(5 * 3), share(3 * 7)), "{spread:?}");
+        // Gate and up are 80 rows of 48, down 48 rows of 40: weights and gradients in f32, in two layers, each summed over all.
+        let copies = 2 * 3 * (80 * 48 + 48 * 40) * 4;
+        assert_eq!(forecast.hot_copy_bytes, 2 * copies);
+        assert_eq!(of(TrafficKind::HotCopies), 2 * 2 * copies * (size - 1) / size, "{spread:?}");
+    }
+}
+
+/// A rank computes its 21 rows of hot experts, and as many of cold ones as it sends: 15.
+#[test]
+fn products_are_forecast_with_the_rows_there_are() {
+    let plan = FOUR.setup(hot(), MICRO_BATCHES).plan_on_rank(0, 4);
+    let recordings = Recordings::new(&plan, assumed_capabilities(Tier::Software), 10).expect("recordings");
+    let micro_step = recordings.micro_step();
+    let flops = launch_flops(&recordings, micro_step);
+    let of = |is_hot: bool, is_backward: bool| -> f64 {
+        let launches = micro_step.dispatches.iter().zip(&flops).filter(|(dispatch, _)| {
+            let path = &dispatch.path;
+            path.contains(".experts.w_")
+                && (path.contains(".hot"), path.contains(".backward")) == (is_hot, is_backward)
+        });
+        launches.map(|(_, flops)| flops).sum()
+    };
+    // In two layers; backward twice as much.
+    let of_rows = |rows: f64| 2.0 * 2.0 * rows * (80.0 * 48.0 + 48.0 * 40.0);
+    assert_eq!([of(true, false), of(true, true)], [of_rows(21.0), 2.0 * of_rows(21.0)]);
+    let close = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-9, "{got}, not {want}");
+    close(of(false, false), of_rows(15.0));
+    close(of(false, true), 2.0 * of_rows(15.0));
+}
+
+/// Forward, the hot experts are computed between the exchange of the others' rows and the first product that reads what came;
+/// backward, between the exchange of the gradients of these rows and the sum over the choices of tokens.
+#[test]
+fn hot_experts_are_computed_while_rows_travel() {
+    // Rows of whole bindings: with others the exchange ends before a launch binds bytes beside its result.
+    let wide = "--model.model_config.hidden_size=64";
+    let plan = TWO.setup(hot().with(&[wide]), MICRO_BATCHES).plan_on_rank(0, 2);
+    let recordings = Recordings::new(&plan, assumed_capabilities(Tier::Software), 10).expect("recordings");
+    let micro_step = recordings.micro_step();
+    for (is_backward, goes_out) in [(false, true), (true, false)] {
+        let is_wanted = |exchange: &&Exchange| {
+            let is_backwards = exchange.path.contains(".backward");
+            let is_of_layer = exchange.path.starts_with("layers.0") && is_backwards == is_backward;
+            matches!(exchange.collective, Collective::Rows { to_experts, .. } if to_experts == goes_out)
+                && is_of_layer
+        };
+        let exchange = micro_step.exchanges.iter().find(is_wanted).expect("an exchange");
+        let meanwhile = &micro_step.dispatches[exchange.at..exchange.needed];
+        for product in ["w_gate_up.hot", "w_down.hot"] {
+            let is_there = meanwhile.iter().any(|dispatch| dispatch.path.contains(product));
+            assert!(is_there, "{product} is not computed during {exchange}");
+        }
+    }
+}
+
+/// A run with evaluations, which saves after every third step; hot experts are chosen after steps 1, 2, 3, 4, 8 and 9. The order of
+/// its callbacks means nothing.
+fn saving(callbacks: &str) -> FolderRun {
+    let keys = [
+        "--train_dataset.eval_fraction=0.3",
+        "--do_eval=True",
+        "--eval_step_interval=3",
+        &format!("--callbacks=[{callbacks}]"),
+    ];
+    FolderRun::new(hot().with(&keys))
+}
+
+const SAVES: &str = "{type: CheckpointMonitor, save_checkpoint_steps: 3}";
+const CHOOSES: &str = "{type: ColdHotExpertMonitor, save_checkpoint_steps: 3}";
+
+/// Killed after step 5, of which nothing is saved: hot experts were chosen after step 4, and the newest checkpoint is that of step 3.
+#[test]
+fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
+    let spread = Spread { keys: &[OPTIMIZER], ..PAIRS };
+    let [whole, killed] = [[SAVES, CHOOSES], [CHOOSES, SAVES]].map(|callbacks| saving(&callbacks.join(", ")));
+    spread.train(&whole, 10);
+    spread.train(&killed, 5);
+    let (step, newest) = newest_checkpoint(&killed.folder()).expect("a checkpoint");
+    assert_eq!(step, 5);
+    std::fs::remove_dir_all(newest).expect("a folder");
+    assert_eq!(killed.newest(), Some(3));
+    spread.train(&killed, 10);
+    killed.left().assert_equals("killed after a choice", &whole.left());
+    // An evaluation computes on the copies, too.
+    let one = saving(SAVES);
+    Spread::ONE.train(&one, 10);
+    let losses = |run: &FolderRun| -> Vec<f32> {
+        metrics(&run.folder()).into_iter().filter_map(|step| step.eval_loss).collect()
+    };
+    let (got, want) = (losses(&whole), losses(&one));
+    assert_eq!((got.len(), want.len()), (4, 4)); // after the last step, too
+    for (got, want) in got.iter().zip(&want) {
+        assert!(f64::from((got - want).abs() / want) <= IN_F32.loss, "evaluated {got}, on one rank {want}");
+    }
+}
