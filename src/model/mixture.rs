@@ -120,9 +120,9 @@ impl Mixture<Parameter> {
         let x = exchange(tape, x, Direction::ToExperts);
         let y = tape.scope("experts", |tape| {
             let inner = config.intermediate_size as u32;
-            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, &work)); // (R, 2 F)
+            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, None, &work)); // (R, 2 F)
             let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
-            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, &work)) // (R, D)
+            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, None, &work)) // (R, D)
         });
         let y = exchange(tape, y, Direction::FromExperts);
         meanwhile(tape);
