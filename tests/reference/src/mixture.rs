@@ -27,7 +27,7 @@ pub struct Mixture {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
+    /// Whether the gates of a token are divided by their sum + 1e-9; a single one is then 1.
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f64,
