@@ -8,6 +8,7 @@
 //!      gates, places -- renormalise_gates --> gates (N, k), under TopkRouterV1 with capacities
 //!      offsets -- work_list --> tiles, grids
 //! h -- permute --> (R, D) -- w_gate_up --> (R, 2 F) -- swiglu --> (R, F) -- w_down --> (R, D) = rows
+//! or, without a gate                               (R, F) -- gelu --> (R, F), with a bias in both products
 //! x, rows, gates -- combine --> x + sum of gate * row (N, D) -- + the shared expert, through row_gate if it has a gate
 //! ```
 //!
@@ -19,8 +20,11 @@
 //! token alone; `load_balancing_loss` and `z_loss` are reported beside it with their factors, `mtp_loss` without.
 //! Evaluation has neither balance losses nor a tally, and experts have the capacities of training. Generation is
 //! always dropless, because a text must not depend on the others in its batch.
+//!
+//! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that, and the
+//! gradient of the slot is zero, so that it adds nothing to those of the biases.
 
-use super::config::{BalanceLosses, MixtureConfig, ModelConfig};
+use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
 use super::parameters::{Mixture, Shared};
@@ -119,14 +123,44 @@ impl Mixture<Parameter> {
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
         let x = exchange(tape, x, Direction::ToExperts);
         let y = tape.scope("experts", |tape| {
-            let inner = config.intermediate_size as u32;
-            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, None, &work)); // (R, 2 F)
-            let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
-            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, None, &work)) // (R, D)
+            let x = self.activated(tape, ctx, layer, x, &work); // (R, F)
+            let adds_bias = ctx.matrix_ranks.is_none_or(|ranks| ranks.place == 0);
+            let (w, b) = (&self.w_down, self.b_down.as_ref());
+            tape.scope("w_down", |tape| tape.grouped_linear_part(x, w, b, adds_bias, &work)) // (R, D)
         });
         let y = exchange(tape, y, Direction::FromExperts);
         meanwhile(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
+    }
+}
+
+impl Mixture<Parameter> {
+    /// activation(W_gate_up · x) of the expert of each row: (R, F).
+    fn activated<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        x: Var, // (R, D)
+        work: &WorkList,
+    ) -> Var {
+        let (w, b) = (&self.w_gate_up, self.b_gate_up.as_ref());
+        let kind = match ctx.config.activation {
+            Activation::SwiGlu => {
+                let inner = ctx.config.mixture.as_ref().map_or(0, |mixture| mixture.intermediate_size) as u32;
+                let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, w, b, work)); // (R, 2 F)
+                return tape.scope("mul", |tape| tape.swiglu(x, inner));
+            }
+            Activation::Gelu(kind) => kind,
+        };
+        // One kernel makes an activation and its argument, unless only one of the two is kept.
+        let is_kept =
+            |operator: &str| !ctx.config.recomputes(layer, &format!("feed_forward.experts.{operator}"));
+        if is_kept("w_gate_up") == is_kept("gelu") {
+            return tape.scope("w_gate_up", |tape| tape.grouped_linear_gelu(x, w, b, kind, work));
+        }
+        let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, w, b, work)); // (R, F)
+        tape.scope("gelu", |tape| tape.gelu(x, kind))
     }
 }
 
@@ -221,6 +255,9 @@ pub(crate) fn widest_spread_tensor(
 }
 
 fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] {
-    let inner = 2 * mixture.intermediate_size.next_multiple_of(4);
+    let inner = match config.activation {
+        Activation::SwiGlu => 2 * mixture.intermediate_size.next_multiple_of(4),
+        Activation::Gelu(_) => mixture.intermediate_size,
+    };
     [u64::from(rows), inner.max(config.hidden_size) as u64]
 }

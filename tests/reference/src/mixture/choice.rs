@@ -1,6 +1,6 @@
 //! Choice of experts, and their gates.
 
-use super::{ExpertGroups, Mixture, Score};
+use super::{ExpertGroups, Mixture, Network, Score};
 use crate::softmax::softmax;
 use crate::vector::{assert_len, dot, rows_of};
 
@@ -128,6 +128,8 @@ impl Mixture {
                 self.experts / groups.count * groups.chosen.min(groups.count)
             }
         };
+        let is_known = self.shared.is_none() || self.network == Network::Gated;
+        assert!(is_known, "a shared expert beside experts of GPT-2 is not defined.");
         let fits = (1..=reachable).contains(&self.chosen);
         assert!(fits, "a token should choose 1 to {reachable} experts, but chooses {}.", self.chosen);
     }
