@@ -2,10 +2,13 @@
 //
 // A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. The rows of a block are
 // added in a fixed order (lib/reduce), so results are the same from run to run.
+// With `grouped` the rows of x are sorted by expert, and row e of y (E, D) is the sum of those of expert e, in one launch.
 // y is f32. x is f32 with `gradient` (it holds partials), otherwise it has the storage type.
 
 import package::lib::element::{Packed, load4};
-import package::lib::reduce::{ROW_STEP, column_block, down};
+import package::lib::reduce::{ROW_STEP, down};
+@if(!grouped) import package::lib::reduce::column_block;
+@if(grouped) import package::lib::reduce::columns_of;
 import package::tile::LANES;
 
 struct Params {
@@ -21,13 +24,15 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<Input>;
 @group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
+@if(grouped) @group(0) @binding(3) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
 
 @if(gradient) fn load_x(at: u32) -> vec4<f32> { return x[at]; }
 @if(!gradient) fn load_x(at: u32) -> vec4<f32> { return load4(x[at]); }
 
 @compute @workgroup_size(LANES)
 fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let own = column_block(workgroup, lane, params.block, params.rows, params.y_stride4);
+    @if(!grouped) let own = column_block(workgroup, lane, params.block, params.rows, params.y_stride4);
+    @if(grouped) let own = columns_of(workgroup, lane, offsets[workgroup.y], offsets[workgroup.y + 1u], params.y_stride4);
     var sum = vec4<f32>(0.0);
     for (var row = own.first; row < own.end; row += ROW_STEP) {
         sum += load_x(row * params.x_stride4 + own.column4);

@@ -10,7 +10,7 @@
 //!   application's own device, and [`kernels::Sources`] adds shader files to ours.
 //!
 //! The models are Llama and GPT-2, and what differs little from them: Baichuan, Bloom, WizardCoder, PanGu-α and others.
-//! Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration keys that
+//! Layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration keys that
 //! select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels.
 //! [`model::config::MultiToken`] configures multi-token prediction.
 //!

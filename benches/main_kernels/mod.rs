@@ -8,7 +8,7 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::matmul::{Layout, Problem, plan};
+use gristmill::ops::matmul::{Epilogue, Layout, Problem, plan};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::Recorder;
 
@@ -71,8 +71,8 @@ fn grouped_products() -> Vec<(String, Kernel)> {
         let [x, dx, y] = [0; 3].map(|_| rec.tensor("x", rows, rows, F32));
         let stack = [rec.tensor("stack", EXPERTS * rows, rows, F32)];
         let work = WorkList::new(&mut rec, offsets, rows);
-        grouped_matmul(&mut rec, x, &stack, &work, y);
-        grouped_matmul_backward(&mut rec, y, &stack, &work, dx, false);
+        grouped_matmul(&mut rec, x, &stack, &work, y, Epilogue::default());
+        grouped_matmul_backward(&mut rec, y, &stack, &work, dx, Epilogue::default());
         grouped_matmul_backward_weight(&mut rec, y, x, &work, &stack);
         let products = rec.finish().dispatches.into_iter().skip(1).map(|dispatch| dispatch.kernel);
         let names = ["grouped_matmul", "grouped_matmul backward", "grouped_matmul backward weight"];

@@ -72,8 +72,8 @@ pub fn grouped(c: &mut Criterion) {
             let (x, y) = (row.tensor(N, cols, F32), row.tensor(N, out, F32));
             let stack = [row.tensor(experts * out, cols, F32)];
             match layout {
-                Layout::Nt => grouped_matmul(&mut row.rec, x, &stack, &work, y),
-                Layout::Nn => grouped_matmul_backward(&mut row.rec, y, &stack, &work, x, false),
+                Layout::Nt => grouped_matmul(&mut row.rec, x, &stack, &work, y, Epilogue::default()),
+                Layout::Nn => grouped_matmul_backward(&mut row.rec, y, &stack, &work, x, Epilogue::default()),
                 Layout::Tn => grouped_matmul_backward_weight(&mut row.rec, y, x, &work, &stack),
             }
             flops()

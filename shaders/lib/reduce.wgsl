@@ -132,10 +132,15 @@ struct ColumnBlock {
 }
 
 fn column_block(workgroup: vec3<u32>, lane: u32, block: u32, rows: u32, columns4: u32) -> ColumnBlock {
-    let column4 = workgroup.x * ACROSS + lane % ACROSS;
     let start = workgroup.y * block;
-    let end = select(0u, min(start + block, rows), column4 < columns4);
-    return ColumnBlock(column4, start + lane / ACROSS, end, lane < ACROSS && column4 < columns4);
+    return columns_of(workgroup, lane, start, min(start + block, rows), columns4);
+}
+
+// The same of the rows from `start` to before `end`.
+fn columns_of(workgroup: vec3<u32>, lane: u32, start: u32, end: u32, columns4: u32) -> ColumnBlock {
+    let column4 = workgroup.x * ACROSS + lane % ACROSS;
+    let is_column = column4 < columns4;
+    return ColumnBlock(column4, start + lane / ACROSS, select(0u, end, is_column), lane < ACROSS && is_column);
 }
 
 // The sum for the lanes of the first row, in a fixed order.

@@ -77,14 +77,14 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             @if(!gated) {
                 for (var part = 0u; part < PARTS; part++) {
                     let column4 = (first + part * LANES) / 4u + lane;
-                    epilogue(four[part], bias_of(column4), to, r, column4);
+                    epilogue(four[part], bias_of(to, column4), to, r, column4);
                 }
             }
             @if(gated) {
                 let column4 = first / 4u + lane;
                 var up = four[1];
                 @if(bias) { up += load4(bias[params.up_start / 4u + column4]); }
-                epilogue(silu(four[0] + bias_of(column4)) * up, vec4<f32>(0.0), to, r, column4);
+                epilogue(silu(four[0] + bias_of(to, column4)) * up, vec4<f32>(0.0), to, r, column4);
             }
         }
     }

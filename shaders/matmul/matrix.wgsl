@@ -151,7 +151,7 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
             let value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
             let row = share.row + i * SIDE + group / (SIDE / 4u);
             let column4 = share.column4 + j * (SIDE / 4u) + group % (SIDE / 4u);
-            epilogue(value, bias_of(column4), to, row, column4);
+            epilogue(value, bias_of(to, column4), to, row, column4);
         }
     }
     workgroupBarrier();

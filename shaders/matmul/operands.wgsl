@@ -5,6 +5,7 @@
 //   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
 //   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
 //                      the workgroup sums over all rows of that expert
+// Each expert has a row of biases of its own, too.
 // With `wide` the weights `b` are loaded 64 bits at a time.
 // With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
 // With `gelu` the activation of y is written beside it; with `gelu_slope` y, the gradient of an activation, becomes that of its
@@ -38,6 +39,7 @@ struct Params {
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
+    @if(grouped) bias_stride: u32, // between their biases
 }
 
 @if(gradient) alias Output = vec4<f32>;
@@ -50,7 +52,7 @@ struct Params {
 @if(!nf4 && !int8 && wide && !f32) @group(0) @binding(2) var<storage, read> b: array<u64>;
 @if(nf4 || int8) @group(0) @binding(2) var<storage, read> b: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<Output>;
-@if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N)
+@if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N), grouped (E, N)
 @if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
 @if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
 @if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
@@ -65,6 +67,7 @@ struct Product {
     a_start: u32,
     b_start: u32,
     y_start: u32,
+    @if(grouped) matrix: u32, // index of the expert in the bound part of the stack
 }
 
 @if(!grouped && !split)
@@ -99,6 +102,7 @@ fn product_of(workgroup: vec3<u32>) -> Product {
         params.a_offset + group.first * params.a_stride,
         params.b_offset + group.matrix * params.matrix_stride,
         params.y_offset + group.first * params.y_stride,
+        group.matrix,
     );
 }
 
@@ -113,6 +117,7 @@ fn product_of(workgroup: vec3<u32>) -> Product {
         params.a_offset + first * params.a_stride,
         params.b_offset + first * params.b_stride,
         params.y_offset + workgroup.x * params.matrix_stride,
+        workgroup.x,
     );
 }
 
@@ -150,9 +155,24 @@ struct Destination {
     stride: u32,
     residual_stride: u32,
     @if(swiglu || swiglu_slopes) up4: u32, // from the group of a gate to that of its up
+    @if(grouped) beside: u32, // where the rows of y start in a tensor beside it
+    @if(grouped) bias_start: u32,
 }
 
-@if(!swiglu && !swiglu_slopes)
+@if(grouped)
+fn destination(product: Product) -> Destination {
+    return Destination(
+        product.m,
+        params.n,
+        product.y_start,
+        params.y_stride,
+        params.residual_stride,
+        product.y_start - params.y_offset,
+        (params.first_expert + product.matrix) * params.bias_stride,
+    );
+}
+
+@if(!grouped && !swiglu && !swiglu_slopes)
 fn destination(product: Product) -> Destination {
     return Destination(product.m, params.n, product.y_start, params.y_stride, params.residual_stride);
 }
@@ -163,8 +183,17 @@ fn destination(product: Product) -> Destination {
 }
 
 // Bias of four columns; `column4` may be past the end.
-@if(bias) fn bias_of(column4: u32) -> vec4<f32> { return load4(bias[min(column4, (params.n - 1u) / 4u)]); }
-@if(!bias) fn bias_of(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+@if(bias)
+fn bias_of(to: Destination, column4: u32) -> vec4<f32> {
+    let at = min(column4, (params.n - 1u) / 4u);
+    @if(!grouped) { return load4(bias[at]); }
+    @if(grouped) { return load4(bias[to.bias_start + at]); }
+}
+@if(!bias) fn bias_of(to: Destination, column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+
+// Where the argument or the value of an activation lies that goes with four columns of the result.
+@if(!grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return row * to.stride + column4; }
+@if(grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return to.beside + row * to.stride + column4; }
 
 // Stores one row and four columns of the product, plus bias (`added`), residual and previous value, through GELU.
 fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4: u32) {
@@ -174,11 +203,11 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
         @if(bias) { value += added; }
         @if(residual) { value += load4(residual[row * to.residual_stride + column4]); }
         @if(accumulate) { value += load_y(at); }
-        @if(gelu_slope) { value = load4(store4(value)) * gelu_slope(load4(argument[row * to.stride + column4])); }
+        @if(gelu_slope) { value = load4(store4(value)) * gelu_slope(load4(argument[beside(to, row, column4)])); }
         value = keep_inside(value, 4u * column4, to.columns);
         @if(!swiglu_slopes) { store_y(at, value); }
         @if(swiglu_slopes) { store_slopes(value, to, row, column4); }
-        @if(gelu) { activation[row * to.stride + column4] = store4(gelu_of(load4(store4(value)))); }
+        @if(gelu) { activation[beside(to, row, column4)] = store4(gelu_of(load4(store4(value)))); }
     }
 }
 

@@ -108,7 +108,7 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
     let to = destination(product);
     for (var j = 0u; j < TN4; j++) {
         let column4 = first_column4 + lane % SIDE + SIDE * j;
-        let added = bias_of(column4);
+        let added = bias_of(to, column4);
         for (var i = 0u; i < TM4; i++) {
             for (var r = 0u; r < 4u; r++) {
                 let row = first_row + 4u * (lane / SIDE + SIDE * i) + r;
@@ -127,7 +127,7 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
         let row = first_row + 4u * (lane / SIDE + SIDE * i);
         for (var j = 0u; j < TN4; j++) {
             let column4 = first_column4 + lane % SIDE + SIDE * j;
-            let added = bias_of(column4);
+            let added = bias_of(to, column4);
             for (var r = 0u; r < 4u; r++) {
                 epilogue((*sums)[0], added, to, row + r, column4);
                 (*sums)[0] = (*sums)[TN4];
@@ -148,7 +148,7 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
 fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
     let to = destination(product);
     let column4 = first_column4 + lane % SIDE;
-    let gate_added = bias_of(column4);
+    let gate_added = bias_of(to, column4);
     @if(bias) let up_added = load4(bias[to.up4 + min(column4, (params.n - 1u) / 4u)]);
     @if(!bias) let up_added = vec4<f32>(0.0);
     for (var i = 0u; i < TM4; i++) {

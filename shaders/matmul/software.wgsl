@@ -51,7 +51,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let rows = min(ROWS, to.rows - min(first_row, to.rows));
     for (var c = 0u; c < COLUMNS4; c++) {
         let column4 = first_column4 + c * LANES;
-        let added = bias_of(column4);
+        let added = bias_of(to, column4);
         for (var r = 0u; r < rows; r++) {
             epilogue(finished[(c * ROWS + r) * LANES + lane], added, to, first_row + r, column4);
         }

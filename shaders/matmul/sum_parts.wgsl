@@ -27,5 +27,6 @@ fn sum_parts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         sum += parts[at];
         at += params.m * params.a_stride;
     }
-    epilogue(sum, bias_of(column4), destination(product_of(workgroup)), row, column4);
+    let to = destination(product_of(workgroup));
+    epilogue(sum, bias_of(to, column4), to, row, column4);
 }

@@ -40,7 +40,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(gated) var ups = columns_from(product, first4, params.up_start, lane);
     let to = destination(product);
     for (var c4 = 0u; c4 < COLUMNS4; c4++) {
-        let added = bias_of(first4 + c4);
+        let added = bias_of(to, first4 + c4);
         @if(gated && bias) let up_added = load4(bias[params.up_start / 4u + first4 + c4]);
         @if(gated && !bias) let up_added = vec4<f32>(0.0);
         for (var r = 0u; r < ROWS; r++) {

@@ -73,9 +73,9 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
     pub output_bias: bool,
-    /// Whether the first projections of a dense feed-forward network have a bias: gate and up, or up alone.
+    /// Whether the first projections of a feed-forward network have a bias: gate and up of a dense one, or up alone.
     pub gate_up_bias: bool,
-    /// Whether the last projection of a dense feed-forward network has a bias.
+    /// Whether the last projection of a feed-forward network has a bias; that of experts with a gate has none.
     pub down_bias: bool,
     /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
@@ -238,7 +238,7 @@ impl ModelConfig {
     /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Numbers from
     /// `num_layers` on are blocks of multi-token prediction.
     pub(crate) fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
-        self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+        self.mixture.as_ref().filter(|_| self.mixture_layers().contains(&layer))
     }
 
     /// Whether training computes what is launched at `path` below layer number `layer` again instead of keeping it.

@@ -31,11 +31,15 @@ pub struct Extent {
 /// a model that is too large to build, and no product of sizes overflows.
 pub(crate) fn extent(config: &ModelConfig) -> Extent {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let dense = config.mixture.as_ref().map_or(config.num_layers, |mixture| mixture.first_dense_layers);
-    let counts = [dense, config.num_layers.saturating_sub(dense), depth];
+    let mixed = config.mixture_layers();
+    let mixed = mixed.end.min(config.num_layers).saturating_sub(mixed.start);
+    let counts = [config.num_layers - mixed, mixed, depth];
+    let whole = extent_of(config, [0; 3]);
+    // The layer whose queries are learned has the tensors of a dense one.
+    let config = &ModelConfig { query_layer: false, ..config.clone() };
     let around = extent_of(config, [0; 3]);
     let kinds = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
-    counts.iter().zip(kinds).filter(|(count, _)| **count > 0).fold(around, |sum, (&count, kind)| {
+    counts.iter().zip(kinds).filter(|(count, _)| **count > 0).fold(whole, |sum, (&count, kind)| {
         let one = extent_of(config, kind);
         Extent {
             parameters: sum.parameters + count as f64 * (one.parameters - around.parameters),
@@ -117,14 +121,14 @@ pub(crate) fn attention_flops_per_token(config: &ModelConfig) -> f64 {
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
         Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Lora => active(config, spec),
-        Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
+        Role::Embedding | Role::Positions | Role::Head | Role::Vector | Role::ExpertBiases { .. } => 0,
     }
 }
 
 /// Elements of a parameter that one token uses.
 fn active(config: &ModelConfig, spec: &Spec) -> usize {
-    match (spec.role, &config.mixture) {
-        (Role::ExpertStack { experts }, Some(mixture)) => spec.count() / experts * mixture.chosen(),
+    match (spec.role.stacked_experts(), &config.mixture) {
+        (Some(experts), Some(mixture)) => spec.count() / experts * mixture.chosen(),
         _ => spec.count(),
     }
 }
@@ -132,7 +136,7 @@ fn active(config: &ModelConfig, spec: &Spec) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{LatentAttention, Sizes};
+    use crate::model::config::{Family, LatentAttention, Sizes};
     use crate::model::parameters::tests::mixture_example;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
@@ -240,6 +244,30 @@ mod tests {
         // No product of these sizes fits 64 bits, and their layers would not fit this machine.
         let huge = Sizes { hidden_size: 1 << 31, num_layers: 1 << 40, num_heads: 1 << 31, ..sizes() };
         assert!(extent(&ModelConfig { head_dim: 256, ..ModelConfig::llama(huge) }).parameters > 1e30);
+    }
+
+    /// A layer of experts as GPT-2 has them, a dense one before it, and in PanGu-α one after it.
+    #[test]
+    fn experts_of_gpt2_by_hand() {
+        let mixture = mixture_example().mixture.expect("experts");
+        let mixture = MixtureConfig { shared: None, first_dense_layers: 1, ..mixture };
+        let sizes = Sizes { hidden_size: 8, intermediate_size: 12, num_heads: 2, ..sizes() };
+        let gpt2 = ModelConfig { mixture: Some(mixture), num_layers: 3, ..ModelConfig::gpt2(sizes) };
+        let pangu = ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2.clone() };
+        let (dense, expert) = (2 * 8 * 12 + 12 + 8, 2 * 8 * 5 + 5 + 8);
+        let around = 256 * 8 + 128 * 8 + 2 * 8 + 3 * (4 * 8 * 8 + 4 * 8 + 2 * 2 * 8);
+        assert_eq!(parameters(&gpt2), around + dense + 2 * (3 * 8 + 3 * expert));
+        assert_eq!(active_parameters(&gpt2), parameters(&gpt2) - 2 * expert);
+        assert_eq!(parameters(&pangu), around + 128 * 8 + 2 * dense + 3 * 8 + 3 * expert);
+        let scores = 3.0 * 4.0 * 8.0 * 64.5 * 3.0;
+        let matrices = 3 * 4 * 8 * 8 + 2 * 8 * 12 + 2 * (3 * 8 + 2 * 2 * 8 * 5) + 256 * 8;
+        assert_eq!(training_flops_per_token(&gpt2), 6.0 * matrices as f64 + scores);
+        for config in [gpt2, pangu] {
+            let specs = Gpt::describe(&config);
+            let parameters: usize = specs.iter().map(|spec| spec.rows * spec.cols).sum();
+            let tensors: usize = specs.iter().map(|spec| spec.pieces.len()).sum();
+            assert_eq!(extent(&config), Extent { parameters: parameters as f64, tensors: tensors as f64 });
+        }
     }
 
     #[test]

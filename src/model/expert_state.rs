@@ -7,7 +7,8 @@
 //! experts, by the choices of the step, and are saved with the moments, as `expert_capacities.L`. Neither changes
 //! on overflow. An expert that becomes hot gets more rows, not other weights.
 
-use super::config::{HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
+use super::config::{Family, HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
+use super::names::selection_bias;
 use crate::element::Element;
 use crate::ops::hot_experts::HotSteps;
 use crate::ops::permute::{HotAndCold, RowAllocation, Slots};
@@ -17,6 +18,7 @@ use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
 /// The state of a model's routers: up to three persistent buffers, with a row for each layer of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertState {
+    family: Family,
     experts: u32,
     /// The first layer of experts, and how many there are.
     layers: (usize, usize),
@@ -32,9 +34,7 @@ impl ExpertState {
     /// The state for micro-batches of `tokens` tokens, its buffers added to `persistents`; `None` for a dense model.
     pub(super) fn new(config: &ModelConfig, tokens: u32, persistents: &mut Persistents) -> Option<Self> {
         let mixture = config.mixture.as_ref()?;
-        let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-        let first = mixture.first_dense_layers;
-        let count = config.num_layers + depth - first;
+        let (first, count) = (config.mixture_layers().start, config.mixture_layers().len());
         let mut rows = |label: &str, cols: u32| {
             BufferId::Persistent(persistents.add(label, count as u64 * row_bytes(cols)))
         };
@@ -44,6 +44,7 @@ impl ExpertState {
             RowAllocation::Capacity { slots, .. } => Some(slots),
         };
         Some(Self {
+            family: config.family,
             experts,
             layers: (first, count),
             tallies: rows("expert tallies", tally_columns(experts)),
@@ -85,6 +86,11 @@ impl ExpertState {
     /// The bias that is added to a layer's scores to choose experts: (1, E), f32.
     pub fn bias(&self, layer: usize) -> Option<Tensor> {
         self.biases.map(|biases| self.row(biases, layer, self.experts, Element::F32))
+    }
+
+    /// What files call that bias.
+    pub(crate) fn bias_name(&self, layer: usize) -> String {
+        selection_bias(self.family, layer)
     }
 
     /// By how much the biases move after a step; `None` if they do not.

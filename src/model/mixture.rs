@@ -8,6 +8,7 @@
 //!      gates, places -- renormalise_gates --> gates (N, k), under TopkRouterV1 with capacities
 //!      offsets -- work_list --> tiles, grids
 //! h -- permute --> (R, D) -- w_gate_up --> (R, 2 F) -- swiglu --> (R, F) -- w_down --> (R, D) = rows
+//! or, without a gate                               (R, F) -- gelu --> (R, F), with a bias in both products
 //! x, rows, gates -- combine --> x + sum of gate * row (N, D) -- + the shared expert, through row_gate if it has a gate
 //! ```
 //!
@@ -21,8 +22,11 @@
 //! (`Experts::forward_hot`).
 //! Evaluation has neither balance losses nor a tally, and experts have the capacities of training. Generation is
 //! always dropless, because a text must not depend on the others in its batch.
+//!
+//! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that, and the
+//! gradient of the slot is zero, so that it adds nothing to those of the biases.
 
-use super::config::{BalanceLosses, MixtureConfig, ModelConfig};
+use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
 use super::parameters::{Experts, Mixture, Shared};
@@ -129,15 +133,15 @@ impl Mixture<Parameter> {
             Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)
         };
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
-        let inner = config.intermediate_size as u32;
+        let of = (ctx, layer);
         let y = match (spread, hot) {
-            (None, _) => self.experts.forward(tape, x, inner, &work),
+            (None, _) => self.experts.forward(tape, of, x, &work),
             (Some(spread), None) => {
                 let x = tape.scope("spread", |tape| tape.exchange_rows(x, &spread, Direction::ToExperts));
-                let y = self.experts.forward(tape, x, inner, &work);
+                let y = self.experts.forward(tape, of, x, &work);
                 tape.scope("spread", |tape| tape.exchange_rows(y, &spread, Direction::FromExperts))
             }
-            (Some(spread), Some(hot)) => self.experts.forward_hot(tape, x, inner, &work, &spread, &hot),
+            (Some(spread), Some(hot)) => self.experts.forward_hot(tape, of, x, (&work, &spread), &hot),
         };
         meanwhile(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
@@ -146,11 +150,16 @@ impl Mixture<Parameter> {
 
 impl Experts<Parameter> {
     /// The experts on their rows x (R, D): (R, D).
-    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, x: Var, inner: u32, work: &WorkList) -> Var {
+    fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        of: (&ForwardContext<'_>, usize),
+        x: Var,
+        work: &WorkList,
+    ) -> Var {
         tape.scope("experts", |tape| {
-            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, work)); // (R, 2 F)
-            let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
-            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, work)) // (R, D)
+            let x = self.activated(tape, of, x, work, ""); // (R, F)
+            tape.scope("w_down", |tape| self.down(tape, of.0, x, work, None))
         })
     }
 
@@ -159,30 +168,71 @@ impl Experts<Parameter> {
     fn forward_hot<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
+        of: (&ForwardContext<'_>, usize),
         x: Var,
-        inner: u32,
-        work: &WorkList,
-        spread: &SpreadRows,
+        (work, spread): (&WorkList, &SpreadRows),
         Hot { copies, work: hot_work, .. }: &Hot<'p>,
     ) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let [cold, hot] = tape.split_rows(x, spread.sent);
         let cold = tape.scope("spread", |tape| tape.exchange_rows(cold, spread, Direction::ToExperts));
         let (y, hot) = tape.scope("experts", |tape| {
-            let x = tape.scope("w_gate_up.hot", |tape| tape.grouped_linear(hot, &copies.w_gate_up, hot_work));
-            let x = tape.scope("mul.hot", |tape| tape.swiglu(x, inner));
+            let x = copies.activated(tape, of, hot, hot_work, ".hot");
             tape.scope("w_down.hot", |tape| {
                 let y = tape.rec.tensor("y", rows, cols, element);
                 let last = y.rows(spread.sent, rows - spread.sent);
-                (y, tape.grouped_linear_into(x, &copies.w_down, hot_work, last))
+                (y, copies.down(tape, of.0, x, hot_work, Some(last)))
             })
         });
-        let cold = self.forward(tape, cold, inner, work);
+        let cold = self.forward(tape, of, cold, work);
         let cold = tape.scope("spread", |tape| {
             let first = y.rows(0, spread.sent);
             tape.exchange_rows_into(cold, spread, Direction::FromExperts, first)
         });
         tape.join_rows(y, [cold, hot])
+    }
+
+    /// activation(W_gate_up · x) of the expert of each row: (R, F), by launches whose names end with `suffix`.
+    fn activated<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        (ctx, layer): (&ForwardContext<'_>, usize),
+        x: Var, // (R, D)
+        work: &WorkList,
+        suffix: &str,
+    ) -> Var {
+        let (w, b) = (&self.w_gate_up, self.b_gate_up.as_ref());
+        let name = |operator: &str| format!("{operator}{suffix}");
+        let kind = match ctx.config.activation {
+            Activation::SwiGlu => {
+                let inner = ctx.config.mixture.as_ref().map_or(0, |mixture| mixture.intermediate_size) as u32;
+                let x = tape.scope(name("w_gate_up"), |tape| tape.grouped_linear(x, w, b, work)); // (R, 2 F)
+                return tape.scope(name("mul"), |tape| tape.swiglu(x, inner));
+            }
+            Activation::Gelu(kind) => kind,
+        };
+        // One kernel makes an activation and its argument, unless only one of the two is kept.
+        let is_kept =
+            |operator: &str| !ctx.config.recomputes(layer, &format!("feed_forward.experts.{operator}"));
+        if is_kept("w_gate_up") == is_kept("gelu") {
+            return tape.scope(name("w_gate_up"), |tape| tape.grouped_linear_gelu(x, w, b, kind, work));
+        }
+        let x = tape.scope(name("w_gate_up"), |tape| tape.grouped_linear(x, w, b, work)); // (R, F)
+        tape.scope(name("gelu"), |tape| tape.gelu(x, kind))
+    }
+
+    /// W_down · x of the expert of each row: (R, D), in the rows `y` of a tensor where they are given.
+    fn down<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        x: Var, // (R, F)
+        work: &WorkList,
+        y: Option<Tensor>,
+    ) -> Var {
+        // Of ranks that share matrices the first adds the bias to its part.
+        let adds_bias = ctx.matrix_ranks.is_none_or(|ranks| ranks.place == 0);
+        tape.grouped_linear_part(x, &self.w_down, self.b_down.as_ref(), adds_bias, work, y)
     }
 }
 
@@ -285,6 +335,9 @@ pub(crate) fn widest_spread_tensor(
 }
 
 fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] {
-    let inner = 2 * mixture.intermediate_size.next_multiple_of(4);
+    let inner = match config.activation {
+        Activation::SwiGlu => 2 * mixture.intermediate_size.next_multiple_of(4),
+        Activation::Gelu(_) => mixture.intermediate_size,
+    };
     [u64::from(rows), inner.max(config.hidden_size) as u64]
 }

@@ -20,9 +20,9 @@ pub(super) const KV_DOWN: &str = "self_attn.kv_a_proj_with_mqa";
 pub(super) const KV_NORM: &str = "self_attn.kv_a_layernorm";
 pub(super) const KV_UP: &str = "self_attn.kv_b_proj";
 
-/// The name in files of the bias (E) that layer `layer` adds to scores to choose experts.
-pub fn selection_bias(layer: usize) -> String {
-    format!("{}.{layer}.{}.e_score_correction_bias", LLAMA.layers, MIXTURE.router)
+/// The name in files of `family` of the bias (E) that layer `layer` adds to scores to choose experts.
+pub fn selection_bias(family: Family, layer: usize) -> String {
+    format!("{}.{layer}.{}.e_score_correction_bias", Names::of(family).layers, MIXTURE.router)
 }
 
 /// The shared expert: gated as in Qwen2, or not as in DeepSeek and GLM.
@@ -39,16 +39,23 @@ pub(super) struct MixtureNames {
     pub projections: Projections,
 }
 
-/// The names of the projections of a gated feed-forward network.
+/// The names of the projections of a feed-forward network.
 pub(super) struct Projections {
-    pub gate_up: [&'static str; 2],
+    /// Gate and up, or without a gate up alone.
+    pub gate_up: &'static [&'static str],
     pub down: &'static str,
 }
 
 impl MixtureNames {
-    /// Mixtral's where it computes the model, otherwise those of Qwen, DeepSeek and GLM.
+    /// Mixtral's where it computes the model, otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom
+    /// has experts: their projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
-        if config.is_mixtral() { &MIXTRAL } else { &MIXTURE }
+        match config.family {
+            Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
+            Family::Bloom => &BLOOM_MIXTURE,
+            _ if config.is_mixtral() => &MIXTRAL,
+            _ => &MIXTURE,
+        }
     }
 }
 
@@ -57,11 +64,19 @@ const MIXTURE: MixtureNames = MixtureNames { router: "mlp.gate", experts: "mlp.e
 const MIXTRAL: MixtureNames = MixtureNames {
     router: "block_sparse_moe.gate",
     experts: "block_sparse_moe.experts",
-    projections: Projections { gate_up: ["w1", "w3"], down: "w2" },
+    projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
+};
+
+const GPT2_MIXTURE: MixtureNames =
+    MixtureNames { projections: Projections { gate_up: &["c_fc"], down: "c_proj" }, ..MIXTURE };
+
+const BLOOM_MIXTURE: MixtureNames = MixtureNames {
+    projections: Projections { gate_up: &["dense_h_to_4h"], down: "dense_4h_to_h" },
+    ..MIXTURE
 };
 
 /// The projections of Llama's feed-forward network, and of a shared expert.
-pub(super) const GATED: Projections = Projections { gate_up: ["gate_proj", "up_proj"], down: "down_proj" };
+pub(super) const GATED: Projections = Projections { gate_up: &["gate_proj", "up_proj"], down: "down_proj" };
 
 /// The names of one family. Several names of one parameter are consecutive ranges of its rows. Parameters that the
 /// published family does not have are named by analogy.

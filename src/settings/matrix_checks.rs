@@ -26,7 +26,7 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
         ));
     }
     let mixture = model.mixture.as_ref();
-    let has_dense = mixture.is_none_or(|mixture| mixture.first_dense_layers > 0);
+    let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());
     let widths = [
         has_dense.then_some(("intermediate_size", model.intermediate_size)),
         mixture.map(|mixture| ("moe_intermediate_size", mixture.intermediate_size)),

@@ -376,7 +376,7 @@ fn values_of(
     file: &WeightFiles,
     name: &str,
 ) -> Result<(std::vec::IntoIter<f32>, usize)> {
-    if spec.role == Role::Vector || !piece.is_in_order() {
+    if spec.role.is_vector() || !piece.is_in_order() {
         return Ok((spec.in_row_order(piece, file.values(name)?).into_iter(), 0));
     }
     let of_piece = |row: usize| row.saturating_sub(piece.first_row).min(piece.rows);

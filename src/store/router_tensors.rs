@@ -4,7 +4,7 @@
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
 use crate::error::Result;
-use crate::model::{ExpertState, selection_bias};
+use crate::model::ExpertState;
 use crate::record::Tensor;
 use safetensors::Dtype;
 
@@ -16,7 +16,7 @@ pub(super) struct RouterTensor {
 
 /// The selection biases (E), layer by layer.
 pub(super) fn biases(experts: Option<&ExpertState>) -> Vec<RouterTensor> {
-    rows(experts, Dtype::F32, |experts, layer| Some((selection_bias(layer), experts.bias(layer)?)))
+    rows(experts, Dtype::F32, |experts, layer| Some((experts.bias_name(layer), experts.bias(layer)?)))
 }
 
 /// The capacities (E) of experts in rows, layer by layer, where they change from step to step.

@@ -18,7 +18,7 @@ use crate::kernels::Limits;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::ModelConfig;
-use crate::model::parameters::{Experts, Gpt, Role, Spec};
+use crate::model::parameters::{Experts, Gpt, Spec};
 use crate::ops::hot_copies::{HomeRange, Slots, hot_copies, hot_copies_backward};
 use crate::ops::hot_experts::HotLast;
 use crate::ops::permute::HotAndCold;
@@ -231,10 +231,8 @@ fn exchange_words(rec: &mut Recorder, words: Vec<Span>, group: &Group) {
 
 /// Rows of one expert's matrix in a stack of this rank's.
 fn rows_of_matrix(spec: &Spec) -> usize {
-    match spec.role {
-        Role::ExpertStack { experts } => spec.rows / experts,
-        _ => panic!("{} is no stack of experts", spec.path),
-    }
+    let experts = spec.role.stacked_experts();
+    spec.rows / experts.unwrap_or_else(|| panic!("{} is no stack of experts", spec.path))
 }
 
 /// `hot` matrices like those of the stack `spec`, in tensors that bindings can hold in f32.

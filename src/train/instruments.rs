@@ -84,7 +84,7 @@ fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) ->
 pub(super) fn loss_parts(plan: &RunPlan) -> Option<LossParts> {
     let model = &plan.model;
     let balance = |mixture: &MixtureConfig| {
-        let layers = model.num_layers.saturating_sub(mixture.first_dense_layers);
+        let layers = (0..model.num_layers).filter(|layer| model.mixture_of(*layer).is_some()).count();
         let factor = mixture.losses.expert + mixture.losses.sequence;
         (factor > 0.0).then_some((factor * layers as f64) as f32)
     };

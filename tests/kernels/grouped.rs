@@ -7,6 +7,7 @@ use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
+use gristmill::ops::matmul::Epilogue;
 use gristmill::ops::work_list::WorkList;
 
 /// Rows of each expert: around tiles of 16 and 64 rows, a single expert, all rows on one expert, mostly empty experts.
@@ -97,14 +98,21 @@ pub fn all_three(
         reference::grouped_matmul_backward(&x.values, &stack, &problem.offsets, &dy.values, o, i);
 
     let y = case.output(rows, out, element);
-    grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y);
+    grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y, Epilogue::default());
     case.expect("y", y, want, allowed(element, cols));
 
     let dx = case.output(rows, cols, element);
-    grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, false);
+    grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, Epilogue::default());
     case.expect("dx", dx, want_dx.clone(), allowed(element, out));
     let more = case.input(rows, cols, element);
-    grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, more.tensor, true);
+    grouped_matmul_backward(
+        &mut case.rec,
+        dy.tensor,
+        &stack_parts,
+        &work,
+        more.tensor,
+        Epilogue { accumulate: true, ..Default::default() },
+    );
     case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed(element, out));
 
     let before: Vec<Input> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
@@ -226,7 +234,7 @@ fn rows_outside_the_groups_are_untouched() {
             let work = WorkList::new(&mut case.rec, offsets, ROWS);
             let (x, stack) = (case.input(ROWS, 8, F32), case.input(3 * 12, 8, F32));
             let y = case.output(ROWS, 12, F32);
-            grouped_matmul(&mut case.rec, x.tensor, &[stack.tensor], &work, y);
+            grouped_matmul(&mut case.rec, x.tensor, &[stack.tensor], &work, y, Epilogue::default());
             case.expect_words("y", y, move |words| {
                 let (written, left) = words.split_at(used * 12);
                 assert!(written.iter().all(|&word| word != u32::MAX), "a row of a group is not written");
@@ -256,8 +264,15 @@ fn empty_groups_are_untouched_and_runs_repeat() {
                 let (y, dx) = (case.output(rows, out, element), case.output(rows, cols, element));
                 let dw = case.input_of(&before, 5 * out, cols, F32);
                 let (stack, work) = (tensors(&problem.stack), problem.work);
-                grouped_matmul(&mut case.rec, problem.x.tensor, &stack, &work, y);
-                grouped_matmul_backward(&mut case.rec, problem.dy.tensor, &stack, &work, dx, false);
+                grouped_matmul(&mut case.rec, problem.x.tensor, &stack, &work, y, Epilogue::default());
+                grouped_matmul_backward(
+                    &mut case.rec,
+                    problem.dy.tensor,
+                    &stack,
+                    &work,
+                    dx,
+                    Epilogue::default(),
+                );
                 let (dy, x) = (problem.dy.tensor, problem.x.tensor);
                 grouped_matmul_backward_weight(&mut case.rec, dy, x, &work, &[dw.tensor]);
                 for (name, tensor) in [("y", y), ("dx", dx), ("dw", dw.tensor)] {

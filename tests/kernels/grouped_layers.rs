@@ -13,6 +13,7 @@ use gristmill::model::arena::{Arena, ArenaLayout};
 use gristmill::model::parameters::{Gpt, Role, Spec};
 use gristmill::ops::add::add;
 use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
+use gristmill::ops::matmul::Epilogue;
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Persistents, Recorder, Tensor};
@@ -100,9 +101,9 @@ impl Numbers {
         let work = WorkList::new(tape.rec, offsets, rows);
         let leaf = tape.leaf(x, true);
         tape.give(leaf, dx0);
-        let both = tape.grouped_linear(leaf, &gate_up, &work);
+        let both = tape.grouped_linear(leaf, &gate_up, None, &work);
         let inner = tape.swiglu(both, F as u32);
-        let y = tape.grouped_linear(inner, &down, &work);
+        let y = tape.grouped_linear(inner, &down, None, &work);
         add(tape.rec, y.tensor, y_out, 1.0, false);
         tape.give(y, dy);
         tape.backward();
@@ -225,7 +226,7 @@ fn a_frozen_stack_gets_no_gradient() {
         let mut tape = Tape::new(&mut case.rec);
         let work = WorkList::new(tape.rec, offsets, 9);
         let leaf = tape.leaf(x.tensor, true);
-        let y = tape.grouped_linear(leaf, &frozen, &work);
+        let y = tape.grouped_linear(leaf, &frozen, None, &work);
         tape.give(y, dy.tensor);
         tape.backward();
         let dx = tape.gradient(leaf).expect("x needs a gradient");
@@ -284,7 +285,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let mut tape = Tape::new(&mut case.rec);
         let work = WorkList::new(tape.rec, offsets, 58);
         let leaf = tape.leaf(x.tensor, true);
-        let y = tape.grouped_linear(leaf, stack, &work);
+        let y = tape.grouped_linear(leaf, stack, None, &work);
         add(tape.rec, y.tensor, y_out, 1.0, false);
         tape.give(y, dy.tensor);
         tape.backward();
@@ -330,7 +331,7 @@ fn an_indirect_launch_replays() {
     let (x, stack, y, gradient) = (tensor(50, 8), tensor(24, 8), tensor(50, 12), tensor(24, 8));
     let mut rec = Recorder::new("case", gpu.capabilities());
     let work = WorkList::new(&mut rec, offsets, 50);
-    grouped_matmul(&mut rec, x, &[stack], &work, y);
+    grouped_matmul(&mut rec, x, &[stack], &work, y, Epilogue::default());
     grouped_matmul_backward_weight(&mut rec, y, x, &work, &[gradient]);
     let recording = rec.finish();
     let lifetimes: Vec<_> =

@@ -18,6 +18,7 @@ mod folded_grids;
 mod gelu_products;
 mod grad_norm;
 mod grouped;
+mod grouped_biases;
 mod grouped_layers;
 mod half;
 mod hot_copies;

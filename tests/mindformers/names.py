@@ -67,6 +67,17 @@ def heads_of(block, kind):
     return [block[f"attention.dense{number}.{kind}"] for number in (1, 2, 3)]
 
 
+def experts(block, prefix, up, down):
+    """The router of a block, and the products and biases of its experts, which are stacked there."""
+    out = {f"{prefix}.gate.weight": block["output.router.dense.weight"]}
+    for theirs, name in (("mapping", up), ("projection", down)):
+        stacks = [block[f"output.ffn.{theirs}.{kind}"] for kind in ("weight", "bias")]
+        for number in range(len(stacks[0])):
+            out[f"{prefix}.experts.{number}.{name}.weight"] = stacks[0][number]
+            out[f"{prefix}.experts.{number}.{name}.bias"] = stacks[1].reshape(len(stacks[0]), -1)[number]
+    return out
+
+
 def gpt2(weights, _):
     out = {
         "wte.weight": weights["backbone.embedding.word_embedding.embedding_table"],
@@ -77,7 +88,10 @@ def gpt2(weights, _):
     for number, block in blocks(weights, "backbone."):
         for old, new in BLOCK.items():
             layer, kind = new.rsplit(".", 1)
-            out[f"h.{number}.{GPT2[layer]}.{kind}"] = block[old]
+            if old in block:
+                out[f"h.{number}.{GPT2[layer]}.{kind}"] = block[old]
+        if "output.router.dense.weight" in block:
+            out.update(experts(block, f"h.{number}.mlp", "c_fc", "c_proj"))
         out[f"h.{number}.attn.c_attn.weight"] = np.concatenate([part.T for part in heads_of(block, "weight")], 1)
         out[f"h.{number}.attn.c_attn.bias"] = np.concatenate(heads_of(block, "bias"))
     return out

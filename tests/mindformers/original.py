@@ -70,8 +70,9 @@ def make_it_run(network):
 
 
 def optimizer(weights, config):
-    matrices = [p for p in weights if p.ndim > 1]
-    vectors = [p for p in weights if p.ndim <= 1]
+    is_vector = lambda p: p.ndim <= 1 or p.name.endswith(".bias")  # those of experts are stacked
+    matrices = [p for p in weights if not is_vector(p)]
+    vectors = [p for p in weights if is_vector(p)]
     groups = [{"params": matrices, "weight_decay": config["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     return AdamW(groups, learning_rate=config["learning_rate"], betas=tuple(config["betas"]), eps=config["eps"])
 
@@ -108,6 +109,8 @@ def main():
         config = yaml.safe_load(file)
     model = config["model"]["model_config"]
     model["use_flash_attention"] = False  # has a kernel on NPUs only
+    if "moe_config" in config:
+        model["moe_config"] = config["moe_config"]
     model["batch_size"] = batch = config["runner_config"]["batch_size"]
     mindspore.set_seed(1)
     np.random.seed(1)

@@ -16,11 +16,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         (Positions::Learned | Positions::Alibi, Activation::Gelu(kind)) => {
             reference::gpt::Architecture::Gpt2 {
                 positions: if model.positions == Positions::Learned { model.max_positions } else { 0 },
-                activation: match kind {
-                    Gelu::Exact => reference::gelu::Gelu::Exact,
-                    Gelu::Tanh => reference::gelu::Gelu::Tanh,
-                    Gelu::Fast => reference::gelu::Gelu::Fast,
-                },
+                activation: reference_gelu(kind),
             }
         }
         (Positions::Rotary | Positions::Alibi, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
@@ -77,7 +73,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_epsilon: model.head_epsilon,
         },
         window: model.sliding_window,
-        mixture: model.mixture.as_ref().map(reference_mixture),
+        mixture: model.mixture.as_ref().map(|mixture| reference_mixture(mixture, model)),
         multi_token: model.multi_token.map(|ahead| reference::multi_token::MultiToken {
             depth: ahead.depth,
             loss_factor: ahead.loss_factor,
@@ -95,7 +91,30 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     }
 }
 
-fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
+fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {
+    match kind {
+        Gelu::Exact => reference::gelu::Gelu::Exact,
+        Gelu::Tanh => reference::gelu::Gelu::Tanh,
+        Gelu::Fast => reference::gelu::Gelu::Fast,
+    }
+}
+
+/// The network of the experts, with biases where it has no gate.
+fn reference_network(model: &ModelConfig) -> reference::mixture::Network {
+    match model.activation {
+        Activation::SwiGlu => reference::mixture::Network::Gated,
+        Activation::Gelu(kind) => reference::mixture::Network::Gelu {
+            activation: reference_gelu(kind),
+            names: match model.family {
+                Family::Bloom => ["dense_h_to_4h", "dense_4h_to_h"],
+                _ => ["c_fc", "c_proj"],
+            },
+            is_transposed: model.family == Family::Gpt2,
+        },
+    }
+}
+
+fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::mixture::Mixture {
     let hot = |hot: HotExperts| reference::mixture::Hot {
         count: hot.count,
         cold_token_share: hot.cold_token_share,
@@ -119,6 +138,7 @@ fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
         norm_top_k: config.route.norm_top_k,
         scaling: f64::from(config.route.scaling),
         bias_update_rate: if config.has_bias { config.bias_update_rate } else { 0.0 },
+        network: reference_network(model),
         intermediate_size: config.intermediate_size,
         first_dense_layers: config.first_dense_layers,
         shared: config.shared.map(|shared| reference::mixture::Shared {

@@ -77,6 +77,11 @@ impl Setup {
         Self::new(name, model).with(&[&moe_config])
     }
 
+    /// A model of the type `kind` with such experts.
+    pub fn experts_of(kind: &'static str, name: &'static str, routing: &str, model: &str) -> Self {
+        Self { kind, ..Self::experts(name, routing, model) }
+    }
+
     /// With `overrides` of the form `--key=value`.
     pub fn with(mut self, overrides: &[&str]) -> Self {
         self.overrides.extend(overrides.iter().map(|o| o.to_string()));

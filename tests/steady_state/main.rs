@@ -132,6 +132,7 @@ fn a_mixture_creates_nothing_after_the_second_step() {
     let setups = [
         Setup::experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"),
         Setup::experts("hot", hot, ""),
+        Setup::experts_of("GPT2Config", "hot experts of gpt2", hot, ""),
     ];
     for setup in setups {
         let setup = setup.with(&["--train_dataset.eval_fraction=0.3"]);

@@ -187,7 +187,9 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
         "",
     );
     let wide = ["--model.model_config.hidden_size=128", "--batch_size=5"];
-    for setup in [grouped, hot.with(&wide)] {
+    let gpt2 = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.2";
+    let gpt2 = Setup::experts_of("GPT2Config", "experts of gpt2", gpt2, "");
+    for setup in [grouped, hot.with(&wide), gpt2.with(&wide)] {
         assert_forecast(setup.name, &setup);
     }
 }

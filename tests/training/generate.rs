@@ -11,6 +11,9 @@ use crate::runs::{
 use gristmill::generate::{Sampling, Settings};
 use gristmill::kernels::Tier;
 
+/// Choices that training drops.
+const EXPERTS: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8";
+
 /// The greedy continuation of `prompt` by `count` tokens without a cache: `next` reads the whole window for every token. A
 /// prompt longer than the window is cut to its last tokens; a text that outgrows the window goes on from the last half of it.
 pub fn uncached(prompt: &[u32], window: usize, count: usize, next: impl Fn(&[u32]) -> u32) -> Vec<u32> {
@@ -31,7 +34,10 @@ fn by_reference(trained: &FolderRun, prompt: &str) -> Vec<u32> {
     let (_, checkpoint) = newest_checkpoint(&trained.folder()).expect("a checkpoint");
     let tensors = read_tensors(&checkpoint.join("model.safetensors"));
     let weights: Weights = tensors.into_iter().map(|(name, tensor)| (name, tensor.floats())).collect();
-    let (shape, vocab) = (reference_shape(&plan.model), plan.model.vocab_size);
+    let (mut shape, vocab) = (reference_shape(&plan.model), plan.model.vocab_size);
+    if let Some(mixture) = &mut shape.mixture {
+        mixture.capacity = None; // generation drops nothing
+    }
     let prompt = trained.encode(&[prompt]).remove(0);
     uncached(&prompt, plan.model.seq_length, GREEDY.tokens, |seen| {
         let positions: Vec<u32> = (0..seen.len() as u32).collect();
@@ -84,6 +90,9 @@ fn other_models_write_as_the_reference() {
         Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2"),
         Setup::typed("WizardCoderConfig", "wizardcoder", ""),
         Setup::typed("PanguAlphaConfig", "pangu-alpha", ""),
+        Setup::experts_of("GPT2Config", "gpt2 with experts", "expert_num: 4, capacity_factor: 0.9", ""),
+        Setup::experts_of("PanguAlphaConfig", "pangu-alpha with experts", EXPERTS, ""),
+        Setup::experts_of("BloomConfig", "bloom with experts", EXPERTS, ""),
     ] {
         writes_as_alone_and_as_the_reference(&trained_model(setup));
     }

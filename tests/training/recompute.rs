@@ -24,6 +24,10 @@ const CAPACITIES: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor:
                           aux_loss_types: [expert], aux_loss_factors: [0.1], z_loss_factor: 0.01, shared_expert_num: 1, \
                           use_shared_expert_gating: True, enable_cold_hot_expert: True, hot_expert_num: 1, \
                           cold_token_percent: 0.5, update_step: 1";
+/// The same without what GPT-2's layers do not have.
+const WITHOUT_SHARED: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8, aux_loss_types: [expert], \
+                              aux_loss_factors: [0.1], z_loss_factor: 0.01, enable_cold_hot_expert: True, \
+                              hot_expert_num: 1, cold_token_percent: 0.5, update_step: 1";
 const DROPLESS: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use_gating_sigmoid: True, \
                         balance_via_topk_bias: True, topk_bias_update_rate: 0.01";
 
@@ -88,6 +92,9 @@ fn mixtures_choose_count_and_drop_the_same() {
     changes_no_bit(|| Setup::experts("capacities", CAPACITIES, &model));
     assert!(Setup::experts("capacities", CAPACITIES, &model).train(1).dropped() > 0, "nothing was dropped");
     changes_no_bit(|| Setup::experts("dropless", DROPLESS, ""));
+    changes_no_bit(|| Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));
+    let half = "compute_dtype: bfloat16";
+    changes_no_bit(|| Setup::experts_of("PanguAlphaConfig", "experts of pangu-alpha", WITHOUT_SHARED, half));
 }
 
 /// The flag that recomputes one operator of both layers, for every operator that the layers of `setup` have.
@@ -123,6 +130,9 @@ fn each_operator_of_dense_models_computes_the_same() {
 #[test]
 fn each_operator_of_a_mixture_computes_the_same() {
     each_operator_changes_no_bit(14, || Setup::experts("capacities", CAPACITIES, DROPOUT));
+    each_operator_changes_no_bit(10, || {
+        Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT)
+    });
 }
 
 /// An operator is where the settings say it is, under its path, and what it drops is launched again and nothing else. GELU is a launch

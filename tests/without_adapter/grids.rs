@@ -12,7 +12,7 @@ use gristmill::ops::grouped_matmul::{
 };
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::Layout::{Nn, Nt, Tn};
-use gristmill::ops::matmul::{Plan, Problem, plan};
+use gristmill::ops::matmul::{Epilogue, Plan, Problem, plan};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 use std::path::Path;
@@ -123,8 +123,8 @@ fn products_of_experts(capabilities: Capabilities) -> Vec<Dispatch> {
     let [x, dx, y] = [768, 768, 4096].map(|cols| rec.tensor("x", 8192, cols, F32));
     let stack = [rec.tensor("stack", EXPERTS * 4096, 768, F32)];
     let work = WorkList::new(&mut rec, offsets, 8192);
-    grouped_matmul(&mut rec, x, &stack, &work, y);
-    grouped_matmul_backward(&mut rec, y, &stack, &work, dx, false);
+    grouped_matmul(&mut rec, x, &stack, &work, y, Epilogue::default());
+    grouped_matmul_backward(&mut rec, y, &stack, &work, dx, Epilogue::default());
     grouped_matmul_backward_weight(&mut rec, y, x, &work, &stack);
     rec.finish().dispatches
 }

@@ -3,6 +3,7 @@
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
+use gristmill::ops::column_sum::grouped_column_sum;
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::grad_norm::StepTensors;
@@ -169,13 +170,44 @@ pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
         let [stack, gradient] = [element, F32].map(|element| rec.tensor("stack", 12 * experts, 20, element));
         let work = WorkList::new(&mut rec, offsets, rows);
-        grouped_matmul(&mut rec, x, &[stack], &work, dy);
+        grouped_matmul(&mut rec, x, &[stack], &work, dy, Epilogue::default());
         for accumulate in [false, true] {
-            grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
+            grouped_matmul_backward(
+                &mut rec,
+                dy,
+                &[stack],
+                &work,
+                dx,
+                Epilogue { accumulate, ..Default::default() },
+            );
         }
         grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
+        experts_of_gpt2(&mut rec, &work, element, [20, 12]);
+        // In the largest tiles.
+        let wide = [F32, Element::F16, Element::Bf16].into_iter().filter(|_| (rows, experts) == (2048, 2));
+        wide.for_each(|element| experts_of_gpt2(&mut rec, &work, element, [2048, 2048]));
     }
     rec.finish().dispatches
+}
+
+/// The products of experts with biases and GELU, and the gradient of a bias.
+fn experts_of_gpt2(rec: &mut Recorder, work: &WorkList, element: Element, [inner, outer]: [u32; 2]) {
+    let (rows, experts) = (work.rows, work.experts);
+    let [x, y, value] = [inner, outer, outer].map(|cols| rec.tensor("x", rows, cols, element));
+    let stack = [rec.tensor("stack", outer * experts, inner, element)];
+    let bias = Some(rec.tensor("bias", experts, outer, element));
+    grouped_matmul(rec, x, &stack, work, y, Epilogue { bias, ..Default::default() });
+    for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+        for bias in [None, bias] {
+            let activated = Some(Activated::Gelu(kind, value));
+            grouped_matmul(rec, x, &stack, work, y, Epilogue { bias, activated, ..Default::default() });
+        }
+        let activated = Some(Activated::Slope(kind, x));
+        let dx = rec.tensor("dx", rows, inner, element);
+        grouped_matmul_backward(rec, y, &stack, work, dx, Epilogue { activated, ..Default::default() });
+    }
+    let gradient = rec.tensor("gradient", experts, outer, F32);
+    grouped_column_sum(rec, y, work.offsets, gradient);
 }
 
 /// Products with GELU in their epilogue: in the smallest and the largest tiles, of few rows and in parts; and GELU alone, as adapters
@@ -267,9 +299,16 @@ pub fn quantised_products(capabilities: Capabilities) -> Vec<Dispatch> {
                 let offsets = rec.tensor("offsets", 1, 3, U32);
                 let work = WorkList::new(&mut rec, offsets, rows);
                 let stack = rec.tensor("stack", 2 * width, width, weights);
-                grouped_matmul(&mut rec, x, &[stack], &work, y);
+                grouped_matmul(&mut rec, x, &[stack], &work, y, Epilogue::default());
                 for accumulate in [false, true] {
-                    grouped_matmul_backward(&mut rec, y, &[stack], &work, dx, accumulate);
+                    grouped_matmul_backward(
+                        &mut rec,
+                        y,
+                        &[stack],
+                        &work,
+                        dx,
+                        Epilogue { accumulate, ..Default::default() },
+                    );
                 }
             }
         }

@@ -40,8 +40,8 @@ pub(super) fn grouped(
     let (dy, dy_values) = harness.whole(rows, out);
     let (stack, matrices) = harness.whole((offsets.len() as u32 - 1) * out, cols);
     let results = [harness.output(rows, out), harness.output(rows, cols), harness.output(stack.rows, cols)];
-    grouped_matmul(&mut harness.job.rec, x, &[stack], &work, results[0]);
-    grouped_matmul_backward(&mut harness.job.rec, dy, &[stack], &work, results[1], false);
+    grouped_matmul(&mut harness.job.rec, x, &[stack], &work, results[0], Epilogue::default());
+    grouped_matmul_backward(&mut harness.job.rec, dy, &[stack], &work, results[1], Epilogue::default());
     grouped_matmul_backward_weight(&mut harness.job.rec, dy, x, &work, &[results[2]]);
 
     let mut known = [const { Vec::new() }; 3];

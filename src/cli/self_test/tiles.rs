@@ -41,7 +41,7 @@ mod tests {
     use crate::element::Element::{F32, U32};
     use crate::kernels::{Capabilities, Kernel};
     use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
-    use crate::ops::matmul::{Layout, Problem, plan};
+    use crate::ops::matmul::{Epilogue, Layout, Problem, plan};
     use crate::ops::work_list::WorkList;
     use crate::record::Recorder;
 
@@ -66,7 +66,7 @@ mod tests {
                 .map(|(rows, cols)| rec.tensor("x", rows, cols, F32));
             match is_gradient {
                 true => grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[stack]),
-                false => grouped_matmul(&mut rec, x, &[stack], &work, dy),
+                false => grouped_matmul(&mut rec, x, &[stack], &work, dy, Epilogue::default()),
             }
         };
         record(MANY_ROWS, false);

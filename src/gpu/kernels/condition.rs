@@ -68,7 +68,7 @@ conditions! {
     Gradient = "gradient",
     /// Experts are chosen from the best groups only.
     GroupLimited = "group_limited",
-    /// Rows of a product are sorted by expert, each with a matrix of its own.
+    /// Rows are sorted by expert, each of which has a matrix, a bias or a sum of its own.
     Grouped = "grouped",
     /// Experts are taken in an order in which the hot ones are the last.
     HotLast = "hot_last",

@@ -26,6 +26,20 @@ pub fn column_sum(rec: &mut Recorder, x: Tensor, y: Tensor) {
     fold_partials(rec, partials, y);
 }
 
+/// y (E, D) += Σ over the rows of each expert of x (R, D), whose rows are sorted by expert: `offsets` (1, E + 1), u32, has
+/// the first row of each and the end of the last one's. y is f32.
+#[track_caller]
+pub fn grouped_column_sum(rec: &mut Recorder, x: Tensor, offsets: Tensor, y: Tensor) {
+    assert!(x.cols == y.cols, "grouped_column_sum of {} columns into {}", x.cols, y.cols);
+    assert!(y.element == Element::F32, "gradients of parameters must be f32");
+    assert!(offsets.cols == y.rows + 1, "{} offsets for {} experts", offsets.cols, y.rows);
+    let (kernel, grid) = per_block(rec, "column_sum", "column_sum", x.element, [y.stride4(), y.rows]);
+    let kernel = kernel.condition(Condition::Grouped, true).condition(Condition::Accumulate, true);
+    let params = Params { rows: x.rows, block: 0, x_stride4: x.stride4(), y_stride4: y.stride4() };
+    let bindings = [x.bind("x", x.element), y.bind("y", Element::F32), offsets.bind("offsets", Element::U32)];
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
+
 /// y (1, D) += Σ_rows of f32 partials (P, D).
 #[track_caller]
 pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {

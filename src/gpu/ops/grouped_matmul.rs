@@ -4,7 +4,7 @@
 //! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of rows there are and the
 //! grids, so that the work is that of the rows each expert has, rounded up to tiles.
 
-use super::matmul::{Layout, Problem, Tile, check_factors};
+use super::matmul::{Activated, Epilogue, Layout, Problem, Tile, check_factors};
 use super::work_list::{WorkList, weight_tile};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
@@ -25,14 +25,23 @@ crate::params! {
         first_expert: u32,
         experts: u32,
         matrix_stride: u32,
+        bias_stride: u32,
     }
 }
 
-/// y (R, out): row r is x_r W_eᵀ for the expert e it belongs to; x (R, in), `stack` (E · out, in) in parts.
+/// y (R, out): row r is x_r W_eᵀ for the expert e it belongs to, plus the epilogue; x (R, in), `stack` (E · out, in) in
+/// parts. A bias has a row for each expert; a residual and SwiGLU have no kernel.
 ///
 /// Rows that belong to no expert are not written.
 #[track_caller]
-pub fn grouped_matmul(rec: &mut Recorder, x: Tensor, stack: &[Tensor], work: &WorkList, y: Tensor) {
+pub fn grouped_matmul(
+    rec: &mut Recorder,
+    x: Tensor,
+    stack: &[Tensor],
+    work: &WorkList,
+    y: Tensor,
+    epilogue: Epilogue,
+) {
     let stack = Stack::new(stack, work.experts);
     assert!(
         (x.cols, y.cols) == (stack.cols, stack.out),
@@ -42,10 +51,10 @@ pub fn grouped_matmul(rec: &mut Recorder, x: Tensor, stack: &[Tensor], work: &Wo
         x.cols,
         y.cols
     );
-    launch_rows(rec, Layout::Nt, x, &stack, work, y, false);
+    launch_rows(rec, Layout::Nt, x, &stack, work, y, epilogue);
 }
 
-/// dx (R, in): row r is dy_r W_e; dy (R, out). With `accumulate` it is added to `dx`.
+/// dx (R, in): row r is dy_r W_e, plus the epilogue; dy (R, out).
 ///
 /// Rows that belong to no expert are not written.
 #[track_caller]
@@ -55,7 +64,7 @@ pub fn grouped_matmul_backward(
     stack: &[Tensor],
     work: &WorkList,
     dx: Tensor,
-    accumulate: bool,
+    epilogue: Epilogue,
 ) {
     let stack = Stack::new(stack, work.experts);
     assert!(
@@ -66,7 +75,7 @@ pub fn grouped_matmul_backward(
         dy.cols,
         dx.cols
     );
-    launch_rows(rec, Layout::Nn, dy, &stack, work, dx, accumulate);
+    launch_rows(rec, Layout::Nn, dy, &stack, work, dx, epilogue);
 }
 
 /// `d_stack` (E · out, in), f32, in parts: dy_eᵀ x_e is added to each expert's matrix; dy (R, out), x (R, in). The
@@ -98,6 +107,7 @@ pub fn grouped_matmul_backward_weight(
     for part in &stack.parts {
         assert!(part.tensor.element == Element::F32, "gradients of parameters must be f32");
         let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
+        bindings.push(part.tensor.bind_with_offset("y", Element::F32));
         bindings.push(work.offsets.bind("offsets", Element::U32));
         let [across, down, _] = tile.grid(problem);
         // Experts vary fastest: software adapters give each core a contiguous run of workgroups, and those of a busy
@@ -150,8 +160,16 @@ fn launch_rows(
     stack: &Stack,
     work: &WorkList,
     y: Tensor,
-    accumulate: bool,
+    epilogue: Epilogue,
 ) {
+    epilogue.check(y);
+    let has_kernel = matches!(epilogue.activated, None | Some(Activated::Gelu(..) | Activated::Slope(..)));
+    assert!(has_kernel && epilogue.residual.is_none(), "a grouped product has no such epilogue");
+    assert!(
+        epilogue.bias.is_none_or(|bias| bias.rows == work.experts),
+        "a bias of grouped rows must have a row for each of {} experts",
+        work.experts
+    );
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
@@ -160,9 +178,10 @@ fn launch_rows(
         let capabilities = rec.capabilities().for_factors([a.element, part.tensor.element]);
         let tile = work.tile_of(layout, y.cols, a.cols, capabilities);
         let (arguments, bound) = work.grid(y.cols, tile);
-        let kernel = grouped(tile, layout, a.element).condition(Condition::Accumulate, accumulate);
-        let kernel = kernel.with_weights(part.tensor.element);
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
+        let params = Params { bias_stride: epilogue.bias.map_or(0, |bias| bias.stride4()), ..params };
+        let kernel = grouped(tile, layout, a.element).with_weights(part.tensor.element);
+        let kernel = epilogue.apply(kernel, a.element, y, &mut bindings);
         bindings.push(work.tiles.bind("tiles", Element::U32));
         rec.dispatch_indirect(kernel, &bindings, &params, arguments, bound);
     }
@@ -172,7 +191,7 @@ fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
     tile.kernel(layout, element).condition(Condition::Grouped, true)
 }
 
-/// Bindings and params of a plain product, with the part of the stack that is bound.
+/// Params of a plain product with the part of the stack that is bound, and the bindings of its factors.
 fn operands(
     problem: Problem,
     [a, b, y]: [Tensor; 3],
@@ -193,11 +212,7 @@ fn operands(
         first_expert: part.first_expert,
         experts: part.experts,
         matrix_stride: out * part.tensor.stride4(),
+        bias_stride: 0,
     };
-    let bindings = vec![
-        a.bind_with_offset("a", a.element),
-        b.bind_with_offset("b", b.element),
-        y.bind_with_offset("y", y.element),
-    ];
-    (bindings, params)
+    (vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)], params)
 }

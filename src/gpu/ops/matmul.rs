@@ -53,7 +53,7 @@ pub struct Plan {
 /// What the kernel does with the product before it stores it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
-    /// Bias (1, N), added to every row.
+    /// Bias (1, N), added to every row; of grouped products (E, N), added to the rows of each expert.
     pub bias: Option<Tensor>,
     /// Residual (M, N).
     pub residual: Option<Tensor>,
@@ -164,7 +164,7 @@ pub(super) fn check_factors(a: Tensor, b: Tensor) {
 
 impl Epilogue {
     #[track_caller]
-    fn check(&self, y: Tensor) {
+    pub(super) fn check(&self, y: Tensor) {
         if let Some(bias) = self.bias {
             assert!(bias.cols == y.cols, "a bias of {} elements does not fit {} columns", bias.cols, y.cols);
         }
@@ -186,7 +186,13 @@ impl Epilogue {
     }
 
     /// Adds the result `y` and what is added to it to a kernel whose factors are of `element`.
-    fn apply(&self, kernel: Kernel, element: Element, y: Tensor, bindings: &mut Vec<Binding>) -> Kernel {
+    pub(super) fn apply(
+        &self,
+        kernel: Kernel,
+        element: Element,
+        y: Tensor,
+        bindings: &mut Vec<Binding>,
+    ) -> Kernel {
         let is_gradient = y.element == Element::F32 && element != Element::F32;
         bindings.push(y.bind_with_offset("y", if is_gradient { Element::F32 } else { element }));
         bindings.extend(self.bias.map(|bias| bias.bind("bias", element)));

@@ -41,7 +41,7 @@ pub struct RouterConfig {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only (DeepSeek-V2, 2024).
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
+    /// Whether the gates of a token are divided by their sum + 1e-9; that of a single choice is then 1.
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f32,
@@ -304,7 +304,7 @@ fn params(config: &RouterConfig, logits: Tensor) -> Params {
         groups_chosen: groups.chosen,
         groups_stride: 0,
         takes_best_two: (groups.score == GroupScore::BestTwo).into(),
-        normalises: (config.norm_top_k && config.chosen > 1).into(),
+        normalises: config.norm_top_k.into(),
         scaling: config.scaling,
         sequence: logits.rows,
         d_scores_stride: 0,

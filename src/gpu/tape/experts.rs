@@ -1,8 +1,12 @@
 //! The ops of experts on the tape: permutation, grouped product, combination, and the exchange of rows between ranks.
 
+use super::linear::Activation;
 use super::{Parameter, Saved, Tape, Target, Var};
 use crate::element::Element;
+use crate::ops::column_sum::grouped_column_sum;
+use crate::ops::gelu::Gelu;
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
+use crate::ops::matmul::{Activated, Epilogue};
 use crate::ops::permute::{self, Placement};
 use crate::ops::spread::{Direction, SpreadRows};
 use crate::ops::work_list::WorkList;
@@ -84,32 +88,93 @@ impl Tape<'_, '_> {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// x (R, in), rows sorted by expert, each times Wᵀ of its expert: (R, out). `weight` (E · out, in) is the stack of
-    /// all experts' matrices. Rows of no expert are undefined, and so are their gradients.
+    /// x (R, in), rows sorted by expert, each times Wᵀ of its expert, plus its bias: (R, out). `weight` (E · out, in) is
+    /// the stack of all experts' matrices, `bias` (E, out). Rows of no expert are undefined, and so are their gradients.
     #[track_caller]
-    pub fn grouped_linear(&mut self, x: Var, weight: &'p Parameter, work: &WorkList) -> Var {
-        let stack_rows: u32 = weight.weight.iter().map(|part| part.rows).sum();
-        let y = self.rec.tensor("y", x.tensor.rows, stack_rows / work.experts, x.tensor.element);
-        self.grouped_linear_into(x, weight, work, y)
+    pub fn grouped_linear(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        work: &WorkList,
+    ) -> Var {
+        let epilogue = Epilogue { bias: bias.map(Parameter::weight), ..Epilogue::default() };
+        self.grouped_product(x, weight, bias, work, epilogue, None)
     }
 
-    /// The same in the rows `y` (R, out) of a tensor.
+    /// A part of such a product, of which ranks have one each: see [`linear_part`](Self::linear_part). In the rows `y` (R, out) of
+    /// a tensor, where one is given.
     #[track_caller]
-    pub fn grouped_linear_into(&mut self, x: Var, weight: &'p Parameter, work: &WorkList, y: Tensor) -> Var {
-        let work = *work;
-        grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y);
+    pub fn grouped_linear_part(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        adds_bias: bool,
+        work: &WorkList,
+        y: Option<Tensor>,
+    ) -> Var {
+        let added = bias.filter(|_| adds_bias).map(Parameter::weight);
+        self.grouped_product(x, weight, bias, work, Epilogue { bias: added, ..Epilogue::default() }, y)
+    }
+
+    /// GELU of such a product, by its kernel: (R, out).
+    #[track_caller]
+    pub fn grouped_linear_gelu(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        kind: Gelu,
+        work: &WorkList,
+    ) -> Var {
+        let value =
+            self.rec.tensor("y", x.tensor.rows, stacked_rows(weight) / work.experts, x.tensor.element);
+        let activated = Some(Activated::Gelu(kind, value));
+        let epilogue = Epilogue { bias: bias.map(Parameter::weight), activated, ..Epilogue::default() };
+        let argument = self.grouped_product(x, weight, bias, work, epilogue, None);
+        self.gelu_at(argument, value, kind)
+    }
+
+    #[track_caller]
+    fn grouped_product(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        work: &WorkList,
+        epilogue: Epilogue,
+        y: Option<Tensor>,
+    ) -> Var {
+        let (work, cols) = (*work, stacked_rows(weight) / work.experts);
+        let y = y.unwrap_or_else(|| self.rec.tensor("y", x.tensor.rows, cols, x.tensor.element));
+        grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y, epilogue);
         let saved_x = self.save(x);
-        self.result(y, &[x], weight.trains(), move |tape, dy| {
-            if let Some(target) = tape.target(x) {
-                let (dx, accumulate) = (target.tensor, target.accumulate);
-                grouped_matmul_backward(tape.rec, dy, &weight.weight, &work, dx, accumulate);
+        let trains = weight.trains() || bias.is_some_and(Parameter::trains);
+        self.result(y, &[x], trains, move |tape, dy| {
+            if let Some((target, activated)) = tape.target_of_product(x, is_gelu) {
+                let into = Epilogue { accumulate: target.accumulate, activated, ..Default::default() };
+                grouped_matmul_backward(tape.rec, dy, &weight.weight, &work, target.tensor, into);
             }
             if let Some(d_stack) = &weight.gradient {
                 let x = tape.saved(saved_x);
                 grouped_matmul_backward_weight(tape.rec, dy, x, &work, d_stack);
             }
+            if let Some(d_bias) = bias.and_then(Parameter::gradient) {
+                grouped_column_sum(tape.rec, dy, work.offsets, d_bias);
+            }
         })
     }
+}
+
+/// Whether grouped products have a kernel for the gradient of the argument: not of SwiGLU.
+fn is_gelu(activation: Activation) -> bool {
+    matches!(activation, Activation::Gelu(_))
+}
+
+/// Rows of a stack of experts' matrices.
+fn stacked_rows(weight: &Parameter) -> u32 {
+    weight.weight.iter().map(|part| part.rows).sum()
 }
 
 impl Tape<'_, '_> {

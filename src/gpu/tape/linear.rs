@@ -20,7 +20,7 @@ pub(super) struct Argument {
 }
 
 #[derive(Clone, Copy)]
-enum Activation {
+pub(super) enum Activation {
     Gelu(Gelu),
     Swiglu,
 }
@@ -73,7 +73,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The value `y` of GELU at `x`.
-    fn gelu_at(&mut self, x: Var, y: Tensor, kind: Gelu) -> Var {
+    pub(super) fn gelu_at(&mut self, x: Var, y: Tensor, kind: Gelu) -> Var {
         let Tensor { rows, cols, element, .. } = y;
         let saved = self.save(x);
         let value = self.result(y, &[x], false, move |tape, dy| {
@@ -154,7 +154,7 @@ impl<'p> Tape<'_, 'p> {
         let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
         let trains = weight.trains() || bias.is_some_and(Parameter::trains);
         self.result(y, &inputs, trains, move |tape, dy| {
-            if let Some((target, activated)) = tape.target_of_product(x) {
+            if let Some((target, activated)) = tape.target_of_product(x, |_| true) {
                 let into = Epilogue { accumulate: target.accumulate, activated, ..Default::default() };
                 matmul(tape.rec, Layout::Nn, dy, w, target.tensor, into);
             }
@@ -173,9 +173,14 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// Where a product writes the gradient of `x`, and through what: where nobody else has written one, that of the argument
-    /// whose activation x is.
-    fn target_of_product(&mut self, x: Var) -> Option<(Target, Option<Activated>)> {
+    /// whose activation x is, if the product has a kernel for it.
+    pub(super) fn target_of_product(
+        &mut self,
+        x: Var,
+        has_kernel: impl Fn(Activation) -> bool,
+    ) -> Option<(Target, Option<Activated>)> {
         if let Some(Argument { var, saved, activation }) = self.arguments.get(&x.id).copied()
+            && has_kernel(activation)
             && self.gradient(x).is_none()
             && self.gradient(var).is_none()
             && !self.parts.contains(var)

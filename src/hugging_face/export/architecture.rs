@@ -2,11 +2,11 @@
 //!
 //! | the model | architecture | computes the same if |
 //! |---|---|---|
-//! | is a GPT-2 | `GPT2LMHeadModel` | no window |
-//! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window |
-//! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window |
+//! | is a GPT-2 | `GPT2LMHeadModel` | no window, no experts |
+//! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window, no experts |
+//! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window, no experts |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
-//! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window |
+//! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window, no experts |
 //! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
 //! | is a GLM | `GlmForCausalLM` | no window |
 //! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation |
@@ -146,7 +146,11 @@ impl Architecture {
             );
         let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
         let is_wide = model.intermediate_size != 4 * model.hidden_size;
-        let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
+        let is_dense = matches!(self, Gpt2 | Bloom | BigCode | Pangu);
+        let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
+            true => vec!["experts"],
+            false => self.lacks_of_experts(mixture),
+        });
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
             (
@@ -202,7 +206,7 @@ impl Architecture {
     }
 
     fn lacks_of_experts(self, mixture: &MixtureConfig) -> Vec<&'static str> {
-        let RouterConfig { chosen, score, groups, norm_top_k, scaling, .. } = mixture.route;
+        let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
         let is_v2 = self == Self::DeepSeekV2;
         let has_v3_router = matches!(self, Self::Glm4Moe | Self::DeepSeekV3);
         let is_plain = !is_v2 && !has_v3_router; // a plain softmax
@@ -214,7 +218,7 @@ impl Architecture {
         let checks = [
             (is_plain && score == Score::Sigmoid, "sigmoid scores"),
             ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
-            (is_v2 && norm_top_k && chosen > 1, "gates that are made to sum to 1"),
+            (is_v2 && norm_top_k, "gates that are made to sum to 1"),
             (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
             (is_plain && groups.is_some(), "groups of experts"),
             (is_plain && scaling != 1.0, "routed_scaling_factor"),

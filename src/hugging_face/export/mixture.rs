@@ -29,12 +29,12 @@ pub(super) fn mixture_config(
     let (groups, kept_groups) = mixture.route.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
     let losses = mixture.losses;
     let is_by_sequence = losses.sequence != 0.0;
-    let dense: Vec<usize> = (0..mixture.first_dense_layers.min(model.num_layers)).collect();
+    let is_dense = |layer: &usize| model.mixture_of(*layer).is_none();
+    let dense: Vec<usize> = (0..model.num_layers).filter(is_dense).collect();
     let Value::Object(mut keys) = json!({
         "moe_intermediate_size": mixture.intermediate_size,
         "num_experts_per_tok": chosen,
-        // A single gate is not normalised here.
-        "norm_topk_prob": mixture.route.norm_top_k && chosen > 1,
+        "norm_topk_prob": mixture.route.norm_top_k,
         // Qwen's names.
         "qkv_bias": model.qkv_bias,
         "num_experts": experts,

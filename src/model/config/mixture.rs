@@ -1,8 +1,9 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::ModelConfig;
+use super::{Activation, ModelConfig};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
+use std::ops::Range;
 
 /// A mixture of experts: feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large
 /// Neural Networks", 2017).
@@ -35,7 +36,12 @@ use crate::ops::route::{RouterConfig, Score};
 /// * V1 has a balance loss of its own, `aux_loss_factor`, once for each round. Here it is read under V1, if
 ///   `return_extra_loss: True` asks for it and no other key gives an `expert` loss, as k times that loss. Otherwise it
 ///   is ignored with a notice.
-/// * V1's experts are two matrices with biases. Here an expert is SwiGLU without biases, as in V2.
+/// * V1 drops elements of each expert's output. Here dropout is of their sum.
+///
+/// An expert has the activation of the model's dense layers: SwiGLU without biases, or, in the layers of GPT-2, Bloom and PanGu-α,
+/// GELU of one projection, with a bias in both ([`grouped_linear_gelu`](crate::tape::Tape::grouped_linear_gelu)). These
+/// have V1 unless V2 is written, and with V1 the gate of a single choice is 1. PanGu-α's last layer, whose queries are
+/// learned, is dense.
 ///
 /// A configuration shaped like Mixtral, with capacities and the gates of V2:
 ///
@@ -124,22 +130,33 @@ impl MixtureConfig {
 }
 
 impl ModelConfig {
+    /// The layers that have experts; numbers from `num_layers` on are blocks of multi-token prediction. The layer whose queries are
+    /// learned is dense, as in MindFormers.
+    pub(crate) fn mixture_layers(&self) -> Range<usize> {
+        let Some(mixture) = &self.mixture else { return 0..0 };
+        let depth = self.multi_token.map_or(0, |ahead| ahead.depth);
+        let end = self.num_layers.saturating_add(depth).saturating_sub(usize::from(self.query_layer));
+        mixture.first_dense_layers..end.max(mixture.first_dense_layers)
+    }
+
+    /// Whether the first and the second product of an expert have biases: those of dense layers, unless there is a gate.
+    pub(crate) fn expert_biases(&self) -> [bool; 2] {
+        match self.activation {
+            Activation::SwiGlu => [false; 2],
+            Activation::Gelu(_) => [self.gate_up_bias, self.down_bias],
+        }
+    }
+
     /// Whether Mixtral computes this model: softmax scores, normalised gates, the same experts in every layer and nothing
     /// beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
     pub(crate) fn is_mixtral(&self) -> bool {
         let Some(mixture) = &self.mixture else { return false };
-        let RouterConfig { chosen, score, groups, norm_top_k, scaling, .. } = mixture.route;
+        let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
         let is_plain_router =
             score == Score::Softmax && groups.is_none() && scaling == 1.0 && !mixture.has_bias;
         let has_only_experts = mixture.shared.is_none() && mixture.first_dense_layers == 0;
         let is_plain_attention = !self.qkv_bias && !self.qk_norm && self.rotary_dim == self.head_dim;
-        // A single gate is not normalised here, and always 1 there.
-        let is_normalised = norm_top_k && chosen > 1;
-        is_plain_router
-            && is_normalised
-            && has_only_experts
-            && is_plain_attention
-            && self.multi_token.is_none()
+        is_plain_router && norm_top_k && has_only_experts && is_plain_attention && self.multi_token.is_none()
     }
 }
 

@@ -20,6 +20,7 @@ pub enum Operator {
     Permute,
     ExpertGateUp,
     ExpertSwiGlu,
+    ExpertGelu,
     ExpertDown,
     SharedGateUp,
     SharedSwiGlu,
@@ -46,6 +47,10 @@ pub enum Feature {
     DenseGelu,
     /// Experts.
     Experts,
+    /// Experts with a gate.
+    ExpertsSwiGlu,
+    /// Experts without one.
+    ExpertsGelu,
     /// An expert that every token visits.
     SharedExpert,
     /// A gate of its output.
@@ -67,7 +72,7 @@ const fn row(operator: Operator, needs: Feature, path: &'static str, names: &'st
 /// Each operator, in the order of the enum, with its path below the layer and the paths of MindFormers' operators that its
 /// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
 /// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
-const TABLE: [Entry; 21] = [
+const TABLE: [Entry; 22] = [
     row(Operator::AttentionNorm, Feature::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
     row(
         Operator::Qkv,
@@ -142,20 +147,26 @@ const TABLE: [Entry; 21] = [
         Feature::Experts,
         "feed_forward.experts.w_gate_up",
         "feed_forward.routed_experts.ffn.w1.matmul feed_forward.routed_experts.ffn.w3.matmul \
-         mlp.experts.linear_fc1.matmul",
+         mlp.experts.linear_fc1.matmul output.ffn.mapping.matmul",
     ),
     row(
         Operator::ExpertSwiGlu,
-        Feature::Experts,
+        Feature::ExpertsSwiGlu,
         "feed_forward.experts.mul",
         "feed_forward.mul feed_forward.w1.activation.silu feed_forward.routed_experts.ffn.mul \
          feed_forward.routed_experts.ffn.w1.activation.silu mlp.experts.activation_func.silu",
     ),
     row(
+        Operator::ExpertGelu,
+        Feature::ExpertsGelu,
+        "feed_forward.experts.gelu",
+        "feed_forward.mul feed_forward.w1.activation.silu output.ffn.mapping.activation",
+    ),
+    row(
         Operator::ExpertDown,
         Feature::Experts,
         "feed_forward.experts.w_down",
-        "feed_forward.routed_experts.ffn.w2.matmul mlp.experts.linear_fc2.matmul",
+        "feed_forward.routed_experts.ffn.w2.matmul mlp.experts.linear_fc2.matmul output.ffn.projection.matmul",
     ),
     row(
         Operator::SharedGateUp,

@@ -28,7 +28,8 @@ pub struct DenseFeedForward<P> {
     pub w_down: Linear<P>,
 }
 
-/// E experts of inner width F and their router. The bias of the choice is not a parameter: it has no gradient.
+/// E experts of inner width F and their router, with the activation of dense layers; experts with a gate have no biases. The
+/// bias of the choice is not a parameter: it has no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture<P> {
     /// (E, D)
@@ -44,23 +45,32 @@ pub struct Mixture<P> {
 /// E experts, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts<P> {
-    /// Gate and up of each expert in turn: (E·2·stride of F, D).
+    /// Gate and up of each expert in turn: (E·2·stride of F, D). Without a gate up alone, (E·F, D).
     pub w_gate_up: P,
+    /// (E, F)
+    pub b_gate_up: Option<P>,
     /// (E·D, F), expert by expert.
     pub w_down: P,
+    /// (E, D)
+    pub b_down: Option<P>,
 }
 
 impl<P> Experts<P> {
     /// What `of` makes of each stack.
     pub(crate) fn map<Q>(&self, mut of: impl FnMut(&P) -> Q) -> Experts<Q> {
-        let Self { w_gate_up, w_down } = self;
-        Experts { w_gate_up: of(w_gate_up), w_down: of(w_down) }
+        let Self { w_gate_up, b_gate_up, w_down, b_down } = self;
+        Experts {
+            w_gate_up: of(w_gate_up),
+            b_gate_up: b_gate_up.as_ref().map(&mut of),
+            w_down: of(w_down),
+            b_down: b_down.as_ref().map(of),
+        }
     }
 
     /// All stacks.
     pub(crate) fn all(&self) -> impl Iterator<Item = &P> {
-        let Self { w_gate_up, w_down } = self;
-        [w_gate_up, w_down].into_iter()
+        let Self { w_gate_up, b_gate_up, w_down, b_down } = self;
+        [w_gate_up, w_down].into_iter().chain(b_gate_up).chain(b_down)
     }
 }
 
@@ -124,10 +134,12 @@ impl<P> Mixture<P> {
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let names = MixtureNames::of(config);
         let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect();
-        let [gate_up, down] = gated(&each, &names.projections, inner, config.hidden_size);
+        let [gate_up, down] =
+            stacked(&each, &names.projections, config.activation, inner, config.hidden_size);
         let router = StackedRows::new([names.router], &[experts]).repeated();
-        let stack = Role::ExpertStack { experts };
         let width = config.hidden_size;
+        let [has_gate_up_bias, has_down_bias] = config.expert_biases();
+        let of_each = |projection: &str| each.iter().map(|name| format!("{name}.{projection}")).collect();
         Self {
             router: layer.matrix(
                 Role::Router,
@@ -137,8 +149,16 @@ impl<P> Mixture<P> {
                 mixture.router_init_std,
             ),
             experts: Experts {
-                w_gate_up: layer.matrix(stack, "feed_forward.experts.w_gate_up", &gate_up, width, std),
-                w_down: layer.matrix(stack, "feed_forward.experts.w_down", &down, inner, residual_std),
+                w_gate_up: layer.experts(experts, "feed_forward.experts.w_gate_up", &gate_up, width, std),
+                b_gate_up: has_gate_up_bias.then(|| {
+                    let up = of_each(names.projections.gate_up[0]);
+                    layer.expert_biases("feed_forward.experts.b_gate_up", up, &gate_up, inner)
+                }),
+                w_down: layer.experts(experts, "feed_forward.experts.w_down", &down, inner, residual_std),
+                b_down: has_down_bias.then(|| {
+                    let down_names = of_each(names.projections.down);
+                    layer.expert_biases("feed_forward.experts.b_down", down_names, &down, width)
+                }),
             },
             copies: None,
             shared: mixture.shared.map(|shared| Shared::declare(layer, shared, mixture.router_init_std)),
@@ -150,7 +170,8 @@ impl<P> Shared<P> {
     fn declare(layer: &mut Scope<'_, P>, shared: SharedExpert, gate_std: f64) -> Self {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
-        let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], &names::GATED, inner, width);
+        let shared_names = [names::shared_expert(&shared).into()];
+        let [gate_up, down] = stacked(&shared_names, &names::GATED, Activation::SwiGlu, inner, width);
         let gate = StackedRows::new([names::SHARED_GATE], &[1]).repeated();
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
@@ -162,14 +183,24 @@ impl<P> Shared<P> {
     }
 }
 
-/// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each
-/// network as a tensor of its own.
-fn gated(networks: &[String], names: &Projections, inner: usize, width: usize) -> [StackedRows; 2] {
-    let gate_up = networks.iter().flat_map(|name| names.gate_up.map(|of| format!("{name}.{of}")));
+/// The rows of w_gate_up and w_down of networks of these names, stacked. Files hold each projection of each network as a
+/// tensor of its own.
+fn stacked(
+    networks: &[String],
+    names: &Projections,
+    activation: Activation,
+    inner: usize,
+    width: usize,
+) -> [StackedRows; 2] {
+    let gate_up = networks.iter().flat_map(|name| names.gate_up.iter().map(move |of| format!("{name}.{of}")));
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
-    let inners = vec![inner; 2 * networks.len()];
+    let inners = vec![inner; names.gate_up.len() * networks.len()];
+    let alignment = match activation {
+        Activation::SwiGlu => GATE_UP_ALIGNMENT,
+        Activation::Gelu(_) => 1,
+    };
     [
-        StackedRows::aligned(gate_up, &inners, GATE_UP_ALIGNMENT).divided(&inners),
+        StackedRows::aligned(gate_up, &inners, alignment).divided(&inners),
         StackedRows::new(down, &vec![width; networks.len()]).of_columns(inner, inner),
     ]
 }

@@ -124,6 +124,27 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, rows.split.clone())
     }
 
+    /// The matrices of all experts, as the family's files hold those of a dense layer.
+    pub fn experts(&mut self, experts: usize, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
+        let is_transposed = self.names.is_transposed;
+        let pieces = rows.pieces(&self.name, "weight").into_iter();
+        let pieces = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
+        let (role, split) = (Role::ExpertStack { experts }, rows.split.clone());
+        self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, split)
+    }
+
+    /// Their biases, a row of `cols` elements for each of `names`, which ranks divide as they do the `rows` of the matrices.
+    pub fn expert_biases(&mut self, path: &str, names: Vec<String>, rows: &StackedRows, cols: usize) -> P {
+        let experts = names.len();
+        let is_divided = rows.split.as_ref().is_some_and(|split| !split.is_of_columns);
+        let mut each = StackedRows::new(names, &vec![1; experts]);
+        if is_divided {
+            each = each.of_columns(cols, cols);
+        }
+        let pieces = each.pieces(&self.name, "bias");
+        self.declare(Role::ExpertBiases { experts }, path, [experts, cols], Init::Zeros, pieces, each.split)
+    }
+
     /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second; after them its adapters.
     /// Transposed in the files of some families.
     pub fn linear(
@@ -201,7 +222,7 @@ impl<'a, P> Scope<'a, P> {
         let path = format!("{}{path}", self.path);
         let is_lora = role == Role::Lora;
         let trains = is_lora || self.config.low_rank.is_none();
-        let (decays, group, rule) = (role != Role::Vector, 0, UpdateRule::Elementwise);
+        let (decays, group, rule) = (!role.is_vector(), 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
         let compute = self.compute(role);
         let (share, place, is_copied) = (None, self.place, false);

@@ -129,7 +129,7 @@ impl Spec {
     #[must_use]
     #[track_caller]
     pub(crate) fn of_expert_rank(self, place: usize, ranks: usize) -> Self {
-        let Role::ExpertStack { experts } = self.role else { return self };
+        let Some(experts) = self.role.stacked_experts() else { return self };
         assert!(
             experts.is_multiple_of(ranks) && place < ranks,
             "rank {place} of {ranks} holds as many of {experts} experts as the others"
@@ -140,7 +140,7 @@ impl Spec {
         let rows = self.rows / ranks;
         let own = Strip { held: 0, whole: place * rows, count: rows };
         let share = Share { is_spread: true, ..self.share_of([vec![own], Strip::all(self.cols)]) };
-        Self { role: Role::ExpertStack { experts: experts / ranks }, rows, share: Some(share), ..self }
+        Self { role: self.role.of_experts(experts / ranks), rows, share: Some(share), ..self }
     }
 
     /// What the rank of `layout` holds of it among those that share matrices; `None` where they cannot divide it evenly.

@@ -25,7 +25,7 @@ pub struct Spec {
     /// Whether it has a gradient. Declared true, but false beside adapters; [`Grouping`](crate::model::groups::Grouping)
     /// freezes.
     pub trains: bool,
-    /// Whether weight decay applies. Declared true for all roles but [`Role::Vector`].
+    /// Whether weight decay applies. Declared true for all roles but [`Role::Vector`] and [`Role::ExpertBiases`].
     pub decays: bool,
     /// Parameter group, with a learning rate and a weight decay of its own; 0 for what no pattern matches.
     pub group: usize,
@@ -72,12 +72,41 @@ pub enum Role {
         /// E; each has `rows / experts` rows.
         experts: usize,
     },
+    /// The biases of all experts of a layer, a row for each.
+    ExpertBiases {
+        /// E.
+        experts: usize,
+    },
     /// Rows that score a token: a router (E, D), or the gate of a shared expert (1, D).
     Router,
     /// The weight of a norm or a bias: one row.
     Vector,
     /// A factor of low-rank adapters.
     Lora,
+}
+
+impl Role {
+    /// Whether it is a norm's weight or a bias, neither of which decays or is a map.
+    pub(crate) fn is_vector(self) -> bool {
+        matches!(self, Self::Vector | Self::ExpertBiases { .. })
+    }
+
+    /// The experts whose rows it stacks, as many for each.
+    pub(crate) fn stacked_experts(self) -> Option<usize> {
+        match self {
+            Self::ExpertStack { experts } | Self::ExpertBiases { experts } => Some(experts),
+            _ => None,
+        }
+    }
+
+    /// The same of so many experts.
+    pub(super) fn of_experts(self, experts: usize) -> Self {
+        match self {
+            Self::ExpertStack { .. } => Self::ExpertStack { experts },
+            Self::ExpertBiases { .. } => Self::ExpertBiases { experts },
+            other => other,
+        }
+    }
 }
 
 /// How a parameter is updated.
@@ -152,7 +181,7 @@ impl Spec {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
-            Role::Matrix | Role::Router | Role::Vector | Role::Lora => None,
+            Role::Matrix | Role::Router | Role::Vector | Role::ExpertBiases { .. } | Role::Lora => None,
         }
     }
 
@@ -160,6 +189,7 @@ impl Spec {
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match self.role {
             Role::Vector => vec![piece.rows],
+            Role::ExpertBiases { .. } => vec![self.whole_cols()],
             _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
             _ => vec![piece.rows, self.whole_cols()],
         }

@@ -53,6 +53,53 @@ fn below<'a>(files: &'a [(String, Vec<usize>)], prefix: &str) -> Vec<(&'a str, &
     files.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, shape.as_slice()))).collect()
 }
 
+/// GPT-2's files hold matrices transposed, and no published model says what experts of these types are called.
+#[test]
+fn experts_of_gpt2_and_bloom_are_named_by_analogy() {
+    let sizes = Sizes {
+        vocab_size: 16,
+        hidden_size: 8,
+        num_layers: 3,
+        num_heads: 2,
+        intermediate_size: 12,
+        seq_length: 4,
+    };
+    let example = mixture_example().mixture.expect("experts");
+    let mixture = Some(MixtureConfig { shared: None, first_dense_layers: 1, ..example });
+    let gpt2 = ModelConfig { mixture, ..ModelConfig::gpt2(sizes) };
+    for (family, query_layer, [up, down], is_transposed) in [
+        (Family::Gpt2, false, ["c_fc", "c_proj"], true),
+        (Family::Pangu, true, ["c_fc", "c_proj"], false),
+        (Family::Bloom, false, ["dense_h_to_4h", "dense_4h_to_h"], false),
+    ] {
+        let specs = Gpt::describe(&ModelConfig { family, query_layer, ..gpt2.clone() });
+        let files = files(&specs);
+        let of = |layer: usize| -> Vec<(String, Vec<usize>)> {
+            let prefix = format!("transformer.h.{layer}.mlp.");
+            let inside = files.iter().filter_map(|(name, shape)| Some((name.strip_prefix(&prefix)?, shape)));
+            inside.map(|(name, shape)| (name.to_string(), shape.clone())).collect()
+        };
+        let turned =
+            |[rows, cols]: [usize; 2]| if is_transposed { vec![cols, rows] } else { vec![rows, cols] };
+        let mut want = vec![("gate.weight".to_string(), vec![3, 8])];
+        for (of, matrix, bias) in [(up, [5, 8], 5), (down, [8, 5], 8)] {
+            for expert in 0..3 {
+                want.push((format!("experts.{expert}.{of}.weight"), turned(matrix)));
+            }
+            for expert in 0..3 {
+                want.push((format!("experts.{expert}.{of}.bias"), vec![bias]));
+            }
+        }
+        let last = of(2);
+        assert_eq!(of(1), want, "{family:?}");
+        assert_eq!(last == want, !query_layer, "{family:?}: the layer whose queries are learned is dense");
+        let is_exempt = |spec: &&Spec| spec.path.contains(".experts.b_");
+        assert_eq!(specs.iter().filter(is_exempt).count(), if query_layer { 2 } else { 4 });
+        assert!(specs.iter().filter(is_exempt).all(|spec| !spec.decays && spec.count() % 3 == 0));
+    }
+    assert_eq!(selection_bias(Family::Bloom, 1), "transformer.h.1.mlp.gate.e_score_correction_bias");
+}
+
 #[test]
 fn a_mixture_has_the_names_and_shapes_of_files() {
     let files = files(&Gpt::describe(&mixture_example()));
@@ -84,7 +131,7 @@ fn a_mixture_has_the_names_and_shapes_of_files() {
     assert_eq!(of("model.layers.2.shared_head."), [("norm.weight", &[8usize][..])]);
     assert_eq!(of("model.layers.2.self_attn.").len(), 4);
     assert!(of("model.layers.3.").is_empty());
-    assert_eq!(selection_bias(7), "model.layers.7.mlp.gate.e_score_correction_bias");
+    assert_eq!(selection_bias(Family::Llama, 7), "model.layers.7.mlp.gate.e_score_correction_bias");
     // Every name is unique.
     let mut names: Vec<&String> = files.iter().map(|(name, _)| name).collect();
     names.sort();

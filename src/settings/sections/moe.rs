@@ -21,14 +21,9 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
         ignore_all(&reader);
         return None;
     }
-    if !model.kind.is(model::LLAMA) {
-        reader.fault(
-            "expert_num",
-            "only Llama's layers can hold experts; write `type: LlamaConfig`, or 1 here",
-        );
-        return None;
-    }
-    if model.add_mlp_fc1_bias_linear == Some(true) || model.add_mlp_fc2_bias_linear == Some(true) {
+    let has_biases =
+        model.add_mlp_fc1_bias_linear == Some(true) || model.add_mlp_fc2_bias_linear == Some(true);
+    if has_biases && model.kind.is(model::LLAMA) {
         reader.note("expert_num", "experts have no biases here; dense layers and attention keep theirs");
     }
     let mut moe = Moe::read(&reader);

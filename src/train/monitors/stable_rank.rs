@@ -45,7 +45,7 @@ impl StableRanks {
         let selection = Selection::new(&config.target, false).map_err(Error::Plan)?;
         let specs = run.whole.iter().enumerate();
         let of = |(parameter, spec): (usize, &Spec)| {
-            let is_watched = spec.trains && spec.role != Role::Vector && selection.takes(spec);
+            let is_watched = spec.trains && !spec.role.is_vector() && selection.takes(spec);
             is_watched.then(|| Matrices::of(parameter, spec))
         };
         let watched: Vec<Matrices> = specs.filter_map(of).collect();

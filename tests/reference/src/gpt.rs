@@ -1,6 +1,6 @@
 //! A whole language model, forward and backward: Llama (Touvron et al. 2023, arXiv:2302.13971) with the variations of
-//! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy. Blocks of a
-//! Llama may be mixtures of experts.
+//! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy. Blocks of
+//! either may be mixtures of experts.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub struct Shape {
     pub window: Option<usize>,
     /// How the model differs from the architecture.
     pub variant: Variant,
-    /// Replaces the feed-forward network from layer `first_dense_layers` on; Llama only.
+    /// Replaces the feed-forward network from layer `first_dense_layers` on, but for that of the query layer.
     pub mixture: Option<Mixture>,
     /// Multi-token prediction; Llama only.
     pub multi_token: Option<MultiToken>,
@@ -160,7 +160,9 @@ impl Shape {
     /// The mixture of a layer, or `None` if it is dense. Layers from `num_layers` on are those of multi-token
     /// prediction.
     pub fn mixture_of(&self, layer: usize) -> Option<&Mixture> {
-        self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+        let has_experts =
+            |mixture: &&Mixture| layer >= mixture.first_dense_layers && !self.is_query_layer(layer);
+        self.mixture.as_ref().filter(has_experts)
     }
 
     /// The state of all routers before the first step.
@@ -199,9 +201,9 @@ impl Shape {
         assert!(unknown.is_none(), "the weights contain {unknown:?}, which this shape does not have.");
         let rotating = self.head_dim - self.latent.map_or(0, |latent| latent.nope_dim);
         assert!(self.rope.head_dim == rotating, "rope.head_dim should be that of the heads' rotating part.");
-        let is_plain = self.mixture.is_none() && self.multi_token.is_none() && self.latent.is_none();
+        let is_plain = self.multi_token.is_none() && self.latent.is_none();
         let is_llama = self.architecture == Architecture::Llama;
-        let message = "only Llama supports mixtures, multi-token prediction and latent attention.";
+        let message = "only Llama supports multi-token prediction and latent attention.";
         assert!(is_plain || is_llama, "{message}");
         let is_moved = self.variant.query_layer || self.variant.head_epsilon.is_some();
         assert!(self.multi_token.is_none() || !is_moved, "multi-token prediction needs a plain head.");

@@ -3,7 +3,7 @@
 //! `offsets` (E + 1) holds the first row of each expert and, last, the end of the last expert's rows.
 
 use super::matmul::{matmul_nn, matmul_nt, matmul_tn};
-use super::vector::assert_len;
+use super::vector::{add, assert_len};
 
 /// y (R, out): y_r = x_r·W_eᵀ for the expert e with offsets\[e\] <= r < offsets\[e + 1\]; x (R, in), stack (E, out,
 /// in). Rows without an expert are 0.
@@ -39,6 +39,26 @@ pub fn grouped_matmul_backward(
         d_stack.extend(matmul_tn(dy, x, out, inner, end - first));
     }
     (dx, d_stack)
+}
+
+/// y (R, out) plus the bias of the expert of each row; biases (E, out). Rows without an expert are as they are.
+pub fn add_biases(y: &[f64], biases: &[f64], offsets: &[usize], out: usize) -> Vec<f64> {
+    let mut sums = y.to_vec();
+    for (expert, bias) in experts(biases, offsets, out) {
+        for row in sums[offsets[expert] * out..offsets[expert + 1] * out].chunks_mut(out) {
+            row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+        }
+    }
+    sums
+}
+
+/// The gradient (E, out) of the biases in [`add_biases`], given dy (R, out).
+pub fn biases_backward(dy: &[f64], offsets: &[usize], out: usize) -> Vec<f64> {
+    let of_expert = |range: &[usize]| {
+        let rows = dy[range[0] * out..range[1] * out].chunks(out);
+        rows.fold(vec![0.0; out], |sum, row| add(&sum, row))
+    };
+    offsets.windows(2).flat_map(of_expert).collect()
 }
 
 /// (index, matrix) of each expert.
@@ -83,6 +103,10 @@ mod tests {
         let (dx, d_stack) = grouped_matmul_backward(&x, &stack, &offsets, &dy, out, inner);
         assert_gradient("dx", &dx, &x, |x| f(x, &stack));
         assert_gradient("d_stack", &d_stack, &stack, |stack| f(&x, stack));
+        let (biases, f) = (random.normal(4 * out), |biases: &[f64]| {
+            dot(&add_biases(&grouped_matmul(&x, &stack, &offsets, out, inner), biases, &offsets, out), &dy)
+        });
+        assert_gradient("biases", &biases_backward(&dy, &offsets, out), &biases, f);
         assert!(d_stack[out * inner..2 * out * inner].iter().all(|&g| g == 0.0), "expert 1 has no rows");
     }
 }

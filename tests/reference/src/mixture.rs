@@ -1,8 +1,8 @@
 //! A mixture of experts: the layer that replaces a feed-forward network (Shazeer et al. 2017, arXiv:1701.06538), with
 //! its load-balancing losses.
 //!
-//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, plus the shared expert's output. An expert is
-//! down_proj(silu(gate_proj·x)·up_proj·x). A router (E, D) computes the logits that determine choices and gates.
+//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, plus the shared expert's output. An expert is a [`Network`].
+//! A router (E, D) computes the logits that determine choices and gates.
 //!
 //! N tokens of width D, E experts of width F, k choices per token; choice j of token t has index t·k + j.
 
@@ -11,6 +11,8 @@ mod choice;
 mod experts;
 mod layer;
 mod slots;
+
+use crate::gelu::Gelu;
 
 pub use choice::{Choices, choose};
 pub use layer::{Layer, Visit};
@@ -27,12 +29,14 @@ pub struct Mixture {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
+    /// Whether the gates of a token are divided by their sum + 1e-9; a single one is then 1.
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f64,
     /// Update of the selection bias per step.
     pub bias_update_rate: f64,
+    /// What an expert is; a shared one is gated.
+    pub network: Network,
     /// F, the width of an expert.
     pub intermediate_size: usize,
     /// Number of leading layers that are dense.
@@ -43,6 +47,22 @@ pub struct Mixture {
     pub losses: Losses,
     /// Expert capacity; `None`: dropless.
     pub capacity: Option<Capacity>,
+}
+
+/// The network of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// down_proj(silu(gate_proj·x)·up_proj·x).
+    Gated,
+    /// W·gelu(V·x + v) + w, as in GPT-2.
+    Gelu {
+        /// The activation.
+        activation: Gelu,
+        /// What V and W are called.
+        names: [&'static str; 2],
+        /// Whether they are stored (in, out).
+        is_transposed: bool,
+    },
 }
 
 /// The function from logits to scores.
@@ -165,12 +185,23 @@ impl Mixture {
     /// (name, number of elements) of its tensors, named relative to the layer's `mlp.`; `hidden` is D.
     pub fn parameters(&self, hidden: usize) -> Vec<(String, usize)> {
         let mut list = vec![(format!("{ROUTER}.weight"), self.experts * hidden)];
-        let mut add = |path: &str, inner: usize| {
-            list.extend(experts::NAMES.map(|name| (format!("{path}.{name}.weight"), inner * hidden)));
+        let gated = |path: &str, inner: usize| {
+            experts::NAMES.map(|name| (format!("{path}.{name}.weight"), inner * hidden))
         };
-        (0..self.experts).for_each(|expert| add(&format!("experts.{expert}"), self.intermediate_size));
+        let inner = self.intermediate_size;
+        for path in (0..self.experts).map(|expert| format!("experts.{expert}")) {
+            match self.network {
+                Network::Gated => list.extend(gated(&path, inner)),
+                Network::Gelu { names: [up, down], .. } => list.extend([
+                    (format!("{path}.{up}.weight"), inner * hidden),
+                    (format!("{path}.{up}.bias"), inner),
+                    (format!("{path}.{down}.weight"), hidden * inner),
+                    (format!("{path}.{down}.bias"), hidden),
+                ]),
+            }
+        }
         if let Some(shared) = self.shared {
-            add(shared.name(), shared.intermediate_size);
+            list.extend(gated(shared.name(), shared.intermediate_size));
             if shared.is_gated {
                 list.push((format!("{SHARED_GATE}.weight"), hidden));
             }

@@ -23,26 +23,31 @@ impl Shape {
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
         list.extend((positions > 0).then(|| (POSITIONS.to_owned(), positions * hidden)));
         list.extend(self.variant.query_layer.then(|| (QUERIES.to_owned(), positions * hidden)));
-        let mut add = |name: String, weights: usize, biases: usize| {
+        let add = |list: &mut Vec<(String, usize)>, name: String, weights: usize, biases: usize| {
             list.extend([(format!("{name}.weight"), weights), (format!("{name}.bias"), biases)]);
         };
         if self.variant.embedding_norm {
-            add(self.embedding_norm().to_owned(), hidden, hidden);
+            add(&mut list, self.embedding_norm().to_owned(), hidden, hidden);
         }
         for layer in 0..self.num_layers {
             let name = |of: &str| format!("{}.{layer}.{of}", names.layers);
-            add(name(names.attention_norm), hidden, hidden);
+            add(&mut list, name(names.attention_norm), hidden, hidden);
             let joined = [q + 2 * kv];
             let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
             for (of, width) in names.qkv.iter().zip(widths) {
-                add(name(of), hidden * width, *width);
+                add(&mut list, name(of), hidden * width, *width);
             }
-            add(name(names.out), q * hidden, hidden);
-            add(name(names.ffn_norm), hidden, hidden);
-            add(name(names.up[0]), hidden * intermediate, intermediate);
-            add(name(names.down), intermediate * hidden, hidden);
+            add(&mut list, name(names.out), q * hidden, hidden);
+            add(&mut list, name(names.ffn_norm), hidden, hidden);
+            if let Some(mixture) = self.mixture_of(layer) {
+                let experts = mixture.parameters(hidden).into_iter();
+                list.extend(experts.map(|(of, count)| (name(&format!("mlp.{of}")), count)));
+                continue;
+            }
+            add(&mut list, name(names.up[0]), hidden * intermediate, intermediate);
+            add(&mut list, name(names.down), intermediate * hidden, hidden);
         }
-        add(self.final_norm().to_owned(), hidden, hidden);
+        add(&mut list, self.final_norm().to_owned(), hidden, hidden);
         if !self.tie_word_embeddings {
             list.push((HEAD.to_owned(), self.vocab_size * hidden));
         }

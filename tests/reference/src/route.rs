@@ -106,7 +106,7 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &RouterConfig) -> Vec
     ids
 }
 
-/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` and k > 1,
+/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` (a single one by itself),
 /// times `scaling`. The bias has no effect on them.
 #[track_caller]
 pub fn gates(logits: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
@@ -132,7 +132,7 @@ pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Rout
     for (t, s) in chosen.chunks_exact(k).enumerate() {
         let (ids, dg) = (&ids[t * k..][..k], &d_gates[t * k..][..k]);
         let divisor = divisor(s, route);
-        let mean = if normalises(route) { dot(dg, s) / divisor } else { 0.0 };
+        let mean = if route.norm_top_k { dot(dg, s) / divisor } else { 0.0 };
         for (id, dg) in ids.iter().zip(dg) {
             d_scores[t * route.experts + *id as usize] = route.scaling / divisor * (dg - mean);
         }
@@ -140,12 +140,9 @@ pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Rout
     d_scores
 }
 
-fn normalises(route: &RouterConfig) -> bool {
-    route.norm_top_k && route.chosen > 1
-}
-
 fn divisor(chosen: &[f64], route: &RouterConfig) -> f64 {
-    if normalises(route) { chosen.iter().sum::<f64>() + 1e-9 } else { 1.0 }
+    let epsilon = if route.chosen > 1 { 1e-9 } else { 0.0 };
+    if route.norm_top_k { chosen.iter().sum::<f64>() + epsilon } else { 1.0 }
 }
 
 #[track_caller]
@@ -190,11 +187,13 @@ mod tests {
         assert_close("softmax", &gates(&logits, &[3, 1], &route), &[0.5, 0.3], 1e-12);
         let normed = RouterConfig { norm_top_k: true, scaling: 2.5, ..route };
         assert_close("normalised", &gates(&logits, &[3, 1], &normed), &[2.5 * 0.625, 2.5 * 0.375], 1e-8);
-        // σ(ln 3) = 3/4, σ(ln 5) = 5/6; one expert alone is not normalised.
+        // σ(ln 3) = 3/4, σ(ln 5) = 5/6; one expert alone is all there is.
         let sigmoid = RouterConfig { is_sigmoid: true, ..route };
         assert_close("sigmoid", &gates(&logits, &[3, 1], &sigmoid), &[5.0 / 6.0, 0.75], 1e-12);
         let one = RouterConfig { chosen: 1, ..normed };
-        assert_close("one", &gates(&logits, &[1], &one), &[0.75], 1e-12);
+        assert_close("one", &gates(&logits, &[1], &one), &[2.5], 1e-12);
+        let d_scores = gates_backward(&logits, &[1], &[0.7], &one);
+        assert!(d_scores.iter().all(|d| d.abs() < 1e-15), "a gate that is always 1 has no gradient");
     }
 
     #[test]
@@ -223,7 +222,7 @@ mod tests {
     #[test]
     fn backward_is_the_gradient() {
         for is_sigmoid in [false, true] {
-            for (chosen, norm_top_k) in [(1, true), (3, false), (3, true), (8, true)] {
+            for (chosen, norm_top_k) in [(1, false), (3, false), (3, true), (8, true)] {
                 let route = RouterConfig { chosen, is_sigmoid, norm_top_k, scaling: 1.7, ..PLAIN };
                 let mut random = Random::new(91);
                 let (logits, d_gates) = (random.normal(5 * 8), random.normal(5 * chosen));

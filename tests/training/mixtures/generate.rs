@@ -7,6 +7,7 @@ use crate::runs::{
     reference_name, reference_shape, trained_model, write_tensors,
 };
 use gristmill::kernels::Tier;
+use gristmill::model::config::Family;
 use gristmill::model::selection_bias;
 use reference::gpt::Shape;
 use reference::mixture::{Capacity, Mixture};
@@ -69,7 +70,7 @@ impl Reference {
         let tensors: TensorFile = tensors.map(|(name, tensor)| (reference_name(&name), tensor)).collect();
         let mut memories = shape.memories();
         for (layer, memory) in &mut memories {
-            if let Some(bias) = tensors.get(&selection_bias(*layer)) {
+            if let Some(bias) = tensors.get(&selection_bias(Family::Llama, *layer)) {
                 memory.bias = bias.floats();
             }
         }

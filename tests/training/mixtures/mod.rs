@@ -2,6 +2,7 @@
 
 mod equivalence;
 mod evaluation;
+mod families;
 mod generate;
 mod reference;
 mod resume;

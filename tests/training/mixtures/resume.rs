@@ -5,6 +5,7 @@ use crate::runs::{
     FolderRun, Setup, TensorFile, new_trainer, newest_checkpoint, read_tensors, save_checkpoint, tensors,
     write_tensors,
 };
+use gristmill::model::config::Family;
 use gristmill::model::selection_bias;
 use gristmill::train::Trainer;
 use pollster::block_on;
@@ -18,9 +19,9 @@ fn setup() -> Setup {
 }
 
 /// Trains to each of `stops` in turn.
-fn train(stops: &[u64]) -> FolderRun {
+fn train(setup: Setup, stops: &[u64]) -> FolderRun {
     let checkpoints = "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 1000}]";
-    let run = FolderRun::new(setup().with(&[checkpoints]));
+    let run = FolderRun::new(setup.with(&[checkpoints]));
     stops.iter().for_each(|stop| {
         run.train(*stop);
     });
@@ -29,7 +30,7 @@ fn train(stops: &[u64]) -> FolderRun {
 
 #[test]
 fn four_steps_and_four_more_are_eight() {
-    let (whole, halves) = (train(&[8]), train(&[4, 8]));
+    let (whole, halves) = (train(setup(), &[8]), train(setup(), &[4, 8]));
     let want = whole.left();
     halves.left().assert_equals("4 and 4", &want);
     let files = [
@@ -51,7 +52,7 @@ fn four_steps_and_four_more_are_eight() {
     let first = |experts: usize| (0..5).map(|expert| expert < experts).collect::<Vec<_>>();
     let mut moved = 0;
     for layer in 0..3 {
-        let bias = model[&selection_bias(layer)].floats();
+        let bias = model[&selection_bias(Family::Llama, layer)].floats();
         // Eight updates of ±0.01.
         assert!(bias.len() == 5 && bias.iter().any(|bias| *bias != 0.0), "layer {layer}: {bias:?}");
         assert!(bias.iter().all(|bias| bias.abs() < 0.081), "layer {layer}: {bias:?}");
@@ -63,6 +64,29 @@ fn four_steps_and_four_more_are_eight() {
     }
     assert!(moved > 0, "no layer chose other hot experts than the initial ones");
     assert!(optimizer.keys().any(|name| name.starts_with("exp_avg_sq.model.layers.1.mlp.experts.4.")));
+}
+
+/// Experts of GPT-2, whose matrices lie transposed in files, with biases, and of Bloom.
+#[test]
+fn experts_with_biases_resume_bit_equal() {
+    let routing = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, balance_via_topk_bias: True, \
+                   topk_bias_update_rate: 0.01, enable_cold_hot_expert: True, hot_expert_num: 1, \
+                   cold_token_percent: 0.5, update_step: 100";
+    for kind in ["GPT2Config", "BloomConfig"] {
+        let setup = || Setup::experts_of(kind, "resumed", routing, "hidden_dropout: 0.1");
+        let (whole, halves) = (train(setup(), &[6]), train(setup(), &[3, 6]));
+        halves.left().assert_equals("3 and 3", &whole.left());
+        let (_, newest) = newest_checkpoint(&whole.folder()).expect("a checkpoint");
+        let model = read_tensors(&newest.join("model.safetensors"));
+        assert!(model.keys().any(|name| name.ends_with("mlp.gate.e_score_correction_bias")), "{kind}");
+        let biases = model.iter().filter(|(name, _)| name.contains(".experts.") && name.ends_with(".bias"));
+        let mut count = 0;
+        for (name, bias) in biases {
+            assert!(bias.floats().iter().any(|value| *value != 0.0), "{kind}: {name}");
+            count += 1;
+        }
+        assert_eq!(count, 2 * 4 * 2, "{kind}: a mapping and a projection of each expert");
+    }
 }
 
 /// A checkpoint holds the weights of its step; files of other models, which have no selection biases, load for fine-tuning.

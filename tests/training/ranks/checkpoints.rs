@@ -3,6 +3,7 @@
 //! They have the tensors of one rank's. Resuming is exact to the bit where the layout is the same, and within 1e-6
 //! where it is not.
 
+use super::against_one::SGD;
 use super::layouts::{NARROW, WIDE};
 use super::spread::Spread;
 use crate::runs::{FolderRun, Left, Setup, is_long, metrics, new_trainer, save_checkpoint};
@@ -45,6 +46,13 @@ fn tied() -> FolderRun {
 /// A run with experts, whose biases move.
 fn mixture() -> FolderRun {
     evaluated(Setup::experts("mixture", ROUTING, ""))
+}
+
+/// A run whose experts have biases, and matrices that lie transposed in files.
+fn experts_of_gpt2() -> FolderRun {
+    let routing = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0";
+    let setup = Setup::experts_of("GPT2Config", "experts of gpt2", routing, "");
+    evaluated(setup.with(&["--moe_config.moe_intermediate_size=48", SGD]))
 }
 
 /// A run that trains adapters alone: checkpoints share the files of the model.
@@ -216,6 +224,7 @@ fn spread_experts_resume_on_any_number_of_ranks() {
     let both = Spread { expert: 2, ..Spread::sharded(4) };
     let experts = Spread { data: 2, expert: 2, ..Spread::ONE };
     resumes(mixture, both, &[both, experts, Spread::ONE]);
+    resumes(experts_of_gpt2, both, &[experts, Spread::ONE]);
 }
 
 /// Copies of hot experts are nowhere in a checkpoint, and there again after it.
@@ -285,6 +294,7 @@ fn divided_matrices_resume_on_any_number_of_ranks() {
     resumes(half, four, &[four]);
     let experts = Spread { expert: 2, ..four };
     resumes(wide_mixture, experts, &[experts]);
+    resumes(experts_of_gpt2, experts, &[experts, Spread::ONE]);
     let stages = Spread { stages: 2, ..two };
     resumes(single, stages, &[stages]);
 }

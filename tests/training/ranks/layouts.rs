@@ -77,6 +77,25 @@ pub fn mixture() -> Setup {
     small(Setup::experts("mixture", routing, "")).with(&[width, FOUR_LAYERS])
 }
 
+/// Experts with biases, whose capacities drop choices.
+fn experts_of_gpt2() -> Setup {
+    let routing = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, aux_loss_types: [expert], \
+                   aux_loss_factors: [0.01]";
+    let width = "--moe_config.moe_intermediate_size=48";
+    small(Setup::experts_of("GPT2Config", "experts of gpt2", routing, "")).with(&[SGD, width, FOUR_LAYERS])
+}
+
+/// The same in the layers of PanGu-α, but for the last.
+fn experts_of_pangu() -> Setup {
+    let routing = "expert_num: 4, capacity_factor: 1.0";
+    let width = "--moe_config.moe_intermediate_size=48";
+    small(Setup::experts_of("PanguAlphaConfig", "experts of pangu", routing, "")).with(&[
+        SGD,
+        width,
+        FOUR_LAYERS,
+    ])
+}
+
 /// What else a run may be.
 #[derive(Clone, Copy)]
 pub struct Variation {
@@ -317,6 +336,17 @@ fn every_model_trains_as_on_one_rank() {
             train_as_one(model, &NARROW.into_iter().filter(chosen).collect::<Vec<_>>(), &ROUNDED);
         }
     }
+}
+
+#[test]
+fn experts_with_biases_train_as_on_one_rank() {
+    let pair = Spread { data: 2, expert: 2, ..Spread::ONE };
+    let zero = Spread { data: 4, expert: 2, keys: &[OPTIMIZER], ..Spread::ONE };
+    let both = Spread { data: 2, expert: 2, ..TENSOR };
+    train_as_one(experts_of_gpt2, &[pair, zero, TENSOR, SEQUENCE, STAGES, both], &PLAIN);
+    train_as_one(experts_of_pangu, &[pair, SEQUENCE], &PLAIN);
+    let recomputed = Variation { keys: &["--recompute_config.recompute=True"], ..PLAIN };
+    train_as_one(experts_of_gpt2, &[both], &recomputed);
 }
 
 /// All of them with `GRISTMILL_LONG`, else an eighth, with each layout and each variation.

@@ -106,6 +106,55 @@ fn one_expert_is_a_dense_model() {
     assert_eq!(notices, [ABSENT, ignored]);
 }
 
+/// GPT-2's layers have the first router: gates of what was kept sum to 1, and that of a single choice is 1. Its loss joins the
+/// objective where it does elsewhere.
+#[test]
+fn experts_of_gpt2_have_the_first_router() {
+    let of = |kind: &str, keys: &str| {
+        let text = text(&format!("expert_num: 8, {keys}"), "")
+            .replace("type: LlamaConfig", &format!("type: {kind}"));
+        let (plan, notices) = resolve(&text, &[]).unwrap_or_else(|error| panic!("{keys}: {error}"));
+        assert_reads_back(&plan);
+        (plan.model, notices)
+    };
+    let renormalises = |mixture: &MixtureConfig| match mixture.dispatch {
+        TokenDispatch::Capacity(capacity) => Some(capacity.renormalises),
+        TokenDispatch::Dropless { .. } => None,
+    };
+    for kind in ["GPT2Config", "BloomConfig", "PanguAlphaConfig", "WizardCoderConfig"] {
+        let (model, notices) = of(kind, "");
+        let mixture = model.mixture.expect("experts");
+        assert_eq!(
+            (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture)),
+            (1, true, Some(true))
+        );
+        assert_eq!(mixture.intermediate_size, model.intermediate_size);
+        assert_eq!(notices, [ABSENT], "{kind}");
+    }
+    for (keys, chosen, normalises, renormalised) in [
+        ("num_experts_chosen: 2", 2, true, Some(true)),
+        ("routing_policy: TopkRouterV2", 1, false, Some(false)),
+        ("routing_policy: TopkRouterV2, num_experts_chosen: 2", 2, true, Some(false)),
+        ("norm_topk_prob: False", 1, false, Some(false)),
+        ("norm_topk_prob: True, routing_policy: TopkRouterV2", 1, true, Some(false)),
+        ("use_gmm: True", 1, true, None),
+        ("capacity_factor: 0", 1, true, None),
+    ] {
+        let mixture = of("GPT2Config", keys).0.mixture.expect("experts");
+        let found = (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture));
+        assert_eq!(found, (chosen, normalises, renormalised), "{keys}");
+    }
+    let loss = |keys: &str| of("GPT2Config", keys).0.mixture.expect("experts").losses.expert;
+    assert_eq!(loss("num_experts_chosen: 2, aux_loss_factor: 0.25"), 0.0, "as in MindFormers");
+    assert_eq!(loss("num_experts_chosen: 2, aux_loss_factor: 0.25, return_extra_loss: True"), 0.5);
+    let hot = "enable_cold_hot_expert: True, hot_expert_num: 2, cold_token_percent: 0.5, save_token_distribution: True";
+    let (model, _) = of("PanguAlphaConfig", hot);
+    let TokenDispatch::Capacity(Capacity { hot, .. }) = model.mixture.expect("experts").dispatch else {
+        panic!("it has capacities")
+    };
+    assert!(hot.is_some_and(|hot| hot.count == 2));
+}
+
 #[test]
 fn keys_decide_what_they_say() {
     let e8 = |keys: &str| mixture(&format!("expert_num: 8, {keys}"), "");

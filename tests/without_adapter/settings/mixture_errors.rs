@@ -16,8 +16,20 @@ fn what_cannot_be_is_one_line() {
     let gpt2 = |keys: (&str, &str)| {
         message(&text(keys.0, keys.1).replace("type: LlamaConfig", "type: GPT2Config"), &[])
     };
-    let found = gpt2(("expert_num: 8", ""));
-    assert!(found.ends_with("moe_config.expert_num: only Llama's layers can hold experts; write `type: LlamaConfig`, or 1 here"), "{found}");
+    for (key, written) in [
+        ("shared_expert_num", "shared_expert_num: 1"),
+        ("moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size: 32"),
+    ] {
+        let found = gpt2((&format!("expert_num: 8, {written}"), ""));
+        let line = format!(
+            "moe_config.{key}: only Llama's layers can hold a shared expert; remove it, or write `type: LlamaConfig`"
+        );
+        assert!(found.ends_with(&line), "{found}");
+    }
+    let pangu = text("expert_num: 8, first_k_dense_replace: 1", "");
+    let found = message(&pangu.replace("type: LlamaConfig", "type: PanguAlphaConfig"), &[]);
+    let line = "moe_config.first_k_dense_replace: 1 dense layers of 1 leave none for the experts; lower it";
+    assert!(found.ends_with(line), "{found}");
     let found = gpt2(("", "mtp_depth: 1"));
     assert!(
         found.ends_with("mtp_depth: is a key of `type: LlamaConfig`, not of `GPT2Config`; remove it"),

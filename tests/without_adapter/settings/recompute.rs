@@ -160,6 +160,15 @@ fn operators_of_mixtures_and_of_gelu_answer_to_their_own_names() {
     let shared = r"--recompute_config.select_recompute={'feed_forward\.shared_experts\.mul': [2]}";
     assert_eq!(paths(&[experts, shared]), [("feed_forward.shared.mul", vec![1])]);
     let gpt2 = "--model.model_config.type=GPT2Config";
+    let experts = "--moe_config={expert_num: 4}";
+    let mapping = r"--recompute_config.select_recompute={'output\.ffn\.mapping\..*': [2]}";
+    assert_eq!(
+        paths(&[gpt2, experts, mapping]),
+        [("feed_forward.experts.w_gate_up", vec![0, 1]), ("feed_forward.experts.gelu", vec![0, 1])]
+    );
+    let pangu =
+        ["--model.model_config.type=PanguAlphaConfig", experts, "--recompute_config.select_recompute=True"];
+    assert_eq!(paths(&pangu), [("feed_forward.experts.gelu", (0..7).collect())], "the last layer is dense");
     let gelu = r"--recompute_config.select_recompute={'feed_forward\.gelu': [1]}";
     assert_eq!(paths(&[gpt2, gelu]), [("feed_forward.gelu", vec![0])]);
 }

@@ -117,7 +117,10 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         MixtureConfig { first_dense_layers: 1, ..mixture() },
         MixtureConfig { shared: shared(7, true), ..mixture() },
         MixtureConfig { shared: shared(10, false), ..mixture() },
-        MixtureConfig { route: RouterConfig { chosen: 1, ..mixture().route }, ..mixture() },
+        MixtureConfig {
+            route: RouterConfig { chosen: 1, norm_top_k: false, ..mixture().route },
+            ..mixture()
+        },
         MixtureConfig { route: unnormalised, shared: shared(10, false), ..mixture() },
         MixtureConfig { route: limited, shared: shared(10, false), ..mixture() },
         biased(None),

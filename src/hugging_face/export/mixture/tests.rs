@@ -1,6 +1,8 @@
 use super::*;
 use crate::hugging_face::export::hugging_face_config;
-use crate::model::config::{BalanceLosses, LatentAttention, MultiToken, SharedExpert, Sizes, TokenDispatch};
+use crate::model::config::{
+    BalanceLosses, Family, LatentAttention, MultiToken, SharedExpert, Sizes, TokenDispatch,
+};
 use crate::ops::route::{ExpertGroups, RouterConfig};
 
 fn model(mixture: MixtureConfig) -> ModelConfig {
@@ -115,7 +117,7 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     let unnormalised = || routed(RouterConfig { norm_top_k: false, ..qwen3().route });
     expect(plain(qwen3()), "mixtral", None);
     expect(plain(unnormalised()), "deepseek", None);
-    expect(plain(routed(RouterConfig { chosen: 1, ..qwen3().route })), "deepseek", None);
+    expect(plain(routed(RouterConfig { chosen: 1, norm_top_k: false, ..qwen3().route })), "deepseek", None);
     expect(plain(shared(7, true)), "qwen2_moe", None);
     expect(plain(shared(10, false)), "deepseek", None);
     expect(plain(shared(7, false)), "deepseek", Some("no shared expert of this width"));
@@ -184,4 +186,35 @@ fn a_mixtral_has_its_own_keys() {
     assert_eq!(config["architectures"], json!(["MixtralForCausalLM"]));
     assert_eq!((&config["num_local_experts"], &config["intermediate_size"]), (&json!(6), &json!(5)));
     assert!(config.get("num_experts").is_none());
+}
+
+/// No published class of GPT-2's kind has experts: the note says so, and the keys say what they are.
+#[test]
+fn experts_of_gpt2_have_a_note() {
+    let sizes = Sizes {
+        vocab_size: 64,
+        hidden_size: 32,
+        num_layers: 3,
+        num_heads: 4,
+        intermediate_size: 128,
+        seq_length: 16,
+    };
+    let note = |class: &str| format!("{class} is the nearest architecture, but it has no experts");
+    for (family, class, note) in [
+        (Family::Gpt2, "GPT2LMHeadModel", note("GPT2LMHeadModel")),
+        (Family::Bloom, "BloomForCausalLM", note("BloomForCausalLM")),
+        (
+            Family::Pangu,
+            "GPTPanguForCausalLM",
+            "transformers has no GPTPanguForCausalLM, whose code is published with its weights and has no experts".into(),
+        ),
+    ] {
+        let query_layer = family == Family::Pangu;
+        let model = ModelConfig { family, query_layer, mixture: Some(qwen3()), ..ModelConfig::gpt2(sizes) };
+        let config = hugging_face_config(&model);
+        assert_eq!(config["architectures"], json!([class]));
+        assert_eq!(config["gristmill_note"], json!(note));
+        assert_eq!(config["num_experts"], json!(qwen3().experts()));
+        assert_eq!(config["mlp_only_layers"], if query_layer { json!([2]) } else { json!([]) });
+    }
 }

@@ -1,7 +1,7 @@
 //! Other forms of a mixture's keys: what a class implies, Megatron's words, and the balance loss of the first router.
 
 use crate::settings::engine::*;
-use crate::settings::sections::model::{DEEPSEEK_V2, DEEPSEEK_V3, ModelType, is_elsewhere};
+use crate::settings::sections::model::{DEEPSEEK_V2, DEEPSEEK_V3, GPT2, ModelType, is_elsewhere};
 use crate::settings::sections::moe::{PATH, RoutingPolicy};
 
 rows! {
@@ -78,7 +78,7 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) {
     note_dispatcher(source, &reader, forms.moe_token_dispatcher_type);
     imply_class(source, kind);
     normalise(source, &forms);
-    add_loss_of_v1(source, &forms);
+    add_loss_of_v1(source, &forms, kind);
     note_extra_loss(source, &forms);
 }
 
@@ -156,9 +156,12 @@ fn normalise(source: &Source, forms: &MixtureForms) {
 }
 
 /// V1 of MindFormers adds one term for each of the k rounds of its choice, unless another key gives the `expert` loss.
-fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms) {
+fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms, kind: ModelType) {
     const KEY: &str = "aux_loss_factor";
-    let is_v1 = source.word(&path("routing_policy")) == Some(RoutingPolicy::V1.word());
+    let is_v1 = match source.word(&path("routing_policy")) {
+        Some(word) => word == RoutingPolicy::V1.word(),
+        None => kind.is(GPT2),
+    };
     let Some(factor) = forms.aux_loss_factor.filter(|_| is_v1) else {
         return Reader::unchecked(source, PATH).ignore(&[KEY]);
     };

@@ -203,6 +203,11 @@ impl ModelType {
         self.reads().contains(&base)
     }
 
+    /// Whether the last layer projects its queries from a table; it has no experts then.
+    pub(crate) fn learns_queries(self) -> bool {
+        self.0.family == Family::Pangu
+    }
+
     /// What there is to know of it.
     pub(crate) fn entry(self) -> &'static TypeEntry {
         self.0

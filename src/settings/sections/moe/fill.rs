@@ -3,7 +3,7 @@
 use super::rows::{Moe, RoutingPolicy};
 use super::{balance, routing};
 use crate::settings::engine::*;
-use crate::settings::sections::model::{self, Model};
+use crate::settings::sections::model::{self, GPT2, Model};
 
 /// MindFormers' factor where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
@@ -12,13 +12,18 @@ const UPDATE_STEP: u64 = 10_000;
 
 /// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
-    routing::fill(moe, reader);
+    if model.kind.is(GPT2) && !reader.has("routing_policy") {
+        moe.routing_policy = RoutingPolicy::V1;
+    }
+    routing::fill(moe, reader, model);
     fill_bias(moe, reader);
     balance::fill(moe, reader);
     fill_capacity(moe, reader);
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
-    let (dense, layers) = (moe.first_k_dense_replace, model.num_layers);
+    // The layer whose queries are learned has no experts.
+    let layers = model.num_layers.saturating_sub(usize::from(model.kind.learns_queries()));
+    let dense = moe.first_k_dense_replace;
     let message = format!("{dense} dense layers of {layers} leave none for the experts; lower it");
     let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));
     reader.require(&["first_k_dense_replace"], !is_known || dense < layers, message);
@@ -73,6 +78,7 @@ fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>) {
 fn note_idle_policy(moe: &Moe, reader: &Reader<'_>, is_dropless: bool) {
     let text = match moe.routing_policy {
         RoutingPolicy::V2 => return,
+        _ if !reader.has("routing_policy") => return, // GPT-2's own
         _ if is_dropless => "`TopkRouterV1` renormalises where tokens are dropped, and none is",
         _ if moe.norm_topk_prob == Some(true) => return,
         _ if moe.num_experts_chosen == 1 => {
@@ -118,6 +124,13 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
         }
     }
     moe.moe_shared_expert_intermediate_size = given.or(product);
+    if moe.moe_shared_expert_intermediate_size.is_some() && model.kind.is(GPT2) {
+        let key = if given.is_some() { "moe_shared_expert_intermediate_size" } else { "shared_expert_num" };
+        reader.fault(
+            key,
+            "only Llama's layers can hold a shared expert; remove it, or write `type: LlamaConfig`",
+        );
+    }
     moe.shared_expert_num = 0;
     if moe.moe_shared_expert_intermediate_size.is_none() {
         reader.ignore(&["use_shared_expert_gating"]);

@@ -1,15 +1,20 @@
 //! Which experts are chosen, and what the chosen count.
 
-use super::rows::{Moe, TopkMethod};
+use super::rows::{Moe, RoutingPolicy, TopkMethod};
 use crate::model::config::GroupScore;
 use crate::settings::engine::*;
+use crate::settings::sections::model::{GPT2, Model};
 
 /// Decides the groups, of which one or all leave nothing out, and whether gates are normalised.
-pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
+pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
     let message = format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");
     reader.require(&["num_experts_chosen", "expert_num"], chosen <= experts, message);
-    moe.norm_topk_prob = Some(moe.norm_topk_prob.unwrap_or(true) && chosen > 1);
+    // The first router, that of GPT-2's layers, normalises the gate of a single choice, too.
+    let is_first = model.kind.is(GPT2);
+    let normalises =
+        moe.norm_topk_prob.unwrap_or(!is_first || chosen > 1 || moe.routing_policy == RoutingPolicy::V1);
+    moe.norm_topk_prob = Some(normalises && (chosen > 1 || is_first));
     if !reader.are_sound(&["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"]) {
         return;
     }

@@ -7,7 +7,8 @@ use crate::settings::engine::*;
 rows! {
     /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1, which most files of
     /// MindFormers carry, the other keys are ignored with a notice. The same keys may be written under
-    /// `model.model_config`. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
+    /// `model.model_config`. An expert is a SwiGLU without biases, and in the layers of GPT-2, Bloom and PanGu-α two products
+    /// with biases and GELU; PanGu-α's last layer stays dense. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
     pub struct Moe in PATH {
         /// Experts of a layer (E), up to 512.
         expert_num: usize = Shape.default(1).within(EXPERTS).example("16"),
@@ -17,7 +18,7 @@ rows! {
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
         /// The first so many layers are dense; none by default (in MindFormers the first). `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
-        /// Experts that every token visits, computed as one.
+        /// Experts that every token visits, computed as one; in Llama's layers alone.
         shared_expert_num: usize = Shape.default(0).within(SHARED).example("2"),
         /// Width of the shared experts together; by default their number times the width of an expert.
         moe_shared_expert_intermediate_size: Option<usize> = Shape.optional().example("36"),
@@ -25,7 +26,8 @@ rows! {
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default.
+        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default. In
+        /// GPT-2's layers under `TopkRouterV1` a single gate is 1, too.
         norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
         /// Factor of all gates.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
@@ -64,6 +66,7 @@ rows! {
         use_gmm: bool = Numbers.default(false),
         /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
         enable_gmm_safe_tokens: bool = Host.default(false).example("True\nuse_gmm: True"),
+        /// Which of MindFormers' routers: the second by default, in the layers of GPT-2, Bloom and PanGu-α the first.
         /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of a
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
         /// word changes nothing, and a notice says so.

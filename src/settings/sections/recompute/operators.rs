@@ -16,7 +16,8 @@ pub(super) struct LayerFeatures<'a> {
 impl LayerFeatures<'_> {
     /// Whether `layer` has `operator`.
     pub fn has(&self, operator: Operator, layer: usize) -> bool {
-        let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace);
+        let is_query_layer = self.model.kind.learns_queries() && layer + 1 == self.model.num_layers;
+        let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
         match operator.needs() {
@@ -28,6 +29,8 @@ impl LayerFeatures<'_> {
             Feature::DenseSwiGlu => mixture.is_none() && has_gate,
             Feature::DenseGelu => mixture.is_none() && !has_gate,
             Feature::Experts => mixture.is_some(),
+            Feature::ExpertsSwiGlu => mixture.is_some() && has_gate,
+            Feature::ExpertsGelu => mixture.is_some() && !has_gate,
             Feature::SharedExpert => shared.is_some(),
             Feature::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
         }

@@ -1,6 +1,6 @@
 //! Choice of experts, and their gates.
 
-use super::{ExpertGroups, Mixture, Score};
+use super::{ExpertGroups, Mixture, Network, Score};
 use crate::softmax::softmax;
 use crate::vector::{assert_len, dot, rows_of};
 
@@ -68,7 +68,7 @@ impl Choices {
             let selection: Vec<f64> = s.iter().zip(bias).map(|(s, bias)| s + bias).collect();
             let chosen = choose(&selection, mixture.groups, k);
             let chosen_sum: f64 = chosen.iter().map(|&expert| s[expert]).sum();
-            let divisor = if mixture.normalises() { chosen_sum + EPSILON } else { 1.0 };
+            let divisor = if mixture.norm_top_k { chosen_sum + mixture.epsilon() } else { 1.0 };
             gates.extend(chosen.iter().map(|&expert| s[expert] / divisor * mixture.scaling));
             ids.extend(chosen);
             unbiased.extend(choose(&s, mixture.groups, k));
@@ -95,10 +95,10 @@ impl Choices {
             let sum: f64 = s.iter().sum();
             let mut ds: Vec<f64> = dp.iter().map(|d| (d - dot(dp, p)) / sum).collect();
             // g = scaling·s / (Σ chosen s + ε), or scaling·s.
-            let (mean, divisor) = match mixture.normalises() {
+            let (mean, divisor) = match mixture.norm_top_k {
                 true => {
                     let chosen_sum: f64 = ids.iter().map(|&expert| s[expert]).sum();
-                    (dot(dg, g) / mixture.scaling, chosen_sum + EPSILON)
+                    (dot(dg, g) / mixture.scaling, chosen_sum + mixture.epsilon())
                 }
                 false => (0.0, 1.0),
             };
@@ -112,9 +112,9 @@ impl Choices {
 }
 
 impl Mixture {
-    /// Whether gates are normalised to a sum of 1.
-    fn normalises(&self) -> bool {
-        self.norm_top_k && self.chosen > 1
+    /// What is added to the sum of gates: nothing to a single one, which is then 1 and has no gradient, as in f32.
+    fn epsilon(&self) -> f64 {
+        if self.chosen > 1 { EPSILON } else { 0.0 }
     }
 
     /// Panics unless k experts are eligible for every token.
@@ -128,6 +128,8 @@ impl Mixture {
                 self.experts / groups.count * groups.chosen.min(groups.count)
             }
         };
+        let is_known = self.shared.is_none() || self.network == Network::Gated;
+        assert!(is_known, "a shared expert beside experts of GPT-2 is not defined.");
         let fits = (1..=reachable).contains(&self.chosen);
         assert!(fits, "a token should choose 1 to {reachable} experts, but chooses {}.", self.chosen);
     }

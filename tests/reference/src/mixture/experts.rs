@@ -1,17 +1,23 @@
 //! The feed-forward network of an expert.
 
-use super::{Layer, SHARED_GATE, Shared};
+use super::{Layer, Network, SHARED_GATE, Shared};
+use crate::gelu::{gelu, gelu_backward};
 use crate::gpt::{Weights, accumulate};
-use crate::matmul::{linear, linear_backward};
+use crate::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use crate::swiglu::{swiglu, swiglu_backward};
 use crate::vector::{add, dot};
 
-/// Names of the projections of an expert.
+/// Names of the projections of an expert with a gate.
 pub(super) const NAMES: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 impl Layer<'_> {
-    /// down_proj(silu(gate_proj·x)·up_proj·x) of the expert `name`, on rows x (M, D).
+    /// The network of the expert `name`, on rows x (M, D).
     pub(super) fn expert(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        if let Network::Gelu { activation, names: [up, down], .. } = self.mixture.network {
+            let up = self.storage.store(self.project(name, up, x, self.mixture.intermediate_size));
+            let activated = self.storage.store(gelu(&up, activation));
+            return self.storage.store(self.project(name, down, &activated, self.width()));
+        }
         let [gate, up] = self.gate_up(name, x);
         let activated = self.storage.store(swiglu(&gate, &up));
         self.storage.store(self.project(name, NAMES[2], &activated, self.width()))
@@ -19,8 +25,16 @@ impl Layer<'_> {
 
     /// The gradient (M, D) of x, given that of the output; adds those of the weights to `grads`.
     pub(super) fn expert_backward(&self, name: &str, x: &[f64], dy: &[f64], grads: &mut Weights) -> Vec<f64> {
-        let [gate, up] = self.gate_up(name, x);
         let store = |values| self.storage.store(values);
+        if let Network::Gelu { activation, names: [v, w], .. } = self.mixture.network {
+            let inner = self.mixture.intermediate_size;
+            let up = store(self.project(name, v, x, inner));
+            let activated = store(gelu(&up, activation));
+            let dactivated = store(self.project_backward(name, w, &activated, dy, self.width(), grads));
+            let dup = store(gelu_backward(&up, &dactivated, activation));
+            return store(self.project_backward(name, v, x, &dup, inner, grads));
+        }
+        let [gate, up] = self.gate_up(name, x);
         let activated = store(swiglu(&gate, &up));
         let dactivated = store(self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads));
         let (dgate, dup) = swiglu_backward(&gate, &up, &dactivated);
@@ -90,11 +104,29 @@ impl Layer<'_> {
     /// x (M, ·) through a projection of the expert to `n` columns.
     fn project(&self, expert: &str, of: &str, x: &[f64], n: usize) -> Vec<f64> {
         let (_, w) = self.weight(&format!("{expert}.{of}"));
+        let bias = self.weights.get(&self.bias(expert, of));
         let k = w.len() / n;
-        linear(x, w, None, x.len() / k, n, k)
+        if !self.is_transposed() {
+            return linear(x, w, bias.map(Vec::as_slice), x.len() / k, n, k);
+        }
+        let mut y = matmul_nn(x, w, x.len() / k, n, k);
+        for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
+            *y += bias;
+        }
+        y
     }
 
-    /// The gradient of x in [`Layer::project`], given dy (M, n); adds that of the weight to `grads`.
+    /// The name of a projection's bias.
+    fn bias(&self, expert: &str, of: &str) -> String {
+        format!("{}.{expert}.{of}.bias", self.path)
+    }
+
+    /// Whether the experts' matrices are stored (in, out).
+    fn is_transposed(&self) -> bool {
+        matches!(self.mixture.network, Network::Gelu { is_transposed: true, .. })
+    }
+
+    /// The gradient of x in [`Layer::project`], given dy (M, n); adds those of weight and bias to `grads`.
     fn project_backward(
         &self,
         expert: &str,
@@ -106,8 +138,16 @@ impl Layer<'_> {
     ) -> Vec<f64> {
         let (name, w) = self.weight(&format!("{expert}.{of}"));
         let k = w.len() / n;
-        let (dx, dw, _) = linear_backward(x, w, dy, x.len() / k, n, k);
+        let m = x.len() / k;
+        let (mut dx, mut dw, dbias) = linear_backward(x, w, dy, m, n, k);
+        if self.is_transposed() {
+            (dx, dw) = (matmul_nt(dy, w, m, k, n), matmul_tn(x, dy, k, n, m));
+        }
         accumulate(grads, &name, dw);
+        let bias = self.bias(expert, of);
+        if self.weights.contains_key(&bias) {
+            accumulate(grads, &bias, dbias);
+        }
         dx
     }
 }

@@ -1,6 +1,7 @@
 //! The layer against finite differences, examples by hand, and properties that follow from its formulas.
 
 use super::*;
+use crate::gelu::gelu;
 use crate::gpt::Weights;
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::matmul::linear;
@@ -21,10 +22,19 @@ const PLAIN: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 5,
+    network: Network::Gated,
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
     capacity: None,
+};
+/// Experts of GPT-2, and of Bloom.
+const GPT2: Network =
+    Network::Gelu { activation: Gelu::Tanh, names: ["c_fc", "c_proj"], is_transposed: true };
+const BLOOM: Network = Network::Gelu {
+    activation: Gelu::Exact,
+    names: ["dense_h_to_4h", "dense_4h_to_h"],
+    is_transposed: false,
 };
 /// All balance losses are in the objective.
 const LOSSES: Losses = Losses { expert: 0.7, sequence: 0.4, z: 0.3 };
@@ -75,7 +85,7 @@ fn every_gradient_is_the_finite_difference() {
         PLAIN,
         Mixture { norm_top_k: true, losses: LOSSES, ..PLAIN },
         Mixture { score: Score::Sigmoid, shared: gated, losses: LOSSES, scaling: 0.5, ..PLAIN },
-        Mixture { chosen: 1, norm_top_k: true, ..PLAIN },
+        Mixture { chosen: 1, norm_top_k: true, losses: LOSSES, ..PLAIN },
         Mixture { chosen: 6, norm_top_k: true, losses: LOSSES, ..PLAIN },
         Mixture { experts: 1, chosen: 1, losses: LOSSES, ..PLAIN },
         SIGMOID,
@@ -84,6 +94,10 @@ fn every_gradient_is_the_finite_difference() {
         capacity(Capacity { renormalises: true, ..TIGHT }),
         Mixture { norm_top_k: false, shared: gated, ..capacity(Capacity { renormalises: true, ..TIGHT }) },
         capacity(Capacity { hot: Some(HOT), ..TIGHT }),
+        Mixture { network: GPT2, chosen: 1, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { network: GPT2, ..capacity(Capacity { renormalises: true, hot: Some(HOT), ..TIGHT }) },
+        Mixture { network: BLOOM, ..PLAIN },
+        Mixture { network: BLOOM, norm_top_k: true, losses: LOSSES, ..PLAIN },
     ];
     for (number, mixture) in mixtures.iter().enumerate() {
         let (weights, memory, mut random) = (weights(mixture), memory(mixture), Random::new(102));
@@ -125,6 +139,15 @@ fn one_expert_is_a_dense_network() {
     let visit = layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x);
     assert_close("y", &visit.y, &dense, 1e-15);
     assert_eq!((visit.counts, visit.losses), (vec![N], Losses::default()));
+
+    let mixture = Mixture { network: BLOOM, ..mixture };
+    let weights = self::weights(&mixture);
+    let tensor = |name: &str| &weights[&format!("model.layers.0.mlp.experts.0.{name}")][..];
+    let [up, down] = ["dense_h_to_4h", "dense_4h_to_h"]
+        .map(|name| [tensor(&format!("{name}.weight")), tensor(&format!("{name}.bias"))]);
+    let inner = gelu(&linear(&x, up[0], Some(up[1]), N, 5, D), Gelu::Exact);
+    let dense = linear(&inner, down[0], Some(down[1]), N, D, 5);
+    assert_close("y", &layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x).y, &dense, 1e-15);
 }
 
 #[test]
@@ -170,7 +193,7 @@ fn gates_by_hand() {
     assert_eq!((biased.ids.as_slice(), biased.unbiased.as_slice()), (&[3, 2][..], &[2, 0][..]));
     assert_close("biased", &biased.gates, &[1.0 / 9.0, 5.0 / 9.0], 1e-15);
     let single = of(&Mixture { chosen: 1, norm_top_k: true, ..mixture }, &[0.0; 4]);
-    assert_close("one choice is not normalised", &single.gates, &[5.0 / 9.0], 1e-15);
+    assert_eq!(single.gates, [1.0], "one choice is all there is");
     // σ(ln x) = x / (1 + x).
     let sigmoid = of(&Mixture { score: Score::Sigmoid, ..mixture }, &[0.0; 4]);
     assert_close("sigmoid", &sigmoid.gates, &[5.0 / 6.0, 2.0 / 3.0], 1e-15);

@@ -4,7 +4,7 @@ use super::*;
 use crate::gpt::{self, Architecture, Biases, loss_and_gradients};
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::linear_cross_entropy::linear_cross_entropy;
-use crate::mixture::{Capacity, ExpertGroups, Mixture, Score, Shared};
+use crate::mixture::{Capacity, ExpertGroups, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
 use crate::random::Random;
 use crate::rope::Rope;
@@ -23,6 +23,7 @@ const MIXTURE: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 3,
+    network: Network::Gated,
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.5, sequence: 0.3, z: 0.2 },

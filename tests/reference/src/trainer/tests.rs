@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpt::{Architecture, Biases};
 use crate::gradient_check::assert_close;
-use crate::mixture::{Capacity, Hot, Losses, Mixture, Score, Shared};
+use crate::mixture::{Capacity, Hot, Losses, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
 use crate::random::Random;
 use crate::rope::Rope;
@@ -209,6 +209,7 @@ const MIXTURE: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 6,
+    network: Network::Gated,
     first_dense_layers: 0,
     shared: Some(Shared { intermediate_size: 4, is_gated: true }),
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },

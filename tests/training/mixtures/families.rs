@@ -1,0 +1,101 @@
+//! Experts in the layers of GPT-2, PanGu-α and Bloom, with GELU and biases, against an f64 run of the whole trainer, and as runs
+//! that learn.
+
+use crate::against_reference::follows_the_reference;
+use crate::runs::Setup;
+use gristmill::kernels::Tier;
+
+/// Each type with the routing of its file: what its class has in MindFormers (one expert a token, capacities, gates of 1); hot and cold
+/// experts with choices that are dropped; every choice a row, and a balance loss. PanGu-α's last layer is dense.
+const MODELS: [(&str, &str); 3] = [
+    ("GPT2Config", "expert_num: 4, capacity_factor: 0.9"),
+    (
+        "PanguAlphaConfig",
+        "expert_num: 5, num_experts_chosen: 2, capacity_factor: 1.2, enable_cold_hot_expert: True, hot_expert_num: 2, \
+         cold_token_percent: 0.5, update_step: 100",
+    ),
+    (
+        "BloomConfig",
+        "expert_num: 4, num_experts_chosen: 2, use_gmm: True, aux_loss_types: [expert], aux_loss_factors: [0.1]",
+    ),
+];
+
+/// Steps in 16 bits: sooner or later a rounding decides which expert a token visits.
+const IN_16_BITS: u64 = 3;
+
+fn model((kind, routing): (&'static str, &str), compute: &str) -> Setup {
+    let setup = Setup::experts_of(kind, kind, routing, &format!("compute_dtype: {compute}"));
+    setup.with(&["--model.model_config.num_layers=3"])
+}
+
+#[test]
+fn experts_of_each_type_follow_the_reference() {
+    for of in MODELS {
+        let setup = model(of, "float32");
+        let mixture = setup.plan().model.mixture.expect("experts");
+        assert!(mixture.route.norm_top_k, "{}", of.0);
+        follows_the_reference(&setup, 6);
+    }
+    // The choices of a full expert are dropped.
+    assert!(
+        model(MODELS[0], "float32").train(1).dropped() > 0
+            && model(MODELS[1], "float32").train(1).dropped() > 0
+    );
+}
+
+/// The kernels that a GPU runs.
+#[test]
+fn experts_of_each_type_follow_on_the_portable_tier() {
+    for of in MODELS {
+        let setup = model(of, "float32").with(&["--context.tier=portable"]);
+        assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
+        follows_the_reference(&setup, 6);
+    }
+}
+
+#[test]
+fn experts_of_each_type_follow_in_16_bits() {
+    for (of, tiers) in
+        MODELS.into_iter().zip([["software", "portable"], ["portable", "software"], ["software", "portable"]])
+    {
+        for (compute, tier) in ["bfloat16", "float16"].into_iter().zip(tiers) {
+            let tier = format!("--context.tier={tier}");
+            follows_the_reference(&model(of, compute).with(&[&tier]), IN_16_BITS);
+        }
+    }
+}
+
+/// Forty steps on a small text lower the loss by a quarter, on each tier in each type of numbers.
+#[test]
+fn experts_of_each_type_learn() {
+    let tiers = ["software", "portable"];
+    for (turn, of) in MODELS.into_iter().enumerate() {
+        for (index, compute) in ["float32", "bfloat16", "float16"].into_iter().enumerate() {
+            let tier = tiers[(turn + index) % 2];
+            let setup = model(of, compute).with(&[&format!("--context.tier={tier}")]);
+            let states = setup.train(40).states;
+            let [first, last] = [&states[..4], &states[36..]]
+                .map(|states| states.iter().map(|state| state.loss).sum::<f32>() / states.len() as f32);
+            println!("{} {compute} {tier}: {first:.3} to {last:.3}", of.0);
+            assert!(last < 0.75 * first, "{} {compute} {tier}: the loss went from {first} to {last}", of.0);
+        }
+    }
+}
+
+/// Every linear layer of an expert moves: matrices and biases of each expert that a token visited.
+#[test]
+fn every_tensor_of_an_expert_trains() {
+    for of in MODELS {
+        let setup = model(of, "float32");
+        let (initial, trained) = (setup.initial_weights(), setup.train(6).weights);
+        let experts = trained.iter().filter(|(name, _)| name.contains(".experts."));
+        let mut count = 0;
+        for (name, values) in experts {
+            assert_ne!(values, &initial[name], "{}: {name} did not move", of.0);
+            count += 1;
+        }
+        let plan = setup.plan().model;
+        let layers = plan.num_layers - usize::from(plan.query_layer);
+        assert_eq!(count, layers * plan.mixture.expect("experts").experts() * 4, "{}", of.0);
+    }
+}
