@@ -169,12 +169,14 @@ fn other_text(id: &TableId, other: &Other) -> String {
 }
 
 fn fate_text(other: &Other) -> String {
-    match other.fate {
+    let kind = other.kind.map_or_else(String::new, |kind| format!("{}; ", kind.expected()));
+    let fate = match other.fate {
         Fate::Ignored => format!("ignored with a notice: {}", other.sentence),
         Fate::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
         Fate::Refused(passes) => format!("accepted only as {}; {}", passes.describe(), other.sentence),
         Fate::Section => other.sentence.to_string(),
-    }
+    };
+    kind + &fate
 }
 
 fn first_sentence(text: &str) -> &str {

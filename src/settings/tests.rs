@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::settings::engine::{Decides, Fate, Node, RowText, ValueKind, to_json};
+use crate::settings::engine::{Decides, Fate, IdleKind, Node, RowText, ValueKind, join, to_json};
 use crate::settings::tables::tables;
 use std::path::Path;
 
@@ -71,7 +71,7 @@ const BASES: [&[&str]; 41] = [
     &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],
     &[
         "--moe_config={expert_num: 8, num_experts_chosen: 2, enable_cold_hot_expert: True, hot_expert_num: 1, \
-         cold_token_percent: 0.5, save_token_distribution: True}",
+         save_token_distribution: True}",
         "--callbacks=[{type: MFLossMonitor}, {type: CheckpointMonitor}, {type: ColdHotExpertMonitor}, \
          {type: SummaryMonitor}, {type: TopkBiasBalanceCallback}, {type: MoEDropRateCallback, expert_num: 8, \
          capacity_factor: 1.1, num_layers: 2, mtp_depth: 0}, {type: EvalCallBack}, {type: TrainCallBack}]",
@@ -131,6 +131,26 @@ const OWN_MESSAGES: [&str; 13] = [
     "train_dataset.data_loader.data_path",
     "train_dataset.data_loader.config.data_path",
     "train_dataset.data_loader.config.split",
+];
+
+/// Switches that a file need not have where they are on: what a class of models always has, other ways to say what another key says,
+/// and what is so on one device.
+const SO_WITHOUT: [&str; 15] = [
+    "as_single",
+    "use_parallel",
+    "vocab_emb_dp",
+    "multi_latent_attention",
+    "attn_proj_has_bias",
+    "add_mlp_fc1_bias_linear",
+    "add_mlp_fc2_bias_linear",
+    "multi_query_attention",
+    "untie_embeddings_and_output_weights",
+    "has_bias",
+    "add_bias_linear",
+    "use_sliding_window",
+    "use_moe",
+    "moe_router_pre_softmax",
+    "return_extra_loss",
 ];
 
 /// Rows, each with the path by which a flag reaches its section.
@@ -323,6 +343,31 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
             keys.map(move |key| (key, other))
         });
         for (key, other) in others {
+            // What has a kind is of that kind, and a switch that changes nothing is named whichever way it stands.
+            if let Some(kind) = other.kind {
+                let wrong_kind = if kind == IdleKind::Text { "3" } else { "other" };
+                let answer = format!("expected {}, found `{wrong_kind}`", kind.expected());
+                wrong.extend(unanswered(&path, key, wrong_kind, &answer));
+                let values: &[&str] = match kind {
+                    IdleKind::Switch => &["True", "False"],
+                    IdleKind::Number => &["7", "0.5"],
+                    IdleKind::Text => &["other"],
+                };
+                for fault in values.iter().map(|value| flag(&path, key, value)) {
+                    let is_named = |notice: &String| {
+                        let is_list = notice.starts_with("without meaning here and ignored: ");
+                        (is_list && notice.contains(key))
+                            || notice.ends_with(&format!("{key}: {}", other.sentence))
+                    };
+                    let finding = all_fail(|base| match with(base, std::slice::from_ref(&fault)) {
+                        Ok((_, notices)) if notices.iter().any(is_named) => Ok(()),
+                        Ok((_, notices)) => Err(format!("only notices {notices:?}")),
+                        Err(error) => Err(error.to_string()),
+                    });
+                    wrong.extend(finding.map(|finding| format!("{fault}: {finding}")));
+                }
+                continue;
+            }
             let (start, end) = match other.fate {
                 Fate::Section => continue,
                 Fate::Refused(_) => {
