@@ -315,7 +315,7 @@ fn a_wrong_type_a_wrong_word_a_number_out_of_range_and_a_wrong_name_are_one_line
             let answer = if has_own && key == row.key { "" } else { &answer };
             wrong.extend(unanswered(&path, key, value, answer));
         };
-        let expected = row.kind.expected();
+        let expected = row.range.map_or_else(|| row.kind.expected(), |range| range.words.to_string());
         check(row.key, "[[[1]]]", format!("expected {expected}, found "));
         check(&format!("{}_", row.key), "1", format!("unknown key; did you mean `{}", row.key));
         match &row.kind {
@@ -387,6 +387,59 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
                 Err(error) => Err(error.to_string()),
             });
             wrong.extend(finding.map(|finding| format!("{fault}: {finding}")));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Of what a section fills in, where the documentation gives one value.
+#[test]
+fn a_default_that_is_filled_in_is_the_documented_one() {
+    let mut wrong = Vec::new();
+    for (path, row) in rows() {
+        let value = row.filled.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
+        let Some(value) = value.filter(|text| !text.contains('`')) else { continue };
+        let is_filled = |base: &Vec<String>| {
+            let plan = with(base, &[]).map(|(plan, _)| plan);
+            let resolved = plan.map_or(Vec::new(), |plan| plan.settings.resolved());
+            // A section within a value has no path of its own.
+            let own = resolved.iter().find(|one| one.path == join(&path, row.key)).map(|one| &one.value);
+            let whole = resolved.iter().find(|one| one.path == path).map(|one| &one.value);
+            let found = own.or_else(|| whole.and_then(|value| value.get(row.key)));
+            found.is_some_and(|found| {
+                let text = found.to_string().replace(".0", "").replace(',', ", ");
+                text == value || found.as_f64().is_some_and(|found| Ok(found) == value.parse())
+            })
+        };
+        if !bases().iter().any(is_filled) {
+            wrong.push(format!("{path}.{}: {value} where nothing is written in no base", row.key));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// In every base a switch changes the plan, is what the plan says, or a notice names it.
+#[test]
+fn a_switch_that_changes_nothing_is_named() {
+    let mut wrong = Vec::new();
+    let switches = rows().filter(|(_, row)| row.kind == ValueKind::Switch && !SO_WITHOUT.contains(&row.key));
+    for (path, row) in switches {
+        for (value, base) in
+            [true, false].into_iter().flat_map(|value| bases().into_iter().map(move |base| (value, base)))
+        {
+            let one = flag(&path, row.key, if value { "True" } else { "False" });
+            let (Ok((before, _)), Ok((plan, notices))) =
+                (with(&base, &[]), with(&base, std::slice::from_ref(&one)))
+            else {
+                continue;
+            };
+            let written = plan.settings.resolved().into_iter().find(|one| one.path == join(&path, row.key));
+            // A switch that is off and absent is off.
+            let is_so = written.map_or(!value, |written| written.value == value);
+            if !is_so && before == plan && !notices.iter().any(|notice| notice.contains(row.key)) {
+                wrong.push(format!("{one}, in {base:?}: is not so, and no notice names it"));
+                break;
+            }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

@@ -10,7 +10,7 @@ use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
-use crate::settings::{RunPlan, Sample};
+use crate::settings::{ABOUT_LAZY_INLINE, LAZY_INLINE, RunPlan, Sample};
 use std::path::{Path, PathBuf};
 
 /// How far a run has got on a rank.
@@ -86,9 +86,7 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say
         trainer.preparation().as_secs_f64()
     ));
     for name in LAZY_INLINE.into_iter().filter(|name| std::env::var_os(name).is_some()) {
-        tracing::info!(
-            "{name} changes nothing: a kernel is compiled once, however many layers and micro-batches use it"
-        );
+        tracing::info!("{name} {ABOUT_LAZY_INLINE}");
     }
     say(format!("MFU is the share of {peak}"));
 }

@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         }
         let Some(other) = tables.iter().find_map(|table| table.others.iter().find(|other| other.covers(key)))
         else {
-            let message = format!("unknown key{}", self.source.suggestion(&self.section, key, tables));
+            let message = format!("unknown key{}", self.source.suggestion(&self.section, key, node, tables));
             self.fault(key, message);
             return;
         };

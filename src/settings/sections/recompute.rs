@@ -55,7 +55,7 @@ pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: 
     let reader = Reader::open(source, PATH, &[Recompute::ID]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
-    if is_shape_sound(source) && source.is_sound(PATH) {
+    if is_shape_sound(source) {
         resolve(&mut recompute, &reader, LayerFeatures { model, moe }, parallel);
     }
     // `layers` and `operators` say it all now, without the stages that counts need.
@@ -79,10 +79,10 @@ fn resolve(
     let Some(stages) = counted_stages(counts_stages, reader.source, layers, parts.model, parallel) else {
         return;
     };
-    let Some(full) = distributed(reader, "recompute", recompute.recompute.distribute(&stages)) else {
-        return;
-    };
-    let Some(selected) = selected(recompute, reader, &stages) else { return };
+    // Every key is read before the first fault ends this.
+    let full = distributed(reader, "recompute", recompute.recompute.distribute(&stages));
+    let selected = selected(recompute, reader, &stages, &parts);
+    let (Some(full), Some(selected), true) = (full, selected, reader.source.is_sound(PATH)) else { return };
     let covered = stages.first(&full);
     let selects = selected.iter().any(|selected| !selected.is_empty());
     if !covered.is_empty() || selects {
@@ -122,9 +122,28 @@ fn counted_stages(
         return Some(asked_stages(layers, model, parallel).unwrap_or_else(|_| Stages::one(layers)));
     }
     note_interleaves(source, model, parallel);
-    let fault = |message| source.fault(&format!("{}.offset", model::PATH), message);
-    asked_stages(layers, model, parallel).map_err(fault).ok()
+    asked_stages(layers, model, parallel)
+        .map_err(|message| fault_of_stages(source, model, parallel, message))
+        .ok()
 }
+
+/// Reports why there are no stages: a switch that is off where `offset` has a list for each interleave, the offsets, or their number.
+fn fault_of_stages(source: &Source, model: &Model, parallel: &Distribution, message: String) {
+    let needs_switch = matches!(model.offset, Some(Offset::Chunks(_))) && interleaves(model, parallel) > 1;
+    if needs_switch && !parallel.asked.pipeline.pipeline_interleave {
+        let message = "must be True where `offset` has a list for each interleave: without it `pp_interleave_num` counts as 1; \
+                       write True, or one offset for each stage";
+        return source.fault(INTERLEAVE, message);
+    }
+    let key = match model.offset {
+        Some(_) => format!("{}.offset", model::PATH),
+        None => "parallel_config.pipeline_stage".to_string(),
+    };
+    source.fault(&key, message);
+}
+
+/// The switch that makes `pp_interleave_num` count.
+const INTERLEAVE: &str = "parallel.pipeline_config.pipeline_interleave";
 
 /// The layers of the stages that a run is spread over. All in one after a fault.
 pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
@@ -137,11 +156,7 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
     match asked_stages(layers, model, parallel).and_then(|stages| stages.check(ahead).map(|()| stages)) {
         Ok(stages) => stages,
         Err(message) => {
-            let key = match model.offset {
-                Some(_) => format!("{}.offset", model::PATH),
-                None => "parallel_config.pipeline_stage".to_string(),
-            };
-            source.fault(&key, message);
+            fault_of_stages(source, model, parallel, message);
             Stages::one(layers)
         }
     }
@@ -179,8 +194,7 @@ fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
 fn note_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
     let interleaves = interleaves(model, parallel);
     if interleaves > 1 && !parallel.asked.pipeline.pipeline_interleave {
-        let switch = "parallel.pipeline_config.pipeline_interleave";
-        source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{switch}: True`"));
+        source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{INTERLEAVE}: True`"));
     }
 }
 
@@ -198,6 +212,9 @@ fn ignore_stages(source: &Source) {
         if source.node(&path).is_some_and(|node| !node.is_off()) {
             source.ignore(&path);
         }
+    }
+    if source.node(INTERLEAVE).and_then(bool::from_node) == Some(true) {
+        source.ignore(INTERLEAVE);
     }
 }
 
@@ -226,7 +243,6 @@ fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> 
         selected.retain(|(_, chunks)| chunks.iter().flatten().any(|count| *count > 0));
         Some(selected)
     };
-    // Every key is read before the first fault ends this.
     let selected: Vec<Option<Selected>> = keys.map(distribute).collect();
     let mut selected: Vec<Selected> = selected.into_iter().collect::<Option<_>>()?;
     for (selects, excludes) in [(0, 2), (1, 3)] {

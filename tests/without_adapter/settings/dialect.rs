@@ -83,7 +83,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(config.data_faults.len(), 1);
     assert!(config.data_faults[0].to_string().ends_with(needed), "{}", config.data_faults[0]);
     let refused = answers("pretrain_llama.yaml", &unset, true);
-    let flag = "--train_dataset.data_loader.dataset_dir: train_dataset.data_loader.type";
+    let flag = "--train_dataset.data_loader.dataset_dir: makes `train_dataset.data_loader.type` wrong";
     assert_eq!(refused, [format!("{flag}: {needed}")]);
 }
 
@@ -118,7 +118,7 @@ fn several_devices_need_a_word() {
                   does the work of all";
     assert_eq!(answers("pretrain_llama.yaml", &[], true), [needed]);
     let shared = ["--parallel_config.model_parallel=1", "--parallel_config.pipeline_stage=1"];
-    let needed = "--parallel_config.pipeline_stage: parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started; start 2 (`mpirun -n 2 gristmill train ...` \
+    let needed = "--parallel_config.pipeline_stage: asks for 2 ranks (data_parallel 2), and 1 was started; start 2 (`mpirun -n 2 gristmill train ...` \
                   or `--ranks 2`), change the degrees, or start one with `--as-single`, which does the work of all";
     assert_eq!(answers("pretrain_llama.yaml", &shared, true), [needed]);
     // In its other modes MindFormers takes every degree as 1 itself.
@@ -379,7 +379,10 @@ fn the_flags_of_the_original_launcher() {
     );
     assert_eq!((plan.schedule.learning_rate, plan.optimizer.corrected_betas()), (2e-3, Some([0.8, 0.9])));
     let wrong = message(BASE, &["--options", "runner_config.batch_size=many"]);
-    assert_eq!(wrong, "--options runner_config.batch_size: expected a whole number from 0, found `many`");
+    assert_eq!(
+        wrong,
+        "--options runner_config.batch_size: expected a whole number from 1 to 2147483648, found `many`"
+    );
     assert!(
         message(BASE, &["--num_samples", "9"])
             .contains("--num_samples: not built yet (found `9`); set runner_config")

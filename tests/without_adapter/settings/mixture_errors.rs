@@ -30,7 +30,7 @@ const OF_EIGHT_EXPERTS: &str = "
 + num_experts_chosen: 9
 = num_experts_chosen: a token cannot choose 9 of 8 experts (`expert_num`); lower it
 + num_experts_chosen: -1
-= num_experts_chosen: expected a whole number from 0, found `-1`
+= num_experts_chosen: expected a whole number from 1 to 16, found `-1`
 + first_k_dense_replace: 2
 = first_k_dense_replace: 2 dense layers of 2 leave none for the experts; lower it
 + moe_router_pre_softmax: False

@@ -25,8 +25,8 @@ rows! {
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default.
-        norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
+        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1.
+        norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1").example("False\nnum_experts_chosen: 2"),
         /// Factor of all gates.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
         /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
@@ -68,9 +68,9 @@ rows! {
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
         /// word changes nothing, and a notice says so.
         routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
-        /// Slots of an expert over its share of the choices; 1.1 by default. 0 or below drops nothing and is computed as
+        /// Slots of an expert over its share of the choices. 0 or below drops nothing and is computed as
         /// `use_gmm: True` is.
-        capacity_factor: Option<f64> = Numbers.optional().example("1.5"),
+        capacity_factor: Option<f64> = Numbers.optional().filled("`1.1`").example("1.5"),
         /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's words for it
         /// are `position` and `probs`.
         enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens),
