@@ -81,7 +81,7 @@ const BASES: [&[&str]; 41] = [
 
 /// All bases: those above, and one for each optimizer.
 fn bases() -> Vec<Vec<String>> {
-    let optimizers = OptimizerType::words().map(|word| vec![format!("--optimizer.type={word}")]);
+    let optimizers = OptimizerType::sections().map(|section| vec![format!("--optimizer={{{section}}}")]);
     BASES.iter().map(|base| base.iter().map(|flag| flag.to_string()).collect()).chain(optimizers).collect()
 }
 
