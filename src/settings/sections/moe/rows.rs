@@ -82,10 +82,11 @@ rows! {
         /// Slots of the others, as a share; 1 by default.
         cold_token_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO)
             .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// The hot experts are chosen anew every so many steps (10000 by default), before that at every power of two, and
-        /// where a checkpoint is written.
-        update_step: Option<u64> = Numbers.optional().within(COUNT).example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// Whether each layer's drop rate is logged.
+        /// The hot experts are chosen anew every so many steps, before that at every power of two, and after the first step of a
+        /// checkpoint, not at its multiples: see `callbacks.ColdHotExpertMonitor`.
+        update_step: Option<u64> = Numbers.optional().filled("`10000`").within(COUNT).example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
+        /// Whether each layer's drop rate is logged. MindFormers needs a `MoEDropRateCallback` beside it, which repeats the model's
+        /// numbers.
         callback_moe_droprate: bool = Host.default(false),
         /// Whether `.npy` files with the choices of all of a step's tokens are written, for `gristmill token-distribution`.
         save_token_distribution: bool = Host.default(false),
