@@ -16,7 +16,8 @@ use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
 /// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last.
-/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
+/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step. Its epochs have
+/// `steps` in all.
 ///
 /// # Errors
 /// A file that cannot be opened.
@@ -27,6 +28,7 @@ pub(super) fn instruments(
     lines: MonitorLines,
     metrics: MetricsWriter,
     after: Option<u64>,
+    steps: u64,
 ) -> Result<Instruments> {
     let settings = &plan.settings;
     let mut instruments = Instruments::default();
@@ -56,10 +58,11 @@ pub(super) fn prepare_folders(model: &ModelConfig, settings: &Settings) -> Resul
     settings.tensorboard.iter().try_for_each(|asked| TensorBoard::prepare_folder(&asked.tensorboard_dir))
 }
 
-/// The files about the experts of `model`, if they are asked for.
-fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenDistribution> {
+/// The files about the experts of `model`, if they are asked for, of a run whose epochs have `steps` in all.
+fn token_distribution(model: &ModelConfig, settings: &Settings, steps: u64) -> Option<TokenDistribution> {
     let summary = settings.callbacks.summary.as_ref().filter(|_| model.mixture.is_some())?;
-    Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, summary.collect_freq))
+    let steps = CollectedSteps::new(summary.collect_freq, summary.collect_tensor_freq, steps);
+    Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, steps))
 }
 
 /// The event file, if one is asked for.
@@ -208,9 +211,10 @@ mod tests {
         };
         assert_eq!((expert_metrics(&dense()), token_distribution(&dense(), &shown)), (None, None));
         let mixture = model(TokenDispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
-        let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);
-        assert_eq!(token_distribution(&mixture, &shown), Some(written));
-        assert_eq!(token_distribution(&mixture, &Settings::default()), None, "nothing asked for it");
+        let steps = CollectedSteps::new(5, Some(7), 9);
+        let written = TokenDistribution::new(Path::new("nowhere"), "small", steps);
+        assert_eq!(token_distribution(&mixture, &shown, 9), Some(written));
+        assert_eq!(token_distribution(&mixture, &Settings::default(), 9), None, "nothing asked for it");
     }
 
     #[test]

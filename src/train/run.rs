@@ -389,7 +389,8 @@ impl Opened {
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
         let after = (self.start != Start::New).then_some(state.step);
-        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after)
+        let steps = plan.settings.runner.epochs.saturating_mul(length.steps_per_epoch);
+        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after, steps)
     }
 }
 

@@ -29,7 +29,8 @@ fn setup(dispatch: &str) -> Setup {
 fn train(setup: &Setup, home: &Path, expert_num: usize) -> Ended {
     let callbacks = format!(
         "--callbacks=[{{type: MoEDropRateCallback, expert_num: {expert_num}, capacity_factor: {FACTOR}, num_layers: 2, \
-         mtp_depth: 1}}, {{type: SummaryMonitor, summary_dir: '{}', collect_freq: 1}}]",
+         mtp_depth: 1}}, {{type: SummaryMonitor, summary_dir: '{}', collect_freq: 1, \
+         collect_tensor_freq: 1}}]",
         home.join("summary").display()
     );
     let arguments = [
