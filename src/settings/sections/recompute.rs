@@ -38,8 +38,10 @@ use stages::distribute;
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// The operators that MindFormers recomputes where none are named.
+/// The operators that MindFormers recomputes where none are named: the activation of a network with a gate.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
+/// That of a network without one, in which MindFormers' default finds nothing.
+const SELECTED_WITHOUT_GATE: [&str; 1] = [r"feed_forward\.gelu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
 /// The section as a table, with the operators that patterns can name.
@@ -235,8 +237,14 @@ fn check_layers(recompute: &mut Recompute, reader: &Reader<'_>, layers: usize, c
 }
 
 /// The layers of each pattern of the [`SELECTIONS`], without the patterns that an exclusion contradicts.
-fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> Option<Vec<Selected>> {
-    let defaults: [&[&str]; 4] = [&SELECTED, &COMMUNICATION, &[], &[]];
+fn selected(
+    recompute: &mut Recompute,
+    reader: &Reader<'_>,
+    stages: &Stages,
+    parts: &LayerFeatures<'_>,
+) -> Option<Vec<Selected>> {
+    let activation: &[&str] = if parts.has_gate() { &SELECTED } else { &SELECTED_WITHOUT_GATE };
+    let defaults: [&[&str]; 4] = [activation, &COMMUNICATION, &[], &[]];
     let keys = SELECTIONS.into_iter().zip(recompute.selections()).zip(defaults);
     let distribute = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
         let mut selected = distributed(reader, key, selection.distribute(defaults, stages))?;
