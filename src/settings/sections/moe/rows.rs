@@ -79,8 +79,9 @@ rows! {
         enable_cold_hot_expert: bool = Numbers.default(false).example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
         /// How many experts are hot.
         hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
-        /// Slots of the others, as a share; 1 by default.
-        cold_token_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO)
+        /// Slots of the others, as a share: ceil(k N `capacity_factor` / E) times this, rounded down as in MindFormers, but at least
+        /// one where that has none; a notice says so.
+        cold_token_percent: Option<f64> = Numbers.optional().filled("`1`").within(SHARE_ABOVE_ZERO)
             .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
         /// The hot experts are chosen anew every so many steps, before that at every power of two, and after the first step of a
         /// checkpoint, not at its multiples: see `callbacks.ColdHotExpertMonitor`.
