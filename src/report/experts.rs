@@ -15,6 +15,8 @@ use crate::store::npy;
 pub struct ExpertMetrics {
     /// Slots of an expert relative to an equal share of the choices; `None` where no token is dropped.
     pub capacity_factor: Option<f64>,
+    /// Slots of a cold expert as a share of that; 1 where none is hot.
+    pub cold_share: f64,
     /// Whether the objective has a balance loss.
     pub has_balance_loss: bool,
     /// Whether the objective has a z-loss.
@@ -97,13 +99,17 @@ fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u
 }
 
 impl ExpertMetrics {
-    /// Fills in the numbers about experts.
-    pub fn measure(&self, report: &MixtureReport, metrics: &mut StepMetrics) {
+    /// Fills in the numbers about experts, of which those of each layer in `hot` were hot.
+    pub fn measure(&self, report: &MixtureReport, hot: Option<&[Vec<u32>]>, metrics: &mut StepMetrics) {
         let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
         let sum =
             |is_on: bool, loss: fn(&LayerLoad) -> f32| is_on.then(|| report.layers.iter().map(loss).sum());
         metrics.drop_rate = each(&LayerLoad::drop_rate);
-        metrics.drop_rate_estimate = each(&|layer| layer.drop_rate_estimate(self.capacity_factor));
+        let estimates = report.layers.iter().enumerate().map(|(row, layer)| {
+            let hot = hot.and_then(|hot| hot.get(row)).map(Vec::as_slice);
+            layer.drop_rate_estimate(self.capacity_factor, hot, self.cold_share)
+        });
+        metrics.drop_rate_estimate = Some(estimates.collect());
         metrics.expert_load_entropy = each(&LayerLoad::entropy);
         metrics.expert_load_max_over_mean = each(&LayerLoad::max_over_mean);
         metrics.load_balancing_loss = sum(self.has_balance_loss, |layer| layer.balance_loss);
@@ -179,17 +185,23 @@ mod tests {
     fn metrics_have_a_number_a_layer() {
         let measured = |which: ExpertMetrics| {
             let mut metrics = StepMetrics { step: 4, ..StepMetrics::default() };
-            which.measure(&report(), &mut metrics);
+            which.measure(&report(), None, &mut metrics);
             metrics
         };
-        let limited = ExpertMetrics { capacity_factor: Some(1.5), has_balance_loss: true, has_z_loss: false };
+        let none = ExpertMetrics {
+            capacity_factor: None,
+            cold_share: 1.0,
+            has_balance_loss: false,
+            has_z_loss: false,
+        };
+        let limited = ExpertMetrics { capacity_factor: Some(1.5), has_balance_loss: true, ..none };
         let metrics = measured(limited);
         assert_eq!(metrics.drop_rate, Some(vec![0.0, 0.25]));
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.125; 2]));
         assert_eq!(metrics.expert_load_entropy, Some(vec![1.0, 0.0]));
         assert_eq!(metrics.expert_load_max_over_mean, Some(vec![1.0, 4.0]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (Some(0.5), None));
-        let metrics = measured(ExpertMetrics { has_z_loss: true, ..ExpertMetrics::default() });
+        let metrics = measured(ExpertMetrics { has_z_loss: true, ..none });
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.0; 2]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (None, Some(1.0)));
         let line = serde_json::to_string(&metrics).unwrap();

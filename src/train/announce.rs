@@ -43,11 +43,15 @@ pub struct Summary {
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Variables by which MindFormers compiles equal layers once.
-const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
-
-/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, and that MFU is a share of `peak`.
-pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say: impl FnMut(String)) {
+/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, the windows of a loss scale
+/// that has several, and that MFU is a share of `peak`.
+pub(super) fn announce(
+    trainer: &Trainer<'_>,
+    tokens: usize,
+    peak: Peak,
+    scale_windows: Option<Vec<u32>>,
+    mut say: impl FnMut(String),
+) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;
     say(format!("adapter: {}, {}", trainer.gpu.report(), trainer.gpu.capabilities()));
@@ -85,6 +89,10 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say
         trainer.pipelines(),
         trainer.preparation().as_secs_f64()
     ));
+    if let Some(windows) = scale_windows {
+        let windows: Vec<String> = windows.iter().map(u32::to_string).collect();
+        say(format!("loss scale: grows after as many steps as its window has, one of {}", windows.join(" ")));
+    }
     for name in LAZY_INLINE.into_iter().filter(|name| std::env::var_os(name).is_some()) {
         tracing::info!("{name} {ABOUT_LAZY_INLINE}");
     }
