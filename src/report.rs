@@ -29,4 +29,5 @@ mod pace;
 pub mod page;
 mod plain_lines;
 pub mod progress;
+pub mod scale_changes;
 pub mod tensorboard;

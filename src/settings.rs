@@ -45,6 +45,7 @@ mod values;
 
 pub use config::RunConfig;
 pub use engine::{Node, Override};
+pub(crate) use explain::{ABOUT_LAZY_INLINE, LAZY_INLINE};
 pub use explain::{explain, reference};
 pub use plan::RunPlan;
 pub use resolved::Resolved;

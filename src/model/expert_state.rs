@@ -121,6 +121,20 @@ impl ExpertState {
         }
     }
 
+    /// The buffer from which [`hot_experts`](Self::hot_experts) reads, and its bytes; `None` where no expert is hot.
+    pub(crate) fn hot_choice(&self) -> Option<(BufferId, u64)> {
+        self.hot_and_cold()?;
+        self.capacities.map(|buffer| (buffer, self.layers.1 as u64 * row_bytes(self.experts)))
+    }
+
+    /// The hot experts of each layer in ascending order, from the `words` of [`hot_choice`](Self::hot_choice).
+    pub(crate) fn hot_experts(&self, words: &[u32]) -> Vec<Vec<u32>> {
+        let Some((two, _)) = self.hot_and_cold() else { return Vec::new() };
+        let rows = words.chunks_exact(row_bytes(self.experts) as usize / size_of::<u32>());
+        let hot = |row: &[u32]| two.hot_among(&row[..self.experts as usize]);
+        rows.map(|row| hot(row).into_iter().map(|expert| expert as u32).collect()).collect()
+    }
+
     fn row(&self, buffer: BufferId, layer: usize, cols: u32, element: Element) -> Tensor {
         assert!(self.layers().contains(&layer), "layer {layer} has no experts");
         let offset = (layer - self.layers.0) as u64 * row_bytes(cols);

@@ -36,13 +36,23 @@ impl LayerLoad {
     }
 
     /// The drop rate as MindFormers' `MoEDropRateCallback` estimates it, from the last micro-batch alone: Σ max(0,
-    /// f - c / E), where f is each expert's fraction of the choices and c the capacity factor. If c k N / E is a
-    /// whole number, this is the drop rate of that micro-batch. 0 without a capacity factor, where nothing is
-    /// dropped.
-    pub fn drop_rate_estimate(&self, capacity_factor: Option<f64>) -> f32 {
+    /// f - c / E), where f is each expert's fraction of the choices and c the capacity factor, that of a cold expert times
+    /// `cold_share`. If c k N / E, and the share of it, is a whole number, this is the drop rate of that micro-batch. 0
+    /// without a capacity factor, where nothing is dropped. `hot` are the experts that are not cold, where some are.
+    pub fn drop_rate_estimate(
+        &self,
+        capacity_factor: Option<f64>,
+        hot: Option<&[u32]>,
+        cold_share: f64,
+    ) -> f32 {
         let Some(factor) = capacity_factor else { return 0.0 };
         let most = factor / self.last.len().max(1) as f64;
-        shares(&self.last).map(|share| (share - most).max(0.0)).sum::<f64>() as f32
+        let of_expert = |expert: u32| match hot {
+            Some(hot) if !hot.contains(&expert) => most * cold_share,
+            _ => most,
+        };
+        let over = (0..).zip(shares(&self.last)).map(|(expert, share)| (share - of_expert(expert)).max(0.0));
+        over.sum::<f64>() as f32
     }
 
     /// The normalised entropy of the load, -Σ f ln f / ln E: 0 if all choices are of one expert, 1 if all experts are
@@ -81,11 +91,12 @@ mod tests {
     fn the_estimate_of_the_worked_example() {
         // MindFormers' formula for E = 4, c = 1.5, f = (0.5, 0.3, 0.1, 0.1).
         let load = LayerLoad { last: vec![5, 3, 1, 1], ..LayerLoad::default() };
-        assert_eq!(format!("{:.5}", load.drop_rate_estimate(Some(1.5))), "0.12500");
-        assert_eq!(load.drop_rate_estimate(None), 0.0);
-        assert_eq!(load.drop_rate_estimate(Some(2.0)), 0.0);
-        assert_eq!(LayerLoad { last: vec![0; 4], ..load }.drop_rate_estimate(Some(1.5)), 0.0);
-        assert_eq!(LayerLoad::default().drop_rate_estimate(Some(1.5)), 0.0);
+        let estimate = |load: &LayerLoad, factor| load.drop_rate_estimate(factor, None, 1.0);
+        assert_eq!(format!("{:.5}", estimate(&load, Some(1.5))), "0.12500");
+        assert_eq!(estimate(&load, None), 0.0);
+        assert_eq!(estimate(&load, Some(2.0)), 0.0);
+        assert_eq!(estimate(&LayerLoad { last: vec![0; 4], ..load }, Some(1.5)), 0.0);
+        assert_eq!(estimate(&LayerLoad::default(), Some(1.5)), 0.0);
     }
 
     #[test]
@@ -94,8 +105,12 @@ mod tests {
         let last = vec![20, 16, 3, 1];
         let dropped = last.iter().map(|count: &u32| count.saturating_sub(15)).sum();
         let load = LayerLoad { last, dropped, choices: 40, ..LayerLoad::default() };
-        assert!((load.drop_rate() - load.drop_rate_estimate(Some(1.5))).abs() < 1e-7);
+        assert!((load.drop_rate() - load.drop_rate_estimate(Some(1.5), None, 1.0)).abs() < 1e-7);
         assert_eq!(load.drop_rate(), 0.15);
+        // With expert 1 hot and a share of 0.4 the others have 6 slots: 14 and 1 are over.
+        let dropped = LayerLoad { dropped: 15, ..load };
+        let estimate = dropped.drop_rate_estimate(Some(1.5), Some(&[1]), 0.4);
+        assert!((dropped.drop_rate() - estimate).abs() < 1e-7, "{estimate}");
         assert_eq!(LayerLoad::default().drop_rate(), 0.0);
     }
 

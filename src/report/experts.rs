@@ -11,10 +11,12 @@ use crate::error::Result;
 use crate::store::npy;
 
 /// Which numbers about experts a step has.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertMetrics {
     /// Slots of an expert relative to an equal share of the choices; `None` where no token is dropped.
     pub capacity_factor: Option<f64>,
+    /// Slots of a cold expert as a share of that; 1 where none is hot.
+    pub cold_share: f64,
     /// Whether the objective has a balance loss.
     pub has_balance_loss: bool,
     /// Whether the objective has a z-loss.
@@ -32,17 +34,82 @@ const SUMMARY_DIR: ChosenBy = ChosenBy("summary_dir of SummaryMonitor");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenDistribution {
     folder: PathBuf,
+    steps: CollectedSteps,
+}
+
+/// After which steps MindSpore's `SummaryCollector` collects tensors: the first, and so many multiples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectedSteps {
     every_steps: u64,
+    last: u64,
+}
+
+/// The most steps of which it collects tensors where nothing says how often.
+const MOST_COLLECTED: u64 = 20;
+
+impl CollectedSteps {
+    /// Those of a run of `total` steps: every `tensor_freq`, or else every `freq`, but at most 20 in all, evenly spread; if that
+    /// would be more than every second step, the first 20.
+    pub fn new(freq: u64, tensor_freq: Option<u64>, total: u64) -> Self {
+        let spread = total / (MOST_COLLECTED - 1);
+        match tensor_freq {
+            Some(every_steps) => Self { every_steps, last: total },
+            // It counts step 0, too.
+            None if total / freq < MOST_COLLECTED => Self { every_steps: freq, last: total },
+            None if spread > 1 => Self { every_steps: spread, last: spread * (MOST_COLLECTED - 1) },
+            None => Self { every_steps: 1, last: MOST_COLLECTED },
+        }
+    }
+
+    /// Whether `step` is one of them.
+    pub fn contains(&self, step: u64) -> bool {
+        step == 1 || (step <= self.last && step.is_multiple_of(self.every_steps))
+    }
+}
+
+/// A log line where other experts become hot.
+#[derive(Clone, Debug, Default)]
+pub struct HotChoices {
+    last: Vec<Vec<u32>>,
+}
+
+impl Instrument for HotChoices {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        let (Some(hot), Some(mixture)) = (&report.metrics.hot_experts, report.mixture) else { return Ok(()) };
+        hot_lines(report.metrics.step, mixture, &self.last, hot)
+            .iter()
+            .for_each(|line| tracing::info!("{line}"));
+        self.last.clone_from(hot);
+        Ok(())
+    }
+}
+
+/// The lines of a step in which the experts `hot` of each layer are hot, after one in which those of `last` were, if there was one.
+fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u32>]) -> Vec<String> {
+    if last.is_empty() {
+        let layers = mixture.layers.iter().zip(hot).map(|(load, hot)| format!("{} {hot:?}", load.layer));
+        return vec![format!("step {step}: hot experts by layer: {}", layers.collect::<Vec<_>>().join(", "))];
+    }
+    let changed = mixture.layers.iter().zip(hot).zip(last).filter(|((_, hot), last)| hot != last);
+    changed
+        .map(|((load, hot), last)| {
+            format!("step {step}: hot experts of layer {}: {hot:?} after {last:?}", load.layer)
+        })
+        .collect()
 }
 
 impl ExpertMetrics {
-    /// Fills in the numbers about experts.
-    pub fn measure(&self, report: &MixtureReport, metrics: &mut StepMetrics) {
+    /// Fills in the numbers about experts, of which those of each layer in `hot` were hot.
+    pub fn measure(&self, report: &MixtureReport, hot: Option<&[Vec<u32>]>, metrics: &mut StepMetrics) {
         let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
         let sum =
             |is_on: bool, loss: fn(&LayerLoad) -> f32| is_on.then(|| report.layers.iter().map(loss).sum());
         metrics.drop_rate = each(&LayerLoad::drop_rate);
-        metrics.drop_rate_estimate = each(&|layer| layer.drop_rate_estimate(self.capacity_factor));
+        let estimates = report.layers.iter().enumerate().map(|(row, layer)| {
+            let hot = hot.and_then(|hot| hot.get(row)).map(Vec::as_slice);
+            layer.drop_rate_estimate(self.capacity_factor, hot, self.cold_share)
+        });
+        metrics.drop_rate_estimate = Some(estimates.collect());
         metrics.expert_load_entropy = each(&LayerLoad::entropy);
         metrics.expert_load_max_over_mean = each(&LayerLoad::max_over_mean);
         metrics.load_balancing_loss = sum(self.has_balance_loss, |layer| layer.balance_loss);
@@ -59,10 +126,10 @@ impl Instrument for DropRates {
 }
 
 impl TokenDistribution {
-    /// The distribution of the run called `run_name`, written every `every_steps` steps below `summary_dir`.
-    pub fn new(summary_dir: &Path, run_name: &str, every_steps: u64) -> Self {
+    /// The distribution of the run called `run_name`, written after `steps` below `summary_dir`.
+    pub fn new(summary_dir: &Path, run_name: &str, steps: CollectedSteps) -> Self {
         // MindFormers' folder name ends with a time, so a resumed run has two folders there.
-        Self { folder: summary_dir.join(format!("export_{run_name}")).join("tensor"), every_steps }
+        Self { folder: summary_dir.join(format!("export_{run_name}")).join("tensor"), steps }
     }
 
     /// Creates the folder, so that one that cannot be written is found before the first step.
@@ -87,7 +154,7 @@ impl TokenDistribution {
 impl Instrument for TokenDistribution {
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
         let step = report.metrics.step;
-        let due = report.mixture.filter(|_| step.is_multiple_of(self.every_steps));
+        let due = report.mixture.filter(|_| self.steps.contains(step));
         due.map_or(Ok(()), |mixture| self.write(step, mixture))
     }
 }
@@ -118,17 +185,23 @@ mod tests {
     fn metrics_have_a_number_a_layer() {
         let measured = |which: ExpertMetrics| {
             let mut metrics = StepMetrics { step: 4, ..StepMetrics::default() };
-            which.measure(&report(), &mut metrics);
+            which.measure(&report(), None, &mut metrics);
             metrics
         };
-        let limited = ExpertMetrics { capacity_factor: Some(1.5), has_balance_loss: true, has_z_loss: false };
+        let none = ExpertMetrics {
+            capacity_factor: None,
+            cold_share: 1.0,
+            has_balance_loss: false,
+            has_z_loss: false,
+        };
+        let limited = ExpertMetrics { capacity_factor: Some(1.5), has_balance_loss: true, ..none };
         let metrics = measured(limited);
         assert_eq!(metrics.drop_rate, Some(vec![0.0, 0.25]));
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.125; 2]));
         assert_eq!(metrics.expert_load_entropy, Some(vec![1.0, 0.0]));
         assert_eq!(metrics.expert_load_max_over_mean, Some(vec![1.0, 4.0]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (Some(0.5), None));
-        let metrics = measured(ExpertMetrics { has_z_loss: true, ..ExpertMetrics::default() });
+        let metrics = measured(ExpertMetrics { has_z_loss: true, ..none });
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.0; 2]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (None, Some(1.0)));
         let line = serde_json::to_string(&metrics).unwrap();
@@ -144,10 +217,45 @@ mod tests {
         assert_eq!(lines, ["layer: 1, drop_rate: 0.00000", "layer: 2, drop_rate: 0.25000"]);
     }
 
+    /// The worked examples of the documentation of MindSpore's `SummaryCollector`, 600 and 20 steps, and around its limits.
+    #[test]
+    fn tensors_are_collected_as_in_the_original() {
+        let steps = |freq, tensor_freq, total| {
+            let collected = CollectedSteps::new(freq, tensor_freq, total);
+            (1..=total).filter(|step| collected.contains(*step)).collect::<Vec<_>>()
+        };
+        assert_eq!(steps(1, Some(4), 9), [1, 4, 8]);
+        assert_eq!(steps(10, Some(1), 3), [1, 2, 3]);
+        assert_eq!(steps(10, None, 20), [1, 10, 20]);
+        let spread: Vec<u64> = [1].into_iter().chain((1..20).map(|part| part * 31)).collect();
+        assert_eq!(steps(10, None, 600), spread);
+        assert_eq!(steps(10, None, 199).len(), 20, "1, 10, ... 190: as often as the rest");
+        assert_eq!(
+            steps(10, None, 200),
+            [1].into_iter().chain((1..20).map(|part| part * 10)).collect::<Vec<_>>()
+        );
+        assert_eq!(steps(1, None, 37), (1..=20).collect::<Vec<_>>());
+        assert_eq!(
+            steps(1, None, 38),
+            [1].into_iter().chain((1..20).map(|part| part * 2)).collect::<Vec<_>>()
+        );
+        assert_eq!(steps(1, None, 19), (1..=19).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_line_says_which_experts_became_hot() {
+        let lines = |last: &[Vec<u32>], hot: &[Vec<u32>]| hot_lines(7, &report(), last, hot);
+        let (first, then) = ([vec![0, 1], vec![0, 1]], [vec![0, 1], vec![1, 3]]);
+        assert_eq!(lines(&[], &first), ["step 7: hot experts by layer: 1 [0, 1], 2 [0, 1]"]);
+        assert_eq!(lines(&first, &then), ["step 7: hot experts of layer 2: [1, 3] after [0, 1]"]);
+        assert!(lines(&then, &then).is_empty());
+    }
+
     #[test]
     fn the_distribution_is_written_every_so_often() {
         let folder = tempfile::tempdir().unwrap();
-        let mut distribution = TokenDistribution::new(folder.path(), "small", 5);
+        let steps = CollectedSteps::new(1, Some(5), 10);
+        let mut distribution = TokenDistribution::new(folder.path(), "small", steps);
         for step in 1..=10 {
             let metrics = StepMetrics { step, ..StepMetrics::default() };
             distribution
@@ -158,7 +266,9 @@ mod tests {
         let mut names: Vec<_> =
             std::fs::read_dir(&tensors).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["layer-1_10.npy", "layer-1_5.npy", "layer-2_10.npy", "layer-2_5.npy"]);
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        let of = |layer| [1, 10, 5].map(|step| format!("layer-{layer}_{step}.npy"));
+        assert_eq!(names, [of(1), of(2)].concat());
         assert_eq!(npy::read(&tensors.join("layer-2_5.npy")).unwrap(), [0.0, 20.0, 0.0, 0.0]);
     }
 }

@@ -23,6 +23,18 @@ pub struct StepMetrics {
     /// The loss scale of this step, not that of the next one.
     #[serde(deserialize_with = "number")]
     pub loss_scale: f64,
+    /// Steps without overflow after which the scale grows, as it stands after this step, of a loss scale with a list of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale_window: Option<u32>,
+    /// Increases of that scale since its window last changed, modulo 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale_increases: Option<u32>,
+    /// Decreases of that scale since its last increase, modulo 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale_decreases: Option<u32>,
+    /// The list of windows, shortest first, in the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale_windows: Option<Vec<u32>>,
     /// Whether a gradient was not finite and the update was skipped.
     pub overflow: bool,
     /// Whether the update was skipped for its norm, if the run skips such steps.
@@ -61,9 +73,12 @@ pub struct StepMetrics {
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,
-    /// Per layer: that fraction as MindFormers estimates it, from the last micro-batch.
+    /// Per layer: that fraction as MindFormers estimates it, from the last micro-batch; of cold experts with their share.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate_estimate: Option<Vec<f32>>,
+    /// Per layer: the experts that were hot in this step, in ascending order, where hot ones have more slots than others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot_experts: Option<Vec<Vec<u32>>>,
     /// Per layer: entropy of the load over ln E, 1 if all experts are equally busy, 0 if one gets all tokens.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub expert_load_entropy: Option<Vec<f32>>,

@@ -6,6 +6,13 @@ use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
+/// Variables of the environment by which MindFormers compiles equal layers once.
+pub(crate) const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
+
+/// What such a variable does here.
+pub(crate) const ABOUT_LAZY_INLINE: &str =
+    "changes nothing: a kernel is compiled once, however many layers and micro-batches use it";
+
 /// What a key does, or every key of a section, or all sections: by key, by dotted path, by section or the last part of its name, such
 /// as a callback's or a model's type, or by a value that a key accepts.
 ///
@@ -18,6 +25,9 @@ pub fn explain(name: Option<&str>) -> Result<String> {
     };
     if let Some((id, table)) = tables.iter().find(|(id, _)| id.is_called(name)) {
         return Ok(section_text(id, table));
+    }
+    if LAZY_INLINE.contains(&name) {
+        return Ok(format!("in the environment\n{name}\n  {ABOUT_LAZY_INLINE}\n"));
     }
     let described = if name == "callback" { "callbacks" } else { &described_at(name)[0] };
     let within = format!("{described}.");
@@ -140,6 +150,7 @@ fn values_text(row: &RowText) -> String {
 fn default_text(row: &RowText) -> String {
     match &row.default {
         _ if row.is_required => "must be written".to_string(),
+        _ if !row.filled.is_empty() => row.filled.to_string(),
         None => "none".to_string(),
         Some(Node::Text(text)) if text.is_empty() => "none".to_string(),
         Some(Node::List(items)) if items.is_empty() => "none".to_string(),
@@ -169,12 +180,14 @@ fn other_text(id: &TableId, other: &Other) -> String {
 }
 
 fn fate_text(other: &Other) -> String {
-    match other.fate {
+    let kind = other.kind.map_or_else(String::new, |kind| format!("{}; ", kind.expected()));
+    let fate = match other.fate {
         Fate::Ignored => format!("ignored with a notice: {}", other.sentence),
         Fate::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
         Fate::Refused(passes) => format!("accepted only as {}; {}", passes.describe(), other.sentence),
         Fate::Section => other.sentence.to_string(),
-    }
+    };
+    kind + &fate
 }
 
 fn first_sentence(text: &str) -> &str {

@@ -5,12 +5,13 @@
 //! mode (`parallel_mode: 0`) gradients accumulate as in the other modes; MindFormers takes
 //! `gradient_accumulation_steps` as 1 there.
 
-use super::engine::{MAX_SIZE, Source};
+use super::engine::{MAX_SIZE, Setting, Source};
 use super::sections::parallel::{Distribution, culprit};
 use super::values::Settings;
 
 /// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
 pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {
+    note_reset(settings, distribution, source);
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
     let is_single = std::mem::take(&mut settings.run.as_single);
     let is_spread = distribution.layout.world() > 1;
@@ -23,6 +24,20 @@ pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, sourc
     } else if interleave > 1 {
         source.note(format!(
             "micro_batch_interleave_num `{interleave}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
+        ));
+    }
+}
+
+/// In MindFormers only a run in semi-automatic parallel mode accumulates. Each of its files says `use_parallel`; one without it is not
+/// from there.
+fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source) {
+    const KEY: &str = "runner_config.gradient_accumulation_steps";
+    let steps = source.node(KEY).and_then(u64::from_node).unwrap_or(1);
+    if steps > 1 && settings.run.use_parallel.is_some() && !distribution.counts {
+        source.note(format!(
+            "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 outside of \
+             semi-automatic parallel mode (`use_parallel: True`, `parallel_mode: 1`)",
+            source.document.written(KEY)
         ));
     }
 }

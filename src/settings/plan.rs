@@ -82,6 +82,7 @@ impl RunPlan {
             }
         }
         check_token_weights(&settings, &model, source);
+        note_cold_slots(&settings, &model, source);
         let plan = Self {
             layout,
             sharding,
@@ -302,6 +303,19 @@ fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
         let message = "trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` under \
                        `pet_config` to adapt random weights";
         source.unsupported("model.model_config.pet_config", message);
+    }
+}
+
+/// Says where the share of a cold expert comes to less than one slot. MindFormers cuts it off and leaves none.
+fn note_cold_slots(settings: &Settings, model: &ModelConfig, source: &Source) {
+    let Some(share) = settings.moe.as_ref().and_then(|moe| moe.cold_token_percent) else { return };
+    let tokens = settings.runner.batch_size.saturating_mul(model.seq_length);
+    let (Some(mixture), Ok(tokens)) = (&model.mixture, u32::try_from(tokens)) else { return };
+    if let Some(slots) = mixture.hot_slots(tokens).filter(|slots| f64::from(*slots) * share < 1.0) {
+        source.note(format!(
+            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1, where MindFormers leaves \
+             it none, and drops what else chooses it"
+        ));
     }
 }
 

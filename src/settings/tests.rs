@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::settings::engine::{Decides, Fate, Node, RowText, ValueKind, to_json};
+use crate::settings::engine::{Decides, Fate, IdleKind, Node, RowText, ValueKind, join, to_json};
 use crate::settings::tables::tables;
 use std::path::Path;
 
@@ -71,7 +71,7 @@ const BASES: [&[&str]; 41] = [
     &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],
     &[
         "--moe_config={expert_num: 8, num_experts_chosen: 2, enable_cold_hot_expert: True, hot_expert_num: 1, \
-         cold_token_percent: 0.5, save_token_distribution: True}",
+         save_token_distribution: True}",
         "--callbacks=[{type: MFLossMonitor}, {type: CheckpointMonitor}, {type: ColdHotExpertMonitor}, \
          {type: SummaryMonitor}, {type: TopkBiasBalanceCallback}, {type: MoEDropRateCallback, expert_num: 8, \
          capacity_factor: 1.1, num_layers: 2, mtp_depth: 0}, {type: EvalCallBack}, {type: TrainCallBack}]",
@@ -81,7 +81,7 @@ const BASES: [&[&str]; 41] = [
 
 /// All bases: those above, and one for each optimizer.
 fn bases() -> Vec<Vec<String>> {
-    let optimizers = OptimizerType::words().map(|word| vec![format!("--optimizer.type={word}")]);
+    let optimizers = OptimizerType::sections().map(|section| vec![format!("--optimizer={{{section}}}")]);
     BASES.iter().map(|base| base.iter().map(|flag| flag.to_string()).collect()).chain(optimizers).collect()
 }
 
@@ -131,6 +131,26 @@ const OWN_MESSAGES: [&str; 13] = [
     "train_dataset.data_loader.data_path",
     "train_dataset.data_loader.config.data_path",
     "train_dataset.data_loader.config.split",
+];
+
+/// Switches that a file need not have where they are on: what a class of models always has, other ways to say what another key says,
+/// and what is so on one device.
+const SO_WITHOUT: [&str; 15] = [
+    "as_single",
+    "use_parallel",
+    "vocab_emb_dp",
+    "multi_latent_attention",
+    "attn_proj_has_bias",
+    "add_mlp_fc1_bias_linear",
+    "add_mlp_fc2_bias_linear",
+    "multi_query_attention",
+    "untie_embeddings_and_output_weights",
+    "has_bias",
+    "add_bias_linear",
+    "use_sliding_window",
+    "use_moe",
+    "moe_router_pre_softmax",
+    "return_extra_loss",
 ];
 
 /// Rows, each with the path by which a flag reaches its section.
@@ -295,7 +315,7 @@ fn a_wrong_type_a_wrong_word_a_number_out_of_range_and_a_wrong_name_are_one_line
             let answer = if has_own && key == row.key { "" } else { &answer };
             wrong.extend(unanswered(&path, key, value, answer));
         };
-        let expected = row.kind.expected();
+        let expected = row.range.map_or_else(|| row.kind.expected(), |range| range.words.to_string());
         check(row.key, "[[[1]]]", format!("expected {expected}, found "));
         check(&format!("{}_", row.key), "1", format!("unknown key; did you mean `{}", row.key));
         match &row.kind {
@@ -323,6 +343,31 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
             keys.map(move |key| (key, other))
         });
         for (key, other) in others {
+            // What has a kind is of that kind, and a switch that changes nothing is named whichever way it stands.
+            if let Some(kind) = other.kind {
+                let wrong_kind = if kind == IdleKind::Text { "3" } else { "other" };
+                let answer = format!("expected {}, found `{wrong_kind}`", kind.expected());
+                wrong.extend(unanswered(&path, key, wrong_kind, &answer));
+                let values: &[&str] = match kind {
+                    IdleKind::Switch => &["True", "False"],
+                    IdleKind::Number => &["7", "0.5"],
+                    IdleKind::Text => &["other"],
+                };
+                for fault in values.iter().map(|value| flag(&path, key, value)) {
+                    let is_named = |notice: &String| {
+                        let is_list = notice.starts_with("without meaning here and ignored: ");
+                        (is_list && notice.contains(key))
+                            || notice.ends_with(&format!("{key}: {}", other.sentence))
+                    };
+                    let finding = all_fail(|base| match with(base, std::slice::from_ref(&fault)) {
+                        Ok((_, notices)) if notices.iter().any(is_named) => Ok(()),
+                        Ok((_, notices)) => Err(format!("only notices {notices:?}")),
+                        Err(error) => Err(error.to_string()),
+                    });
+                    wrong.extend(finding.map(|finding| format!("{fault}: {finding}")));
+                }
+                continue;
+            }
             let (start, end) = match other.fate {
                 Fate::Section => continue,
                 Fate::Refused(_) => {
@@ -342,6 +387,59 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
                 Err(error) => Err(error.to_string()),
             });
             wrong.extend(finding.map(|finding| format!("{fault}: {finding}")));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Of what a section fills in, where the documentation gives one value.
+#[test]
+fn a_default_that_is_filled_in_is_the_documented_one() {
+    let mut wrong = Vec::new();
+    for (path, row) in rows() {
+        let value = row.filled.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
+        let Some(value) = value.filter(|text| !text.contains('`')) else { continue };
+        let is_filled = |base: &Vec<String>| {
+            let plan = with(base, &[]).map(|(plan, _)| plan);
+            let resolved = plan.map_or(Vec::new(), |plan| plan.settings.resolved());
+            // A section within a value has no path of its own.
+            let own = resolved.iter().find(|one| one.path == join(&path, row.key)).map(|one| &one.value);
+            let whole = resolved.iter().find(|one| one.path == path).map(|one| &one.value);
+            let found = own.or_else(|| whole.and_then(|value| value.get(row.key)));
+            found.is_some_and(|found| {
+                let text = found.to_string().replace(".0", "").replace(',', ", ");
+                text == value || found.as_f64().is_some_and(|found| Ok(found) == value.parse())
+            })
+        };
+        if !bases().iter().any(is_filled) {
+            wrong.push(format!("{path}.{}: {value} where nothing is written in no base", row.key));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// In every base a switch changes the plan, is what the plan says, or a notice names it.
+#[test]
+fn a_switch_that_changes_nothing_is_named() {
+    let mut wrong = Vec::new();
+    let switches = rows().filter(|(_, row)| row.kind == ValueKind::Switch && !SO_WITHOUT.contains(&row.key));
+    for (path, row) in switches {
+        for (value, base) in
+            [true, false].into_iter().flat_map(|value| bases().into_iter().map(move |base| (value, base)))
+        {
+            let one = flag(&path, row.key, if value { "True" } else { "False" });
+            let (Ok((before, _)), Ok((plan, notices))) =
+                (with(&base, &[]), with(&base, std::slice::from_ref(&one)))
+            else {
+                continue;
+            };
+            let written = plan.settings.resolved().into_iter().find(|one| one.path == join(&path, row.key));
+            // A switch that is off and absent is off.
+            let is_so = written.map_or(!value, |written| written.value == value);
+            if !is_so && before == plan && !notices.iter().any(|notice| notice.contains(row.key)) {
+                wrong.push(format!("{one}, in {base:?}: is not so, and no notice names it"));
+                break;
+            }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

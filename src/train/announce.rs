@@ -10,7 +10,7 @@ use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
-use crate::settings::{RunPlan, Sample};
+use crate::settings::{ABOUT_LAZY_INLINE, LAZY_INLINE, RunPlan, Sample};
 use std::path::{Path, PathBuf};
 
 /// How far a run has got on a rank.
@@ -43,11 +43,15 @@ pub struct Summary {
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Variables by which MindFormers compiles equal layers once.
-const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
-
-/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, and that MFU is a share of `peak`.
-pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say: impl FnMut(String)) {
+/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, the windows of a loss scale
+/// that has several, and that MFU is a share of `peak`.
+pub(super) fn announce(
+    trainer: &Trainer<'_>,
+    tokens: usize,
+    peak: Peak,
+    scale_windows: Option<Vec<u32>>,
+    mut say: impl FnMut(String),
+) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;
     say(format!("adapter: {}, {}", trainer.gpu.report(), trainer.gpu.capabilities()));
@@ -85,10 +89,12 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say
         trainer.pipelines(),
         trainer.preparation().as_secs_f64()
     ));
+    if let Some(windows) = scale_windows {
+        let windows: Vec<String> = windows.iter().map(u32::to_string).collect();
+        say(format!("loss scale: grows after as many steps as its window has, one of {}", windows.join(" ")));
+    }
     for name in LAZY_INLINE.into_iter().filter(|name| std::env::var_os(name).is_some()) {
-        tracing::info!(
-            "{name} changes nothing: a kernel is compiled once, however many layers and micro-batches use it"
-        );
+        tracing::info!("{name} {ABOUT_LAZY_INLINE}");
     }
     say(format!("MFU is the share of {peak}"));
 }

@@ -9,7 +9,7 @@ use crate::device::Exchanges;
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
-use crate::record::Tensor;
+use crate::record::{BufferId, Tensor};
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
@@ -197,6 +197,23 @@ impl Trainer<'_> {
             self.read_rows(tensor, &mut take).await?;
         }
         Ok(words)
+    }
+
+    /// The experts of each layer that are hot, in ascending order, where there are such. Waits for the device.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) async fn hot_experts(&self) -> Result<Option<Vec<Vec<u32>>>> {
+        let experts = self.recordings.tensors.model.experts;
+        let choice = experts.and_then(|experts| Some((experts, experts.hot_choice()?)));
+        let Some((experts, (BufferId::Persistent(id), bytes))) = choice else { return Ok(None) };
+        let mut words: Vec<u32> = Vec::new();
+        let keep = async |piece: &[u8]| {
+            words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(piece));
+            Ok(())
+        };
+        self.reader.read(self.gpu, &self.buffers, id, 0, bytes, keep).await?;
+        Ok(Some(experts.hot_experts(&words)))
     }
 
     /// The parameters of every rank, if there are several.

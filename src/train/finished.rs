@@ -28,6 +28,8 @@ pub struct FinishedStep {
     pub watched: WatchedStep,
     /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,
+    /// The experts of each layer that are hot after it, in ascending order, where there are such.
+    pub hot_experts: Option<Vec<Vec<u32>>>,
     /// When the device finished it.
     pub at: Instant,
 }
@@ -78,6 +80,7 @@ pub(super) struct StepReadback {
     watched: WatchedSlots,
     ahead_loss: Option<Slot<LossState>>,
     tallies: Option<Slot<u32>>,
+    hot: Option<Slot<u32>>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
 }
@@ -85,9 +88,9 @@ pub(super) struct StepReadback {
 impl StepReadback {
     pub fn new(recordings: &Recordings) -> Self {
         let mut sources = Sources::default();
-        let tallies = |sources: &mut Sources| {
-            let (buffer, bytes) = recordings.tensors.model.experts?.tallies();
-            let BufferId::Persistent(id) = buffer else { return None };
+        let experts = recordings.tensors.model.experts;
+        let words = |sources: &mut Sources, words: Option<(BufferId, u64)>| {
+            let (BufferId::Persistent(id), bytes) = words? else { return None };
             Some(sources.add(id, bytes as usize / size_of::<u32>()))
         };
         Self {
@@ -95,8 +98,9 @@ impl StepReadback {
             scaler: recordings.tensors.scaler.map(|scaler| sources.add_tensor(scaler.state, 1)),
             watched: recordings.monitors.slots(&mut sources),
             ahead_loss: recordings.tensors.ahead_loss.map(|ahead| sources.add_tensor(ahead, 1)),
-            tallies: tallies(&mut sources),
-            experts: recordings.tensors.model.experts,
+            tallies: words(&mut sources, experts.map(|experts| experts.tallies())),
+            hot: words(&mut sources, experts.and_then(|experts| experts.hot_choice())),
+            experts,
             losses: recordings
                 .model
                 .mixture
@@ -118,6 +122,10 @@ impl StepReadback {
             watched: self.watched.read(&bytes),
             ahead_loss: self.ahead_loss.as_ref().map(|ahead| mean(&ahead.value(&bytes))),
             mixture: self.experts.map(|experts| self.mixture(&experts, &tallies)),
+            hot_experts: self
+                .experts
+                .zip(self.hot.as_ref())
+                .map(|(experts, hot)| experts.hot_experts(&hot.values(&bytes))),
             at,
         }
     }

@@ -5,18 +5,20 @@ use super::peak::Peak;
 use crate::error::Result;
 use crate::model::config::{MixtureConfig, ModelConfig, TokenDispatch};
 use crate::model::count;
-use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
+use crate::report::experts::{CollectedSteps, DropRates, ExpertMetrics, HotChoices, TokenDistribution};
 use crate::report::instrument::Instruments;
 use crate::report::loss_monitor::LossParts;
 use crate::report::loss_monitor::Remarks;
 use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::{MonitorFormats, MonitorLines};
 use crate::report::progress::{Progress, ProgressPlan};
+use crate::report::scale_changes::ScaleChanges;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
 /// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last.
-/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
+/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step. Its epochs have
+/// `steps` in all.
 ///
 /// # Errors
 /// A file that cannot be opened.
@@ -27,6 +29,7 @@ pub(super) fn instruments(
     lines: MonitorLines,
     metrics: MetricsWriter,
     after: Option<u64>,
+    steps: u64,
 ) -> Result<Instruments> {
     let settings = &plan.settings;
     let mut instruments = Instruments::default();
@@ -37,7 +40,9 @@ pub(super) fn instruments(
     if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
         instruments.push(DropRates);
     }
-    if let Some(distribution) = token_distribution(&plan.model, settings) {
+    instruments.push(HotChoices::default());
+    instruments.push(ScaleChanges::default());
+    if let Some(distribution) = token_distribution(&plan.model, settings, steps) {
         instruments.push(distribution);
     }
     if let Some(board) = tensor_board(plan, monitors, after)? {
@@ -52,14 +57,15 @@ pub(super) fn instruments(
 /// # Errors
 /// One cannot be written.
 pub(super) fn prepare_folders(model: &ModelConfig, settings: &Settings) -> Result<()> {
-    token_distribution(model, settings).iter().try_for_each(TokenDistribution::create_folder)?;
+    token_distribution(model, settings, 0).iter().try_for_each(TokenDistribution::create_folder)?;
     settings.tensorboard.iter().try_for_each(|asked| TensorBoard::prepare_folder(&asked.tensorboard_dir))
 }
 
-/// The files about the experts of `model`, if they are asked for.
-fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenDistribution> {
+/// The files about the experts of `model`, if they are asked for, of a run whose epochs have `steps` in all.
+fn token_distribution(model: &ModelConfig, settings: &Settings, steps: u64) -> Option<TokenDistribution> {
     let summary = settings.callbacks.summary.as_ref().filter(|_| model.mixture.is_some())?;
-    Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, summary.collect_freq))
+    let steps = CollectedSteps::new(summary.collect_freq, summary.collect_tensor_freq, steps);
+    Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, steps))
 }
 
 /// The event file, if one is asked for.
@@ -111,14 +117,22 @@ fn sections(yaml: &str) -> Vec<(String, String)> {
     sections
 }
 
+/// The list of windows of a loss scale that has several.
+pub(super) fn scale_windows(plan: &RunPlan) -> Option<Vec<u32>> {
+    let adaptation = plan.settings.wrapper.scale_sense.adaptation()?;
+    Some(adaptation.windows).filter(|windows| windows.len() > 1)
+}
+
 /// Which numbers about experts a step of `model` has; `None` for a dense model.
 pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
     let mixture = model.mixture.as_ref()?;
+    let capacity = match mixture.dispatch {
+        TokenDispatch::Capacity(capacity) => Some(capacity),
+        TokenDispatch::Dropless { .. } => None,
+    };
     Some(ExpertMetrics {
-        capacity_factor: match mixture.dispatch {
-            TokenDispatch::Capacity(capacity) => Some(capacity.factor),
-            TokenDispatch::Dropless { .. } => None,
-        },
+        capacity_factor: capacity.map(|capacity| capacity.factor),
+        cold_share: capacity.and_then(|capacity| capacity.hot).map_or(1.0, |hot| hot.cold_token_share),
         has_balance_loss: mixture.losses.expert > 0.0 || mixture.losses.sequence > 0.0,
         has_z_loss: mixture.losses.z > 0.0,
     })
@@ -193,24 +207,29 @@ mod tests {
         assert_eq!((limited.capacity_factor, limited.has_balance_loss), (Some(1.5), true));
         let z = BalanceLosses { z: 0.1, ..BalanceLosses::default() };
         let dropless = of(&model(TokenDispatch::Dropless { safe_tokens: false }, z));
-        assert_eq!(dropless, ExpertMetrics { has_z_loss: true, ..ExpertMetrics::default() });
+        assert_eq!((dropless.capacity_factor, dropless.has_z_loss), (None, true));
         let sequence = BalanceLosses { sequence: 0.1, ..BalanceLosses::default() };
         assert!(of(&model(TokenDispatch::Dropless { safe_tokens: false }, sequence)).has_balance_loss);
     }
 
     #[test]
     fn a_dense_model_has_none() {
-        let summary = Some(SummaryMonitor { summary_dir: "nowhere".into(), collect_freq: 5 });
+        let summary = Some(SummaryMonitor {
+            summary_dir: "nowhere".into(),
+            collect_freq: 5,
+            collect_tensor_freq: Some(7),
+        });
         let shown = Settings {
             run: Run { run_name: "small".into(), ..Run::default() },
             callbacks: Callbacks { summary, ..Callbacks::default() },
             ..Settings::default()
         };
-        assert_eq!((expert_metrics(&dense()), token_distribution(&dense(), &shown)), (None, None));
+        assert_eq!((expert_metrics(&dense()), token_distribution(&dense(), &shown, 9)), (None, None));
         let mixture = model(TokenDispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
-        let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);
-        assert_eq!(token_distribution(&mixture, &shown), Some(written));
-        assert_eq!(token_distribution(&mixture, &Settings::default()), None, "nothing asked for it");
+        let steps = CollectedSteps::new(5, Some(7), 9);
+        let written = TokenDistribution::new(Path::new("nowhere"), "small", steps);
+        assert_eq!(token_distribution(&mixture, &shown, 9), Some(written));
+        assert_eq!(token_distribution(&mixture, &Settings::default(), 9), None, "nothing asked for it");
     }
 
     #[test]

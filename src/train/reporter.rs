@@ -32,6 +32,10 @@ pub(super) struct Reporter<'a> {
     pub memory_by_rank: Option<Vec<f32>>,
     /// Makes the numbers of `monitor_config`.
     pub board: Board,
+    /// The hot experts of each layer in the next step, where there are such.
+    pub hot_experts: Option<Vec<Vec<u32>>>,
+    /// The list of windows of a loss scale that has several.
+    pub scale_windows: Option<Vec<u32>>,
     /// Steps that wait for the loss of their evaluation.
     pub waiting: VecDeque<Measured>,
     pub losses: Losses,
@@ -66,6 +70,9 @@ impl Reporter<'_> {
     ) {
         for timed in steps {
             let mut metrics = self.measure(&timed);
+            // The choice after a step is that of the next one.
+            metrics.hot_experts =
+                timed.finished.hot_experts.clone().and_then(|next| self.hot_experts.replace(next));
             if self.memory_by_rank.is_some() {
                 metrics.rank_step_ms = Some(by_rank(metrics.step));
                 metrics.rank_memory_mib = self.memory_by_rank.clone();
@@ -117,7 +124,13 @@ impl Reporter<'_> {
             ..StepMetrics::default()
         };
         if let (Some(experts), Some(report)) = (self.experts, &finished.mixture) {
-            experts.measure(report, &mut metrics);
+            experts.measure(report, self.hot_experts.as_deref(), &mut metrics);
+        }
+        if let (Some(scaler), Some(windows)) = (finished.scaler, &self.scale_windows) {
+            metrics.loss_scale_windows = (step == 1).then(|| windows.clone());
+            metrics.loss_scale_window = Some(scaler.window);
+            metrics.loss_scale_increases = Some(scaler.increases);
+            metrics.loss_scale_decreases = Some(scaler.decreases);
         }
         metrics
     }

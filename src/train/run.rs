@@ -14,7 +14,7 @@ use super::announce::{
 use super::clocks::SaveClock;
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan};
+use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan, scale_windows};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -281,6 +281,8 @@ async fn train_on(
             device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,
             board,
+            hot_experts: trainer.hot_experts().await?,
+            scale_windows: scale_windows(plan),
             waiting: VecDeque::new(),
             losses: Losses::default(),
         },
@@ -373,7 +375,7 @@ impl Opened {
             announced.push(line);
         };
         data.summary.iter().chain(&self.loaded_weights).cloned().for_each(&mut say);
-        announce(trainer, plan.tokens_per_step, peak, &mut say);
+        announce(trainer, plan.tokens_per_step, peak, scale_windows(plan), &mut say);
         if size > 1 {
             say(format!(
                 "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
@@ -389,7 +391,8 @@ impl Opened {
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
         let after = (self.start != Start::New).then_some(state.step);
-        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after)
+        let steps = plan.settings.runner.epochs.saturating_mul(length.steps_per_epoch);
+        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after, steps)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::launch::{Ended, assert_refused, gristmill, run, train_gpt};
 use crate::runs::{Setup, metrics};
 use gristmill::ops::permute::capacity_slots;
+use gristmill::report::metrics::StepMetrics;
 use gristmill::store::npy;
 use std::path::Path;
 
@@ -29,7 +30,8 @@ fn setup(dispatch: &str) -> Setup {
 fn train(setup: &Setup, home: &Path, expert_num: usize) -> Ended {
     let callbacks = format!(
         "--callbacks=[{{type: MoEDropRateCallback, expert_num: {expert_num}, capacity_factor: {FACTOR}, num_layers: 2, \
-         mtp_depth: 1}}, {{type: SummaryMonitor, summary_dir: '{}', collect_freq: 1}}]",
+         mtp_depth: 1}}, {{type: SummaryMonitor, summary_dir: '{}', collect_freq: 1, \
+         collect_tensor_freq: 1}}]",
         home.join("summary").display()
     );
     let arguments = [
@@ -167,4 +169,46 @@ fn dropless_runs_report_zero_and_other_models_are_refused() {
         &ended,
         &["callbacks: 0.expert_num: `expert_num` is `6`, but the model's is `5`"],
     );
+}
+
+/// Which experts are hot is seen step by step: drops and their estimate follow from it, and the log says when it changes.
+#[test]
+fn hot_experts_are_shown_and_count_in_the_estimate() {
+    const SHARE: f64 = 0.5;
+    let home = tempfile::tempdir().expect("a folder");
+    let setup = setup(&format!(
+        "capacity_factor: {FACTOR}, enable_cold_hot_expert: True, hot_expert_num: 1, cold_token_percent: {SHARE}, \
+         update_step: 100"
+    ));
+    let ended = train(&setup, home.path(), EXPERTS).succeeded();
+    let metrics = metrics(&home.path().join("process"));
+    let choices = 144.0;
+    let hot_of = |line: &StepMetrics| line.hot_experts.clone().expect("which are hot");
+    assert_eq!(hot_of(&metrics[0]), [[0], [0]], "before the first choice");
+    for (step, line) in (1..).zip(&metrics) {
+        let [rates, estimates] = [&line.drop_rate, &line.drop_rate_estimate];
+        for (row, layer) in LAYERS.into_iter().enumerate() {
+            let (counts, hot) = (counts(home.path(), layer, step), &hot_of(line)[row]);
+            let over = |slots: &dyn Fn(bool) -> f64| {
+                let of_expert = |(expert, n): (u32, &f64)| (n - slots(hot.contains(&expert))).max(0.0);
+                (0..).zip(&counts).map(of_expert).sum::<f64>() / choices
+            };
+            let share = FACTOR * choices / EXPERTS as f64;
+            for (name, got, want) in [
+                ("drop_rate", rates, over(&|is_hot| if is_hot { 26.0 } else { 13.0 })),
+                ("estimate", estimates, over(&|is_hot| if is_hot { share } else { share * SHARE })),
+            ] {
+                let got = f64::from(got.as_ref().expect("a number a layer")[row]);
+                assert!((got - want).abs() <= 2e-7, "step {step}, layer {layer}: {name} {got}, not {want}");
+            }
+        }
+    }
+    let changes: usize = metrics
+        .windows(2)
+        .map(|pair| hot_of(&pair[0]).iter().zip(&hot_of(&pair[1])).filter(|(one, next)| one != next).count())
+        .sum();
+    let text = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(changes > 0, "the choice never changed");
+    assert_eq!(text.matches(": hot experts of layer ").count(), changes, "{text}");
+    assert!(text.contains("step 1: hot experts by layer: 1 [0], 2 [0]"), "{text}");
 }

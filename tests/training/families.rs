@@ -55,6 +55,23 @@ fn pangu_alpha_follows_the_reference() {
     follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
 }
 
+/// The example of adaptive loss scaling in MindFormers' documents: PanGu-α under MindSpore's Momentum at a fixed rate, not clipped.
+#[test]
+fn the_example_of_adaptive_scaling_follows_the_reference() {
+    let setup = Setup::typed("PanguAlphaConfig", "example", "").with(&[
+        "--optimizer={type: Momentum, learning_rate: 0.1, momentum: 0.9}",
+        "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 0.1, warmup_steps: 0}",
+        "--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell, loss_scale_value: 1, scale_factor: 2, \
+         scale_window: 20, max_scale_window: 1000, min_scale_window: 20}}",
+    ]);
+    follows_the_reference(&setup, 10);
+    let trained = setup.train(45);
+    let scales: Vec<f32> = trained.states.iter().map(|state| state.loss_scale).collect();
+    assert_eq!((scales[19], scales[20], scales[44]), (1.0, 2.0, 4.0), "{scales:?}");
+    let losses: Vec<f32> = trained.states.iter().map(|state| state.loss).collect();
+    assert!(losses[44] < losses[0] - 0.5, "{losses:?}");
+}
+
 /// The kernels that a GPU runs, and 16 bits; six heads, no power of two.
 #[test]
 fn each_part_follows_on_other_tiers_and_in_16_bits() {

@@ -103,6 +103,10 @@ fn a_resumed_run_continues_the_scale_exactly() {
         println!("step {}: scale {:e}, overflow {}", step.step, step.loss_scale, step.overflow);
         assert_eq!(step.loss_scale, scale.scale.scale, "step {}", step.step);
         scale.update(step.overflow);
+        let shown = [step.loss_scale_window, step.loss_scale_increases, step.loss_scale_decreases];
+        let want = [scale.scale.window, scale.increases, scale.decreases].map(|number| Some(number as u32));
+        assert_eq!(shown, want, "step {}", step.step);
+        assert_eq!(step.loss_scale_windows, (step.step == 1).then(|| vec![2, 3, 4, 5]), "step {}", step.step);
         overflows += u64::from(step.overflow);
     }
     assert!((4..30).contains(&overflows), "{overflows} steps of 40 overflowed");

@@ -97,10 +97,13 @@ fn groups_and_frozen_parameters_follow_the_reference() {
 #[test]
 fn every_optimizer_follows_the_reference() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, intermediate_size: 37";
-    for word in OptimizerType::words() {
-        let optimizer = format!("--optimizer={{type: {word}, weight_decay: 0.1}}");
-        follows(&Setup::new(word, model).with(&[&optimizer]));
+    for section in OptimizerType::sections() {
+        let optimizer = format!("--optimizer={{{section}, weight_decay: 0.1}}");
+        println!("{section}");
+        follows(&Setup::new("optimizer", model).with(&[&optimizer]));
     }
+    let ahead = "--optimizer={type: Momentum, momentum: 0.8, use_nesterov: True, weight_decay: 0.1}";
+    follows(&Setup::new("nesterov", model).with(&[ahead]));
 }
 
 /// Muon with everything that can vary: settings, groups, exemptions, frozen matrices.

@@ -301,7 +301,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
     let half_models = [&[][..], &plain, &gpt2, &latent, &dropping];
     let optimizers: Vec<String> =
-        OptimizerType::words().map(|word| format!("--optimizer.type={word}")).collect();
+        OptimizerType::sections().map(|section| format!("--optimizer={{{section}}}")).collect();
     capabilities
         .iter()
         .flat_map(|&capabilities| {

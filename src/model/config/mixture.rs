@@ -117,6 +117,11 @@ impl MixtureConfig {
         PlacementConfig { tokens, chosen, experts, allocation }
     }
 
+    /// Slots of a hot expert among micro-batches of `tokens` tokens, where others have fewer.
+    pub(crate) fn hot_slots(&self, tokens: u32) -> Option<u32> {
+        self.placement(tokens, false).hot_and_cold().map(|two| two.capacity)
+    }
+
     /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they
     /// are.
     pub(crate) fn renormalised_sum(&self) -> Option<f32> {

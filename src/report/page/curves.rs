@@ -177,6 +177,13 @@ impl Reading for Curves {
                 let name = || index.to_string();
                 self.note(family, index, name, |name| name.parse() == Ok(index), value);
             }
+            (Slot::ItemOf(outer, inner), _) => {
+                let family = self.index(key);
+                self.next = family;
+                let in_line = self.line.values.iter().filter(|(known, ..)| *known == family).count();
+                let name = format!("{outer}.{inner}");
+                self.note(family, in_line, || name.clone(), |known| known == name, value);
+            }
             (Slot::Tag(tag), _) => {
                 let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
                 let family = self.index(&format!("{key}/{group}"));

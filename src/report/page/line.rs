@@ -21,11 +21,13 @@ pub(super) enum Slot<'a> {
     Whole,
     /// At this index of a list.
     Item(usize),
+    /// At the second index of the list at the first.
+    ItemOf(usize, usize),
     /// Under this tag of a map.
     Tag(&'a str),
 }
 
-/// Passes what `line` says to `reading`. Texts, and what is nested deeper than a list or a map of numbers, are passed over.
+/// Passes what `line` says to `reading`. Texts, and what is nested deeper than lists of a list or a map of numbers, are passed over.
 ///
 /// # Errors
 /// The line is not a JSON object.
@@ -117,15 +119,21 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
         Ok(())
     }
 
-    fn visit_seq<S: SeqAccess<'de>>(mut self, mut items: S) -> Result<(), S::Error> {
-        if self.is_nested() {
-            while items.next_element::<IgnoredAny>()?.is_some() {}
-            return Ok(());
-        }
+    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<(), S::Error> {
+        let place = |index| match self.place {
+            Slot::Whole => Some(Slot::Item(index)),
+            Slot::Item(outer) => Some(Slot::ItemOf(outer, index)),
+            Slot::ItemOf(..) | Slot::Tag(_) => None,
+        };
         let mut index = 0;
-        while items.next_element_seed(self.at(Slot::Item(index)))?.is_some() {
+        while let Some(place) = place(index) {
+            let item = Value { reading: &mut *self.reading, key: self.key, place };
+            if items.next_element_seed(item)?.is_none() {
+                return Ok(());
+            }
             index += 1;
         }
+        while items.next_element::<IgnoredAny>()?.is_some() {}
         Ok(())
     }
 
@@ -153,6 +161,7 @@ mod tests {
             self.0.push(match place {
                 Slot::Whole => format!("{key}={value}"),
                 Slot::Item(index) => format!("{key}[{index}]={value}"),
+                Slot::ItemOf(outer, inner) => format!("{key}[{outer}][{inner}]={value}"),
                 Slot::Tag(tag) => format!("{key}/{tag}={value}"),
             });
         }
@@ -169,7 +178,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_value() {
-        let line = r#"{"step":7,"loss":null,"delta":-2,"overflow":true,"why":"a \"text\"","drop_rate":[0.5,null,"x",[1]],
+        let line = r#"{"step":7,"loss":null,"delta":-2,"overflow":true,"why":"a \"text\"","drop_rate":[0.5,null,"x",[1,[2]]],
             "monitor":{"weight_norm":2.5,"local_norm/a.b":null,"deep":{"x":1},"flag":true},"r\u0061te":1e-3}"#;
         let expected = [
             "step=7",
@@ -178,6 +187,7 @@ mod tests {
             "overflow:true",
             "drop_rate[0]=0.5",
             "drop_rate[1]=NaN",
+            "drop_rate[3][0]=1",
             "monitor/weight_norm=2.5",
             "monitor/local_norm/a.b=NaN",
             "rate=0.001",

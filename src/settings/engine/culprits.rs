@@ -34,8 +34,10 @@ pub(crate) fn name_flags(
         });
         match (cause, error) {
             (Some(index), Error::Config { message, .. }) => {
-                let place = if path.is_empty() { String::new() } else { format!("{path}: ") };
-                Error::config(&overrides[index].flag, format!("{place}{message}"))
+                // What is wrong with a section that the flag is in says the flag itself.
+                let is_within = overrides[index].lies_within(&path);
+                let effect = if is_within { String::new() } else { format!("makes `{path}` wrong: ") };
+                Error::config(&overrides[index].flag, format!("{effect}{message}"))
             }
             (_, error) => error,
         }

@@ -1,7 +1,7 @@
 //! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
 
 use super::node::Node;
-use super::setting::Setting;
+use super::setting::{Setting, ValueKind};
 
 /// Keys with one fate and the sentence that says why.
 #[derive(Clone, Copy, Debug)]
@@ -10,16 +10,29 @@ pub(crate) struct Other {
     pub keys: &'static str,
     /// What becomes of them.
     pub fate: Fate,
+    /// What their values must be although nothing depends on them, where one kind is known.
+    pub kind: Option<IdleKind>,
     /// Why, or what to write instead.
     pub sentence: &'static str,
+}
+
+/// The kind of a value on which nothing depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleKind {
+    /// True or False.
+    Switch,
+    /// Any number.
+    Number,
+    /// Text that is no number.
+    Text,
 }
 
 /// What becomes of a key that is not used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// Listed in one notice where it asks for something.
+    /// Listed in one notice where it asks for something; a switch whatever it says.
     Ignored,
-    /// A notice, unless the value passes.
+    /// A notice, unless the value passes; a switch that passes is listed with what is ignored.
     Differs(Passes),
     /// An error, unless the value passes.
     Refused(Passes),
@@ -54,29 +67,69 @@ pub(crate) struct Keys(&'static str);
 impl Keys {
     /// They have no meaning here, and why.
     pub const fn ignored(self, sentence: &'static str) -> Other {
-        Other { keys: self.0, fate: Fate::Ignored, sentence }
+        self.with(Fate::Ignored, sentence)
+    }
+
+    /// The same of switches.
+    pub const fn idle_switches(self, sentence: &'static str) -> Other {
+        self.ignored(sentence).of(IdleKind::Switch)
+    }
+
+    /// The same of numbers.
+    pub const fn idle_numbers(self, sentence: &'static str) -> Other {
+        self.ignored(sentence).of(IdleKind::Number)
     }
 
     /// They ask for something that is done differently here, and how.
     pub const fn differs(self, passes: Passes, sentence: &'static str) -> Other {
-        Other { keys: self.0, fate: Fate::Differs(passes), sentence }
+        self.with(Fate::Differs(passes), sentence)
     }
 
     /// They ask for something that is not built, and what to write instead.
     pub const fn refused(self, passes: Passes, sentence: &'static str) -> Other {
-        Other { keys: self.0, fate: Fate::Refused(passes), sentence }
+        self.with(Fate::Refused(passes), sentence)
+    }
+
+    const fn with(self, fate: Fate, sentence: &'static str) -> Other {
+        Other { keys: self.0, fate, kind: None, sentence }
     }
 }
 
 /// Keys that hold a section with a table of its own.
 pub(crate) const fn sections(keys: &'static str) -> Other {
-    Other { keys, fate: Fate::Section, sentence: "a section of its own" }
+    Keys(keys).with(Fate::Section, "a section of its own")
 }
 
 impl Other {
+    /// The same, of values of one kind.
+    pub const fn of(self, kind: IdleKind) -> Self {
+        Self { kind: Some(kind), ..self }
+    }
+
     /// Whether this is about `key`.
     pub fn covers(&self, key: &str) -> bool {
         words(self.keys).any(|one| one == key)
+    }
+}
+
+impl IdleKind {
+    /// Whether `node` is of this kind.
+    pub fn fits(self, node: &Node) -> bool {
+        match self {
+            Self::Switch => bool::from_node(node).is_some(),
+            Self::Number => f64::from_node(node).is_some(),
+            Self::Text => matches!(node, Node::Text(_)) && f64::from_node(node).is_none(),
+        }
+    }
+
+    /// What a message says was expected.
+    pub fn expected(self) -> String {
+        let kind = match self {
+            Self::Switch => ValueKind::Switch,
+            Self::Number => ValueKind::Number,
+            Self::Text => ValueKind::Text,
+        };
+        kind.expected()
     }
 }
 

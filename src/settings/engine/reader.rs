@@ -1,7 +1,7 @@
 //! Reads the rows of one section.
 
 use super::node::Node;
-use super::other::{Fate, words};
+use super::other::{Fate, IdleKind, words};
 use super::path::join;
 use super::section::Section;
 use super::setting::{Setting, ValueKind, Words};
@@ -167,6 +167,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Says that `keys` have no meaning, where they were written at all.
+    pub fn ignore_any(&self, keys: &[&str]) {
+        for key in keys.iter().filter(|key| self.has(key)) {
+            self.source.ignore(&self.path(key));
+        }
+    }
+
     /// Reports the first of `keys` unless they fit together, or one of them is faulty already.
     pub fn require(&self, keys: &[&str], fits: bool, message: impl std::fmt::Display) {
         if !fits && self.are_sound(keys) {
@@ -195,15 +202,22 @@ impl<'a> Reader<'a> {
         }
         let Some(other) = tables.iter().find_map(|table| table.others.iter().find(|other| other.covers(key)))
         else {
-            let message = format!("unknown key{}", self.source.suggestion(&self.section, key, tables));
+            let message = format!("unknown key{}", self.source.suggestion(&self.section, key, node, tables));
             self.fault(key, message);
             return;
         };
+        // MindFormers' files leave keys open by an empty text, too.
+        let is_open = node.is_none() || *node == Node::Text(String::new());
+        let is_switch = other.kind == Some(IdleKind::Switch) && !is_open;
+        if let Some(kind) = other.kind.filter(|kind| !is_open && !kind.fits(node)) {
+            return self.fault(key, format!("expected {}, found {node}", kind.expected()));
+        }
         match other.fate {
             Fate::Section => {}
-            Fate::Ignored if node.is_off() => {}
+            Fate::Ignored if node.is_off() && !is_switch => {}
             Fate::Ignored => self.source.ignore(&self.path(key)),
             _ if node.is_none() => {}
+            Fate::Differs(passes) if passes.allows(node) && is_switch => self.source.ignore(&self.path(key)),
             Fate::Differs(passes) | Fate::Refused(passes) if passes.allows(node) => {}
             Fate::Differs(_) => self.note(key, other.sentence),
             Fate::Refused(_) => self.fault(key, format!("not built yet (found {node}); {}", other.sentence)),

@@ -22,6 +22,8 @@ pub(crate) struct Row<T> {
     pub types: &'static str,
     /// Reads a key of several shapes; `None` after a fault was reported.
     pub reader: Option<fn(&Reader<'_>, &'static str) -> Option<T>>,
+    /// What an absent key is taken as when the section is filled, where a few words say it; in documentation.
+    pub filled: &'static str,
     /// A value other than the default, in YAML: for documentation, and for the tests over all rows.
     pub example: &'static str,
 }
@@ -29,8 +31,8 @@ pub(crate) struct Row<T> {
 impl Decides {
     /// A key with a default.
     pub fn default<T>(self, default: T) -> Row<T> {
-        let (types, example) = ("", "");
-        Row { decides: self, default, is_required: false, range: None, types, reader: None, example }
+        let (types, filled, example) = ("", "", "");
+        Row { decides: self, default, is_required: false, range: None, types, reader: None, filled, example }
     }
 
     /// A key without a default of its own: absent, or decided by other keys when the section is filled.
@@ -60,6 +62,11 @@ impl<T: Setting> Row<T> {
         Self { reader: Some(reader), ..self }
     }
 
+    /// What an absent key is taken as, in Markdown.
+    pub fn filled(self, filled: &'static str) -> Self {
+        Self { filled, ..self }
+    }
+
     /// An accepted value that is not the default, in YAML.
     pub fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
@@ -78,7 +85,15 @@ impl<T: Setting> Row<T> {
         };
         let value = match self.reader {
             Some(read) => read(reader, key),
-            None => reader.convert(key, node),
+            None => {
+                let value = T::from_node(node);
+                if value.is_none() {
+                    let expected =
+                        self.range.map_or_else(|| T::kind().expected(), |range| range.words.into());
+                    reader.fault(key, format!("expected {expected}, found {node}"));
+                }
+                value
+            }
         };
         let Some(value) = value else { return self.default };
         let outside = self.range.and_then(|range| {
@@ -117,6 +132,7 @@ impl<T: Setting> Row<T> {
             kind: T::kind(),
             range: self.range,
             types: words(self.types).collect(),
+            filled: self.filled,
             example: self.example,
         }
     }

@@ -160,8 +160,15 @@ impl Source {
         self.faults.into_inner()
     }
 
-    /// The likeliest remedy for `key`, unknown in `section`, whose tables are `known`.
-    pub fn suggestion(&self, section: &str, key: &str, known: &[&Table]) -> String {
+    /// The likeliest remedy for `key` with the value `node`, unknown in `section`, whose tables are `known`.
+    pub fn suggestion(&self, section: &str, key: &str, node: &Node, known: &[&Table]) -> String {
+        let holds = |id: &TableId| {
+            let (parent, own) = parent_and_key(id.section);
+            (own == key && !parent.is_empty()).then_some(parent)
+        };
+        if let Some(parent) = self.tables.iter().find_map(|(id, _)| holds(id)) {
+            return format!("; it belongs in `{parent}`");
+        }
         let keys = known.iter().flat_map(|table| table.names());
         let names = keys.flat_map(|key| std::iter::once(key).chain(self.names.of(section, key)));
         if let Some(name) = closest(key, names) {
@@ -174,6 +181,13 @@ impl Source {
             homes(&|table| table.rows.iter().any(|row| row.key == key || row.names.contains(&key)));
         if found.is_empty() {
             found = homes(&|table| table.names().any(|known| known == key));
+        }
+        // Of the many sections with a `type` the one that has such.
+        let takers = homes(&|table| table.takes(key, node));
+        if !takers.is_empty() {
+            found = takers;
+        } else if key == "type" {
+            return "; it is a key of many sections: indent it below its own".to_string();
         }
         let types: Vec<&str> = found.iter().filter_map(|id| id.type_word()).collect();
         if !types.is_empty() {

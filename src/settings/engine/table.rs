@@ -1,7 +1,7 @@
 //! The rows of a section as data: for known keys, suggestions and documentation.
 
 use super::node::Node;
-use super::other::{Fate, Other, words};
+use super::other::{Fate, Other, Passes, words};
 use super::range::Range;
 use super::setting::ValueKind;
 use std::fmt;
@@ -103,6 +103,8 @@ pub(crate) struct RowText {
     pub range: Option<Range>,
     /// The types of the section that read it; empty: all.
     pub types: Vec<&'static str>,
+    /// What an absent key without a default of its own is taken as, where a few words say it.
+    pub filled: &'static str,
     /// An accepted value that is not the default, in YAML.
     pub example: &'static str,
 }
@@ -127,6 +129,19 @@ impl Table {
     /// The row of `key`, by the name we use.
     pub fn row(&self, key: &str) -> Option<&RowText> {
         self.rows.iter().find(|row| row.key == key)
+    }
+
+    /// Whether `key` is one whose values are words, and the word `node` is one of them.
+    pub fn takes(&self, key: &str, node: &Node) -> bool {
+        let Some(word) = node.word() else { return false };
+        let of_row = self
+            .row(key)
+            .is_some_and(|row| matches!(&row.kind, ValueKind::Words(words) if words.contains(&word)));
+        let passes = |other: &Other| match other.fate {
+            Fate::Refused(passes @ Passes::Words(_)) => other.covers(key) && passes.allows(node),
+            _ => false,
+        };
+        of_row || self.others.iter().any(passes)
     }
 
     /// The keys that are not used, but for sections with a table of their own.

@@ -25,7 +25,8 @@ pub(super) fn parse(text: &str) -> Result<Parsed, (usize, String)> {
     // Editors of other systems mark UTF-8 by a first character that is none of YAML's.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read = foreign(|| Raw::deserialize(Deserializer::from_str(text)));
-    let Raw(tree) = read.map_err(|panic| (1, panic))?.map_err(line_and_reason)?;
+    let reason = |error| end_of_document(text).unwrap_or_else(|| line_and_reason(error));
+    let Raw(tree) = read.map_err(|panic| (1, panic))?.map_err(reason)?;
     let mut repeated = Vec::new();
     let root = resolve(tree, "", &mut repeated).map_err(|path| {
         (locate::line(text, &path), format!("`<<` in `{path}` takes a section or a list of sections"))
@@ -88,6 +89,23 @@ fn merge(value: Node, path: &str, repeated: &mut Vec<String>) -> Result<Vec<(Str
         }
         _ => Err(path.to_string()),
     }
+}
+
+/// The line that ends the document where more follows, and what to do: `...`, which examples write for what they leave out, or `---`
+/// after the first line that says something.
+fn end_of_document(text: &str) -> Option<(usize, String)> {
+    let says = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let lines: Vec<&str> = text.lines().collect();
+    let first = lines.iter().position(|line| says(line) && *line != "---")?;
+    let ends = |line: &str| line.trim() == "..." || line == "---";
+    let at = first + lines[first..].iter().position(|line| ends(line))?;
+    lines[at + 1..].iter().any(says).then(|| {
+        let message = match lines[at].trim() {
+            "..." => "`...` ends a document, and more follows; remove the line, by which examples leave something out",
+            _ => "`---` begins a second document, and a configuration is one; remove the line",
+        };
+        (at + 1, message.to_string())
+    })
 }
 
 fn line_and_reason(error: Error) -> (usize, String) {
@@ -222,5 +240,27 @@ mod tests {
         let wrong = parse("a: 1\nb:\n  c: 2\n  <<: 3").map(|_| ()).unwrap_err();
         assert_eq!(wrong, (2, "`<<` in `b` takes a section or a list of sections".to_string()));
         assert_eq!(parse("a: [").map(|_| ()).unwrap_err().0, 2);
+    }
+
+    #[test]
+    fn dots_of_examples_and_second_documents_have_a_line_and_a_remedy() {
+        let wrong = |text: &str| parse(text).map(|_| ()).unwrap_err();
+        for (text, line) in [
+            ("a: 1\n...\nb: 2", 2),
+            ("a:\n  b: 1\n  ...\n  c: 2\n", 3),
+            ("# note\na:\n  ...\n  c: 2\n  ...\n", 3),
+            ("a:\n...\n- b: 1", 2),
+        ] {
+            let (found, message) = wrong(text);
+            assert!(
+                found == line && message.starts_with("`...` ends a document"),
+                "{text}: {found}: {message}"
+            );
+        }
+        let (line, message) = wrong("---\na: 1\n---\nb: 2");
+        assert!(line == 3 && message.starts_with("`---` begins a second document"), "{line}: {message}");
+        for fine in ["a: 1\n...\n", "---\na: 1\n", "a: |\n  ...\n  b\n"] {
+            assert!(parse(fine).is_ok(), "{fine}");
+        }
     }
 }

@@ -32,8 +32,11 @@ rows! {
     pub struct SummaryMonitor in "callbacks.SummaryMonitor" {
         /// Folder of the files; by default `summary` in the run's folder.
         summary_dir: PathBuf = Host.optional().example("./shown"),
-        /// Steps between files.
+        /// Steps between files where `collect_tensor_freq` is absent. Where that makes more than 20, there are 20 instead, evenly
+        /// spread over the run's epochs, or those of its first 20 steps where they would lie closer than 2.
         collect_freq: u64 = Host.default(COLLECT_FREQ).within(COUNT),
+        /// Steps between files. The first step has one in any case.
+        collect_tensor_freq: Option<u64> = Host.optional().within(COUNT).example("5"),
     }
     sections "type export_options"
 }
@@ -147,8 +150,8 @@ impl Callbacks {
         let saves = moe.is_some_and(|moe| moe.save_token_distribution);
         if saves && self.summary.is_none() {
             source.note(format!(
-                "moe_config.save_token_distribution: written every {COLLECT_FREQ} steps into the run's folder; a {SUMMARY} \
-                 says where and when"
+                "moe_config.save_token_distribution: written every {COLLECT_FREQ} steps, but 20 times at most, into the run's \
+                 folder; a {SUMMARY} says where and when"
             ));
         }
         let note = |callback: &str, text: &str| source.note(format!("callbacks: {callback} {text}"));

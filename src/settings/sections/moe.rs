@@ -19,6 +19,8 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     let experts = reader.node("expert_num").map_or(Some(1), usize::from_node);
     if experts == Some(1) {
         ignore_all(&reader);
+        // For what is wrong in it.
+        Moe::read(&reader);
         return None;
     }
     let has_biases =
@@ -31,8 +33,11 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     Some(moe)
 }
 
-/// Notes all keys that only a mixture reads: in a dense model they have no meaning.
+/// Notes all keys that only a mixture reads: in a dense model they have no meaning. Switches are noted whichever way they stand.
 fn ignore_all(reader: &Reader<'_>) {
     let is_idle = |key: &&str| !MAY_STAND_IN_DENSE_MODELS.contains(key);
-    reader.ignore(&reader.keys().filter(is_idle).collect::<Vec<_>>());
+    let is_switch = |key: &&str| reader.node(key).and_then(bool::from_node).is_some();
+    let (switches, others): (Vec<&str>, Vec<&str>) = reader.keys().filter(is_idle).partition(is_switch);
+    reader.ignore_any(&switches);
+    reader.ignore(&others);
 }

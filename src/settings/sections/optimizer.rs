@@ -5,35 +5,37 @@ use crate::model::parameters::UpdateRule;
 use crate::settings::engine::*;
 
 rows! {
-    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD`.
+    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD` and `Momentum`.
     pub struct Optimizer in "optimizer" {
-        /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does.
-        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)),
+        /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does, and `Momentum`, which is MindSpore's, what
+        /// `SGD` does without `dampening`.
+        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
+            .example("Muon"),
         /// Decay of the first and the second moment per step.
-        betas: Vec<f64> = Numbers.optional().read_by(pair).of(ADAM).example("[0.9, 0.95]"),
-        /// Added to the root of the second moment; 1e-8 unless written, 1e-6 for `FusedAdamWeightDecay` and
-        /// `FP32StateAdamWeightDecay`.
-        eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ADAM).example("1e-7"),
-        /// Decay of matrices per unit of learning rate; 0 unless written, 0.1 for `Muon`.
-        weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.05"),
+        betas: Vec<f64> = Numbers.optional().filled("`[0.9, 0.999]`").read_by(pair).of(ADAM).example("[0.9, 0.95]"),
+        /// Added to the root of the second moment.
+        eps: Option<f64> = Numbers.optional()
+            .filled("`1e-8`, of `FusedAdamWeightDecay` and `FP32StateAdamWeightDecay` `1e-6`").within(ABOVE_ZERO).of(ADAM).example("1e-7"),
+        /// Decay of matrices per unit of learning rate.
+        weight_decay: Option<f64> = Numbers.optional().filled("`0`, of `Muon` `0.1`").within(FROM_ZERO).example("0.05"),
         /// Whether weights that layers read in bfloat16 are stored in bfloat16 alone, without a float32 master copy; the
         /// update rounds them stochastically, since rounding to nearest would lose small updates. Needs `compute_dtype:
         /// bfloat16`. Moments, routers and gates stay float32.
         stochastic_rounding: bool = Numbers.default(false),
-        /// Decay of the momentum per step; 0.95 unless written, 0 for `SGD`.
-        momentum: Option<f64> = Numbers.optional().within(UNIT_BELOW_ONE).of("Muon SGD").example("0.9"),
-        /// Whether the update looks one step ahead (Nesterov): True unless written for `Muon`, False for `SGD`.
-        nesterov: Option<bool> = Numbers.optional().of("Muon SGD").example("False"),
+        /// Decay of the momentum per step. `Momentum` needs it.
+        momentum: Option<f64> = Numbers.optional().filled("`0.95` of `Muon`, `0` of `SGD`").within(UNIT_BELOW_ONE).of(MOMENTUM).example("0.9"),
+        /// Whether the update looks one step ahead (Nesterov).
+        nesterov: Option<bool> = Numbers.optional().filled("`True` of `Muon`, `False` of others").of(MOMENTUM).example("False"),
         /// How much less than 1 a gradient adds to the momentum; the first one adds 1.
-        dampening: Option<f64> = Numbers.optional().within(SHARE_BELOW_ONE).of("SGD").example("0.1"),
+        dampening: Option<f64> = Numbers.optional().filled("`0`").within(SHARE_BELOW_ONE).of("SGD").example("0.1"),
         /// Newton-Schulz iterations, 1 to 20.
-        ns_steps: Option<u64> = Numbers.optional().within(NS_STEPS).of("Muon").example("4"),
+        ns_steps: Option<u64> = Numbers.optional().filled("`5`").within(NS_STEPS).of("Muon").example("4"),
         /// Root mean square of an update at learning rate 1, so that AdamW's rates and decays suit.
-        matched_adamw_rms: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("Muon").example("0.3"),
+        matched_adamw_rms: Option<f64> = Numbers.optional().filled("`0.2`").within(ABOVE_ZERO).of("Muon").example("0.3"),
         /// `betas` of the parameters that Muon leaves to AdamW.
-        adamw_betas: Vec<f64> = Numbers.optional().read_by(pair).of("Muon").example("[0.8, 0.9]"),
+        adamw_betas: Vec<f64> = Numbers.optional().filled("`[0.95, 0.95]`").read_by(pair).of("Muon").example("[0.8, 0.9]"),
         /// `eps` of the parameters that Muon leaves to AdamW.
-        adamw_eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("Muon").example("1e-7"),
+        adamw_eps: Option<f64> = Numbers.optional().filled("`1e-8`").within(ABOVE_ZERO).of("Muon").example("1e-7"),
     }
 }
 
@@ -42,6 +44,9 @@ const NS_STEPS: Range =
 
 /// The types with the keys of Adam.
 pub(crate) const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
+
+/// The types with a momentum.
+const MOMENTUM: &str = "Muon SGD Momentum";
 
 words! {
     /// `type`, by what is computed and by the default of `eps`.
@@ -59,19 +64,21 @@ words! {
         Muon = "Muon",
         /// Gradient descent with momentum and coupled weight decay.
         Sgd = "SGD",
+        /// The same without dampening, in MindSpore's words.
+        Momentum = "Momentum",
     }
 }
 
 impl OptimizerType {
-    /// A word for each type.
-    pub fn words() -> impl Iterator<Item = &'static str> {
-        Self::firsts()
+    /// A section for each type, with no more than must be written: `type: Momentum, momentum: 0.9`.
+    pub fn sections() -> impl Iterator<Item = String> {
+        let needs = |word| if word == Self::Momentum.word() { ", momentum: 0.9" } else { "" };
+        Self::firsts().map(move |word| format!("type: {word}{}", needs(word)))
     }
 }
 
 /// Optimizers of MindFormers that are not built.
-const PLANNED: &str =
-    "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad Momentum";
+const PLANNED: &str = "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad";
 
 /// The optimizer and its numbers. Weight decay is decoupled in every kind but SGD (Loshchilov and Hutter, "Decoupled weight
 /// decay regularization", 2019): p ← p (1 - lr wd) - lr update.
@@ -135,7 +142,7 @@ pub struct MuonConfig {
     pub adamw: AdamWConfig,
 }
 
-/// What SGD has, as in PyTorch and MindSpore: g' = g + wd p, m ← momentum m + (1 - dampening) g', p ← p - lr m.
+/// What SGD has, as in PyTorch and MindSpore, and MindSpore's Momentum: g' = g + wd p, m ← momentum m + (1 - dampening) g', p ← p - lr m.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdConfig {
     /// Decay of the momentum per step, in [0, 1).
@@ -198,10 +205,16 @@ pub(crate) fn read(source: &Source) -> Optimizer {
             key => reader.refuse(key, &row.types),
         }
     }
-    if let OptimizerKind::Sgd(sgd) = optimizer.config().kind {
-        let fits = !sgd.nesterov || (sgd.momentum > 0.0 && sgd.dampening == 0.0);
-        let message = "needs a `momentum` above 0, and no `dampening`";
-        reader.require(&["nesterov", "momentum", "dampening"], fits, message);
+    match kind {
+        OptimizerType::Momentum => reader.missing("momentum", UNIT_BELOW_ONE.words),
+        OptimizerType::Sgd => {
+            let has_momentum = optimizer.momentum.is_some_and(|momentum| momentum > 0.0);
+            let fits = has_momentum && optimizer.dampening.unwrap_or(0.0) == 0.0;
+            let message = "needs a `momentum` above 0, and no `dampening`";
+            let keys = ["nesterov", "momentum", "dampening"];
+            reader.require(&keys, fits || optimizer.nesterov != Some(true), message);
+        }
+        _ => {}
     }
     optimizer.fill();
     optimizer
@@ -219,10 +232,11 @@ impl Optimizer {
                 matched_adamw_rms: self.matched_adamw_rms.unwrap_or(0.2),
                 adamw: adamw(&self.adamw_betas, [0.95; 2], adamw_eps, Correction::Published),
             }),
-            OptimizerType::Sgd => OptimizerKind::Sgd(SgdConfig {
+            // Without a momentum there is nothing ahead.
+            OptimizerType::Sgd | OptimizerType::Momentum => OptimizerKind::Sgd(SgdConfig {
                 momentum: self.momentum.unwrap_or(0.0),
                 dampening: self.dampening.unwrap_or(0.0),
-                nesterov: self.nesterov.unwrap_or(false),
+                nesterov: self.nesterov == Some(true) && self.momentum != Some(0.0),
             }),
             adam => {
                 let (eps, correction) = match adam {
@@ -261,6 +275,8 @@ impl Optimizer {
                 self.adamw_eps = Some(muon.adamw.eps);
             }
             OptimizerKind::Sgd(sgd) => {
+                // With its numbers written out it is the same rule under another name.
+                self.kind = OptimizerType::Sgd;
                 self.momentum = Some(sgd.momentum);
                 self.dampening = Some(sgd.dampening);
                 self.nesterov = Some(sgd.nesterov);

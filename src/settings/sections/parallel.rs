@@ -141,9 +141,15 @@ fn check_schedule(source: &Source, asked: &Parallelism) {
         return;
     }
     if micro_batches < stages {
-        let message =
-            format!("`{micro_batches}` is below the {stages} pipeline stages, which would wait; raise it");
-        source.fault(&key, message);
+        const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
+        let accumulated = source.node(ACCUMULATION).and_then(u64::from_node).filter(|steps| *steps > 1);
+        let remedy = accumulated.map_or("raise it".to_string(), |steps| {
+            format!("write the micro-batches of a step here, as the {steps} of `{ACCUMULATION}` do not count beside stages")
+        });
+        source.fault(
+            &key,
+            format!("`{micro_batches}` is below the {stages} pipeline stages, which would wait; {remedy}"),
+        );
     } else if asked.pipeline.pipeline_interleave && !micro_batches.is_multiple_of(stages) {
         let message = format!(
             "`{micro_batches}` is no multiple of the {stages} pipeline stages, through whose chunks micro-batches go in groups of \

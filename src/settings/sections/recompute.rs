@@ -38,8 +38,10 @@ use stages::distribute;
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// The operators that MindFormers recomputes where none are named.
+/// The operators that MindFormers recomputes where none are named: the activation of a network with a gate.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
+/// That of a network without one, in which MindFormers' default finds nothing.
+const SELECTED_WITHOUT_GATE: [&str; 1] = [r"feed_forward\.gelu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
 /// The section as a table, with the operators that patterns can name.
@@ -55,7 +57,7 @@ pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: 
     let reader = Reader::open(source, PATH, &[Recompute::ID]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
-    if is_shape_sound(source) && source.is_sound(PATH) {
+    if is_shape_sound(source) {
         resolve(&mut recompute, &reader, LayerFeatures { model, moe }, parallel);
     }
     // `layers` and `operators` say it all now, without the stages that counts need.
@@ -79,10 +81,10 @@ fn resolve(
     let Some(stages) = counted_stages(counts_stages, reader.source, layers, parts.model, parallel) else {
         return;
     };
-    let Some(full) = distributed(reader, "recompute", recompute.recompute.distribute(&stages)) else {
-        return;
-    };
-    let Some(selected) = selected(recompute, reader, &stages) else { return };
+    // Every key is read before the first fault ends this.
+    let full = distributed(reader, "recompute", recompute.recompute.distribute(&stages));
+    let selected = selected(recompute, reader, &stages, &parts);
+    let (Some(full), Some(selected), true) = (full, selected, reader.source.is_sound(PATH)) else { return };
     let covered = stages.first(&full);
     let selects = selected.iter().any(|selected| !selected.is_empty());
     if !covered.is_empty() || selects {
@@ -122,9 +124,28 @@ fn counted_stages(
         return Some(asked_stages(layers, model, parallel).unwrap_or_else(|_| Stages::one(layers)));
     }
     note_interleaves(source, model, parallel);
-    let fault = |message| source.fault(&format!("{}.offset", model::PATH), message);
-    asked_stages(layers, model, parallel).map_err(fault).ok()
+    asked_stages(layers, model, parallel)
+        .map_err(|message| fault_of_stages(source, model, parallel, message))
+        .ok()
 }
+
+/// Reports why there are no stages: a switch that is off where `offset` has a list for each interleave, the offsets, or their number.
+fn fault_of_stages(source: &Source, model: &Model, parallel: &Distribution, message: String) {
+    let needs_switch = matches!(model.offset, Some(Offset::Chunks(_))) && interleaves(model, parallel) > 1;
+    if needs_switch && !parallel.asked.pipeline.pipeline_interleave {
+        let message = "must be True where `offset` has a list for each interleave: without it `pp_interleave_num` counts as 1; \
+                       write True, or one offset for each stage";
+        return source.fault(INTERLEAVE, message);
+    }
+    let key = match model.offset {
+        Some(_) => format!("{}.offset", model::PATH),
+        None => "parallel_config.pipeline_stage".to_string(),
+    };
+    source.fault(&key, message);
+}
+
+/// The switch that makes `pp_interleave_num` count.
+const INTERLEAVE: &str = "parallel.pipeline_config.pipeline_interleave";
 
 /// The layers of the stages that a run is spread over. All in one after a fault.
 pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
@@ -137,11 +158,7 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
     match asked_stages(layers, model, parallel).and_then(|stages| stages.check(ahead).map(|()| stages)) {
         Ok(stages) => stages,
         Err(message) => {
-            let key = match model.offset {
-                Some(_) => format!("{}.offset", model::PATH),
-                None => "parallel_config.pipeline_stage".to_string(),
-            };
-            source.fault(&key, message);
+            fault_of_stages(source, model, parallel, message);
             Stages::one(layers)
         }
     }
@@ -179,8 +196,7 @@ fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
 fn note_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
     let interleaves = interleaves(model, parallel);
     if interleaves > 1 && !parallel.asked.pipeline.pipeline_interleave {
-        let switch = "parallel.pipeline_config.pipeline_interleave";
-        source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{switch}: True`"));
+        source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{INTERLEAVE}: True`"));
     }
 }
 
@@ -198,6 +214,9 @@ fn ignore_stages(source: &Source) {
         if source.node(&path).is_some_and(|node| !node.is_off()) {
             source.ignore(&path);
         }
+    }
+    if source.node(INTERLEAVE).and_then(bool::from_node) == Some(true) {
+        source.ignore(INTERLEAVE);
     }
 }
 
@@ -218,15 +237,20 @@ fn check_layers(recompute: &mut Recompute, reader: &Reader<'_>, layers: usize, c
 }
 
 /// The layers of each pattern of the [`SELECTIONS`], without the patterns that an exclusion contradicts.
-fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> Option<Vec<Selected>> {
-    let defaults: [&[&str]; 4] = [&SELECTED, &COMMUNICATION, &[], &[]];
+fn selected(
+    recompute: &mut Recompute,
+    reader: &Reader<'_>,
+    stages: &Stages,
+    parts: &LayerFeatures<'_>,
+) -> Option<Vec<Selected>> {
+    let activation: &[&str] = if parts.has_gate() { &SELECTED } else { &SELECTED_WITHOUT_GATE };
+    let defaults: [&[&str]; 4] = [activation, &COMMUNICATION, &[], &[]];
     let keys = SELECTIONS.into_iter().zip(recompute.selections()).zip(defaults);
     let distribute = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
         let mut selected = distributed(reader, key, selection.distribute(defaults, stages))?;
         selected.retain(|(_, chunks)| chunks.iter().flatten().any(|count| *count > 0));
         Some(selected)
     };
-    // Every key is read before the first fault ends this.
     let selected: Vec<Option<Selected>> = keys.map(distribute).collect();
     let mut selected: Vec<Selected> = selected.into_iter().collect::<Option<_>>()?;
     for (selects, excludes) in [(0, 2), (1, 3)] {

@@ -16,8 +16,8 @@ rows! {
         /// Whether gradients are scaled down to `max_grad_norm` where their norm is above it; False unless written, but True
         /// without a `runner_wrapper`.
         use_clip_grad: bool = Numbers.default(false),
-        /// Largest L2 norm of all gradients together.
-        max_grad_norm: f64 = Numbers.default(1.0).within(ABOVE_ZERO).example("0.5\nuse_clip_grad: True"),
+        /// Largest L2 norm of all gradients together, with `use_clip_grad`.
+        max_grad_norm: Option<f64> = Numbers.default(Some(1.0)).within(ABOVE_ZERO).example("0.5\nuse_clip_grad: True"),
         /// Whether the sum of squares of each parameter's gradients, before clipping, is logged and in `metrics.jsonl`.
         local_norm: bool = Numbers.default(false),
         /// Whether each token of a step weighs the same, so that micro-batches of different lengths give the gradients of one
@@ -28,20 +28,22 @@ rows! {
         /// the top level.
         use_skip_data_by_global_norm: bool = Numbers.default(false),
         /// See `use_skip_data_by_global_norm`. Also read in `monitor_config`.
-        global_norm_spike_threshold: f64 = Numbers.default(1.0).within(ABOVE_ZERO)
+        global_norm_spike_threshold: Option<f64> = Numbers.default(Some(1.0)).within(ABOVE_ZERO)
             .example("0.5\nuse_skip_data_by_global_norm: True"),
     }
 }
 
-/// Reads the section.
+/// Reads the section. A bound that is not used is no setting.
 pub(crate) fn read(source: &Source) -> Wrapper {
-    let mut wrapper = Wrapper::read_at(source, "runner_wrapper");
-    // A bound that is not used decides nothing.
+    let reader = Reader::open(source, Wrapper::ID.section, &[Wrapper::ID]);
+    let mut wrapper = Wrapper::read(&reader);
     if !wrapper.use_skip_data_by_global_norm {
-        wrapper.global_norm_spike_threshold = 1.0;
+        reader.ignore_any(&["global_norm_spike_threshold"]);
+        wrapper.global_norm_spike_threshold = None;
     }
     if !wrapper.use_clip_grad {
-        wrapper.max_grad_norm = 1.0;
+        reader.ignore_any(&["max_grad_norm"]);
+        wrapper.max_grad_norm = None;
     }
     wrapper
 }
@@ -49,11 +51,11 @@ pub(crate) fn read(source: &Source) -> Wrapper {
 impl Wrapper {
     /// Gradients are scaled down to this norm, if at all.
     pub fn clip(&self) -> Option<f64> {
-        self.use_clip_grad.then_some(self.max_grad_norm)
+        self.max_grad_norm.filter(|_| self.use_clip_grad)
     }
 
     /// A step whose norm is this or more makes no update, if there is such a bound.
     pub fn spike_norm(&self) -> Option<f64> {
-        self.use_skip_data_by_global_norm.then_some(self.global_norm_spike_threshold)
+        self.global_norm_spike_threshold.filter(|_| self.use_skip_data_by_global_norm)
     }
 }

@@ -15,6 +15,7 @@ fn finished(state: StepState) -> FinishedStep {
         watched: WatchedStep::default(),
         ahead_loss: None,
         mixture: None,
+        hot_experts: None,
         at: Instant::now(),
     }
 }

@@ -60,6 +60,11 @@ mod tests {
             (Sgd { momentum: 0.5, dampening: 0.25, ..PLAIN }, (1.0 - 0.1 * 2.0 - 0.1 * 3.25, 3.25)),
             // Updates of 2 + 0.5 · 2, then 3 + 0.5 · 4.
             (Sgd { momentum: 0.5, nesterov: true, ..PLAIN }, (1.0 - 0.1 * 3.0 - 0.1 * 5.0, 4.0)),
+            // Gradients of 2 + 1, then 3 + 0.55; updates of 3 + 0.5 · 3, then 3.55 + 0.5 · 5.05.
+            (
+                Sgd { momentum: 0.5, nesterov: true, weight_decay: 1.0, ..PLAIN },
+                (1.0 - 0.1 * 4.5 - 0.1 * 6.075, 5.05),
+            ),
             // Gradients of 2 + 1, then 3 + 0.7.
             (Sgd { weight_decay: 1.0, ..PLAIN }, (1.0 - 0.1 * 3.0 - 0.1 * 3.7, 3.7)),
         ];

@@ -43,7 +43,7 @@ fn gpt2_in_the_style_of_the_original() {
         [
             "model.model_config.hidden_act: `gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error \
              function",
-            "without meaning here and ignored: model.model_config.eos_token_id",
+            "without meaning here and ignored: model.model_config.{use_past, eos_token_id}",
         ]
     );
 }

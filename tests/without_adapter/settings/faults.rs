@@ -30,7 +30,7 @@ fn ten_faults_are_ten_lines() {
     let text = message(TEN_FAULTS, &[]);
     let expected = [
         "x.yaml:1: sead: unknown key; did you mean `seed`?",
-        "x.yaml:4: model.model_config.vocab_size: expected a whole number from 0, found `many`",
+        "x.yaml:4: model.model_config.vocab_size: expected a whole number from 1 to 2147483648, found `many`",
         "x.yaml:7: model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`",
         "x.yaml:9: model.model_config.compute_dtype: expected float32, float16 or bfloat16, found `float8`",
         "x.yaml:10: model.model_config.attention_dropout: expected a share in [0, 1), found `1.5`",
@@ -45,7 +45,7 @@ fn ten_faults_are_ten_lines() {
     let flags = ["--seed=1", "--model.model_config.vocab_size=256", "--runner_config.epochs=few"];
     let text = message(TEN_FAULTS, &flags);
     assert!(!text.contains("vocab_size"), "{text}");
-    let first = "--runner_config.epochs: expected a whole number from 0, found `few`";
+    let first = "--runner_config.epochs: expected a whole number from 1 to 2147483648, found `few`";
     assert_eq!(text.lines().next(), Some(first), "{text}");
 }
 
@@ -88,5 +88,5 @@ const MISTAKES: &str = "
 -  type: AdamW
 +  type: AdamW
 +  learning_rate: fast
-= x.yaml:15: optimizer.learning_rate: expected a number, found `fast`
+= x.yaml:15: optimizer.learning_rate: expected a number above 0, found `fast`
 ";

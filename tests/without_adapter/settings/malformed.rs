@@ -17,7 +17,7 @@ const MALFORMED: &str = r#"
 
 -    num_layers: 2
 +    num_layers: two
-= x.yaml:7: model.model_config.num_layers: expected a whole number from 0, found `two`
+= x.yaml:7: model.model_config.num_layers: expected a whole number from 1 to 1000, found `two`
 
 -    num_heads: 4
 +    num_heads: 5
@@ -95,7 +95,7 @@ const MALFORMED: &str = r#"
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, min_scale_window: 0}}
 = x.yaml:1: runner_wrapper.scale_sense.min_scale_window: expected a whole number from 1 to 2147483648, found `0`
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 99.5}}
-= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: expected a whole number from 0, found `99.5`
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: expected a whole number from 1 to 2147483648, found `99.5`
 +runner_wrapper: {scale_sense: {loss_scale_value: 2}}
 = x.yaml:1: runner_wrapper.scale_sense: `type` is missing; give it FixedLossScaleUpdateCell, DynamicLossScaleUpdateCell or AdaptiveLossScaleUpdateCell
 +runner_wrapper: {scale_sense: 1e39}

@@ -287,7 +287,7 @@ const NOTICES: &str = "
 + | moe_token_drop_policy: probs
 = model.model_config.moe_token_drop_policy: later choices are dropped first, whatever their probability
 + save_token_distribution: True
-= moe_config.save_token_distribution: written every 10 steps into the run's folder; a SummaryMonitor says where and when
+= moe_config.save_token_distribution: written every 10 steps, but 20 times at most, into the run's folder; a SummaryMonitor says where and when
 + expert_group_size: 8, ep_extend_tp: True, moe_module_name: a.b
 = without meaning here and ignored: moe_config.{expert_group_size, ep_extend_tp, moe_module_name}
 ";

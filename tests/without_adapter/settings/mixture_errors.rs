@@ -42,7 +42,7 @@ const OF_EIGHT_EXPERTS: &str = "
 + num_experts_chosen: 9
 = num_experts_chosen: a token cannot choose 9 of 8 experts (`expert_num`); lower it
 + num_experts_chosen: -1
-= num_experts_chosen: expected a whole number from 0, found `-1`
+= num_experts_chosen: expected a whole number from 1 to 16, found `-1`
 + first_k_dense_replace: 2
 = first_k_dense_replace: 2 dense layers of 2 leave none for the experts; lower it
 + moe_router_pre_softmax: False
@@ -130,7 +130,8 @@ fn a_flag_is_named_alone() {
 #[test]
 fn callbacks_are_held_against_the_model() {
     let model = text(
-        "expert_num: 4, capacity_factor: 1.5, balance_via_topk_bias: True, topk_bias_update_rate: 0.01",
+        "expert_num: 4, capacity_factor: 1.5, balance_via_topk_bias: True, topk_bias_update_rate: 0.01, \
+         callback_moe_droprate: True",
         "mtp_depth: 1",
     );
     let callback = |section: &str, keys: &str| {
@@ -146,7 +147,19 @@ fn callbacks_are_held_against_the_model() {
             "the others are read too"
         );
     }
-    assert!(!resolve(&model, &[]).unwrap().0.settings.moe.unwrap().callback_moe_droprate);
+    // Both are needed: the callback asks for nothing that the switch denies.
+    for switch in ["callback_moe_droprate: False", "z_loss_factor: 0"] {
+        let text = callback("callbacks", right).replace("callback_moe_droprate: True", switch);
+        let (plan, notices) = resolve(&text, &[]).unwrap();
+        assert!(!plan.settings.moe.as_ref().unwrap().callback_moe_droprate, "{switch}");
+        let idle =
+            "callbacks: MoEDropRateCallback logs nothing without `moe_config.callback_moe_droprate: True`";
+        assert!(notices.iter().any(|notice| notice == idle), "{switch}: {notices:?}");
+    }
+    let wrong =
+        callback("callbacks", right).replace("callback_moe_droprate: True", "callback_moe_droprate: x");
+    let line = message(&wrong, &[]);
+    assert!(line.ends_with("moe_config.callback_moe_droprate: expected True or False, found `x`"), "{line}");
     for section in ["callback", "callbacks"] {
         assert_answers(CLAIMS, |claim, written| {
             let found = message(&callback(section, &replace(right, claim, written)), &[]);
@@ -170,7 +183,7 @@ fn callbacks_are_held_against_the_model() {
         callback("callbacks", &right.replace("1.5", "7")).replace("capacity_factor: 1.5", "use_gmm: True");
     let (plan, notices) = resolve(&grouped, &[]).unwrap();
     assert!(plan.settings.moe.as_ref().unwrap().callback_moe_droprate);
-    let idle = "callbacks.MoEDropRateCallback: shows rates of 0, as no token is dropped";
+    let idle = "moe_config.callback_moe_droprate: shows rates of 0, as no token is dropped";
     assert_eq!(notices.iter().filter(|notice| *notice == idle).count(), 1, "{notices:?}");
     let twice = model.replace("callbacks:\n", "callback: []\ncallbacks:\n");
     assert!(message(&twice, &[]).contains("another name of `callback`"));

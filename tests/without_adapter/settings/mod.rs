@@ -21,6 +21,7 @@ mod reference;
 mod rope_scaling;
 mod schedule;
 mod stages;
+mod switches;
 mod types;
 mod whole_files;
 mod wrapper;

@@ -67,6 +67,39 @@ fn nesterov_momentum_needs_momentum() {
     assert_answers(SGD, |_, keys| message(&with(keys), &[]));
 }
 
+/// MindSpore's words for SGD without dampening, under every key of its own.
+#[test]
+fn momentum_is_sgd_in_the_words_of_mindspore() {
+    let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: Momentum\n{keys}"));
+    let found = plan(&with(
+        "  learning_rate: 0.1\n  momentum: 0.9\n  use_nesterov: True\n  weight_decay: 0.01\n  loss_scale: 1.0",
+    ));
+    let sgd = |momentum, nesterov| OptimizerKind::Sgd(SgdConfig { momentum, dampening: 0.0, nesterov });
+    let want = OptimizerConfig { kind: sgd(0.9, true), weight_decay: 0.01, stochastic_rounding: false };
+    assert_eq!(found.optimizer, want);
+    let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
+    assert_eq!((&found, notices), (&again, Vec::new()));
+    assert_eq!(plan(&with("  momentum: 0.9")).optimizer.kind, sgd(0.9, false));
+    let none = plan(&with("  momentum: 0\n  use_nesterov: True"));
+    assert_eq!(none.optimizer.kind, sgd(0.0, false), "what is ahead by no momentum is here");
+    assert_reads_back(&none);
+    assert_answers(MOMENTUM, |_, keys| message(&with(keys), &[]));
+}
+
+const MOMENTUM: &str = "
++  weight_decay: 0.1
+= x.yaml:13: optimizer: `momentum` is missing; give it a number in [0, 1)
++  momentum: 0.9
++  dampening: 0.1
+= x.yaml:16: optimizer.dampening: is a key of `type: SGD`, not of `Momentum`; remove it
++  momentum: 0.9
++  loss_scale: 1024
+= x.yaml:16: optimizer.loss_scale: not built yet (found `1024`); write 1: `runner_wrapper.scale_sense` divides gradients by what it multiplied the loss with
++  momentum: 0.9
++  use_nesterov: x
+= x.yaml:16: optimizer.use_nesterov: expected True or False, found `x`
+";
+
 const SGD: &str = "
 +  nesterov: True
 = x.yaml:15: optimizer.nesterov: needs a `momentum` above 0, and no `dampening`

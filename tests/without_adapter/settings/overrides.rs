@@ -11,7 +11,7 @@ fn overrides_are_named_by_their_flag() {
     let missing = "`data_loader.type` is missing; write one of";
     let eval = ["--do_eval", "--eval_dataset.data_loader.shuffle=False", "--seed=3"];
     let line = message(BASE, &eval);
-    let expected = format!("--eval_dataset.data_loader.shuffle: eval_dataset: {missing}");
+    let expected = format!("--eval_dataset.data_loader.shuffle: {missing}");
     assert!(line.starts_with(&expected), "{line}");
     // The file's own fault stays the file's, though flags are given.
     let line = message(&BASE.replace("num_heads: 4", "num_heads: 5"), &eval[2..]);
@@ -49,7 +49,7 @@ const FLAGS: &str = "
 + --model.model_config.num_heads=5
 = --model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`
 + --batch_size=many
-= --batch_size: expected a whole number from 0, found `many`
+= --batch_size: expected a whole number from 1 to 2147483648, found `many`
 + --runner_config.epoch=3
 = --runner_config.epoch: unknown key; did you mean `epochs`?
 + --runner_config.eod_reset=True
@@ -63,11 +63,11 @@ const FLAGS: &str = "
 + --moe_config={expert_num: 8, num_experts_chosen: 99}
 = --moe_config: num_experts_chosen: expected a whole number from 1 to 16, found `99`
 + --runer_config.batch_size=2
-= --runer_config.batch_size: runer_config: unknown key; did you mean `runner_config`?
+= --runer_config.batch_size: unknown key; did you mean `runner_config`?
 + --model.model_config.rope_scaling.factr=2
-= --model.model_config.rope_scaling.factr: model.model_config.rope_scaling: `rope_type` is missing; give it linear, yarn or llama3
+= --model.model_config.rope_scaling.factr: `rope_type` is missing; give it linear, yarn or llama3
 + --model.model_config.hidden_size=50
-= --model.model_config.hidden_size: model.model_config.num_heads: 4 heads do not divide hidden_size 50; change one of them or give `head_dim`
+= --model.model_config.hidden_size: makes `model.model_config.num_heads` wrong: 4 heads do not divide hidden_size 50; change one of them or give `head_dim`
 + --seed.x=3
 = --seed.x: `seed` is `7`, not a section
 + --callbacks.9.type=x
@@ -84,7 +84,7 @@ fn a_flag_that_makes_a_key_of_a_base_wrong_is_named() {
     let child = format!("base_config: {}\nseed: 3\n", base.display());
     assert_eq!(
         message(&child, &["--seed=4", "--model.model_config.hidden_size=50"]),
-        "--model.model_config.hidden_size: model.model_config.num_heads: 4 heads do not divide hidden_size 50; change one of \
+        "--model.model_config.hidden_size: makes `model.model_config.num_heads` wrong: 4 heads do not divide hidden_size 50; change one of \
          them or give `head_dim`"
     );
     std::fs::write(&base, BASE.replace("num_heads: 4", "num_heads: 5")).unwrap();

@@ -2,6 +2,10 @@
 
 use super::{BASE, assert_reads_back, message, resolve};
 
+/// The answer to two numbers where there is one stage.
+const MANY: &str =
+    "has 2 entries, but parallel_config.pipeline_stage is 1; write one entry, or `pipeline_stage: 2`";
+
 /// The layers that are recomputed and the notices, for eight layers and `flags`.
 fn recomputed(flags: &[&str]) -> (Vec<usize>, Vec<String>) {
     // With a wrapper, whose absence would be a notice.
@@ -51,6 +55,10 @@ fn the_section_of_the_original_s_parallelism_is_answered_by_key() {
         notices.into_iter().filter(|notice| notice.contains("parallel")).collect::<Vec<_>>()
     };
     assert_eq!(said("{pipeline_config: {pipeline_interleave: False}}"), [""; 0]);
+    assert_eq!(
+        said("{pipeline_config: {pipeline_interleave: True}}"),
+        ["without meaning here and ignored: parallel.pipeline_config.pipeline_interleave"]
+    );
     assert_eq!(
         said("{parallel_mode: 1, full_batch: True, pipeline_config: {pipeline_scheduler: 1f1b}}"),
         ["without meaning here and ignored: parallel.full_batch"]
@@ -290,11 +298,8 @@ fn what_does_not_fit_names_its_key() {
             "recompute: [1, [1, 0]]",
             key("recompute", &format!("{form}, found `1` beside a list in the same list")),
         ),
-        ("recompute: [1, 1]", key("recompute", "has 2 entries, but parallel_config.pipeline_stage is 1")),
-        (
-            "select_recompute: [1, 1]",
-            key("select_recompute", "has 2 entries, but parallel_config.pipeline_stage is 1"),
-        ),
+        ("recompute: [1, 1]", key("recompute", MANY)),
+        ("select_recompute: [1, 1]", key("select_recompute", MANY)),
         ("layers: [0, 2]", key("layers", "there is no layer 2; the last is 1")),
         ("operators: { ffn_norm: [2] }", key("operators", "there is no layer 2; the last is 1")),
         (
@@ -326,12 +331,63 @@ fn what_does_not_fit_names_its_key() {
         "{unknown}"
     );
     let unpaired = ["--model.model_config.num_layers=7", "--parallel_config.pipeline_stage=2"];
-    let offset = "7 layers over 2 stages x 1 interleaves leave 1, but the offsets add up to 0";
+    let offset =
+        "7 layers over 2 stages x 1 interleaves leave 1: write an `offset` whose numbers add up to 1";
     let line = message(&section("recompute: [1]"), &unpaired);
-    assert!(line.contains("model.model_config.offset") && line.ends_with(offset), "{line}");
+    assert!(line.starts_with("--parallel_config.pipeline_stage: ") && line.ends_with(offset), "{line}");
     let swap = message(&format!("swap_config: {{ swap: True }}\n{BASE}"), &[]);
     assert!(swap.starts_with("x.yaml:1: swap_config.swap: not built yet (found `True`); write"), "{swap}");
     for instead in ["recompute_config.recompute: True", "`gristmill plan`", "`context.max_device_memory`"] {
         assert!(swap.contains(instead), "{swap}");
     }
+}
+
+/// `True` is the activation of the feed-forward network, with a gate or without one.
+#[test]
+fn the_default_selection_finds_the_activation_of_every_model() {
+    for (kind, path) in [
+        ("LlamaConfig", "feed_forward.mul"),
+        ("GPT2Config", "feed_forward.gelu"),
+        ("BloomConfig", "feed_forward.gelu"),
+        ("PanguAlphaConfig", "feed_forward.gelu"),
+        ("WizardCoderConfig", "feed_forward.gelu"),
+    ] {
+        let kind = format!("--model.model_config.type={kind}");
+        let flags = [kind.as_str(), "--recompute_config.select_recompute=True"];
+        let (plan, notices) = resolve(BASE, &flags).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        let operators: Vec<_> = plan.model.recomputed_operators.iter().map(|(one, _)| one.path()).collect();
+        assert_eq!(operators, [path], "{kind}: {notices:?}");
+    }
+}
+
+#[test]
+fn two_faults_of_the_section_are_two_lines() {
+    let faults = message(BASE, &["--recompute_config={recompute: [1, 1], select_recompute: [x, 1]}"]);
+    let lines: Vec<&str> = faults.lines().collect();
+    assert_eq!(lines.len(), 2, "{faults}");
+    assert!(lines.iter().any(|line| line.contains("recompute: has 2 entries")), "{faults}");
+    assert!(lines.iter().any(|line| line.contains("select_recompute: expected ")), "{faults}");
+}
+
+/// The documents print patterns with two backslashes, as Python does.
+#[test]
+fn doubled_backslashes_are_told_from_single_ones() {
+    let text = format!("{BASE}recompute_config:\n  select_recompute: ['feed_forward\\\\.mul']\n");
+    let line = message(&text, &[]);
+    let end = r"found `feed_forward\\.mul`, of which single quotes keep both backslashes; write `'feed_forward\.mul'`";
+    assert!(line.starts_with("x.yaml:29: ") && line.ends_with(end) && line.lines().count() == 1, "{line}");
+}
+
+#[test]
+fn offsets_of_interleaves_need_their_switch() {
+    let layers = "num_layers: 5\n    pp_interleave_num: 2\n    offset: [[0, 1], [0, 0]]";
+    let text = format!(
+        "{}recompute_config: {{recompute: [1, 0]}}\nparallel_config: {{pipeline_stage: 2}}\n",
+        BASE.replace("num_layers: 2", layers)
+    );
+    let line = message(&text, &[]);
+    let expected = "parallel.pipeline_config.pipeline_interleave: must be True where `offset` has a list for each \
+                    interleave: without it `pp_interleave_num` counts as 1; write True, or one offset for each stage";
+    assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
+    assert_eq!(message(&text, &["--parallel.pipeline_config.pipeline_interleave=True"]), "accepted");
 }

@@ -58,7 +58,10 @@ fn degrees_that_cannot_be_are_one_line_each() {
             &[STAGES, LAYERS, "--model.model_config.offset=[0, 0, 0]"],
             "offset: expected a whole number, one for each",
         ),
-        (&[STAGES, LAYERS, "--model.model_config.offset=[0, 1]"], "leave 0, but the offsets add up to 1"),
+        (
+            &[STAGES, LAYERS, "--model.model_config.offset=[0, 1]"],
+            "leave 0: the offsets [[0, 1]] add up to 1; write some that add up to 0",
+        ),
         (
             &[three, LAYERS, "--model.model_config.offset=[1, -2, 1]"],
             "leaves a stage between others without a layer: [[3, 0, 3]]",

@@ -59,14 +59,14 @@ fn a_file_of_the_original() {
     assert_eq!(
         notices,
         [
-            "model.model_config.use_flash_attention: attention never stores its matrix here, whatever this says",
             "parallel_config asks for data_parallel 8, pipeline_stage 2; this run is one rank and takes 1",
             "context.max_device_memory: not applied with `as_single`, as it is about the file's own devices",
             "runner_config.gradient_accumulation_steps: 32 keeps the 192 windows of a step (parallel_config.micro_batch_num 4 \
              x parallel_config.data_parallel 8)",
             "model.model_config.param_init_type: float32 here, which is more precise",
-            "without meaning here and ignored: trainer.model_name, runner_config.{sink_mode, sink_size}, \
-             train_dataset.input_columns, moe_config.capacity_factor, callbacks.ObsMonitor, context.device_target",
+            "without meaning here and ignored: auto_trans_ckpt, trainer.model_name, runner_config.{sink_mode, sink_size}, \
+             train_dataset.{input_columns, drop_remainder}, moe_config.capacity_factor, callbacks.ObsMonitor, \
+             callbacks.1.async_save, context.device_target, model.model_config.use_flash_attention",
         ]
     );
 }

@@ -16,6 +16,8 @@ const CHARTS = [
   { group: "Optimisation", title: "Learning rate", log: "off", keys: [["lr", "rate"]] },
   { group: "Optimisation", title: "Gradient norm", unit: "before clipping", smooth: true, log: "off", keys: [["global_norm", "L2 norm"]], markKeys: ["is_skip"] },
   { group: "Optimisation", title: "Loss scale", log: "on", keys: [["loss_scale", "scale"]], markKeys: ["overflow", "is_skip"] },
+  { group: "Optimisation", title: "Window of the loss scale", unit: "steps", log: "off", keys: [["loss_scale_window", "window"]] },
+  { group: "Optimisation", title: "Changes of the loss scale", unit: "modulo 4", keys: [["loss_scale_increases", "increases"], ["loss_scale_decreases", "decreases"]] },
   { group: "Optimisation", title: "Gradient by parameter", unit: "sum of squares", log: "on", keys: [["local_norm", "parameter"]] },
   { group: "Speed and memory", title: "Throughput", unit: "tokens per second", smooth: true, keys: [["tokens_per_second", "tokens/s"]] },
   { group: "Speed and memory", title: "Step time", unit: "ms", smooth: true, log: "off", keys: [["step_ms", "step"]] },
@@ -25,6 +27,7 @@ const CHARTS = [
   { group: "Experts", title: "Evenness of the load", unit: "entropy by layer, 1: all equally busy", layers: true, keys: [["expert_load_entropy", "layer"]] },
   { group: "Experts", title: "Busiest expert", unit: "over the mean, by layer", layers: true, log: "off", keys: [["expert_load_max_over_mean", "layer"]] },
   { group: "Experts", title: "Dropped choices", unit: "share, by layer", layers: true, keys: [["drop_rate", "layer"]] },
+  { group: "Experts", title: "Hot experts", unit: "number of the expert, by layer and place", layers: true, keys: [["hot_experts", "layer"]] },
   { group: "Experts", title: "Dropped choices, estimated", unit: "share, by layer", layers: true, isOptional: true, keys: [["drop_rate_estimate", "layer"]] },
 ];
 
@@ -33,9 +36,12 @@ const MARKS = {
   is_skip: { label: "update skipped for its norm", color: 3, shape: DIAMOND },
 };
 
+/** What is said once and is no curve. */
+const FACTS = ["loss_scale_windows"];
+
 /** The specifications of all charts for `runs`. */
 function chartsOf(runs) {
-  const known = new Set(CHARTS.flatMap(({ keys }) => keys.map(([key]) => key)));
+  const known = new Set([...FACTS, ...CHARTS.flatMap(({ keys }) => keys.map(([key]) => key))]);
   const others = [...new Set(runs.flatMap((run) => [...run.families.keys()]))].filter((key) => !known.has(key));
   const free = others.map((key) => {
     const [map, tag] = key.split("/");
@@ -73,9 +79,11 @@ function ofRun(run, chart, curves, kind, order) {
   }
   const first = chart.layers ? Number(run.valueOf("moe_config.first_k_dense_replace") ?? 0) : 0;
   return curves.map((curve, index) => {
-    const place = /^\d+$/.test(curve.name) ? Number(curve.name) + first : curve.name;
+    const [item, inner] = curve.name.split(".");
+    const isItem = /^\d+(\.\d+)?$/.test(curve.name);
+    const place = isItem ? [Number(item) + first, ...(inner ? [Number(inner) + 1] : [])].join(".") : curve.name;
     const name = `${kind} ${place}`.trim();
-    return { run, curve, label: name || chart.title, short: String(typeof place === "number" ? place : index + 1), color: index % 8, dash: 0 };
+    return { run, curve, label: name || chart.title, short: isItem ? place : String(index + 1), color: index % 8, dash: 0 };
   });
 }
 

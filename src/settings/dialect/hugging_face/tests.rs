@@ -156,11 +156,11 @@ fn what_no_run_can_take_is_one_line() {
         (llama(json!({"hidden_act": "relu"})), "not built yet (found `relu`); write `hidden_act: silu`"),
         (
             llama(json!({"vocab_size": "many"})),
-            "load_checkpoint.vocab_size: expected a whole number from 0, found `many`",
+            "load_checkpoint.vocab_size: expected a whole number from 1 to 2147483648, found `many`",
         ),
         (
             llama(json!({"num_hidden_layers": 1e18})),
-            "load_checkpoint.num_hidden_layers: expected a whole number from 0, found `1e18`",
+            "load_checkpoint.num_hidden_layers: expected a whole number from 1 to 1000, found `1e18`",
         ),
         (json!([1]), "fetch it again, or remove it"),
     ] {

@@ -23,7 +23,8 @@ rows! {
 }
 
 rows! {
-    /// `MoEDropRateCallback`: a log line with each layer's drop rate, the share of the step's choices that were dropped.
+    /// `MoEDropRateCallback`: with `moe_config.callback_moe_droprate: True` a log line with each layer's drop rate, the share of the
+    /// step's choices that were dropped.
     /// MindFormers' estimate stands beside it in `metrics.jsonl`. Its keys repeat settings of the model and must match them.
     pub struct DropRateCallback in "callbacks.MoEDropRateCallback" {
         /// Experts of a layer.
@@ -167,11 +168,14 @@ fn stop(source: &mut Source, path: &str) {
     }
 }
 
-/// `moe_config.callback_moe_droprate: True`.
+/// As in MindFormers the switch must be on, too: `moe_config.callback_moe_droprate: True`.
 fn show_drop_rates(source: &mut Source, path: &str) {
+    const SWITCH: &str = "moe_config.callback_moe_droprate";
     claim(source, path, DropRateCallback::read_at);
-    let origin = join(LIST, DROP_RATE);
-    source.document.put("moe_config.callback_moe_droprate", true.into(), &origin);
+    // What is neither on nor off is a fault of the switch.
+    if source.node(SWITCH).is_none_or(|node| bool::from_node(node) == Some(false)) {
+        source.note(format!("{LIST}: {DROP_RATE} logs nothing without `{SWITCH}: True`"));
+    }
 }
 
 /// What the callback at `path` repeats of the model must be so.

@@ -61,6 +61,8 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) {
     let use_moe = reader.node("use_moe").and_then(bool::from_node);
     let experts = match reader.node("expert_num").map_or(Some(1), usize::from_node) {
         Some(1) => {
+            // For what is wrong in them.
+            MixtureForms::read(&reader);
             if use_moe == Some(true) {
                 reader.fault("use_moe", "asks for experts; give `expert_num` a number above 1");
             }

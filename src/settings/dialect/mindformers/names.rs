@@ -7,6 +7,7 @@ const MODEL: &str = "model.model_config";
 /// The keys of a mixture may be among those of the model.
 const MOE: &str = "moe_config model.model_config";
 const PARALLEL: &str = "parallel_config";
+const OPTIMIZER: &str = "optimizer";
 const PET: &str = "model.model_config.pet_config";
 const SWAP: &str = "swap_config";
 const MEGATRON: &str = "train_dataset.data_loader.config eval_dataset.data_loader.config";
@@ -71,6 +72,7 @@ pub(crate) const NAMES: Names = Names(&[
     named(PARALLEL, "pp_interleave_num", "virtual_pipeline_model_parallel_size"),
     named(PARALLEL, "use_seq_parallel", "sequence_parallel"),
     named(PET, "target_modules", "reg_rules"),
+    named(OPTIMIZER, "nesterov", "use_nesterov"),
     named(MODEL, "use_seq_parallel", "sequence_parallel"),
     named(MODEL, "use_fused_rope", "apply_rope_fusion"),
     named(MODEL, "use_fused_swiglu", "bias_swiglu_fusion"),
@@ -87,7 +89,9 @@ const fn named(sections: &'static str, key: &'static str, names: &'static str) -
 
 /// Writes each key under the name that is read. One that is given under two names is a fault.
 pub(super) fn unify(source: &mut Source) {
-    for section in [TOP, MODEL, "moe_config", PARALLEL, PET, SWAP].into_iter().chain(words(MEGATRON)) {
+    for section in
+        [TOP, MODEL, "moe_config", PARALLEL, PET, OPTIMIZER, SWAP].into_iter().chain(words(MEGATRON))
+    {
         drop_twins(source, section);
         for name in names_in(source, section) {
             source.document.rename(section, &name, NAMES.key(section, &name));

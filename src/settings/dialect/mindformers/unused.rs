@@ -49,26 +49,32 @@ const fn of_type(word: &'static str) -> TableId {
     TableId::of("model.model_config").of_type(word)
 }
 
+const LAUNCHER: &str = "about MindFormers' devices, files and launcher";
+const PROFILER: &str = "about MindFormers' profiler";
+const OTHER_BRANCH: &str = "of another branch of MindFormers, or without effect on training";
+const LAZY_INLINE: &str = "about compiling each layer once, which is always so here";
+
 const RUN: &[Other] = &[
     keys(
-        "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy \
-         load_ckpt_format load_ckpt_async ckpt_use_legacy_format balanced_load save_file \
-         remote_save_url processor auto_tune autotune_per_step filepath_prefix remove_redundancy \
-         use_graceful_exit run_status register_path exclude_cann_cpu enable_mindio_ttp_save_ckpt",
+        "src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format save_file remote_save_url \
+         processor filepath_prefix run_status register_path",
     )
-    .ignored("about MindFormers' devices, files and launcher"),
+    .ignored(LAUNCHER),
     keys(
-        "profile_start_step profile_stop_step profile_communication profile_memory \
-         profile_rank_ids profile_pipeline profiler_level profile_level init_start_profile mstx",
+        "auto_trans_ckpt load_ckpt_async ckpt_use_legacy_format balanced_load auto_tune \
+         remove_redundancy use_graceful_exit exclude_cann_cpu enable_mindio_ttp_save_ckpt",
     )
-    .ignored("about MindFormers' profiler"),
-    keys(
-        "use_legacy layer_decay lr_scale_factor eval_callbacks infer train_precision_sync \
-         infer_precision_sync postprocess_use_numpy predict_batch_size input_data adapter_id",
-    )
-    .ignored("of another branch of MindFormers, or without effect on training"),
-    keys("lazy_inline disable_lazy_inline")
-        .ignored("about compiling each layer once, which is always so here"),
+    .idle_switches(LAUNCHER),
+    keys("transform_process_num autotune_per_step").idle_numbers(LAUNCHER),
+    keys("profile_rank_ids profiler_level profile_level").ignored(PROFILER),
+    keys("profile_communication profile_memory profile_pipeline init_start_profile mstx")
+        .idle_switches(PROFILER),
+    keys("profile_start_step profile_stop_step").idle_numbers(PROFILER),
+    keys("eval_callbacks infer predict_batch_size input_data adapter_id").ignored(OTHER_BRANCH),
+    keys("use_legacy train_precision_sync infer_precision_sync postprocess_use_numpy")
+        .idle_switches(OTHER_BRANCH),
+    keys("layer_decay lr_scale_factor").idle_numbers(OTHER_BRANCH),
+    keys("lazy_inline disable_lazy_inline").idle_switches(LAZY_INLINE),
     keys("run_mode").refused(Passes::Words("train finetune"), "write `run_mode: train`"),
     keys("profile").refused(Passes::Off, "write `profile: False`; --profile N times launches"),
     keys("only_save_strategy").refused(Passes::Off, "write `only_save_strategy: False`"),
@@ -78,13 +84,15 @@ const RUN: &[Other] = &[
 ];
 
 const RUNNER_CONFIG: &[Other] = &[
-    keys("sink_mode sink_size per_epoch_size initial_epoch has_trained_epoches has_trained_steps")
-        .ignored("about MindFormers' data sink and its way of resuming; no step waits for the host here"),
+    keys("sink_mode").idle_switches(SINK),
+    keys("sink_size per_epoch_size initial_epoch has_trained_epoches has_trained_steps").idle_numbers(SINK),
     keys("num_classes image_size").ignored("of image models"),
 ];
 
+const SINK: &str = "about MindFormers' data sink and its way of resuming; no step waits for the host here";
+
 const RUNNER_WRAPPER: &[Other] = &[
-    keys("enable_check_overflow enable_global_norm").ignored("always on here"),
+    keys("enable_check_overflow enable_global_norm").idle_switches("always on here"),
     keys("type").refused(Passes::Words("MFTrainOneStepCell"), "write `type: MFTrainOneStepCell`"),
     keys("sens").refused(Passes::UpToOne, "write `scale_sense: 1.0` instead"),
 ];
@@ -99,10 +107,14 @@ const MONITOR_CONFIG: &[Other] = &[
 ];
 
 const STABLE_RANK: &[Other] = &[keys("do_aggregation")
-    .ignored("about matrices of which each device has a part, where here each rank has them whole")];
+    .idle_switches("about matrices of which each device has a part, where here each rank has them whole")];
 
 const OPTIMIZER: &[Other] = &[
     keys("qk_clip_threshold").refused(Passes::Off, "remove it"),
+    keys("loss_scale").refused(
+        Passes::UpToOne,
+        "write 1: `runner_wrapper.scale_sense` divides gradients by what it multiplied the loss with",
+    ),
     keys("swap offload amsgrad maximize").refused(Passes::Off, "write `False`"),
 ];
 
@@ -111,48 +123,56 @@ const LR_SCHEDULE: &[Other] = &[
     keys("max_lr min_lr num_iters").ignored("of `MegatronLR`, which is not built"),
 ];
 
+const GENERATION: &str = "about generation; `gristmill generate` takes flags";
+const MATRICES: &str = "`parallel_config` says how ranks share matrices, which is done in one way";
+const KERNELS: &str = "about MindFormers' kernels and the layout of its weights";
+const READ_ELSEWHERE: &str = "read by other programs, or without effect in MindFormers";
+
 const MODEL_CONFIG: &[Other] = &[
+    keys("bos_token_id eos_token_id eos_token pad_token").ignored(GENERATION),
     keys(
-        "bos_token_id eos_token_id eos_token pad_token batch_size repetition_penalty \
-         max_decode_length max_length max_new_tokens top_k top_p do_sample temperature is_dynamic \
-         is_flexible_shape block_size num_blocks use_paged_attention use_past_shard \
-         use_kvcache_op use_cache",
+        "do_sample is_dynamic is_flexible_shape use_paged_attention use_past_shard use_kvcache_op \
+         use_cache",
     )
-    .ignored("about generation; `gristmill generate` takes flags"),
-    keys("compute_in_2d fine_grain_interleave use_seq_parallel seq_parallel lm_head_dp")
-        .ignored("`parallel_config` says how ranks share matrices, which is done in one way"),
-    keys("use_ring_attention").ignored("about sequences that ranks share, which is not built"),
+    .idle_switches(GENERATION),
+    keys(
+        "batch_size repetition_penalty max_decode_length max_length max_new_tokens top_k top_p \
+         temperature block_size num_blocks",
+    )
+    .idle_numbers(GENERATION),
+    keys("compute_in_2d use_seq_parallel seq_parallel lm_head_dp").idle_switches(MATRICES),
+    keys("fine_grain_interleave").idle_numbers(MATRICES),
+    keys("use_ring_attention").idle_switches("about sequences that ranks share, which is not built"),
     keys("num_layers_of_each_stage")
         .refused(Passes::Off, "write `offset`: by how many layers a stage differs from an even share"),
-    keys("parallel_optimizer").ignored("`parallel.enable_parallel_optimizer` shares out the optimizer"),
-    keys("micro_batch_interleave_num").ignored("counts at the top level"),
-    keys("input_sliced_sig").ignored("a loader knows whether its targets are shifted"),
+    keys("parallel_optimizer").idle_switches("`parallel.enable_parallel_optimizer` shares out the optimizer"),
+    keys("micro_batch_interleave_num").idle_numbers("counts at the top level"),
+    keys("input_sliced_sig").idle_switches("a loader knows whether its targets are shifted"),
     keys(
         "qkv_concat ffn_concat use_attn_mask_compression use_prompt_flash_attention \
          use_incre_flash_attention use_rope_slice use_contiguous_weight_layout_attention \
          use_interleaved_weight_layout_mlp is_sample_acceleration fp32_residual_connection \
          mlp_concat fused_rms_norm is_npu_acceleration use_contiguous_weight_layout \
-         use_attention_mask mask_type input_layout sparse_mode rotary_cos_format \
-         persist_layer_norm memory_efficient_layer_norm masked_softmax_fusion \
+         use_attention_mask persist_layer_norm memory_efficient_layer_norm masked_softmax_fusion \
          bias_activation_fusion bias_dropout_fusion moe_router_fusion attention_softmax_in_fp32",
     )
-    .ignored("about MindFormers' kernels and the layout of its weights"),
+    .idle_switches(KERNELS),
+    keys("mask_type input_layout sparse_mode rotary_cos_format").ignored(KERNELS),
+    keys("use_fused_rope use_fused_swiglu").idle_switches("always fused where a model has it"),
+    keys("use_flash_attention").idle_switches("attention never stores its matrix here, whatever this says"),
     keys(
-        "rotary_emb_base auto_register architectures model_type output_router_logits model_name \
-         net_name num_labels is_encoder_decoder use_select_recompute no_recompute_layers \
+        "auto_register architectures model_type model_name net_name no_recompute_layers \
          transformers_version torch_dtype single_checkpoint_name_or_path",
     )
-    .ignored("read by other programs, or without effect in MindFormers"),
-    keys("lazy_inline disable_lazy_inline")
-        .ignored("about compiling each layer once, which is always so here"),
+    .ignored(READ_ELSEWHERE),
+    keys("output_router_logits is_encoder_decoder use_select_recompute").idle_switches(READ_ELSEWHERE),
+    keys("rotary_emb_base num_labels").idle_numbers(READ_ELSEWHERE),
+    keys("lazy_inline disable_lazy_inline").idle_switches(LAZY_INLINE),
     keys("use_past")
-        .differs(Passes::Off, "training keeps no cache of keys and values; MindFormers sets it to False too"),
+        .idle_switches("training keeps no cache of keys and values; MindFormers sets it to False too"),
     keys("window_attn_skip_freq use_mup is_reward_model").refused(Passes::Off, "remove it"),
     keys("eod_reset reset_position_ids reset_attention_mask eod_mask_loss")
         .refused(Passes::Off, "write it under train_dataset instead"),
-    keys("use_flash_attention")
-        .differs(Passes::On, "attention never stores its matrix here, whatever this says"),
-    keys("use_fused_rope use_fused_swiglu").differs(Passes::On, "always fused here"),
     keys("residual_dtype").differs(Passes::Never, "the residual stream is stored as `compute_dtype` says"),
     keys("pad_token_id").differs(
         Passes::Never,
@@ -172,25 +192,30 @@ const PET_CONFIG: &[Other] = &[
         .differs(Passes::Never, "A and B are read as `model.model_config.compute_dtype` says"),
 ];
 
+const DISPATCH: &str =
+    "other ways to the same results of exchanging routed tokens, which go by all-to-all here";
+const OVERLAP: &str = "what MindFormers computes during an exchange; here whatever does not need its result";
+const MATRICES_OF_EXPERTS: &str =
+    "the matrices of experts are divided as all others, by `parallel_config.model_parallel`";
+const RELOCATION: &str =
+    "about moving experts between devices as their load changes; here an expert stays on its rank";
+const KNOWN_TO_MIXTURE: &str = "what MindFormers must be told and a mixture here knows";
+
 const MOE_CONFIG: &[Other] = &[
-    keys(
-        "use_allgather_dispatcher enable_deredundency npu_nums_per_device group_wise_a2a \
-         dispatch_global_max_bs",
-    )
-    .ignored("other ways to the same results of exchanging routed tokens, which go by all-to-all here"),
-    keys("comp_comm_parallel comp_comm_parallel_degree moe_shared_expert_overlap")
-        .ignored("what MindFormers computes during an exchange; here whatever does not need its result"),
-    keys("ep_extend_tp expert_model_parallel")
-        .ignored("the matrices of experts are divided as all others, by `parallel_config.model_parallel`"),
+    keys("use_allgather_dispatcher enable_deredundency group_wise_a2a").idle_switches(DISPATCH),
+    keys("npu_nums_per_device dispatch_global_max_bs").idle_numbers(DISPATCH),
+    keys("comp_comm_parallel moe_shared_expert_overlap").idle_switches(OVERLAP),
+    keys("comp_comm_parallel_degree").idle_numbers(OVERLAP),
+    keys("ep_extend_tp").idle_switches(MATRICES_OF_EXPERTS),
+    keys("expert_model_parallel").idle_numbers(MATRICES_OF_EXPERTS),
     keys("expert_group_size")
-        .ignored("how many tokens MindFormers' first router takes at once; here those of a micro-batch"),
-    keys("enable_expert_relocation expert_relocation_initial_iteration expert_relocation_freq").ignored(
-        "about moving experts between devices as their load changes; here an expert stays on its \
-         rank",
-    ),
-    keys("cur_layer moe_module_name max_router_load print_expert_load")
-        .ignored("what MindFormers must be told and a mixture here knows"),
-    keys("use_fused_ops_topkrouter use_fused_ops_permute").differs(Passes::On, "always fused here"),
+        .idle_numbers("how many tokens MindFormers' first router takes at once; here those of a micro-batch"),
+    keys("enable_expert_relocation").idle_switches(RELOCATION),
+    keys("expert_relocation_initial_iteration expert_relocation_freq").idle_numbers(RELOCATION),
+    keys("moe_module_name").ignored(KNOWN_TO_MIXTURE).of(IdleKind::Text),
+    keys("cur_layer max_router_load").idle_numbers(KNOWN_TO_MIXTURE),
+    keys("print_expert_load").idle_switches(KNOWN_TO_MIXTURE),
+    keys("use_fused_ops_topkrouter use_fused_ops_permute").idle_switches("always fused here"),
     keys("router_aux_loss_coef").differs(
         Passes::Off,
         "not read, as in MindFormers; `moe_aux_loss_coeff` or `aux_loss_factors` says what \
@@ -201,23 +226,28 @@ const MOE_CONFIG: &[Other] = &[
     keys("mlp_only_layers").refused(Passes::Off, "write `first_k_dense_replace`"),
 ];
 
+const PIPELINE: &str =
+    "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation";
+
 const TRAIN_DATASET: &[Other] = &[
-    keys(
-        "output_columns construct_args_key column_order num_parallel_workers \
-         python_multiprocessing numa_enable prefetch_size batch_size micro_batch do_eval",
-    )
-    .ignored("about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation"),
+    keys("output_columns construct_args_key column_order").ignored(PIPELINE),
+    keys("python_multiprocessing numa_enable do_eval").idle_switches(PIPELINE),
+    keys("num_parallel_workers prefetch_size batch_size micro_batch").idle_numbers(PIPELINE),
     keys(
         "prompt max_length modal_to_text_transform modal_content_transforms \
          modal_content_input_columns modal_content_output_columns net_input_columns \
-         project_columns return_attention_mask eos_id gmask_id sop_id dataset_dir eval_interval \
-         eval_offset profile autotune filepath_prefix autotune_per_step use_generator",
+         project_columns eos_id gmask_id sop_id dataset_dir eval_interval eval_offset \
+         filepath_prefix autotune_per_step",
     )
     .ignored("of data loaders that are not built"),
+    keys("return_attention_mask profile autotune use_generator")
+        .idle_switches("of data loaders that are not built"),
     keys("max_seq_length")
         .differs(Passes::Off, "samples are cut and padded to model.model_config.seq_length"),
     keys("ignore_pad_token_for_loss").refused(Passes::On, "write `True`: padding does not enter the loss"),
-    keys("drop_remainder").differs(Passes::On, "what does not fill a step is always dropped"),
+    keys("drop_remainder")
+        .differs(Passes::On, "what does not fill a step is always dropped")
+        .of(IdleKind::Switch),
     keys("repeat").refused(Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
     keys("num_samples").refused(Passes::Off, "set runner_config.stop_step"),
     keys("eos_reset").refused(Passes::Off, "write `eod_reset`"),
@@ -231,27 +261,37 @@ const TRAIN_DATASET: &[Other] = &[
 const TOKENIZER: &[Other] = &[
     // Files of MindFormers name a class and its special tokens; here the file says both.
     keys(
-        "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token \
-         bos_token unk_token add_bos_token add_eos_token auto_register cls_token mask_token \
-         sep_token do_lower_case is_tokenize_char add_special_tokens padding truncation legacy \
-         image_tag added_tokens_file checkpoint_name_or_path prefix stage src_max_length \
-         tgt_max_length lang use_fast do_basic_tokenize",
+        "type tokenizer_type model_max_length max_length padding_side pad_token bos_token unk_token \
+         auto_register cls_token mask_token sep_token padding truncation image_tag added_tokens_file \
+         checkpoint_name_or_path prefix stage src_max_length tgt_max_length lang",
     )
     .ignored("said by the tokenizer's own file"),
+    keys(
+        "trust_remote_code add_bos_token add_eos_token do_lower_case is_tokenize_char \
+         add_special_tokens legacy use_fast do_basic_tokenize",
+    )
+    .idle_switches("said by the tokenizer's own file"),
     keys("vocab_file merges_file pretrained_model_dir_or_path").differs(
         Passes::Off,
         "not read; convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
     ),
 ];
 
+const LOADERS: &str = "about MindSpore's data pipeline, or of loaders that are not built";
+
 const DATA_LOADER: &[Other] = &[
     keys(
-        "num_parallel_workers column_names columns_list schema num_shards shard_id \
-         shard_equal_rows stage phase python_multiprocessing padded_sample num_padded \
-         create_attention_mask create_compressed_eod_mask compressed_eod_mask_length \
-         use_broadcast_data adaptor_config load_func tokenizer max_length file_format",
+        "column_names columns_list schema stage phase padded_sample adaptor_config load_func tokenizer \
+         file_format",
     )
-    .ignored("about MindSpore's data pipeline, or of loaders that are not built"),
+    .ignored(LOADERS),
+    keys(
+        "shard_equal_rows python_multiprocessing create_attention_mask create_compressed_eod_mask \
+         use_broadcast_data",
+    )
+    .idle_switches(LOADERS),
+    keys("num_parallel_workers num_shards shard_id num_padded compressed_eod_mask_length max_length")
+        .idle_numbers(LOADERS),
     keys("num_samples").refused(Passes::Off, "set runner_config.stop_step, or max_bytes of a loader of text"),
     keys("dataset_name").refused(
         Passes::Words("multi-round-chat multi-round-chat-dyn"),
@@ -262,70 +302,84 @@ const DATA_LOADER: &[Other] = &[
     keys("datasets_type").refused(Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
 ];
 
+const MAPPED_FILES: &str = "about how MindFormers reads the files, which are mapped into memory here";
+
 const MEGATRON: &[Other] = &[
-    keys(
-        "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length \
-         create_attention_mask tokenizer",
-    )
-    .ignored("about how MindFormers reads the files, which are mapped into memory here"),
+    keys("path_to_cache tokenizer").ignored(MAPPED_FILES),
+    keys("mmap_bin_files create_attention_mask").idle_switches(MAPPED_FILES),
+    keys("num_dataset_builder_threads eod_pad_length").idle_numbers(MAPPED_FILES),
     keys("add_extra_token_to_sequence")
         .refused(Passes::On, "write `True`: the target of a sample's last token is the token after it"),
 ];
 
 const METRIC: &[Other] = &[keys("eval_type").ignored("about metrics that are not computed")];
 
-const TENSORBOARD: &[Other] = &[keys("tensorboard_queue_size").ignored("each step is written at once")];
+const TENSORBOARD: &[Other] = &[keys("tensorboard_queue_size").idle_numbers("each step is written at once")];
 
-const CONTEXT: &[Other] = &[keys(
-    "mode device_target max_call_depth save_graphs save_graphs_path enable_graph_kernel \
-         graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config gpu_config \
-         mempool_block_size runtime_num_threads affinity_cpu_list infer_boost deterministic \
-         pynative_synchronize memory_offload op_timeout inter_op_parallel_num env_config_path \
-         precision_mode variable_memory_max_size check_bprop enable_compile_cache \
-         compile_cache_path max_device_memory_offset save_dump_path print_file_path enable_dump \
-         reserve_class_name_in_scope grad_for_scalar debug_level hccl_buffer_size \
-         disable_format_transform parallel_speed_up_json_path",
-)
-.ignored("about Ascend devices and MindSpore's graph compiler")];
+const ASCEND: &str = "about Ascend devices and MindSpore's graph compiler";
+
+const CONTEXT: &[Other] = &[
+    // `save_graphs` and `infer_boost` are numbers or words, too, and real files have text at `enable_graph_kernel`.
+    keys(
+        "mode device_target save_graphs save_graphs_path enable_graph_kernel graph_kernel_flags \
+         jit_config jit_level memory_optimize_level ascend_config gpu_config mempool_block_size \
+         affinity_cpu_list infer_boost deterministic memory_offload env_config_path precision_mode \
+         variable_memory_max_size compile_cache_path save_dump_path print_file_path debug_level \
+         max_device_memory_offset parallel_speed_up_json_path",
+    )
+    .ignored(ASCEND),
+    keys(
+        "pynative_synchronize check_bprop enable_compile_cache enable_dump \
+         reserve_class_name_in_scope grad_for_scalar disable_format_transform",
+    )
+    .idle_switches(ASCEND),
+    keys("max_call_depth runtime_num_threads op_timeout inter_op_parallel_num hccl_buffer_size")
+        .idle_numbers(ASCEND),
+];
 
 const PARALLEL_CONFIG: &[Other] = &[
-    keys("optimizer_shard").ignored(
+    keys("optimizer_shard").idle_switches(
         "without effect in MindFormers too; `parallel.enable_parallel_optimizer` shares out the \
          optimizer",
     ),
-    keys("gradient_aggregation_group").ignored(
+    keys("gradient_aggregation_group").idle_numbers(
         "how many gradients MindFormers exchanges at once; here they are exchanged in buckets of \
          one size",
     ),
     keys("fine_grain_interleave")
-        .ignored("about how products of shared matrices are cut, which is done otherwise"),
+        .idle_numbers("about how products of shared matrices are cut, which is done otherwise"),
     keys("context_parallel_algo ulysses_degree_in_cp")
         .ignored("about sequences that ranks share, which is not built"),
     keys("seq_split_num")
-        .ignored("about pipelines whose stages take parts of a sequence, which are not built"),
-    keys("mem_coeff").ignored("about MindFormers' search for degrees"),
+        .idle_numbers("about pipelines whose stages take parts of a sequence, which are not built"),
+    keys("mem_coeff").idle_numbers("about MindFormers' search for degrees"),
 ];
 
+const HANDED_OUT: &str =
+    "how MindFormers hands out the data; here each rank reads the micro-batches that it takes";
+const DEGREES: &str = "about MindFormers' search for degrees; here they are those of `parallel_config`";
+
 const PARALLEL: &[Other] = &[
-    keys("parallel_optimizer_threshold")
-        .ignored("MindFormers keeps parameters below so many KiB whole; here small ones are shared out too"),
-    keys("gradients_mean loss_repeated_mean").ignored(
+    keys("parallel_optimizer_threshold").idle_numbers(
+        "MindFormers keeps parameters below so many KiB whole; here small ones are shared out too",
+    ),
+    keys("gradients_mean loss_repeated_mean").idle_switches(
         "the gradients of a step are those of the mean over its micro-batches, on any number of \
          ranks",
     ),
     keys("gradient_fp32_sync force_fp32_communication")
-        .ignored("gradients are exchanged and summed in float32, always"),
-    keys("enable_alltoall").ignored("routed tokens are exchanged by all-to-all, always"),
-    keys("full_batch dataset_strategy")
-        .ignored("how MindFormers hands out the data; here each rank reads the micro-batches that it takes"),
+        .idle_switches("gradients are exchanged and summed in float32, always"),
+    keys("enable_alltoall").idle_switches("routed tokens are exchanged by all-to-all, always"),
+    keys("full_batch").idle_switches(HANDED_OUT),
+    keys("dataset_strategy").ignored(HANDED_OUT),
     keys("comm_fusion all_reduce_fusion_config communi_parallel_mode").ignored(
         "how MindFormers groups what it exchanges; here gradients are exchanged in buckets of one \
          size",
     ),
     keys("parameter_broadcast")
-        .ignored("every rank makes the same initial weights from the seed, or reads the same files"),
-    keys("search_mode auto_parallel_search_mode auto_pipeline auto_parallel_new_interface")
-        .ignored("about MindFormers' search for degrees; here they are those of `parallel_config`"),
+        .idle_switches("every rank makes the same initial weights from the seed, or reads the same files"),
+    keys("search_mode auto_parallel_search_mode").ignored(DEGREES),
+    keys("auto_pipeline auto_parallel_new_interface").idle_switches(DEGREES),
     keys(
         "strategy_ckpt_config strategy_ckpt_save_file strategy_ckpt_load_file \
          group_ckpt_save_file",
@@ -334,39 +388,45 @@ const PARALLEL: &[Other] = &[
         "about files that describe MindFormers' checkpoints; those here are read by any number of \
          ranks",
     ),
-    keys("device_num global_rank").ignored("the launcher says how many ranks there are, and which this is"),
+    keys("device_num global_rank")
+        .idle_numbers("the launcher says how many ranks there are, and which this is"),
     keys("grad_accumulation_step")
-        .ignored("`runner_config.gradient_accumulation_steps` says it, as in MindFormers"),
-    keys("pipeline_stages").ignored("`parallel_config.pipeline_stage` says it, as in MindFormers"),
-    keys("pipeline_result_broadcast pipeline_segments").ignored("about MindSpore's pipelines"),
+        .idle_numbers("`runner_config.gradient_accumulation_steps` says it, as in MindFormers"),
+    keys("pipeline_stages").idle_numbers("`parallel_config.pipeline_stage` says it, as in MindFormers"),
+    keys("pipeline_result_broadcast").idle_switches("about MindSpore's pipelines"),
+    keys("pipeline_segments").idle_numbers("about MindSpore's pipelines"),
 ];
 
-const PARALLEL_OPTIMIZER_CONFIG: &[Other] = &[keys("parallel_optimizer_threshold")
-    .ignored("MindFormers keeps parameters below so many KiB whole; here small ones are shared out too")];
+const PARALLEL_OPTIMIZER_CONFIG: &[Other] = &[keys("parallel_optimizer_threshold").idle_numbers(
+    "MindFormers keeps parameters below so many KiB whole; here small ones are shared out too",
+)];
 
-const LOSS_MONITOR: &[Other] = &[keys("keep_default_action").ignored("about MindFormers' callback")];
+const LOSS_MONITOR: &[Other] = &[keys("keep_default_action").idle_switches("about MindFormers' callback")];
 
 const CHECKPOINT_MONITOR: &[Other] = &[
     keys("integrated_save async_save save_network_params remove_redundancy exception_save")
-        .ignored("about MindFormers' files and its threads"),
+        .idle_switches("about MindFormers' files and its threads"),
     keys("checkpoint_format").differs(Passes::Words("safetensors"), "always safetensors"),
     keys("save_trainable_params").refused(Passes::Off, "write `False`: a checkpoint holds all weights, or the adapters alone where their base came from files"),
     keys("directory").refused(Passes::Off, "set output_dir"),
 ];
 
-const COLD_HOT_MONITOR: &[Other] =
-    &[keys("moe_config hidden_size intermediate_size ffn_hidden_size expert_parallel model_parallel")
-        .ignored("what MindFormers must be told and a mixture here knows")];
+const COLD_HOT_MONITOR: &[Other] = &[
+    keys("moe_config").ignored(KNOWN_TO_MIXTURE),
+    keys("hidden_size intermediate_size ffn_hidden_size expert_parallel model_parallel")
+        .idle_numbers(KNOWN_TO_MIXTURE),
+];
 
-const SUMMARY_MONITOR: &[Other] = &[keys(
-    "collect_specified_data collect_tensor_freq keep_default_action custom_lineage_data \
-         max_file_size",
-)
-.ignored("about MindInsight's files")];
+const SUMMARY_MONITOR: &[Other] = &[
+    keys("collect_specified_data custom_lineage_data").ignored("about MindInsight's files"),
+    keys("keep_default_action").idle_switches("about MindInsight's files"),
+    keys("max_file_size").idle_numbers("about MindInsight's files"),
+];
 
-const TOPK_BIAS_CALLBACK: &[Other] =
-    &[keys("micro_batch_num log_expert_load_to_tensorboard")
-        .ignored("about pipeline stages and TensorBoard")];
+const TOPK_BIAS_CALLBACK: &[Other] = &[
+    keys("micro_batch_num").idle_numbers("about pipeline stages"),
+    keys("log_expert_load_to_tensorboard").idle_switches("`tensorboard` says it"),
+];
 
 const LLAMA: &[Other] = &[
     keys("gated_linear_unit").refused(Passes::On, "write `True`"),
@@ -394,8 +454,8 @@ const CHATGLM2: &[Other] = &[
         .refused(Passes::Off, "write `False`, the order of q and k in published weights"),
     keys("mask_generate")
         .refused(Passes::Off, "write `reset_attention_mask` under the data loader's `config` instead"),
-    keys("enable_high_performance gmask_token_id mask_token_id")
-        .ignored("about MindFormers' kernels and tokenizer"),
+    keys("enable_high_performance").idle_switches("about MindFormers' kernels"),
+    keys("gmask_token_id mask_token_id").ignored("about MindFormers' tokenizer"),
 ];
 
 const TELECHAT: &[Other] = &[keys("mean").refused(Passes::Off, "write 0: initial weights have mean 0")];
@@ -406,14 +466,15 @@ const WIZARD_CODER: &[Other] =
     &[keys("start_token_id").ignored("about generation; `gristmill generate` takes flags")];
 
 const PANGU_ALPHA: &[Other] =
-    &[keys("dropout_rate").ignored("without effect in MindFormers, which reads one rate for each place")];
+    &[keys("dropout_rate")
+        .idle_numbers("without effect in MindFormers, which reads one rate for each place")];
 
 const BAICHUAN: &[Other] =
     &[keys("user_token_id assistant_token_id").ignored("about MindFormers' chat template")];
 
 const DEEPSEEK: &[Other] = &[
-    keys("mla_qkv_concat").ignored("about the layout of MindFormers' weights"),
-    keys("ep_size pretraining_tp").ignored("`parallel_config` says how a run is spread over ranks"),
+    keys("mla_qkv_concat").idle_switches("about the layout of MindFormers' weights"),
+    keys("ep_size pretraining_tp").idle_numbers("`parallel_config` says how a run is spread over ranks"),
     keys("aux_loss_alpha seq_aux")
         .differs(Passes::Off, "not read, as in MindFormers; `moe_aux_loss_coeff` says what balance counts"),
 ];

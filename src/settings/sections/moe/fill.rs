@@ -99,7 +99,13 @@ fn fill_hot(moe: &mut Moe, reader: &Reader<'_>) {
         return;
     }
     if count == 0 && reader.is_sound("hot_expert_num") {
-        reader.fault("enable_cold_hot_expert", "needs `hot_expert_num`, at least 1");
+        match reader.has("hot_expert_num") {
+            true => reader.fault(
+                "hot_expert_num",
+                format!("expected a whole number from 1 to {experts} (`expert_num`), found `0`"),
+            ),
+            false => reader.fault("enable_cold_hot_expert", "needs `hot_expert_num`, at least 1"),
+        }
     }
     moe.hot_expert_num = Some(count);
     moe.cold_token_percent.get_or_insert(1.0);

@@ -26,9 +26,10 @@ rows! {
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default. In
-        /// GPT-2's layers under `TopkRouterV1` a single gate is 1, too.
-        norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
+        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1. In GPT-2's layers under
+        /// `TopkRouterV1` a single gate is 1, too.
+        norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1").example("False
+num_experts_chosen: 2"),
         /// Factor of all gates.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
         /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
@@ -71,9 +72,9 @@ rows! {
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
         /// word changes nothing, and a notice says so.
         routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
-        /// Slots of an expert over its share of the choices; 1.1 by default. 0 or below drops nothing and is computed as
+        /// Slots of an expert over its share of the choices. 0 or below drops nothing and is computed as
         /// `use_gmm: True` is.
-        capacity_factor: Option<f64> = Numbers.optional().example("1.5"),
+        capacity_factor: Option<f64> = Numbers.optional().filled("`1.1`").example("1.5"),
         /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's words for it
         /// are `position` and `probs`.
         enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens),
@@ -83,13 +84,15 @@ rows! {
         enable_cold_hot_expert: bool = Numbers.default(false).example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
         /// How many experts are hot; not all of them where experts are spread over ranks.
         hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
-        /// Slots of the others, as a share; 1 by default.
-        cold_token_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO)
+        /// Slots of the others, as a share: ceil(k N `capacity_factor` / E) times this, rounded down as in MindFormers, but at least
+        /// one where that has none; a notice says so.
+        cold_token_percent: Option<f64> = Numbers.optional().filled("`1`").within(SHARE_ABOVE_ZERO)
             .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// The hot experts are chosen anew every so many steps (10000 by default), before that at every power of two, and
-        /// where a checkpoint is written.
-        update_step: Option<u64> = Numbers.optional().within(COUNT).example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// Whether each layer's drop rate is logged.
+        /// The hot experts are chosen anew every so many steps, before that at every power of two, and after the first step of a
+        /// checkpoint, not at its multiples: see `callbacks.ColdHotExpertMonitor`.
+        update_step: Option<u64> = Numbers.optional().filled("`10000`").within(COUNT).example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
+        /// Whether each layer's drop rate is logged. MindFormers needs a `MoEDropRateCallback` beside it, which repeats the model's
+        /// numbers.
         callback_moe_droprate: bool = Host.default(false),
         /// Whether `.npy` files with the choices of all of a step's tokens are written, for `gristmill token-distribution`.
         save_token_distribution: bool = Host.default(false),

@@ -64,7 +64,7 @@ impl Amount {
             Self::Stages(counts) if counts.len() > stages.stages() => Err(too_long(counts.len(), stages)),
             Self::Stages(counts) => Ok(deal_in_turn(counts, layers)),
             Self::Chunks(rows) if rows.len() != layers.len() => Err(format!(
-                "has {} lists, but there are {} interleaves (pp_interleave_num)",
+                "has {} lists, but there are {} interleaves (pp_interleave_num); write one for each",
                 rows.len(),
                 layers.len()
             )),
@@ -154,7 +154,11 @@ fn counts(items: &[Node]) -> Result<Vec<Count>, String> {
 }
 
 fn too_long(counts: usize, stages: &Stages) -> String {
-    format!("has {counts} entries, but parallel_config.pipeline_stage is {}", stages.stages())
+    let stages = stages.stages();
+    let most = if stages == 1 { "one entry".to_string() } else { format!("at most {stages} entries") };
+    format!(
+        "has {counts} entries, but parallel_config.pipeline_stage is {stages}; write {most}, or `pipeline_stage: {counts}`"
+    )
 }
 
 /// Distributes the count of each stage to its interleaves, one layer at a time, to those that have layers left.

@@ -19,7 +19,7 @@ impl LayerFeatures<'_> {
         let is_query_layer = self.model.kind.learns_queries() && layer + 1 == self.model.num_layers;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
-        let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
+        let has_gate = self.has_gate();
         match operator.needs() {
             Feature::Any => true,
             Feature::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
@@ -34,6 +34,11 @@ impl LayerFeatures<'_> {
             Feature::SharedExpert => shared.is_some(),
             Feature::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
         }
+    }
+
+    /// Whether the activation of feed-forward networks is a product with a gate.
+    pub fn has_gate(&self) -> bool {
+        self.model.hidden_act == Some(Activation::SwiGlu)
     }
 
     /// The operators of `layer`.

@@ -49,6 +49,10 @@ impl Selection {
         };
         selection.patterns(&[]).iter().try_for_each(|pattern| match names(pattern) {
             Ok(_) => Ok(()),
+            Err(_) if pattern.contains(r"\\.") => Err(format!(
+                "`{pattern}`, of which single quotes keep both backslashes; write `'{}'`",
+                pattern.replace(r"\\", r"\")
+            )),
             Err(message) => Err(format!("a pattern that cannot be read: {message}")),
         })?;
         Ok(selection)

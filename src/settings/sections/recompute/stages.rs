@@ -32,7 +32,7 @@ pub(crate) fn distribute(
     }
     let places = format!("{stages} stages x {interleaves} interleaves");
     if chunks > layers {
-        return Err(format!("{layers} layers are too few for {places}"));
+        return Err(format!("{layers} layers are too few for {places}; write fewer of these"));
     }
     let Some(offsets) = by_chunk(offset.unwrap_or(&Offset::Every(0)), stages, interleaves) else {
         return Err(format!("expected {}, for {places}", Offset::kind().expected()));
@@ -40,13 +40,19 @@ pub(crate) fn distribute(
     let (share, rest) = ((layers / chunks) as i64, (layers % chunks) as i64);
     let sum = offsets.iter().flatten().fold(0i64, |sum, offset| sum.saturating_add(*offset));
     if sum != rest {
-        return Err(format!("{layers} layers over {places} leave {rest}, but the offsets add up to {sum}"));
+        let found = match offset {
+            None => "write an `offset` whose numbers".to_string(),
+            Some(_) => format!("the offsets {offsets:?} add up to {sum}; write some that"),
+        };
+        return Err(format!("{layers} layers over {places} leave {rest}: {found} add up to {rest}"));
     }
     let of_chunk = |offset: &i64| usize::try_from(share.saturating_add(*offset)).ok();
     let distributed = offsets.iter().map(|row| row.iter().map(of_chunk).collect()).collect::<Option<_>>();
-    distributed
-        .map(Stages::new)
-        .ok_or_else(|| format!("leaves a stage fewer than 0 layers: an even share is {share}"))
+    distributed.map(Stages::new).ok_or_else(|| {
+        format!(
+            "leaves a stage fewer than 0 layers: an even share is {share}; write no offset below -{share}"
+        )
+    })
 }
 
 impl Setting for Offset {

@@ -169,9 +169,18 @@ fn counts_that_do_not_fit_the_stages() {
     let stages = stages(8, "0", 2, 2);
     let error =
         |amount: &str| Amount::read(&node(amount)).expect("an amount").distribute(&stages).unwrap_err();
-    assert_eq!(error("[1, 1, 1]"), "has 3 entries, but parallel_config.pipeline_stage is 2");
-    assert_eq!(error("[[1, 1, 1], [1]]"), "has 3 entries, but parallel_config.pipeline_stage is 2");
-    assert_eq!(error("[[1, 1]]"), "has 1 lists, but there are 2 interleaves (pp_interleave_num)");
+    assert_eq!(
+        error("[1, 1, 1]"),
+        "has 3 entries, but parallel_config.pipeline_stage is 2; write at most 2 entries, or `pipeline_stage: 3`"
+    );
+    assert_eq!(
+        error("[[1, 1, 1], [1]]"),
+        "has 3 entries, but parallel_config.pipeline_stage is 2; write at most 2 entries, or `pipeline_stage: 3`"
+    );
+    assert_eq!(
+        error("[[1, 1]]"),
+        "has 1 lists, but there are 2 interleaves (pp_interleave_num); write one for each"
+    );
 }
 
 #[test]
@@ -180,15 +189,18 @@ fn offsets_that_do_not_fit_the_layers() {
         let offset = Offset::from_node(&node(offset));
         distribute(layers, count, interleaves, offset.as_ref()).expect_err("does not fit")
     };
-    let sum = "10 layers over 4 stages x 1 interleaves leave 2, but the offsets add up to 1";
+    let sum = "10 layers over 4 stages x 1 interleaves leave 2: the offsets [[1, 0, 0, 0]] add up to 1; write some that add up to 2";
     assert_eq!(error(10, "[1, 0, 0, 0]", 4, 1), sum);
     assert!(error(10, "[1, 1]", 4, 1).ends_with("for 4 stages x 1 interleaves"));
     assert!(error(8, "[[0, 0]]", 2, 2).ends_with("for 2 stages x 2 interleaves"));
     assert!(error(8, "[-3, 3, 0, 0]", 4, 1).starts_with("leaves a stage fewer than 0 layers"));
-    assert_eq!(error(3, "0", 4, 1), "3 layers are too few for 4 stages x 1 interleaves");
+    assert_eq!(
+        error(3, "0", 4, 1),
+        "3 layers are too few for 4 stages x 1 interleaves; write fewer of these"
+    );
     assert!(error(3, "0", usize::MAX, 2).starts_with("3 layers are too few"));
     // The same offset in every interleave counts once for each: MindFormers adds it up once and loses layers.
-    assert!(error(10, "[1, 1]", 2, 2).ends_with("leave 2, but the offsets add up to 4"));
+    assert!(error(10, "[1, 1]", 2, 2).contains(" leave 2: the offsets [[1, 1], [1, 1]] add up to 4;"));
 }
 
 #[test]

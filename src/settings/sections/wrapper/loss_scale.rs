@@ -14,15 +14,15 @@ rows! {
         kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
         /// The scale of the first step; from 1 if it adapts.
         loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
-        /// What the scale is multiplied and divided by; 2 unless written.
-        scale_factor: Option<f64> = Numbers.optional().within(FACTOR).of(ADAPTING).example("4.0"),
-        /// Steps without overflow before the scale grows. 1000 unless written; of the adaptive cell the first window, which must be
-        /// in its list, or the list's first is taken with a notice.
-        scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTING).example("50"),
-        /// The longest window, 1000 unless written; not from 101 to 199, for which MindFormers' list starts with a window of 0.
-        max_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("2000"),
-        /// About the shortest window, below `max_scale_window`; 20 unless written.
-        min_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("50"),
+        /// What the scale is multiplied and divided by.
+        scale_factor: Option<f64> = Numbers.optional().filled("`2`").within(FACTOR).of(ADAPTING).example("4.0"),
+        /// Steps without overflow before the scale grows; of the adaptive cell the first window, which must be in its list, or the
+        /// list's first is taken with a notice.
+        scale_window: Option<u64> = Numbers.optional().filled("`1000`, or the first of the list").within(SIZE).of(ADAPTING).example("50"),
+        /// The longest window; not from 101 to 199, for which MindFormers' list starts with a window of 0.
+        max_scale_window: Option<u64> = Numbers.optional().filled("`1000`").within(SIZE).of(ADAPTIVE).example("2000"),
+        /// About the shortest window, below `max_scale_window`.
+        min_scale_window: Option<u64> = Numbers.optional().filled("`20`").within(SIZE).of(ADAPTIVE).example("50"),
     }
 }
 
