@@ -192,8 +192,10 @@ fn rows_that_part_are_joined_again() {
         let leaf = tape.leaf(x.tensor, true);
         let [first, second] = tape.split_rows(leaf, 5);
         let whole = tape.rec.tensor("y", 9, 12, F32);
-        let second = tape.grouped_linear_into(second, &parameters[1], &work[1], whole.rows(5, 4));
-        let first = tape.grouped_linear_into(first, &parameters[0], &work[0], whole.rows(0, 5));
+        let second =
+            tape.grouped_linear_part(second, &parameters[1], None, true, &work[1], Some(whole.rows(5, 4)));
+        let first =
+            tape.grouped_linear_part(first, &parameters[0], None, true, &work[0], Some(whole.rows(0, 5)));
         let y = tape.join_rows(whole, [first, second]);
         add(tape.rec, y.tensor, y_out, 1.0, false);
         tape.give(y, dy.tensor);
