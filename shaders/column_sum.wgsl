@@ -14,6 +14,7 @@ import package::tile::LANES;
 struct Params {
     rows: u32,
     block: u32, // rows of x summed into one row of y
+    x_offset4: u32, // groups of 4 before x in its binding
     x_stride4: u32,
     y_stride4: u32,
 }
@@ -35,7 +36,7 @@ fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
     @if(grouped) let own = columns_of(workgroup, lane, offsets[workgroup.y], offsets[workgroup.y + 1u], params.y_stride4);
     var sum = vec4<f32>(0.0);
     for (var row = own.first; row < own.end; row += ROW_STEP) {
-        sum += load_x(row * params.x_stride4 + own.column4);
+        sum += load_x(params.x_offset4 + row * params.x_stride4 + own.column4);
     }
     sum = down(sum, lane);
     if (own.is_writer) {

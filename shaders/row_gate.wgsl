@@ -69,8 +69,7 @@ fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     }
 }
 
-// max may replace a NaN by -80, which would hide an overflow; select keeps it. A compiler that assumes
-// that there is no NaN (lib/bits) may make that of it again; positive infinity, which comes before a NaN, is kept even then.
+// max may replace a NaN by -80, which would hide an overflow; select keeps it. (See lib/bits.)
 fn logistic(g: f32) -> f32 {
     return 1.0 / (1.0 + exp(-select(g, -80.0, g < -80.0)));
 }

@@ -3,6 +3,8 @@
 // A compiler may assume that arithmetic yields neither NaN nor infinity (Metal's does unless told otherwise), and then folds a test
 // of its result, also one of the result's bits. It knows nothing of a word in a buffer. So whatever depends on a value that
 // may not be finite tests words as they were loaded; tests/without_adapter/finite.rs finds the others.
+// Bounds are written as `select`, because `max` and `clamp` may drop a NaN and so hide an overflow. Such a compiler may turn them
+// into `max` again; the NaN is then seen only where its input is used otherwise.
 
 const INFINITY: u32 = 0x7f800000u;
 const LARGEST_WORD: u32 = 0x7f7fffffu; // the largest finite f32

@@ -74,8 +74,7 @@ fn distribution(x: vec4<f32>) -> Distribution {
     return Distribution(s, 2.0 * (e * s) * s * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x));
 }
 
-// clamp may replace a NaN by a bound, which would hide an overflow; select keeps it. A compiler that assumes
-// that there is no NaN (lib/bits) may make that of it again; positive infinity, which comes before a NaN, is kept even then.
+// clamp may replace a NaN by a bound, which would hide an overflow; select keeps it. (See lib/bits.)
 fn bounded(x: vec4<f32>) -> vec4<f32> {
     let below = bounded_below(x);
     return select(below, vec4<f32>(BOUND), below > vec4<f32>(BOUND));

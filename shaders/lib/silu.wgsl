@@ -6,8 +6,7 @@ fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(-x));
 }
 
-// max may replace a NaN by -80, which would hide an overflow; select keeps it. A compiler that assumes
-// that there is no NaN (lib/bits) may make that of it again; positive infinity, which comes before a NaN, is kept even then.
+// max may replace a NaN by -80, which would hide an overflow; select keeps it. (See lib/bits.)
 fn bounded(gate: vec4<f32>) -> vec4<f32> {
     return select(gate, vec4<f32>(-80.0), gate < vec4<f32>(-80.0));
 }

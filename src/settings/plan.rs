@@ -313,8 +313,8 @@ fn note_cold_slots(settings: &Settings, model: &ModelConfig, source: &Source) {
     let (Some(mixture), Ok(tokens)) = (&model.mixture, u32::try_from(tokens)) else { return };
     if let Some(slots) = mixture.hot_slots(tokens).filter(|slots| f64::from(*slots) * share < 1.0) {
         source.note(format!(
-            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1, where MindFormers leaves \
-             it none, and drops what else chooses it"
+            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1 (in MindFormers \
+             none), and what else chooses it is dropped"
         ));
     }
 }

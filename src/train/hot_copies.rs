@@ -45,7 +45,7 @@ struct LayerCopies {
     stacks: Experts<StackCopies>,
 }
 
-/// Those of a stack of matrices, in as many tensors as bindings need.
+/// Those of a stack of matrices, in as many tensors as bindings need. A bias is a matrix of one row.
 #[derive(Clone, Debug)]
 struct StackCopies {
     /// The number of the stack among the parameters of the layout.

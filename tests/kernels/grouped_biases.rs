@@ -158,12 +158,15 @@ fn the_rows_of_each_expert_are_added() {
                 let offsets = case.integers(&starts);
                 let starts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
                 let rows = starts[sizes.len()] as u32;
-                let mut values: Vec<f64> = (0..rows * cols).map(|_| case.normal()).collect();
-                values.resize(((rows + 3) * cols) as usize, f64::NAN); // rows of no expert
-                let x = case.input_of(&values, rows + 3, cols, element);
+                // Rows of no expert before and behind them, so that they start anywhere.
+                let nothing = |rows: u32| vec![f64::NAN; (rows * cols) as usize];
+                let rows_of_experts = (0..rows * cols).map(|_| case.normal()).collect();
+                let values = [nothing(1), rows_of_experts, nothing(3)].concat();
+                let x = case.input_of(&values, rows + 4, cols, element);
                 let y = case.input(sizes.len() as u32, cols, F32);
-                grouped_column_sum(&mut case.rec, x.tensor, offsets, y.tensor);
-                let want = sum(&y.values, &biases_backward(&x.values, &starts, cols as usize));
+                grouped_column_sum(&mut case.rec, x.tensor.rows(1, rows + 3), offsets, y.tensor);
+                let of_experts = &x.values[cols as usize..];
+                let want = sum(&y.values, &biases_backward(of_experts, &starts, cols as usize));
                 case.expect("y", y.tensor, want, allowed(F32, rows.max(1)));
             });
         }

@@ -342,7 +342,7 @@ fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
     };
     let answer =
         refused(&["train", "--config", file, "--as-single", "--train_dataset.data_loader.dataset_dir=''"]);
-    assert!(answer.contains("train_dataset.data_loader.type: needs `dataset_dir`"), "{answer}");
+    assert!(answer.contains("makes `train_dataset.data_loader.type` wrong: needs `dataset_dir`"), "{answer}");
     let answer = refused(&["train", "--config", file]);
     assert!(
         answer.contains("asks for 16 ranks (data_parallel 2, model_parallel 4, pipeline_stage 2)"),

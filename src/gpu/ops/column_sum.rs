@@ -12,6 +12,7 @@ crate::params! {
     struct Params {
         rows: u32,
         block: u32,
+        x_offset4: u32,
         x_stride4: u32,
         y_stride4: u32,
     }
@@ -35,9 +36,9 @@ pub fn grouped_column_sum(rec: &mut Recorder, x: Tensor, offsets: Tensor, y: Ten
     assert!(offsets.cols == y.rows + 1, "{} offsets for {} experts", offsets.cols, y.rows);
     let (kernel, grid) = per_block(rec, "column_sum", "column_sum", x.element, [y.stride4(), y.rows]);
     let kernel = kernel.condition(Condition::Grouped, true).condition(Condition::Accumulate, true);
-    let params = Params { rows: x.rows, block: 0, x_stride4: x.stride4(), y_stride4: y.stride4() };
-    let bindings = [x.bind("x", x.element), y.bind("y", Element::F32), offsets.bind("offsets", Element::U32)];
-    rec.dispatch(kernel, &bindings, &params, grid);
+    let offsets = offsets.bind("offsets", Element::U32);
+    let bindings = [x.bind_with_offset("x", x.element), y.bind("y", Element::F32), offsets];
+    rec.dispatch(kernel, &bindings, &params(x, y, 0), grid);
 }
 
 /// y (1, D) += Σ_rows of f32 partials (P, D).
@@ -51,6 +52,11 @@ pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
 fn launch(rec: &mut Recorder, x: Tensor, y: Tensor, block: u32, gradient: bool, accumulate: bool) {
     let (kernel, grid) = per_block(rec, "column_sum", "column_sum", x.element, [y.stride4(), y.rows]);
     let kernel = kernel.condition(Condition::Gradient, gradient).condition(Condition::Accumulate, accumulate);
-    let params = Params { rows: x.rows, block, x_stride4: x.stride4(), y_stride4: y.stride4() };
-    rec.dispatch(kernel, &[x.bind("x", x.element), y.bind("y", Element::F32)], &params, grid);
+    let bindings = [x.bind_with_offset("x", x.element), y.bind("y", Element::F32)];
+    rec.dispatch(kernel, &bindings, &params(x, y, block), grid);
+}
+
+fn params(x: Tensor, y: Tensor, block: u32) -> Params {
+    let [x_stride4, y_stride4] = [x, y].map(|tensor| tensor.stride4());
+    Params { rows: x.rows, block, x_offset4: x.offset4(), x_stride4, y_stride4 }
 }

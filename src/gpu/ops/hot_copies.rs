@@ -3,7 +3,7 @@
 //! An expert's home has its weights, gradient and moments, as those of a cold one. Every rank has a *slot* for each hot expert, with
 //! its matrices in the type that layers read, and a gradient. [`hot_copies`] fills the slots from the homes,
 //! [`hot_copies_backward`] adds to the homes' gradients what was summed over all ranks' slots; the exchanges are
-//! `sharding/hot_copies.rs`.
+//! `train/hot_copies.rs`.
 
 use super::hot_experts::HotLast;
 use super::per_item;

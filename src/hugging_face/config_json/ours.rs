@@ -111,7 +111,6 @@ fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
         ("moe_shared_expert_intermediate_size", mixture.shared.map(|shared| shared.intermediate_size).into()),
         ("use_shared_expert_gating", mixture.shared.is_some_and(|shared| shared.is_gated).into()),
         ("scoring_func", score.into()),
-        // A single gate is not normalised here.
         ("norm_topk_prob", route.norm_top_k.into()),
         ("routed_scaling_factor", json!(route.scaling)),
         ("topk_method", route.groups.map(|groups| method(groups.score)).into()),

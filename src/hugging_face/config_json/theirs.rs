@@ -168,7 +168,7 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     }
     let normalises = facts.get("norm_topk_prob").is_some_and(|norm| norm.value == true);
     if normalises && number(facts, "num_experts_chosen") == Some(1.0) {
-        // Ours leaves a single gate as it is.
+        // In Llama's layers ours leaves a single gate as it is.
         facts.entry("norm_topk_prob").and_modify(|norm| norm.value = "true of a single gate".into());
     }
 }

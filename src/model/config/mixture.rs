@@ -117,7 +117,7 @@ impl MixtureConfig {
         PlacementConfig { tokens, chosen, experts, allocation }
     }
 
-    /// Slots of a hot expert among micro-batches of `tokens` tokens, where others have fewer.
+    /// Slots of a hot expert among micro-batches of `tokens` tokens, where some experts are hot.
     pub(crate) fn hot_slots(&self, tokens: u32) -> Option<u32> {
         self.placement(tokens, false).hot_and_cold().map(|two| two.capacity)
     }

@@ -160,7 +160,7 @@ const TABLE: [Entry; 22] = [
         Operator::ExpertGelu,
         Feature::ExpertsGelu,
         "feed_forward.experts.gelu",
-        "feed_forward.mul feed_forward.w1.activation.silu output.ffn.mapping.activation",
+        "feed_forward.gelu feed_forward.w1.activation.gelu output.ffn.mapping.activation",
     ),
     row(
         Operator::ExpertDown,

@@ -25,7 +25,12 @@ pub(super) fn parse(text: &str) -> Result<Parsed, (usize, String)> {
     // Editors of other systems mark UTF-8 by a first character that is none of YAML's.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read = foreign(|| Raw::deserialize(Deserializer::from_str(text)));
-    let reason = |error| end_of_document(text).unwrap_or_else(|| line_and_reason(error));
+    let reason = |error: Error| {
+        // A fault before that line is another one; of several documents the parser gives no line.
+        let line = error.location().map_or(usize::MAX, |location| location.line());
+        let end = end_of_document(text).filter(|(end, _)| *end <= line);
+        end.unwrap_or_else(|| line_and_reason(error))
+    };
     let Raw(tree) = read.map_err(|panic| (1, panic))?.map_err(reason)?;
     let mut repeated = Vec::new();
     let root = resolve(tree, "", &mut repeated).map_err(|path| {
@@ -257,6 +262,8 @@ mod tests {
                 "{text}: {found}: {message}"
             );
         }
+        let (line, message) = wrong("a: 1\n b: 2\n...\nc: 3\n");
+        assert!(line == 2 && !message.contains("..."), "a fault before the dots: {line}: {message}");
         let (line, message) = wrong("---\na: 1\n---\nb: 2");
         assert!(line == 3 && message.starts_with("`---` begins a second document"), "{line}: {message}");
         for fine in ["a: 1\n...\n", "---\na: 1\n", "a: |\n  ...\n  b\n"] {

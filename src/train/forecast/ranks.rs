@@ -19,7 +19,7 @@ pub struct RankForecast {
     pub forecast: Forecast,
     /// What the rank that sends the most sends in a step.
     pub traffic: Vec<Traffic>,
-    /// Bytes that it would send beside those without copies of hot experts.
+    /// Bytes of rows that it does not send because it has copies of the hot experts.
     pub kept_bytes: u64,
     /// The time of a step of the slowest rank, if the machine is known.
     pub time: Option<StepTime>,

@@ -3,7 +3,7 @@
 //! Losses, loads, drops and weights are those of one rank over steps in which other experts become hot; the bytes are those of cold
 //! experts' rows and of the copies, by the plan and by the transport.
 
-use super::against_one::{Bounds, IN_BF16, IN_F16, IN_F32, compare_results, on_one, small};
+use super::against_one::{Bounds, IN_BF16, IN_F16, IN_F32, SGD, compare_results, on_one, small};
 use super::layouts::{Measured, measure};
 use super::spread::{GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
 use crate::runs::{FolderRun, Setup, Trained, is_long, metrics, newest_checkpoint};
@@ -31,6 +31,22 @@ fn mixture(name: &'static str, cold_share: &str) -> Setup {
 
 fn hot() -> Setup {
     mixture("hot", "0.5")
+}
+
+/// Experts with biases, in the layers of GPT-2. Each has a capacity that is odd, and so has the number of cold rows: those of hot
+/// experts start at no multiple of 256 bytes.
+fn with_biases() -> Setup {
+    let routing = format!(
+        "expert_num: {EXPERTS}, num_experts_chosen: 2, capacity_factor: 1.1, aux_loss_types: [expert], \
+         aux_loss_factors: [0.01], enable_cold_hot_expert: True, hot_expert_num: {HOT}, cold_token_percent: 0.5, \
+         update_step: {UPDATE_STEP}"
+    );
+    let width = "--moe_config.moe_intermediate_size=40";
+    small(Setup::experts_of("GPT2Config", "with biases", &routing, "")).with(&[
+        SGD,
+        "--lr_schedule.learning_rate=0.1",
+        width,
+    ])
 }
 
 /// Capacities do not tell the hot experts from the others.
@@ -168,6 +184,16 @@ fn variants_of_hot_experts_train_as_on_one() {
     Run { keys: &muon, ..SHORT }.trains_as_one(&[sharded]);
     Run { keys: &["--context.tier=portable"], ..SHORT }.trains_as_one(&[TWO]);
     Run { setup: limited, ..SHORT }.trains_as_one(&[TWO, sharded]);
+}
+
+/// Copies hold biases, too.
+#[test]
+fn hot_experts_with_biases_train_as_on_one() {
+    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
+    let divided = Spread { model: 2, ..TWO };
+    Run { setup: with_biases, ..SHORT }.trains_as_one(&[TWO, sharded, divided]);
+    let keys = ["--model.model_config.compute_dtype=bfloat16"];
+    Run { setup: with_biases, keys: &keys, bounds: IN_BF16, ..SHORT }.trains_as_one(&[TWO]);
 }
 
 /// Gradients that overflow on one rank's copies leave all as they were, and no other experts become hot.

@@ -136,7 +136,7 @@ fn experts_of_gpt2_have_the_first_router() {
         ("routing_policy: TopkRouterV2", 1, false, Some(false)),
         ("routing_policy: TopkRouterV2, num_experts_chosen: 2", 2, true, Some(false)),
         ("norm_topk_prob: False", 1, false, Some(false)),
-        ("norm_topk_prob: True, routing_policy: TopkRouterV2", 1, true, Some(false)),
+        ("norm_topk_prob: True, routing_policy: TopkRouterV2", 1, false, Some(false)),
         ("use_gmm: True", 1, true, None),
         ("capacity_factor: 0", 1, true, None),
     ] {
@@ -144,6 +144,8 @@ fn experts_of_gpt2_have_the_first_router() {
         let found = (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture));
         assert_eq!(found, (chosen, normalises, renormalised), "{keys}");
     }
+    // The word decides about a single gate, so it is not said to be idle.
+    assert_eq!(of("GPT2Config", "routing_policy: TopkRouterV1, use_gmm: True").1, [ABSENT]);
     let loss = |keys: &str| of("GPT2Config", keys).0.mixture.expect("experts").losses.expert;
     assert_eq!(loss("num_experts_chosen: 2, aux_loss_factor: 0.25"), 0.0, "as in MindFormers");
     assert_eq!(loss("num_experts_chosen: 2, aux_loss_factor: 0.25, return_extra_loss: True"), 0.5);

@@ -18,13 +18,15 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     routing::fill(moe, reader, model);
     fill_bias(moe, reader);
     balance::fill(moe, reader);
-    fill_capacity(moe, reader);
+    fill_capacity(moe, reader, model);
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
     // The layer whose queries are learned has no experts.
     let layers = model.num_layers.saturating_sub(usize::from(model.kind.learns_queries()));
     let dense = moe.first_k_dense_replace;
-    let message = format!("{dense} dense layers of {layers} leave none for the experts; lower it");
+    let last = if model.kind.learns_queries() { " beside the last one" } else { "" };
+    let message =
+        format!("{dense} dense layers{last} of {} leave none for the experts; lower it", model.num_layers);
     let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));
     reader.require(&["first_k_dense_replace"], !is_known || dense < layers, message);
 }
@@ -40,7 +42,7 @@ fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {
 }
 
 /// Leaves `use_gmm: True` or a factor above 0: what drops nothing is computed as grouped products.
-fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>) {
+fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let is_written = moe.capacity_factor.is_some();
     let factor = *moe.capacity_factor.get_or_insert(CAPACITY_FACTOR);
     if moe.use_gmm && is_written {
@@ -49,9 +51,14 @@ fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>) {
         reader.note("capacity_factor", "not above 0, so no token is dropped");
     }
     let is_dropless = moe.use_gmm || factor <= 0.0;
-    note_idle_policy(moe, reader, is_dropless);
-    if moe.routing_policy == RoutingPolicy::V1 && (is_dropless || moe.norm_topk_prob == Some(false)) {
-        moe.routing_policy = RoutingPolicy::V2;
+    // In GPT-2's layers the first router is what makes a single gate 1.
+    let normalises_one =
+        model.kind.is(GPT2) && moe.num_experts_chosen == 1 && moe.norm_topk_prob == Some(true);
+    if !normalises_one {
+        note_idle_policy(moe, reader, is_dropless);
+        if moe.routing_policy == RoutingPolicy::V1 && (is_dropless || moe.norm_topk_prob == Some(false)) {
+            moe.routing_policy = RoutingPolicy::V2;
+        }
     }
     if !is_dropless {
         reader.ignore(&["enable_gmm_safe_tokens"]);

@@ -14,7 +14,8 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let is_first = model.kind.is(GPT2);
     let normalises =
         moe.norm_topk_prob.unwrap_or(!is_first || chosen > 1 || moe.routing_policy == RoutingPolicy::V1);
-    moe.norm_topk_prob = Some(normalises && (chosen > 1 || is_first));
+    let has_single = is_first && moe.routing_policy == RoutingPolicy::V1;
+    moe.norm_topk_prob = Some(normalises && (chosen > 1 || has_single));
     if !reader.are_sound(&["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"]) {
         return;
     }

@@ -28,8 +28,7 @@ rows! {
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
         /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1. In GPT-2's layers under
         /// `TopkRouterV1` a single gate is 1, too.
-        norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1").example("False
-num_experts_chosen: 2"),
+        norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1").example("False\nnum_experts_chosen: 2"),
         /// Factor of all gates.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
         /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
@@ -70,7 +69,7 @@ num_experts_chosen: 2"),
         /// Which of MindFormers' routers: the second by default, in the layers of GPT-2, Bloom and PanGu-α the first.
         /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of a
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
-        /// word changes nothing, and a notice says so.
+        /// word changes nothing, and a notice says so; but in the layers of GPT-2, Bloom and PanGu-α it makes a single gate 1.
         routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
         /// Slots of an expert over its share of the choices. 0 or below drops nothing and is computed as
         /// `use_gmm: True` is.
