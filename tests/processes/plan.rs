@@ -351,7 +351,9 @@ fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
     let shared = ["--parallel_config.model_parallel=1", "--parallel_config.pipeline_stage=1"];
     let answer = refused(&[&["train", file], &shared[..]].concat());
     assert!(
-        answer.contains("parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started"),
+        answer.contains(
+            "--parallel_config.pipeline_stage: asks for 2 ranks (data_parallel 2), and 1 was started"
+        ),
         "{answer}"
     );
     let whole = ["plan", "--config", file];

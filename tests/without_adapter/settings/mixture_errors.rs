@@ -28,7 +28,7 @@ fn what_cannot_be_is_one_line() {
     }
     let pangu = text("expert_num: 8, first_k_dense_replace: 1", "");
     let found = message(&pangu.replace("type: LlamaConfig", "type: PanguAlphaConfig"), &[]);
-    let line = "moe_config.first_k_dense_replace: 1 dense layers of 1 leave none for the experts; lower it";
+    let line = "moe_config.first_k_dense_replace: 1 dense layers beside the last one of 2 leave none for the experts; lower it";
     assert!(found.ends_with(line), "{found}");
     let found = gpt2(("", "mtp_depth: 1"));
     assert!(

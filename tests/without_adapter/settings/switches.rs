@@ -123,8 +123,8 @@ fn a_cold_expert_without_a_slot_is_said() {
     // 2 x 128 choices of 8 experts.
     assert_eq!(
         said("0.001"),
-        "moe_config.cold_token_percent: 0.001 of 32 slots is less than one; a cold expert has 1, where MindFormers leaves it \
-         none, and drops what else chooses it"
+        "moe_config.cold_token_percent: 0.001 of 32 slots is less than one; a cold expert has 1 (in MindFormers none), \
+         and what else chooses it is dropped"
     );
     assert_eq!((said("0.04"), said("1.0")), (String::new(), String::new()));
 }
