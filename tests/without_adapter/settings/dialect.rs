@@ -402,7 +402,7 @@ fn real_files_are_plans_or_precise_answers() {
     paths.sort();
     // The work of all on one device, and that of the first of as many as the file asks for.
     for flags in [&["--as-single"][..], &[]] {
-        let (mut plans, mut spread, mut trained, mut refused_there) = (0, 0, 0, 0);
+        let (mut plans, mut spread, mut trained) = (0, 0, 0);
         for path in &paths {
             match outline(path, flags) {
                 Ok(config) => {
@@ -414,19 +414,15 @@ fn real_files_are_plans_or_precise_answers() {
                     let answer = error.to_string();
                     println!("{answer}");
                     assert!(!answer.contains("unknown key"), "{answer}");
-                    let is_precise = |line: &str| {
-                        let answers =
-                            ["not built", "describes no model", "has no config.json", " layers over "];
-                        answers.iter().any(|answer| line.contains(answer))
-                    };
+                    let is_precise =
+                        |line: &str| line.contains("not built") || line.contains("describes no model");
                     assert!(answer.lines().all(is_precise), "{answer}");
-                    refused_there += usize::from(answer.contains(" layers over "));
                 }
             }
         }
         let of = format!("of {} files with {flags:?}", paths.len());
         println!("{plans} {of} end in a plan, {spread} for several ranks, of which {trained} can be trained");
-        // More, as types of models are built. Layers that no `offset` deals to the stages MindFormers refuses, too.
-        assert!(!paths.is_empty() && (plans + refused_there) * 100 >= paths.len() * 92);
+        // More, as types of models are built.
+        assert!(!paths.is_empty() && plans * 100 >= paths.len() * 92);
     }
 }
