@@ -20,9 +20,6 @@ const MODELS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Steps in 16 bits: sooner or later a rounding decides which expert a token visits.
-const IN_16_BITS: u64 = 3;
-
 fn model((kind, routing): (&'static str, &str), compute: &str) -> Setup {
     let setup = Setup::experts_of(kind, kind, routing, &format!("compute_dtype: {compute}"));
     setup.with(&["--model.model_config.num_layers=3"])
@@ -55,12 +52,14 @@ fn experts_of_each_type_follow_on_the_portable_tier() {
 
 #[test]
 fn experts_of_each_type_follow_in_16_bits() {
-    for (of, tiers) in
-        MODELS.into_iter().zip([["software", "portable"], ["portable", "software"], ["software", "portable"]])
-    {
-        for (compute, tier) in ["bfloat16", "float16"].into_iter().zip(tiers) {
-            let tier = format!("--context.tier={tier}");
-            follows_the_reference(&model(of, compute).with(&[&tier]), IN_16_BITS);
+    for of in MODELS {
+        for compute in ["bfloat16", "float16"] {
+            // One with which no two scores of a router are so close that a rounding decides which expert a token visits.
+            let seed =
+                if (of.0, compute) == ("PanguAlphaConfig", "bfloat16") { "--seed=1" } else { "--seed=7" };
+            for tier in ["--context.tier=software", "--context.tier=portable"] {
+                follows_the_reference(&model(of, compute).with(&[seed, tier]), 6);
+            }
         }
     }
 }
