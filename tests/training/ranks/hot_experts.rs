@@ -10,8 +10,11 @@ use crate::runs::{FolderRun, Setup, Trained, is_long, metrics, newest_checkpoint
 use ::reference::permute as reference;
 use gristmill::kernels::Tier;
 use gristmill::record::{Collective, Exchange};
+use gristmill::store::npy;
 use gristmill::train::forecast::{RankForecast, TrafficKind, launch_flops};
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 const STEPS: u64 = 30;
 const EXPERTS: usize = 8;
@@ -331,4 +334,38 @@ fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
     for (got, want) in got.iter().zip(&want) {
         assert!(f64::from((got - want).abs() / want) <= IN_F32.loss, "evaluated {got}, on one rank {want}");
     }
+}
+
+/// How often each expert was chosen, which the ranks of an expert group count apart for the hot ones, is written once and as by one
+/// rank, in every step.
+#[test]
+fn the_token_distribution_of_ranks_is_that_of_one() {
+    let [one, pairs] = [Spread::ONE, PAIRS].map(|spread| {
+        let run = FolderRun::new(hot().with(&[
+            "--moe_config.save_token_distribution=True",
+            "--callbacks=[{type: SummaryMonitor, collect_tensor_freq: 1}]",
+        ]));
+        spread.train(&run, 10);
+        files_of(&run)
+    });
+    let layers = hot().plan().model.num_layers;
+    assert_eq!(one.len(), 10 * layers, "{:?}", one.keys());
+    assert_eq!(one, pairs);
+    // Of a step's tokens each visits two experts, and the experts are not alike.
+    let counts: Vec<f64> = one["layer-0_10.npy"].clone();
+    assert_eq!(counts.len(), EXPERTS);
+    assert!(counts.iter().any(|count| *count != counts[0]), "{counts:?}");
+}
+
+/// The numbers of each file of a token distribution, by its name.
+fn files_of(run: &FolderRun) -> BTreeMap<String, Vec<f64>> {
+    let [export] = &entries(&run.folder().join("summary"))[..] else { panic!("one run") };
+    let files = entries(&export.join("tensor"));
+    let name = |file: &Path| file.file_name().expect("a name").to_string_lossy().into_owned();
+    files.iter().map(|file| (name(file), npy::read(file).expect("counts"))).collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("an entry").path()).collect()
 }
