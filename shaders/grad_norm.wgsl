@@ -68,8 +68,7 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
             let gradient = gradients[params.offset4 + i];
-            of_block += squares_of(gradient * unscale);
-            of_block.w += select(0.0, 1.0, is_any_beyond(bitcast<vec4<u32>>(gradient), bound));
+            of_block += squares_of(gradient * unscale, is_any_beyond(bitcast<vec4<u32>>(gradient), bound));
         }
         sums += of_block;
     }
@@ -84,7 +83,7 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
     var sums = Squares(0.0);
     for (var i = lane; i < params.rows; i += LANES) {
         let partial = partials_in[i];
-        sums += squares_of(vec4<f32>(partial.x, 0.0, 0.0, 0.0)) + Squares(0.0, 0.0, 0.0, partial.y);
+        sums += squares_of(vec4<f32>(partial.x, 0.0, 0.0, 0.0), false) + Squares(0.0, 0.0, 0.0, partial.y);
     }
     let total = row_sum4(sums, lane);
     if (lane != 0u) {

@@ -88,7 +88,7 @@ fn normalise(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             w += partials_in[(m * params.blocks + k) * params.cols4 + i];
         }
         v[at + i] = w;
-        sum += squares_of(w);
+        sum += squares_of(w, false);
     }
     let norm = norm_of(row_sum4(sum, lane));
     for (var i = first; i < params.cols4; i += STEP) {
@@ -127,8 +127,7 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
     var sum = Squares(0.0);
     for (var i = first; i < params.cols4; i += STEP) {
         let packed = matrix[row * params.cols4 + i];
-        sum += squares_of(load4(packed));
-        sum.w += select(0.0, 1.0, has_overflow(packed));
+        sum += squares_of(load4(packed), has_overflow(packed));
     }
     let total = row_sum4(sum, lane);
     if (first == 0u) {

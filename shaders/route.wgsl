@@ -205,17 +205,18 @@ fn logistic(z: f32) -> f32 {
 }
 
 fn selection_key(start: u32, expert: u32) -> u32 {
-    return key_of(selection_score(start, expert), bitcast<u32>(scores[start + expert]));
+    let score = scores[start + expert];
+    return key_of(biased(score, expert), bitcast<u32>(score));
 }
 
 @if(bias)
-fn selection_score(start: u32, expert: u32) -> f32 {
-    return scores[start + expert] + bias[expert];
+fn biased(score: f32, expert: u32) -> f32 {
+    return score + bias[expert];
 }
 
 @if(!bias)
-fn selection_score(start: u32, expert: u32) -> f32 {
-    return scores[start + expert];
+fn biased(score: f32, expert: u32) -> f32 {
+    return score;
 }
 
 // Writes the first k eligible experts in the order of lib/best, best first. The first invocation of the row does, and may read
@@ -252,10 +253,12 @@ fn choose_groups(row: u32, lane: u32) -> Best {
         var second = LOWEST;
         var has_nan = false; // `max` may drop it
         for (var i = 0u; i < size; i++) {
-            let score = selection_score(start, group * size + i);
+            let expert = group * size + i;
+            let loaded = scores[start + expert];
+            let score = biased(loaded, expert);
             second = max(second, min(first, score));
             first = max(first, score);
-            has_nan = has_nan || is_beyond(bitcast<u32>(scores[start + group * size + i]), INFINITY);
+            has_nan |= is_beyond(bitcast<u32>(loaded), INFINITY);
         }
         let key = order_of(select(first, first + second, params.takes_best_two != 0u));
         group_keys[groups_start + group] = select(key, KEY_OF_NAN, has_nan);

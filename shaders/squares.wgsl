@@ -45,8 +45,7 @@ fn square_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
         var of_block = Squares(0.0);
         for (var i = start + first; i < end; i += STEP) {
             let packed = x[params.offset4 + i];
-            of_block += squares_of(load4(packed));
-            of_block.w += select(0.0, 1.0, has_overflow(packed));
+            of_block += squares_of(load4(packed), has_overflow(packed));
         }
         sum += of_block;
     }

@@ -48,12 +48,12 @@ fn load4(packed: Packed) -> vec4<f32> {
 @if(bf16)
 fn store4(value: vec4<f32>) -> Packed {
     let bits = bitcast<vec4<u32>>(value);
-    // Round to nearest even on the lower half. A NaN, whose carry could make it zero, is made one again by arithmetic, since a test
-    // of it might be folded (lib/bits): its magnitude is less than 2^23 - 1 below the largest.
-    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
-    let below_largest = ~bits & vec4<u32>(0x7fffffffu);
-    let all_if_nan = bitcast<vec4<i32>>(below_largest - vec4<u32>(0x7fffffu)) >> vec4<u32>(31u);
-    let half = rounded | (bitcast<vec4<u32>>(all_if_nan) & vec4<u32>(0x7fc0u));
+    // Round to nearest even on the lower half. Arithmetic keeps a NaN one, since a test of it might be folded (lib/bits): what only its
+    // lower half tells from infinity is added to the upper half, and a carry into the sign is cut off.
+    let magnitude = bits & vec4<u32>(0x7fffffffu);
+    let nearest = vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u));
+    let of_nan = max(magnitude, vec4<u32>(0x7f800000u)) << vec4<u32>(16u); // 0 for others
+    let half = (bits + min(nearest | of_nan, vec4<u32>(0x7fffffffu) - magnitude)) >> vec4<u32>(16u);
     return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
 }
 

@@ -16,7 +16,7 @@ const UP = 3.777893186295716e22; // 2^75: the square of the smallest normal f32 
 const LARGEST = 3.4028234663852886e38;
 const SMALLEST = 1.1754943508222875e-38; // normal
 
-fn squares_of(values: vec4<f32>) -> Squares {
+fn squares_of(values: vec4<f32>, overflows: bool) -> Squares {
     let sizes = abs(values);
     let is_large = sizes > vec4<f32>(LARGE);
     let is_small = sizes < vec4<f32>(SMALL);
@@ -24,7 +24,7 @@ fn squares_of(values: vec4<f32>) -> Squares {
     let large = select(vec4<f32>(0.0), scaled, is_large);
     let small = select(vec4<f32>(0.0), scaled, is_small);
     let ordinary = select(scaled, vec4<f32>(0.0), is_large | is_small);
-    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), 0.0);
+    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), select(0.0, 1.0, overflows));
 }
 
 // The root of the sum of all squares, at most the largest f32.
