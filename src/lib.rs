@@ -107,5 +107,10 @@ pub mod prelude {
     pub use crate::train::run;
 }
 
+/// bytemuck in the version of this crate, which [`params!`] derives with.
+pub use bytemuck;
 /// wgpu in the version of this crate, for [`device::Gpu::from_device`].
 pub use wgpu;
+
+// `params!` names this crate in an attribute, where `$crate` does not stand.
+extern crate self as gristmill;

@@ -207,13 +207,8 @@ impl Trainer<'_> {
         let experts = self.recordings.tensors.model.experts;
         let choice = experts.and_then(|experts| Some((experts, experts.hot_choice()?)));
         let Some((experts, (BufferId::Persistent(id), bytes))) = choice else { return Ok(None) };
-        let mut words: Vec<u32> = Vec::new();
-        let keep = async |piece: &[u8]| {
-            words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(piece));
-            Ok(())
-        };
-        self.reader.read(self.gpu, &self.buffers, id, 0, bytes, keep).await?;
-        Ok(Some(experts.hot_experts(&words)))
+        let words = self.reader.read(self.gpu, &self.buffers, id, 0, bytes).await?;
+        Ok(Some(experts.hot_experts(&bytemuck::pod_collect_to_vec(&words))))
     }
 
     /// The parameters of every rank, if there are several.
@@ -248,12 +243,7 @@ impl Trainer<'_> {
         let group = (self.reader.bytes() / row_bytes).max(1) as u32;
         for first in (0..tensor.rows).step_by(group as usize) {
             let rows = tensor.rows(first, group.min(tensor.rows - first));
-            let mut bytes = Vec::with_capacity(rows.bytes() as usize);
-            let keep = async |piece: &[u8]| {
-                bytes.extend_from_slice(piece);
-                Ok(())
-            };
-            self.reader.read(self.gpu, &self.buffers, id, rows.offset, rows.bytes(), keep).await?;
+            let bytes = self.reader.read(self.gpu, &self.buffers, id, rows.offset, rows.bytes()).await?;
             bytes.chunks(row_bytes as usize).try_for_each(|row| take(&row[..useful]))?;
         }
         Ok(())

@@ -19,6 +19,7 @@ mod mindrecord;
 mod own_shaders;
 mod registers;
 mod samples;
+mod send;
 mod settings;
 mod shaders;
 mod sizes;

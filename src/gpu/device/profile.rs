@@ -92,13 +92,8 @@ impl Gpu {
     }
 
     async fn read_ticks(&self, buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
-        let mut bytes = Vec::new();
         let reader = Reader::new(self, buffer.size()).await?;
-        let take = async |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        reader.read_buffer(self, buffer, 0, buffer.size(), take).await?;
+        let bytes = reader.read_buffer(self, buffer, 0, buffer.size()).await?;
         let tick = |b: &[u8]| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
         Ok(bytes.chunks_exact(8).map(tick).collect())
     }

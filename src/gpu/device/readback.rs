@@ -113,10 +113,10 @@ impl Reader {
         self.staging.size()
     }
 
-    /// Passes `bytes` bytes of a persistent buffer, starting at byte `at`, to `take`, piece by piece.
+    /// `bytes` bytes of a persistent buffer, starting at byte `at`.
     ///
     /// # Errors
-    /// A device failure, and those of `take`.
+    /// A device failure.
     pub async fn read(
         &self,
         gpu: &Gpu,
@@ -124,10 +124,9 @@ impl Reader {
         from: PersistentId,
         at: u64,
         bytes: u64,
-        take: impl AsyncFnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<u8>> {
         let source = buffers.source(from)?;
-        self.read_buffer(gpu, &source.buffer, source.start + at, bytes, take).await
+        self.read_buffer(gpu, &source.buffer, source.start + at, bytes).await
     }
 
     pub(super) async fn read_buffer(
@@ -136,21 +135,19 @@ impl Reader {
         from: &wgpu::Buffer,
         at: u64,
         bytes: u64,
-        mut take: impl AsyncFnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut done = 0;
-        while done < bytes {
+    ) -> Result<Vec<u8>> {
+        let mut all = Vec::with_capacity(bytes as usize);
+        while (all.len() as u64) < bytes {
+            let done = all.len() as u64;
             let piece = (bytes - done).min(self.staging.size());
+            let copied = piece.next_multiple_of(4);
             let mut encoder = gpu.encoder();
-            encoder.copy(from, at + done, &self.staging, 0, piece.next_multiple_of(4));
+            encoder.copy(from, at + done, &self.staging, 0, copied);
             encoder.submit().await?;
-            let bytes = piece.next_multiple_of(4);
-            Mapping::request(gpu, &self.staging, wgpu::MapMode::Read, bytes).done(gpu).await?;
-            let data = mapped_bytes(&self.staging, piece)?;
-            take(&data).await?;
-            done += piece;
+            Mapping::request(gpu, &self.staging, wgpu::MapMode::Read, copied).done(gpu).await?;
+            all.extend(mapped_bytes(&self.staging, piece)?);
         }
-        Ok(())
+        Ok(all)
     }
 
     /// The bytes of `tensor`, padding included. For a transient, `index` is the index of its recording.
@@ -187,14 +184,8 @@ impl Reader {
                 .place(index, transient)
                 .ok_or_else(|| Error::Device("no dispatch of its recording uses the tensor".into()))?,
         };
-        let mut all = Vec::new();
         let at = start + tensor.offset - margin;
-        let take = async |piece: &[u8]| {
-            all.extend_from_slice(piece);
-            Ok(())
-        };
-        self.read_buffer(gpu, buffer, at, tensor.bytes() + 2 * margin, take).await?;
-        Ok(all)
+        self.read_buffer(gpu, buffer, at, tensor.bytes() + 2 * margin).await
     }
 }
 

@@ -9,7 +9,7 @@ pub trait Params: bytemuck::NoUninit {
     const FIELDS: &'static [Field];
 }
 
-/// Defines a params struct and its list of fields. A crate that uses it depends on bytemuck with the feature `derive`.
+/// Defines a params struct and its list of fields.
 ///
 /// ```
 /// gristmill::params! {
@@ -25,7 +25,8 @@ macro_rules! params {
     ($(#[$meta:meta])* struct $name:ident { $($field:ident: $kind:ty,)* }) => {
         $(#[$meta])*
         #[repr(C)]
-        #[derive(Clone, Copy, bytemuck::NoUninit)]
+        #[derive(Clone, Copy, $crate::bytemuck::NoUninit)]
+        #[bytemuck(crate = "gristmill::bytemuck")]
         struct $name {
             $($field: $kind,)*
         }
