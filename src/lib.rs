@@ -73,7 +73,8 @@
 //! ```
 //!
 //! `examples/flash_attention.rs` runs attention in the same way, `examples/own_device.rs` uses an application's device and
-//! buffers, `examples/own_kernel.rs` puts a WGSL file with its backward on the tape.
+//! buffers, `examples/own_kernel.rs` puts a WGSL file with its backward on the tape, and `examples/train_mlp.rs` is a training loop
+//! of one's own.
 #![warn(missing_docs)]
 
 #[cfg(feature = "cli")]
@@ -98,7 +99,7 @@ pub use gpu::{device, element, kernels, ops, random, record, tape};
 /// What most programs need: to open an adapter and run kernels, to write one, to build a model on the tape, or to train a
 /// configuration. The ops are by name, as `gristmill::ops::matmul`.
 pub mod prelude {
-    pub use crate::device::{Gpu, GpuOptions, Guard, Job};
+    pub use crate::device::{Gpu, GpuOptions, Guard, Job, PreparedJob};
     pub use crate::element::Element;
     pub use crate::kernels::{Kernel, Sources};
     pub use crate::record::{Persistents, Recorder, Tensor, fold_grid};

@@ -190,6 +190,65 @@ impl Gpu {
 }
 
 impl PreparedJob<'_> {
+    /// Replaces the values of `tensor`, an [`input`](Job::input) or an [`output`](Job::output), row by row, for the replays that follow.
+    ///
+    /// # Errors
+    /// A transient tensor or one of integers; not rows · cols values.
+    pub fn write(&self, tensor: &Tensor, values: &[f32]) -> Result<()> {
+        if !tensor.element.is_float() {
+            return Err(mismatch(tensor, "words, which are not floats: write them with `write_words`"));
+        }
+        let mut bytes = Vec::with_capacity(tensor.bytes() as usize);
+        values.chunks(tensor.cols as usize).for_each(|row| tensor.element.encode_row(row, &mut bytes));
+        self.write_bytes(tensor, values.len(), &bytes)
+    }
+
+    /// The same for [`integers`](Job::integers).
+    ///
+    /// # Errors
+    /// A transient tensor or one of floats; not as many values as it has.
+    pub fn write_words(&self, tensor: &Tensor, values: &[u32]) -> Result<()> {
+        if tensor.element != U32 {
+            return Err(mismatch(tensor, "values, not u32 words: write them with `write`"));
+        }
+        let rows = values.chunks(tensor.cols as usize);
+        let padded = rows.flat_map(|row| {
+            let padding = (tensor.stride as usize).saturating_sub(row.len());
+            row.iter().copied().chain(std::iter::repeat_n(0, padding))
+        });
+        let bytes: Vec<u8> = padded.flat_map(u32::to_le_bytes).collect();
+        self.write_bytes(tensor, values.len(), &bytes)
+    }
+
+    /// Replaces a state struct ([`Job::state`]) for the replays that follow.
+    ///
+    /// # Errors
+    /// A transient tensor.
+    ///
+    /// # Panics
+    /// If the tensor holds another struct.
+    #[track_caller]
+    pub fn write_state<S: State>(&self, tensor: &Tensor, state: &S) -> Result<()> {
+        S::assert_held_by(*tensor);
+        self.write_bytes(tensor, S::WORDS as usize, bytemuck::bytes_of(state))
+    }
+
+    fn write_bytes(&self, tensor: &Tensor, count: usize, bytes: &[u8]) -> Result<()> {
+        let Tensor { rows, cols, buffer, offset, .. } = *tensor;
+        let expected = rows as usize * cols as usize;
+        if count != expected {
+            return Err(Error::Plan(format!(
+                "a tensor of {rows} x {cols} takes {expected} values, not {count}"
+            )));
+        }
+        let BufferId::Persistent(id) = buffer else {
+            let message = format!("a tensor of {rows} x {cols} of the recorder has no place between replays");
+            return Err(Error::Plan(message + ": make it an input or output of the job"));
+        };
+        self.gpu.write(&self.buffers, id, offset, bytes);
+        self.gpu.check()
+    }
+
     /// Submits one replay. [`Gpu::wait`] completes when it has run.
     ///
     /// # Errors
@@ -223,6 +282,19 @@ impl PreparedJob<'_> {
     /// A transient that no dispatch uses, a tensor of floats, or a device failure.
     pub async fn words(&self, tensor: &Tensor) -> Result<Vec<u32>> {
         decode_words(tensor, &self.bytes_around(tensor, 0).await?)
+    }
+
+    /// A state struct ([`Job::state`]) as the replays so far have left it.
+    ///
+    /// # Errors
+    /// A device failure.
+    ///
+    /// # Panics
+    /// If the tensor holds another struct.
+    pub async fn state<S: State>(&self, tensor: &Tensor) -> Result<S> {
+        S::assert_held_by(*tensor);
+        let bytes = self.bytes_around(tensor, 0).await?;
+        Ok(bytemuck::pod_read_unaligned(&bytes[..size_of::<S>()]))
     }
 
     /// The bytes of `tensor`, padding included, with `margin` bytes more on both sides: for tests of guard zones.
