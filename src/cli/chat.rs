@@ -2,6 +2,7 @@
 
 use super::output::print;
 use crate::data::{ChatTemplate, Codec, DecodeStream};
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::Settings;
 use crate::trained::{TrainedModel, TrainedRun};
@@ -9,12 +10,18 @@ use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+/// What a user writes to forget the conversation, but for what the system said.
+const RESET: &str = "/reset";
+/// What a user writes to leave.
+const LEAVE: &str = "/exit";
+const SYSTEM: &str = "system";
+/// Tokens of the first context. A longer one costs memory, and time for each pass over it, before a conversation needs them.
+const FIRST_CONTEXT: usize = 1024;
+
 /// A conversation with a model.
 pub struct Chat<'a> {
     codec: &'a Codec,
     template: ChatTemplate,
-    /// Tokens that the model reads.
-    window: usize,
     /// Roles and texts so far.
     messages: Vec<(&'static str, String)>,
 }
@@ -28,23 +35,41 @@ impl<'a> Chat<'a> {
     pub fn new(run: &'a TrainedRun, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
         let tokenizer = run.plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
         let template = ChatTemplate::load(template, tokenizer)?;
-        let messages = system.iter().map(|text| ("system", text.to_string())).collect();
-        Ok(Self { codec: &run.codec, template, window: run.plan.model.seq_length, messages })
+        let messages = system.iter().map(|text| (SYSTEM, text.to_string())).collect();
+        Ok(Self { codec: &run.codec, template, messages })
     }
 
-    /// Answers each line of standard input until it ends.
+    /// Answers each line of standard input until it ends, reading at most `limit` tokens of the conversation.
     ///
     /// # Errors
     /// A message that the template refuses or the tokenizer cannot encode; a device that fails.
-    pub async fn hold(mut self, model: &mut TrainedModel<'_>, settings: &Settings) -> Result<()> {
+    pub async fn hold(
+        mut self,
+        gpu: &Gpu,
+        run: &TrainedRun,
+        limit: usize,
+        settings: &Settings,
+    ) -> Result<()> {
         let mut settings = settings.clone();
-        for line in std::io::stdin().lock().lines() {
+        let mut context = Context { gpu, run, limit, window: 0, model: None };
+        context.grow(1).await?;
+        eprintln!("{RESET} begins again, {LEAVE} or the end of the input leaves");
+        let mut lines = std::io::stdin().lock().lines();
+        loop {
+            eprint!("> ");
+            let Some(line) = lines.next() else { break };
             let line = line.map_err(|error| Error::Plan(format!("standard input: {error}")))?;
-            if line.trim().is_empty() {
-                continue;
+            match line.trim() {
+                "" => continue,
+                LEAVE => break,
+                RESET => {
+                    self.messages.retain(|(role, _)| *role == SYSTEM);
+                    continue;
+                }
+                _ => self.messages.push(("user", line)),
             }
-            self.messages.push(("user", line));
-            let Some(tokens) = self.tokens()? else { continue };
+            let Some(tokens) = self.read(&mut context, settings.tokens).await? else { continue };
+            let Some(model) = &mut context.model else { continue };
             let (mut stream, mut answer) = (DecodeStream::new(self.codec), String::new());
             let show = |_, token: u32| {
                 let is_end = settings.stops.contains(&token);
@@ -64,35 +89,79 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// The conversation as tokens, with a model in `context` that has room for them and for an answer of `more` tokens, as far as it
+    /// can have.
+    async fn read(&mut self, context: &mut Context<'_>, more: usize) -> Result<Option<Vec<u32>>> {
+        loop {
+            let Some(tokens) = self.tokens(context.limit)? else { return Ok(None) };
+            context.grow(tokens.len().saturating_add(more)).await?;
+            if tokens.len() < context.limit || context.limit <= 1 {
+                return Ok(Some(tokens));
+            }
+        }
+    }
+
     /// The conversation as tokens that leave room for an answer. Where it is too long, the oldest exchanges are forgotten; `None` where
     /// the last message alone is.
-    fn tokens(&mut self) -> Result<Option<Vec<u32>>> {
-        let first = self.messages.iter().take_while(|(role, _)| *role == "system").count();
+    fn tokens(&mut self, window: usize) -> Result<Option<Vec<u32>>> {
+        let first = self.messages.iter().take_while(|(role, _)| *role == SYSTEM).count();
         let mut is_told = false;
         loop {
             let messages: Vec<(&str, &str)> =
                 self.messages.iter().map(|(role, text)| (*role, text.as_str())).collect();
             let text = self.template.prompt(&messages).map_err(Error::Plan)?;
             let tokens = self.codec.encode(&text)?;
-            if tokens.len() < self.window {
+            if tokens.len() < window {
                 return Ok(Some(tokens));
             }
             if self.messages.len() - first < 3 {
                 eprintln!(
                     "notice: the message makes {} tokens, and the model reads {}; write a shorter one",
                     tokens.len(),
-                    self.window
+                    window
                 );
                 self.messages.pop();
                 return Ok(None);
             }
             if !std::mem::replace(&mut is_told, true) {
                 eprintln!(
-                    "notice: the context of {} tokens is full; the oldest messages are forgotten",
-                    self.window
+                    "notice: the context of {window} tokens is full; the oldest messages are forgotten"
                 );
             }
             self.messages.drain(first..first + 2);
         }
+    }
+}
+
+/// A model on a device, whose context grows with the conversation.
+struct Context<'a> {
+    gpu: &'a Gpu,
+    run: &'a TrainedRun,
+    /// Tokens that it can read at most.
+    limit: usize,
+    /// Tokens that it can read now.
+    window: usize,
+    model: Option<TrainedModel<'a>>,
+}
+
+impl Context<'_> {
+    /// Makes room for so many tokens, as far as the limit goes; where memory has less, that is the limit from now on.
+    async fn grow(&mut self, tokens: usize) -> Result<()> {
+        let wanted = tokens.min(self.limit);
+        if wanted <= self.window && self.model.is_some() {
+            return Ok(());
+        }
+        let window = wanted.next_power_of_two().max(FIRST_CONTEXT).min(self.limit);
+        self.model = None; // its memory is needed
+        let (model, fitting) = TrainedModel::load_fitting(self.gpu, self.run, 1, window).await?;
+        if fitting < window {
+            eprintln!(
+                "notice: there is memory for a context of {fitting} tokens, and the model has {}",
+                self.limit
+            );
+            self.limit = fitting;
+        }
+        (self.model, self.window) = (Some(model), fitting);
+        Ok(())
     }
 }

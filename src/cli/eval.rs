@@ -4,7 +4,7 @@ use super::output::say;
 use super::trained::ModelArguments;
 use crate::data::JudgedData;
 use crate::error::{Error, Result};
-use crate::trained::{Judgement, Scorer, Share};
+use crate::trained::{Judgement, Scorer, Share, TrainedRun};
 use std::path::PathBuf;
 
 /// The flags of `eval`.
@@ -24,6 +24,9 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Tokens of the longest sequence that is judged at once [default: 2048 of a text, and whole answers, at most the model's positions]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_length: Option<u32>,
 }
 
 /// Judges the model and prints what came out.
@@ -31,10 +34,9 @@ pub struct Arguments {
 /// # Errors
 /// There is no such model or file, or the adapter fails.
 pub async fn eval(arguments: &Arguments) -> Result<()> {
-    let Arguments { model, data, json, limit, chat_template } = arguments;
+    let Arguments { model, json, .. } = arguments;
     let run = model.open()?;
-    let window = Scorer::window(&run.plan);
-    let data = JudgedData::load(data, &run.codec, window, *limit, chat_template.as_deref())?;
+    let (data, window) = judged(arguments, &run)?;
     if let JudgedData::Answers { cut, .. } = &data
         && *cut > 0
     {
@@ -43,7 +45,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
         );
     }
     let gpu = model.device(&run).await?;
-    let scorer = Scorer::load(&gpu, &run).await?;
+    let scorer = Scorer::load(&gpu, &run, window).await?;
     let judgement = Judgement::of(&scorer, &data, |_, _| {}).await?;
     match json {
         true => {
@@ -52,6 +54,33 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
         false => say!("{}", described(&judgement, window)),
     }
     Ok(())
+}
+
+/// The data in sequences, and the tokens of the longest one. Answers are not cut where the model has the positions.
+fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)> {
+    let Arguments { data, limit, chat_template, max_length, .. } = arguments;
+    let positions = run.plan.model.max_positions;
+    let load = |window| JudgedData::load(data, &run.codec, window, *limit, chat_template.as_deref());
+    if let Some(length) = max_length.map(|length| length as usize) {
+        if length > positions {
+            let message =
+                format!("expected at most {positions}, the positions of the model, found `{length}`");
+            return Err(Error::config("--max-length", message));
+        }
+        return Ok((load(length)?, length));
+    }
+    let window = Scorer::window(&run.plan);
+    match load(window)? {
+        JudgedData::Answers { cut, .. } if cut > 0 && window < positions => {
+            let whole = load(positions)?;
+            let longest = match &whole {
+                JudgedData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
+                _ => None,
+            };
+            Ok((whole, longest.map_or(window, |longest| longest.next_multiple_of(16).min(positions))))
+        }
+        data => Ok((data, window)),
+    }
 }
 
 fn described(judgement: &Judgement, window: usize) -> String {

@@ -35,6 +35,9 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE", requires = "chat")]
     chat_template: Option<PathBuf>,
+    /// Tokens that the model reads at most, of prompt and continuation [default: its positions, as far as their cache fits]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
     /// Number of continuations of each prompt
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: usize,
@@ -85,9 +88,9 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         .then(|| Chat::new(&run, arguments.system.as_deref(), arguments.chat_template.as_deref()));
     let chat = chat.transpose()?;
     let texts = arguments.prompt.iter().map(text_of).collect::<Result<Vec<String>>>()?;
-    let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run)? };
+    let limit = context(arguments.context, &run)?;
+    let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run, limit)? };
     let gpu = arguments.model.device(&run).await?;
-    let mut model = TrainedModel::load(&gpu, &run, prompts.len().max(1) as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
@@ -95,11 +98,34 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         stops: if arguments.ignore_eod { Vec::new() } else { run.stops() },
     };
     if let Some(chat) = chat {
-        return chat.hold(&mut model, &settings).await;
+        return chat.hold(&gpu, &run, limit, &settings).await;
+    }
+    let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(1);
+    // As much cache as the texts can fill.
+    let window = longest.saturating_add(settings.tokens).min(limit);
+    let (mut model, fitting) = TrainedModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
+    if fitting < window {
+        eprintln!(
+            "notice: there is memory for {fitting} of {window} tokens: where a text is longer, its first ones are forgotten"
+        );
     }
     match &prompts[..] {
         [prompt] => print_as_generated(&mut model, &run.codec, prompt, &settings).await,
         several => print_when_complete(&mut model, &run.codec, several, &settings).await,
+    }
+}
+
+/// Tokens that the model reads at most.
+fn context(asked: Option<usize>, run: &TrainedRun) -> Result<usize> {
+    let positions = run.plan.model.max_positions;
+    match asked {
+        None => Ok(positions),
+        Some(tokens) if (1..=positions).contains(&tokens) => Ok(tokens),
+        Some(tokens) => {
+            let message =
+                format!("expected from 1 to {positions}, the positions of the model, found `{tokens}`");
+            Err(Error::config("--context", message))
+        }
     }
 }
 
@@ -114,16 +140,20 @@ fn text_of(prompt: &String) -> Result<String> {
 }
 
 /// Every prompt as often as it is to be continued.
-fn prompts<'a>(texts: &'a [String], samples: usize, run: &TrainedRun) -> Result<Vec<Prompt<'a>>> {
-    let limit = MAX_SEQUENCES / texts.len();
-    if samples == 0 || samples > limit {
-        let message = format!("expected a whole number from 1 to {limit}, found `{samples}`");
+fn prompts<'a>(
+    texts: &'a [String],
+    samples: usize,
+    run: &TrainedRun,
+    window: usize,
+) -> Result<Vec<Prompt<'a>>> {
+    let most = MAX_SEQUENCES / texts.len();
+    if samples == 0 || samples > most {
+        let message = format!("expected a whole number from 1 to {most}, found `{samples}`");
         return Err(Error::config("--samples", message));
     }
     let mut prompts = Vec::new();
     for text in texts {
         let tokens = prompt_tokens(run, text)?;
-        let window = run.plan.model.seq_length;
         if tokens.len() > window {
             eprintln!(
                 "notice: the prompt has {} tokens, and the model reads {window}: it continues the last {window} alone",

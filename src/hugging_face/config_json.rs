@@ -37,8 +37,7 @@ const KIND: &str = "model_type";
 const NOTE: &str = "gristmill_note";
 /// Keys that say nothing of what a model computes in training but for dropout: names and versions, tokens, text generation, types,
 /// caches, initial weights, dropout, balance losses, multi-token prediction, MindFormers' ranks.
-const INERT: &str = "_name_or_path _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled architectures \
-    attn_implementation auto_map model_type name_or_path transformers_version tokenizer_class task_specific_params unsloth_fixed \
+const INERT: &str = "architectures attn_implementation auto_map model_type name_or_path transformers_version tokenizer_class task_specific_params unsloth_fixed \
     unsloth_version bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id gmask_token_id \
     user_token_id assistant_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id \
     begin_suppress_tokens suppress_tokens bad_words_ids max_length min_length max_new_tokens do_sample early_stopping num_beams \
@@ -149,6 +148,7 @@ fn differences(reading: &Reading<'_>, model: &ModelConfig) -> Vec<Difference> {
     let unknown = reading.written.iter().filter(|(key, value)| {
         let is_off = **value == false && lists(SWITCHES, key);
         !value.is_null()
+            && !names_things(key)
             && !lists(INERT, key)
             && !is_off
             && !theirs::reads(reading, key)
@@ -205,6 +205,11 @@ fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<
         Difference { key: key.clone(), message }
     };
     differing.map(line).collect()
+}
+
+/// Whether a key only names things, or how `transformers` was called: those that begin with an underscore, such as `_name_or_path`.
+fn names_things(key: &str) -> bool {
+    key.starts_with('_')
 }
 
 fn lists(keys: &str, key: &str) -> bool {

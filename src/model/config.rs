@@ -281,6 +281,18 @@ impl ModelConfig {
         }
     }
 
+    /// The same model reading windows of `tokens` tokens, at most as many as it has positions.
+    pub fn with_window(&self, tokens: usize) -> Self {
+        let tokens = tokens.min(self.max_positions);
+        let window = self.sliding_window.or(self.wide_window);
+        Self {
+            seq_length: tokens,
+            sliding_window: window.filter(|window| *window < tokens),
+            wide_window: window.filter(|window| *window >= tokens),
+            ..self.clone()
+        }
+    }
+
     /// The window at the most positions that the model is made for, which may be more than the run's sequences have.
     pub fn published_window(&self) -> Option<usize> {
         self.sliding_window.or(self.wide_window.filter(|window| *window < self.max_positions))

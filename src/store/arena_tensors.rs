@@ -9,6 +9,7 @@
 //! v head by head.
 
 use super::kept;
+use super::lora::{self, Made};
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
 use crate::element::Element;
@@ -240,10 +241,19 @@ pub(super) struct Homes<'a> {
     pub model: Option<&'a WeightFiles>,
     /// Those of adapters; likewise.
     pub adapters: Option<&'a WeightFiles>,
+    /// What both make together.
+    pub made: Option<&'a Made>,
 }
 
-/// The file that holds a tensor, and its name there.
-type Home<'a> = (&'a WeightFiles, String);
+/// Where a tensor is.
+struct Home<'a> {
+    /// The file that holds it, or something of it.
+    file: &'a WeightFiles,
+    /// Its name there.
+    name: String,
+    /// Its values, if they are not those of the file.
+    made: Option<&'a [f32]>,
+}
 
 impl<'a> Homes<'a> {
     /// Where each piece of a parameter is, if its tensors are called `prefix` and then as it is; `None` if nowhere. What trained beside
@@ -254,15 +264,21 @@ impl<'a> Homes<'a> {
     fn of(&self, spec: &Spec, prefix: &str) -> Result<Option<Vec<Home<'a>>>> {
         let home = |piece: &Piece| -> Option<Home<'a>> {
             let name = format!("{prefix}{}", piece.name);
+            let home = |(file, name)| Home { file, name, made: None };
+            let made = self.made.and_then(|made| made.values(&name));
+            if let Some((file, made)) = self.adapters.zip(made) {
+                return Some(Home { file, name, made: Some(made) });
+            }
             let kept = || self.adapters.and_then(|file| Some((file, kept::find(file, &name)?)));
+            let in_base = || self.made.map_or(name.as_str(), |made| made.in_base(&name)).to_string();
             match spec.role {
-                Role::Lora => self.adapters.map(|file| (file, name)),
-                _ => kept().or_else(|| self.model.map(|file| (file, name.clone()))),
+                Role::Lora => self.adapters.map(|file| home((file, name))),
+                _ => kept().or_else(|| Some((self.model?, in_base()))).map(home),
             }
         };
         let homes: Vec<Option<Home<'a>>> = spec.pieces.iter().map(home).collect();
         match homes.iter().flatten().next() {
-            Some((file, _)) if homes.iter().any(Option::is_none) => {
+            Some(Home { file, .. }) if homes.iter().any(Option::is_none) => {
                 let message = format!("holds a part of {} alone, which is stored as one matrix", spec.path);
                 Err(Error::file(file.path(), message))
             }
@@ -278,9 +294,16 @@ impl<'a> Homes<'a> {
 /// A tensor that is missing or of another shape or type.
 pub(super) fn check(layout: &ArenaLayout, arena: &Arena, homes: Homes<'_>, prefix: &str) -> Result<()> {
     for (spec, parts) in layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)) {
-        for (piece, (file, name)) in spec.pieces.iter().zip(homes.of(spec, prefix)?.unwrap_or_default()) {
-            let tensor = ArenaTensor { name, spec, parts, piece, arena };
-            file.check(&tensor.info())?;
+        for (piece, home) in spec.pieces.iter().zip(homes.of(spec, prefix)?.unwrap_or_default()) {
+            let Home { file, name, made } = home;
+            let info = ArenaTensor { name, spec, parts, piece, arena }.info();
+            match made.map(<[f32]>::len) {
+                Some(count) if count != info.shape.iter().product::<usize>() => {
+                    return Err(lora::other_model(file.path(), &info.name, "has another size in the model"));
+                }
+                Some(_) => {}
+                None => file.check(&info)?,
+            }
         }
     }
     Ok(())
@@ -356,8 +379,8 @@ fn read_rows(
         let end = piece.first_row + piece.rows;
         spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
     };
-    for (piece, (file, name)) in spec.pieces.iter().zip(homes).filter(is_wanted) {
-        let (mut values, skipped) = values_of(spec, piece, &wanted, file, name)?;
+    for (piece, home) in spec.pieces.iter().zip(homes).filter(is_wanted) {
+        let (mut values, skipped) = values_of(spec, piece, &wanted, home)?;
         for (row, first, columns) in spec.piece_rows(piece).skip(skipped) {
             let values: Vec<f32> = values.by_ref().take(columns).collect();
             if wanted.contains(&row) && !values.is_empty() {
@@ -373,9 +396,11 @@ fn values_of(
     spec: &Spec,
     piece: &Piece,
     wanted: &Range<usize>,
-    file: &WeightFiles,
-    name: &str,
+    Home { file, name, made }: &Home<'_>,
 ) -> Result<(std::vec::IntoIter<f32>, usize)> {
+    if let Some(made) = made {
+        return Ok((spec.in_row_order(piece, made.to_vec()).into_iter(), 0));
+    }
     if spec.role.is_vector() || !piece.is_in_order() {
         return Ok((spec.in_row_order(piece, file.values(name)?).into_iter(), 0));
     }

@@ -27,9 +27,10 @@ use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::base::Base;
 use super::checkpoint_folder::Draft;
+use super::foreign::OTHER_MODEL;
 use super::kept;
 use super::located::{located, newest};
-use super::lora;
+use super::lora::{self, Adapter, Made};
 use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
@@ -249,7 +250,7 @@ pub(crate) fn load(
         (_, None) => router_tensors::load(&biases, &WeightFiles::open(folder)?, true, &write)?,
     }
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
-    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer) };
+    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer), made: None };
     arena_tensors::load(layout, tensors.first_moments, homes, "exp_avg.", &write)?;
     arena_tensors::load(layout, tensors.second_moments, homes, "exp_avg_sq.", &write)?;
     Ok((state, base))
@@ -269,20 +270,23 @@ pub(crate) fn load_weights(
 ) -> Result<Contents> {
     let (model, _) = located(path, None)?;
     let beside = lora::beside(&newest(path)?);
-    if let Some(adapter) = beside.as_ref().filter(|_| weights.low_rank.is_some()) {
-        check_trained(weights, adapter)?;
+    if let Some((adapter, low_rank)) = beside.as_ref().zip(weights.low_rank) {
+        check_trained(weights, &Adapter::open(adapter)?, low_rank)?;
     }
     load_located(weights, &model, beside, is_partial, write)
 }
 
-/// Checks that what an adapter comes with beside its factors trains on.
-fn check_trained(weights: WeightTensors<'_>, adapter: &Path) -> Result<()> {
+/// Checks that an adapter can go on training, with all that it comes with beside its factors.
+fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRank) -> Result<()> {
+    if let Some(config) = &adapter.config {
+        config.check(&adapter.weights, &adapter.modules().collect::<Vec<_>>(), low_rank)?;
+    }
     let biases =
         router_tensors::biases(weights.experts.filter(|experts| experts.bias_update_rate().is_some()));
-    match kept::untrained(&WeightFiles::open(adapter)?, weights.whole, &biases) {
+    match kept::untrained(&adapter.files, weights.whole, &biases) {
         None => Ok(()),
         Some(name) => Err(Error::file(
-            adapter,
+            &adapter.weights,
             format!(
                 "holds `{name}`, which this run does not train and would not save: release it by `freeze_exclude` of \
                  pet_config, or merge the adapter first"
@@ -302,7 +306,7 @@ fn load_located(
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     let file = WeightFiles::open(path)?;
     let adapters = match (low_rank, &beside) {
-        (Some(low_rank), Some(beside)) => Some(lora::open(beside, low_rank)?),
+        (Some(low_rank), Some(beside)) => Some(Adapted::open(beside, &file, weights.whole, low_rank)?),
         (None, Some(beside)) => {
             let path = beside.display();
             tracing::warn!(
@@ -312,7 +316,14 @@ fn load_located(
         }
         (_, None) => None,
     };
-    let homes = Homes { model: Some(&file), adapters: adapters.as_ref() };
+    let homes = Homes {
+        model: Some(&file),
+        adapters: adapters.as_ref().map(|adapted| &adapted.adapter.files),
+        made: adapters.as_ref().map(|adapted| &adapted.made),
+    };
+    if let Some(Adapted { adapter, .. }) = &adapters {
+        check_places(weights, adapter)?;
+    }
     arena_tensors::check(layout, arena, homes, "")?;
     let biases = router_tensors::biases(experts);
     let known = names(weights, false).chain(biases.iter().map(|bias| bias.info.name.clone())).collect();
@@ -321,9 +332,8 @@ fn load_located(
     Places { known: &known, embedding, weights: path, is_partial }.check(&file)?;
     arena_tensors::load(layout, arena, homes, "", &write)?;
     router_tensors::load(&biases, &file, false, &write)?;
-    if let Some((low_rank, adapters)) = low_rank.zip(adapters.as_ref()) {
-        router_tensors::load(&kept::router_state(low_rank, biases), adapters, false, &write)?;
-        warn_of_unknown(adapters, &known_of_adapter(weights, adapters));
+    if let Some((low_rank, Adapted { adapter, .. })) = low_rank.zip(adapters.as_ref()) {
+        router_tensors::load(&kept::router_state(low_rank, biases), &adapter.files, false, &write)?;
     }
     Ok(file.contents(names(weights, false)))
 }
@@ -362,37 +372,56 @@ pub(crate) fn load_lora(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
-    let path = lora::required(&newest(path)?)?;
-    check_trained(weights, &path)?;
-    let file = lora::open(&path, low_rank)?;
-    let homes = Homes { model: None, adapters: Some(&file) };
+    let adapter = Adapter::open(&lora::required(&newest(path)?)?)?;
+    check_trained(weights, &adapter, low_rank)?;
+    check_places(weights, &adapter)?;
+    let file = &adapter.files;
+    let homes = Homes { model: None, adapters: Some(file), made: None };
     arena_tensors::load(weights.layout, weights.arena, homes, "", &write)?;
     let biases = router_tensors::biases(weights.experts);
-    router_tensors::load(&kept::router_state(low_rank, biases), &file, false, &write)?;
-    warn_of_unknown(&file, &known_of_adapter(weights, &file));
-    Ok(())
+    router_tensors::load(&kept::router_state(low_rank, biases), file, false, &write)
 }
 
-/// The names that the tensors of a model with adapters may have in their file.
-fn known_of_adapter(weights: WeightTensors<'_>, file: &WeightFiles) -> HashSet<String> {
+/// An adapter of a model, and what both make together.
+struct Adapted {
+    adapter: Adapter,
+    made: Made,
+}
+
+impl Adapted {
+    fn open(weights: &Path, base: &WeightFiles, whole: &[Spec], low_rank: &LowRank) -> Result<Self> {
+        let adapter = Adapter::open(weights)?;
+        let made = Made::of(&adapter, base, whole, low_rank)?;
+        Ok(Self { adapter, made })
+    }
+}
+
+/// Checks that each tensor of `adapter` has a place in the model: one that nobody reads would change what it computes in silence.
+///
+/// # Errors
+/// A tensor without a place.
+fn check_places(weights: WeightTensors<'_>, adapter: &Adapter) -> Result<()> {
+    let file = &adapter.files;
     let biases = router_tensors::biases(weights.experts).into_iter().map(|bias| bias.info.name);
     let kept = names(weights, false).chain(biases).filter_map(|name| kept::find(file, &name));
-    names(weights, true).chain(kept).collect()
+    let known: HashSet<String> = names(weights, true).chain(kept).collect();
+    let stored: HashSet<&str> = known.iter().filter_map(|name| file.stored(name)).collect();
+    let names = file.names();
+    let has_place = |name: &str| {
+        let factor = name.replace(".lora_B.bias", ".lora_B.weight");
+        stored.contains(factor.as_str()) || adapter.repeats_head(name)
+    };
+    match names.iter().find(|name| !has_place(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::file(
+            &adapter.weights,
+            format!("holds `{name}`, which has no place in this model; {OTHER_MODEL}"),
+        )),
+    }
 }
 
 /// The names of the tensors of the whole model, or of those of its adapters.
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
     let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Lora) == of_adapters);
     specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())
-}
-
-/// Warns of tensors in the file that the model does not have.
-fn warn_of_unknown(file: &WeightFiles, known: &HashSet<String>) {
-    let unknown = file.unknown(known);
-    if let Some(first) = unknown.first() {
-        let (path, count) = (file.path().display(), unknown.len());
-        tracing::warn!(
-            "{path}: {count} of its tensors are not in this model and are ignored, `{first}` among them"
-        );
-    }
 }

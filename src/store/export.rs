@@ -42,7 +42,7 @@ pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Export
     }
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
-    let count = rewrite(&folder, like, out, |info| {
+    let count = rewrite(&folder, like, out, None, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })
     .await?;

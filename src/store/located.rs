@@ -3,12 +3,13 @@
 
 use super::base::{Base, holds_model};
 use super::checkpoint_folder::CheckpointFolder;
-use super::lora::{self, LoraConfig};
+use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::{CHECKPOINTS, CONFIG};
-use super::weight_files::WeightFiles;
+use super::weight_files::{EMBEDDINGS, HEAD};
 use super::wrapped;
 use crate::error::{Error, Result};
-use crate::model::parameters::adapted_module;
+use crate::model::config::ModelConfig;
+use crate::model::parameters::Gpt;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,10 @@ pub(crate) struct Alone {
     alpha: f64,
     /// The modules that it adapts, as a language model by itself calls them.
     modules: BTreeSet<String>,
+    /// Those of which the second factor has a bias.
+    biased: BTreeSet<String>,
+    /// Whether its embedding or its head is its own, also where the model ties them.
+    is_apart: bool,
 }
 
 impl Alone {
@@ -99,10 +104,57 @@ impl Alone {
     /// There is none, or it is damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let weights = lora::required(&newest(path)?)?;
-        let config = LoraConfig::required(&weights)?;
-        let names = WeightFiles::open(&weights)?.names();
-        let modules = names.iter().filter_map(|name| adapted_module(name)).map(wrapped::alone).collect();
-        Ok(Self { weights, rank: config.r, alpha: config.scale() * config.r as f64, modules })
+        let adapter = Adapter::open(&weights)?;
+        adapter.config()?;
+        // Where modules differ, the factors are loaded as if all had this rank and this scale.
+        let rank = adapter.modules().map(|module| adapter.rank_of(module)).max().unwrap_or(1);
+        let scales: Vec<f64> = adapter.modules().filter_map(|module| adapter.scale_of(module)).collect();
+        let is_same = scales.iter().all(|scale| *scale == scales[0] && *scale > 0.0);
+        let scale = if is_same { scales.first().copied().unwrap_or(1.0) } else { 1.0 };
+        if let Some(head) = adapter.modules().find(|module| module.ends_with("lm_head")) {
+            let message = format!(
+                "adapts `{head}`, and adapters of the head are not built; add it to the weights by `gristmill merge`"
+            );
+            return Err(Error::file(&weights, message));
+        }
+        Ok(Self {
+            rank,
+            alpha: scale * rank as f64,
+            modules: adapter.modules().map(wrapped::alone).collect(),
+            biased: adapter.modules().filter(|module| adapter.has_bias(module)).map(wrapped::alone).collect(),
+            is_apart: EMBEDDINGS.iter().chain([&HEAD]).any(|name| adapter.holds_apart(name)),
+            weights,
+        })
+    }
+
+    /// Gives `model` the parameters that it has with the adapter and not without: biases, and a head of its own.
+    ///
+    /// # Errors
+    /// A bias for which the model has no place.
+    pub fn extend(&self, model: &mut ModelConfig) -> Result<()> {
+        model.tie_word_embeddings &= !self.is_apart;
+        for module in &self.biased {
+            match module.rsplit('.').next().unwrap_or(module) {
+                "q_proj" | "k_proj" | "v_proj" => model.qkv_bias = true,
+                "o_proj" => model.output_bias = true,
+                "gate_proj" | "up_proj" => model.gate_up_bias = true,
+                "down_proj" => model.down_bias = true,
+                _ => {}
+            }
+        }
+        let specs = Gpt::describe(model);
+        let has_bias = |module: &&String| {
+            let name = format!("{module}.bias");
+            specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == name)
+        };
+        match self.biased.iter().find(|module| !has_bias(module)) {
+            None => Ok(()),
+            Some(module) => {
+                let message =
+                    format!("has a bias for `{module}` (`lora_bias`), for which this model has no place");
+                Err(Error::file(&self.weights, message))
+            }
+        }
     }
 
     /// The `pet_config` of a run with it on its base.
@@ -154,7 +206,10 @@ mod tests {
     #[test]
     fn the_modules_of_an_adapter_are_names_and_no_patterns() {
         let modules = ["layers.0.q+k".to_string(), "layers.0.it's".to_string()].into();
-        let config = Alone { weights: PathBuf::new(), rank: 2, alpha: 4.0, modules }.pet_config();
+        let none = BTreeSet::new();
+        let alone =
+            Alone { weights: PathBuf::new(), rank: 2, alpha: 4.0, modules, biased: none, is_apart: false };
+        let config = alone.pet_config();
         assert_eq!(config["target_modules"], json!(["layers\\.0\\.it's$", "layers\\.0\\.q\\+k$"]));
     }
 }

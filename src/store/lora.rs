@@ -5,14 +5,22 @@
 //!
 //! A model that came from files is not in the checkpoint: `base.json`, beside the adapter, says where it is (see `base`).
 
+mod adapter;
+mod config;
+mod keys;
+mod made;
+mod start;
+
+pub(super) use adapter::{Adapter, Factors, factor_names};
+pub(super) use config::LoraConfig;
+pub(super) use made::Made;
+
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;
-use super::weight_files::WeightFiles;
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
 use crate::model::parameters::{Role, Spec, module_of};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,25 +35,6 @@ pub(super) const CONFIG: &str = "adapter_config.json";
 const KIND: &str = "the configuration of a low-rank adapter";
 /// What to do where it is something else.
 const REMEDY: &str = "fetch it again, or name another adapter";
-
-/// What of `adapter_config.json` decides what an adapter computes.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LoraConfig {
-    peft_type: String,
-    pub base_model_name_or_path: Option<String>,
-    pub r: usize,
-    lora_alpha: f64,
-    /// Whether the model's matrices are (in, out).
-    pub fan_in_fan_out: bool,
-    use_rslora: bool,
-    use_dora: bool,
-    bias: String,
-    rank_pattern: Value,
-    alpha_pattern: Value,
-    trainable_token_indices: Value,
-    target_parameters: Value,
-}
 
 /// The file with the adapter at `path`: a file, its folder, or a checkpoint that has one.
 pub(super) fn find(path: &Path) -> Option<PathBuf> {
@@ -72,17 +61,6 @@ pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
     let places =
         folder.into_iter().flat_map(|folder| [folder.join(FOLDER).join(WEIGHTS), folder.join(WEIGHTS)]);
     places.into_iter().find(|place| place.is_file())
-}
-
-/// Opens the adapter in the file `weights` for adapters like `low_rank`.
-///
-/// # Errors
-/// It is damaged, or computes with another rank or factor.
-pub(super) fn open(weights: &Path, low_rank: &LowRank) -> Result<WeightFiles> {
-    if let Some(config) = LoraConfig::beside(weights)? {
-        config.check(weights, low_rank)?;
-    }
-    WeightFiles::open(weights)
 }
 
 /// Writes `adapter_config.json` for the adapters of the model with the parameters `whole`, which was `base`, into `folder`.
@@ -139,79 +117,6 @@ pub(super) fn config_for(
         config["modules_to_save"] = saved.into();
     }
     serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
-}
-
-impl LoraConfig {
-    /// Reads the configuration beside the adapter in the file `weights`; `None` if there is none.
-    ///
-    /// # Errors
-    /// It is not one of low-rank adapters, or of a variant that computes something else.
-    pub fn beside(weights: &Path) -> Result<Option<Self>> {
-        let path = weights.with_file_name(CONFIG);
-        if !path.is_file() {
-            return Ok(None);
-        }
-        let config: Self = read_json(&path, KIND, REMEDY)?;
-        let is_set = |value: &Value| match value {
-            Value::Null => false,
-            Value::Object(entries) => !entries.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            _ => true,
-        };
-        let variants = [
-            (config.peft_type != "LORA", "peft_type"),
-            (config.r == 0, "r"),
-            (config.use_dora, "use_dora"),
-            (!["", "none"].contains(&config.bias.as_str()), "bias"),
-            (is_set(&config.rank_pattern), "rank_pattern"),
-            (is_set(&config.alpha_pattern), "alpha_pattern"),
-            (is_set(&config.trainable_token_indices), "trainable_token_indices"),
-            (is_set(&config.target_parameters), "target_parameters"),
-        ];
-        match variants.iter().find(|(is_other, _)| *is_other) {
-            Some((_, key)) => {
-                Err(Error::file(&path, format!("not {KIND}: its `{key}` asks for what is not built")))
-            }
-            None => Ok(Some(config)),
-        }
-    }
-
-    /// The configuration beside the adapter in the file `weights`.
-    ///
-    /// # Errors
-    /// There is none, or it is of something else.
-    pub fn required(weights: &Path) -> Result<Self> {
-        Self::beside(weights)?.ok_or_else(|| {
-            let message =
-                "has no adapter_config.json beside it, which says what the product is multiplied by";
-            Error::file(weights, message)
-        })
-    }
-
-    /// What the product of A and B is multiplied by.
-    pub fn scale(&self) -> f64 {
-        let rank = self.r as f64;
-        self.lora_alpha / if self.use_rslora { rank.sqrt() } else { rank }
-    }
-
-    /// Checks that the adapter in `weights` computes with the scale of `low_rank`.
-    ///
-    /// # Errors
-    /// It has another rank or another factor.
-    pub fn check(&self, weights: &Path, low_rank: &LowRank) -> Result<()> {
-        if self.r == low_rank.rank && (self.scale() - low_rank.scale()).abs() <= 1e-9 * low_rank.scale() {
-            return Ok(());
-        }
-        let message = format!(
-            "is of rank {} with a factor of {}, and this run's adapters are of rank {} with a factor of {}; change lora_rank and \
-             lora_alpha of pet_config",
-            self.r,
-            self.scale(),
-            low_rank.rank,
-            low_rank.scale()
-        );
-        Err(Error::file(weights, message))
-    }
 }
 
 /// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other, otherwise

@@ -3,15 +3,19 @@
 use super::base::Base;
 use super::kept;
 use super::located::{located, newest};
-use super::lora::{self, LoraConfig};
-use super::rewriting::rewrite;
+use super::lora::{self, Adapter, Factors, factor_names};
+use super::rewriting::{Untied, rewrite};
+use super::tensor_file::TensorInfo;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
 use crate::error::{Error, Result};
-use crate::model::parameters::{PEFT_PREFIX, adapted_module};
+use crate::model::parameters::adapted_module;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
+
+/// The module of the head.
+const HEAD_MODULE: &str = "lm_head";
 
 /// What was merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +35,19 @@ pub struct Merged {
 /// beside it; a disk that fails.
 pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let weights = lora::required(&newest(lora)?)?;
-    let config = LoraConfig::required(&weights)?;
+    let adapter = Adapter::open(&weights)?;
+    let config = adapter.config()?;
     let (base, noted) = located(base, None)?;
     if let Some(expected) = Base::beside(&weights)? {
         expected.check_unless(&base, noted.as_ref())?;
     }
-    let (files, factors) = (WeightFiles::open(&base)?, WeightFiles::open(&weights)?);
-    let merging = Merging { base: &files, factors: &factors, weights: &weights, config: &config };
+    let files = WeightFiles::open(&base)?;
+    let is_transposed = files.is_transposed().unwrap_or(config.fan_in_fan_out);
+    let merging = Merging { base: &files, adapter: &adapter, weights: &weights, is_transposed };
     let adapted = merging.adapted()?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
-    let tensors = rewrite(&files, &base, out, |info| {
+    let untied = merging.untied()?;
+    let tensors = rewrite(&files, &base, out, untied, |info| {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
     .await?;
@@ -50,10 +57,11 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
 /// The files of a merge.
 struct Merging<'a> {
     base: &'a WeightFiles,
-    factors: &'a WeightFiles,
+    adapter: &'a Adapter,
     /// The adapter's file.
     weights: &'a Path,
-    config: &'a LoraConfig,
+    /// Whether the matrices of layers are (in, out).
+    is_transposed: bool,
 }
 
 /// What an adapter changes of a tensor: first what trained beside it.
@@ -63,14 +71,30 @@ enum Change {
     Replaced { by: String, parameter: String },
     /// The product of the factors of a module is added.
     Adapted(String),
+    /// The bias of the second factor of a module is added.
+    Biased(String),
 }
 
 impl Merging<'_> {
     /// The tensors that the adapter changes, as the model calls them, and how. Either may be inside another model.
     fn adapted(&self) -> Result<BTreeMap<String, BTreeSet<Change>>> {
         let mut adapted: BTreeMap<String, BTreeSet<Change>> = BTreeMap::new();
-        for name in self.factors.names() {
+        for name in self.adapter.files.names() {
+            if self.head().is_some() && !self.is_apart() && self.adapter.repeats_head(&name) {
+                continue;
+            }
             let (parameter, change) = match (adapted_module(&name), kept::parameter_of(&name)) {
+                (Some(module), _) if name.ends_with(".bias") => {
+                    let bias = format!("{}.bias", wrapped::alone(module));
+                    if !self.base.holds(&bias) {
+                        let message = format!(
+                            "has a bias for `{module}`, which has none in the model, so that no merged weights can hold it; use the \
+                             adapter as it is, by `--adapter`"
+                        );
+                        return Err(Error::file(self.weights, message));
+                    }
+                    (bias, Change::Biased(module.to_string()))
+                }
                 (Some(module), _) => (matrix_of(module), Change::Adapted(module.to_string())),
                 (None, Some(kept)) => {
                     let parameter = wrapped::alone(&kept);
@@ -83,11 +107,49 @@ impl Merging<'_> {
             };
             let module = adapted_module(&name).unwrap_or(&parameter);
             let missing = || lora::other_model(self.weights, module, "the model does not have");
-            let stored = self.base.stored(&parameter).ok_or_else(missing)?;
+            let head = || self.head().filter(|_| parameter == HEAD).map(|_| HEAD);
+            let stored = self.base.stored(&parameter).or_else(head).ok_or_else(missing)?;
             adapted.entry(stored.to_string()).or_default().insert(change);
         }
-        self.add_tied_head(&mut adapted);
+        match (self.is_apart(), self.head()) {
+            (true, Some(_)) => drop(adapted.entry(HEAD.to_string()).or_default()),
+            (true, None) => {}
+            (false, _) => self.add_tied_head(&mut adapted),
+        }
         Ok(adapted)
+    }
+
+    /// Whether the embedding or the head of the model with the adapter is its own, although the base may tie them.
+    fn is_apart(&self) -> bool {
+        let is_adapted = self.adapter.modules().any(|module| wrapped::alone(module) == HEAD_MODULE);
+        is_adapted || EMBEDDINGS.iter().chain([&HEAD]).any(|name| self.adapter.holds_apart(name))
+    }
+
+    /// The embedding of a base without a head, which is that.
+    fn head(&self) -> Option<&str> {
+        let embedding = || EMBEDDINGS.iter().find_map(|name| self.base.stored(name));
+        if self.base.holds(HEAD) { None } else { embedding() }
+    }
+
+    /// What the base calls the tensor that the merged `name` comes from.
+    fn source<'n>(&'n self, name: &'n str) -> &'n str {
+        self.head().filter(|_| name == HEAD).unwrap_or(name)
+    }
+
+    /// Where the merged model has a head of its own and the base may tie it: the head, if it is a further tensor.
+    ///
+    /// # Errors
+    /// The language model is inside another, whose configuration would have to change.
+    fn untied(&self) -> Result<Option<Untied>> {
+        if !self.is_apart() {
+            return Ok(None);
+        }
+        if self.head().is_some() && !self.base.towers().is_empty() {
+            let message = "trained the embedding and the head apart, which the model ties inside another; use the adapter as it is";
+            return Err(Error::file(self.weights, message));
+        }
+        let head = self.head().map(|embedding| self.base.info(embedding)).transpose()?;
+        Ok(Some(Untied { head: head.map(|embedding| TensorInfo { name: HEAD.to_string(), ..embedding }) }))
     }
 
     /// Changes a head that repeats the embedding as the embedding is.
@@ -107,8 +169,9 @@ impl Merging<'_> {
 
     /// Checks that the tensor `name` has floats, and what changes it the sizes that it takes.
     fn check(&self, name: &str, changes: &BTreeSet<Change>) -> Result<()> {
-        self.base.row_values(name, 0..0)?;
+        self.base.row_values(self.source(name), 0..0)?;
         changes.iter().try_for_each(|change| match change {
+            Change::Biased(module) => self.bias(name, module).map(drop),
             Change::Adapted(module) => self.outputs(name, module).map(drop),
             Change::Replaced { by, parameter } => self.replaced(name, by, parameter).map(drop),
         })
@@ -116,12 +179,13 @@ impl Merging<'_> {
 
     /// Which rows of the tensor `name` are the `parameter` that the adapter has as `by`.
     fn replaced(&self, name: &str, by: &str, parameter: &str) -> Result<Vec<Range<usize>>> {
-        let (mut shape, found) = (self.base.info(name)?.shape, self.factors.info(by)?.shape);
+        let (mut shape, found) =
+            (self.base.info(self.source(name))?.shape, self.adapter.files.info(by)?.shape);
         let rows = self.base.rows(parameter, shape.first().copied().unwrap_or(1))?;
         if let Some(first) = shape.first_mut() {
             *first = rows.iter().map(Range::len).sum();
         }
-        self.factors.row_values(by, 0..0)?;
+        self.adapter.files.row_values(by, 0..0)?;
         match shape == found {
             true => Ok(rows),
             false => {
@@ -131,12 +195,24 @@ impl Merging<'_> {
         }
     }
 
+    /// The bias of the second factor of `module`, which is added to the tensor `name`, and to which rows of it.
+    fn bias(&self, name: &str, module: &str) -> Result<(Vec<f32>, Vec<Range<usize>>)> {
+        let total = self.base.info(name)?.shape.iter().product();
+        let rows = self.base.rows(&format!("{}.bias", wrapped::alone(module)), total)?;
+        let bias = self.adapter.bias(module)?.unwrap_or_default();
+        match bias.len() == rows.iter().map(Range::len).sum::<usize>() {
+            true => Ok((bias, rows)),
+            false => Err(lora::other_model(self.weights, name, "has another size in the model")),
+        }
+    }
+
     /// Which outputs of the tensor `name` the adapter of `module` has.
     fn outputs(&self, name: &str, module: &str) -> Result<Vec<Range<usize>>> {
+        let factors = &self.adapter.files;
         let [a, b] = factor_names(module);
         let (shape, a, b) =
-            (self.base.info(name)?.shape, self.factors.info(&a)?.shape, self.factors.info(&b)?.shape);
-        let (inputs, outputs) = match (&shape[..], self.config.fan_in_fan_out) {
+            (self.base.info(self.source(name))?.shape, factors.info(&a)?.shape, factors.info(&b)?.shape);
+        let (inputs, outputs) = match (&shape[..], self.is_transposed && name != HEAD) {
             (&[inputs, outputs], true) => (inputs, std::iter::once(0..outputs).collect()),
             (&[outputs, inputs], false) => (inputs, self.base.rows(&matrix_of(module), outputs)?),
             _ => (0, Vec::new()),
@@ -157,13 +233,18 @@ impl Merging<'_> {
 
     /// The values of the tensor `name` with its `changes`.
     fn tensor(&self, name: &str, changes: &BTreeSet<Change>) -> Result<Vec<f32>> {
-        let mut values = self.base.values(name)?;
-        let rows = self.base.info(name)?.shape.first().copied().unwrap_or(1).max(1);
+        let source = self.source(name);
+        let mut values = self.base.values(source)?;
+        let rows = self.base.info(source)?.shape.first().copied().unwrap_or(1).max(1);
         for change in changes {
             match change {
                 Change::Adapted(module) => self.add_product(name, module, rows, &mut values)?,
+                Change::Biased(module) => {
+                    let (bias, rows) = self.bias(name, module)?;
+                    rows.into_iter().flatten().zip(bias).for_each(|(place, bias)| values[place] += bias);
+                }
                 Change::Replaced { by, parameter } => {
-                    let (width, trained) = (values.len() / rows, self.factors.values(by)?);
+                    let (width, trained) = (values.len() / rows, self.adapter.files.values(by)?);
                     let places = self.replaced(name, by, parameter)?.into_iter();
                     let places = places.flat_map(|range| range.start * width..range.end * width);
                     places.zip(trained).for_each(|(place, trained)| values[place] = trained);
@@ -175,17 +256,19 @@ impl Merging<'_> {
 
     /// Adds the product of the factors of `module` to the `values` of the tensor `name`, which has `rows` rows.
     fn add_product(&self, name: &str, module: &str, rows: usize, values: &mut [f32]) -> Result<()> {
-        let [a, b] = factor_names(module);
-        let (outputs, rank) = (self.outputs(name, module)?, self.factors.info(&a)?.shape[0]);
-        let (a, b) = (self.factors.values(&a)?, self.factors.values(&b)?);
-        let (is_transposed, width) = (self.config.fan_in_fan_out, values.len() / rows);
+        let outputs = self.outputs(name, module)?;
+        let is_transposed = self.is_transposed && name != HEAD;
+        let matrix = if name == HEAD { self.source(name).to_string() } else { matrix_of(module) };
+        let Factors { rank, a, b, scale } =
+            self.adapter.factors(module, self.base, &matrix, is_transposed)?;
+        let width = values.len() / rows;
         let inputs = if is_transposed { rows } else { width };
         for (row, output) in outputs.into_iter().flatten().enumerate() {
             for input in 0..inputs {
                 let place = if is_transposed { input * width + output } else { output * width + input };
                 let product =
                     (0..rank).map(|i| f64::from(b[row * rank + i]) * f64::from(a[i * inputs + input]));
-                let sum = f64::from(values[place]) + self.config.scale() * product.sum::<f64>();
+                let sum = f64::from(values[place]) + scale * product.sum::<f64>();
                 values[place] = sum as f32;
             }
         }
@@ -196,9 +279,4 @@ impl Merging<'_> {
 /// The matrix of a module, as a language model by itself calls it.
 fn matrix_of(module: &str) -> String {
     format!("{}.weight", wrapped::alone(module))
-}
-
-/// The names of A and B of a module.
-fn factor_names(module: &str) -> [String; 2] {
-    ["A", "B"].map(|factor| format!("{PEFT_PREFIX}{module}.lora_{factor}.weight"))
 }

@@ -14,9 +14,17 @@ use std::path::Path;
 
 /// What says of a `config.json` that there are scales.
 const QUANTISED: &str = "quantization_config";
+/// What says of a model that its head is its embedding.
+const TIED: &str = "tie_word_embeddings";
+
+/// A head that becomes a model's own, and no longer repeats the embedding.
+pub(super) struct Untied {
+    /// The head, if the model has no tensor for it yet.
+    pub head: Option<TensorInfo>,
+}
 
 /// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have the values
-/// that `changed` returns, or those that they had. FP8, in which nothing is written, becomes bfloat16 without scales. Returns the
+/// that `changed` returns, or those that they had; a head that is `untied` is among them. FP8, in which nothing is written, becomes bfloat16 without scales. Returns the
 /// number of tensors.
 ///
 /// # Errors
@@ -25,9 +33,12 @@ pub(super) async fn rewrite(
     files: &WeightFiles,
     path: &Path,
     out: &Path,
+    untied: Option<Untied>,
     changed: impl Fn(&TensorInfo) -> Result<Option<Vec<f32>>>,
 ) -> Result<usize> {
-    let infos = infos(files)?;
+    let mut infos = infos(files)?;
+    let is_untied = untied.is_some();
+    infos.extend(untied.and_then(|untied| untied.head));
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
@@ -40,7 +51,7 @@ pub(super) async fn rewrite(
     })
     .await?;
     BesideWeights::of_model(path)?.write(out, None)?;
-    drop_scales(&out.join("config.json"))?;
+    correct_config(&out.join("config.json"), is_untied)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(infos.len())
 }
@@ -80,18 +91,25 @@ pub(super) fn create(out: &Path) -> Result<()> {
     OUTPUT_DIR.create_folder(out)
 }
 
-/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8.
-fn drop_scales(path: &Path) -> Result<()> {
+/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8, and says there that the head is not
+/// tied, if it is not.
+fn correct_config(path: &Path, is_untied: bool) -> Result<()> {
     if !path.is_file() {
         return Ok(());
     }
     let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
     let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
     let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
-    if !config.get(QUANTISED).is_some_and(is_fp8) {
+    let drops_scales = config.get(QUANTISED).is_some_and(is_fp8);
+    if !drops_scales && !is_untied {
         return Ok(());
     }
-    config.remove(QUANTISED);
+    if drops_scales {
+        config.remove(QUANTISED);
+    }
+    if is_untied {
+        config.insert(TIED.to_string(), Value::Bool(false));
+    }
     let text = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(path, error))?;
     OUTPUT_DIR.write(path, &text)
 }

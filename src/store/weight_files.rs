@@ -45,6 +45,8 @@ pub(super) struct WeightFiles {
     wrapped: Option<Wrapped>,
     /// What a scale of an FP8 matrix is of.
     block: Block,
+    /// The class of the `config.json` beside them.
+    class: Option<String>,
 }
 
 /// Tensors of a model as they are stored.
@@ -115,7 +117,13 @@ impl WeightFiles {
         let published = Published::recognise(&config, homes.keys().map(String::as_str));
         let wrapped = Wrapped::recognise(homes.keys().map(String::as_str));
         let block = Block::of(&config);
-        Ok(Self { path, homes, files, published, wrapped, block })
+        let class = config["model_type"].as_str().map(str::to_string);
+        Ok(Self { path, homes, files, published, wrapped, block, class })
+    }
+
+    /// Whether the matrices of layers are (in, out), as GPT-2's are; `None` if there is no `config.json`.
+    pub fn is_transposed(&self) -> Option<bool> {
+        self.class.as_ref().map(|class| class == "gpt2")
     }
 
     /// The path of the file or of the index.

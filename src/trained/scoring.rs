@@ -32,21 +32,18 @@ pub struct Scorer<'gpu> {
 }
 
 impl<'gpu> Scorer<'gpu> {
-    /// Tokens of the longest sequence that is judged at once by a model of `plan`.
+    /// Tokens of the longest sequence that is judged at once by default, by a model of `plan`: of windows that training had nothing
+    /// depends on it, so that a base and what was trained from it are judged by the same tokens.
     pub fn window(plan: &RunPlan) -> usize {
-        plan.model.seq_length.min(LONGEST_WINDOW)
+        plan.model.max_positions.min(LONGEST_WINDOW)
     }
 
-    /// Loads the weights of `run` onto `gpu`.
+    /// Loads the weights of `run` onto `gpu`, to judge sequences of up to `window` tokens.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun) -> Result<Self> {
-        let model = ModelConfig {
-            seq_length: Self::window(&run.plan),
-            recomputed_layers: Vec::new(),
-            ..run.plan.model.clone()
-        };
+    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, window: usize) -> Result<Self> {
+        let model = ModelConfig { recomputed_layers: Vec::new(), ..run.plan.model.with_window(window) };
         let rows = (TOKENS_AT_ONCE / model.seq_length).max(1);
         let tokens = (rows * model.seq_length) as u32;
         let capabilities = gpu.capabilities();
@@ -92,8 +89,7 @@ impl<'gpu> Scorer<'gpu> {
         Ok(Self { on_device, spec, arrays, batch, losses })
     }
 
-    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. None is longer than the
-    /// [`window`](Self::window). `on_batch` is told how many batches of how many are done.
+    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. None is longer than the window. `on_batch` is told how many batches of how many are done.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.

@@ -39,7 +39,9 @@ impl FolderRun {
 
     /// The model on `gpu`, for so many prompts at once.
     pub fn load<'gpu>(&self, gpu: &'gpu Gpu, batch: u32) -> TrainedModel<'gpu> {
-        block_on(TrainedModel::load(gpu, &self.open(), batch)).unwrap_or_else(|e| panic!("{e}"))
+        let run = self.open();
+        let window = run.plan.model.seq_length;
+        block_on(TrainedModel::load(gpu, &run, batch, window)).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Continuations of `prompts`, generated as one batch.

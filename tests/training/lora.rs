@@ -254,7 +254,7 @@ fn a_run_with_adapters_generates_and_continues_from_its_weights() {
     assert!(!text[0].is_empty());
     std::fs::remove_dir_all(checkpoint.join("adapter")).expect("an adapter");
     let error = gristmill::trained::TrainedModel::load;
-    let line = block_on(error(&gpu, &run.open(), 1)).err().expect("no adapter").to_string();
+    let line = block_on(error(&gpu, &run.open(), 1, 8)).err().expect("no adapter").to_string();
     assert!(line.contains("holds no adapter; name a folder with adapter_model.safetensors"), "{line}");
 }
 

@@ -7,6 +7,7 @@ mod draws;
 mod runs;
 
 mod accumulation;
+mod adapters;
 mod against_reference;
 mod blend;
 mod divergence;

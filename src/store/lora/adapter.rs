@@ -1,0 +1,214 @@
+//! The tensors of an adapter, and the factors of each module.
+
+use super::config::{LoraConfig, Start};
+use super::other_model;
+use super::start::{orthonormal, principal};
+use crate::error::{Error, Result};
+use crate::model::parameters::{PEFT_PREFIX, adapted_module};
+use crate::store::kept;
+use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// An adapter that was opened, each tensor of which is a factor, a bias of one, or what trained beside them.
+pub(in crate::store) struct Adapter {
+    /// Its file.
+    pub weights: PathBuf,
+    /// What says how it computes; without it, it is as the run says that reads it.
+    pub config: Option<LoraConfig>,
+    pub files: WeightFiles,
+    /// The ranks of its modules, by the names that they have in the file.
+    ranks: BTreeMap<String, usize>,
+}
+
+/// The factors of a module, which computes x Wᵀ + scale · (x Aᵀ) Bᵀ.
+pub(in crate::store) struct Factors {
+    /// Rows of A.
+    pub rank: usize,
+    /// (rank, in).
+    pub a: Vec<f32>,
+    /// (out, rank).
+    pub b: Vec<f32>,
+    pub scale: f64,
+}
+
+impl Adapter {
+    /// Opens the adapter in the file `weights`.
+    ///
+    /// # Errors
+    /// A damaged file; a configuration that asks for what is not built; a tensor that is no part of a low-rank adapter.
+    pub fn open(weights: &Path) -> Result<Self> {
+        let (config, files) = (LoraConfig::beside(weights)?, WeightFiles::open(weights)?);
+        let mut adapter = Self { weights: weights.to_path_buf(), config, files, ranks: BTreeMap::new() };
+        let names = adapter.files.names();
+        names.iter().try_for_each(|name| adapter.check_name(name))?;
+        let modules: BTreeSet<&str> = names.iter().filter_map(|name| adapted_module(name)).collect();
+        let ranks = modules.iter().map(|module| Ok(((*module).to_string(), adapter.checked_rank(module)?)));
+        adapter.ranks = ranks.collect::<Result<_>>()?;
+        Ok(adapter)
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        let has_bias = self.config.as_ref().is_some_and(|config| config.lora_bias);
+        let known = ["A.weight", "B.weight", "B.bias"];
+        let is_known = match name.strip_prefix(PEFT_PREFIX).map(|inner| inner.rsplit_once(".lora_")) {
+            None => false,
+            Some(None) => true,
+            Some(Some((_, part))) => known.contains(&part) && (has_bias || part != known[2]),
+        };
+        if is_known {
+            return Ok(());
+        }
+        let message =
+            format!("`{name}` is no tensor of a low-rank adapter of linear layers, as PEFT calls them");
+        Err(Error::file(&self.weights, message))
+    }
+
+    /// The rank of `module`, whose factors fit each other and the configuration.
+    fn checked_rank(&self, module: &str) -> Result<usize> {
+        let [a, b] = factor_names(module).map(|name| self.files.info(&name).map(|info| info.shape));
+        let (a, b) = (a?, b?);
+        let configured = self.config.as_ref().map(|config| config.rank_of(module));
+        match (&a[..], &b[..]) {
+            (&[rank, _], &[_, of_b]) if rank == of_b && rank > 0 && configured.is_none_or(|r| r == rank) => {
+                Ok(rank)
+            }
+            _ => {
+                let of_config =
+                    configured.map_or_else(String::new, |rank| format!(", where the rank is {rank}"));
+                let message = format!(
+                    "has factors of the sizes {a:?} and {b:?} at `{module}`{of_config}; name another adapter"
+                );
+                Err(Error::file(&self.weights, message))
+            }
+        }
+    }
+
+    /// The modules that it adapts, as its file calls them.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        self.ranks.keys().map(String::as_str)
+    }
+
+    /// What says how it computes.
+    ///
+    /// # Errors
+    /// Nothing does.
+    pub fn config(&self) -> Result<&LoraConfig> {
+        match &self.config {
+            Some(config) => Ok(config),
+            None => LoraConfig::required(&self.weights).map(|_| unreachable!("it was not there")),
+        }
+    }
+
+    /// The rank that the factors of `module` have for a model on the base as it is.
+    pub fn rank_of(&self, module: &str) -> usize {
+        let rank = self.ranks.get(module).copied().unwrap_or(0);
+        if self.keeps_base() { rank } else { 2 * rank }
+    }
+
+    /// What the product of the factors of `module` is multiplied by.
+    pub fn scale_of(&self, module: &str) -> Option<f64> {
+        self.config.as_ref().map(|config| config.scale_of(module))
+    }
+
+    /// Whether the base is whole under it.
+    pub fn keeps_base(&self) -> bool {
+        self.start() == Start::Whole
+    }
+
+    fn start(&self) -> Start {
+        self.config.as_ref().and_then(|config| config.start().ok()).unwrap_or(Start::Whole)
+    }
+
+    /// The factors of `module` for a model on `base` as it is: what the adapter took out of that at its start is among them. The
+    /// matrices of the base are (in, out) if `is_transposed`.
+    ///
+    /// # Errors
+    /// A module that the base does not have; factors of no floats.
+    pub fn factors(
+        &self,
+        module: &str,
+        base: &WeightFiles,
+        matrix: &str,
+        is_transposed: bool,
+    ) -> Result<Factors> {
+        let [a, b] = factor_names(module);
+        let (rank, scale) = (self.ranks[module], self.scale_of(module).unwrap_or(1.0));
+        let factors = Factors { rank, a: self.files.values(&a)?, b: self.files.values(&b)?, scale };
+        let start = self.start();
+        if start == Start::Whole {
+            return Ok(factors);
+        }
+        let (inputs, outputs) = (factors.a.len() / rank, factors.b.len() / rank);
+        let mut weights = base.values(matrix)?;
+        if weights.len() != inputs * outputs || rank > inputs.min(outputs) {
+            return Err(other_model(&self.weights, module, "has another size in the model"));
+        }
+        if is_transposed {
+            weights = (0..outputs).flat_map(|row| weights[row..].iter().step_by(outputs).copied()).collect();
+        }
+        let (left, right, share) = match start {
+            Start::WithoutPrincipal => {
+                let (left, right) = principal(&weights, outputs, rank);
+                (left, right, 1.0 / scale)
+            }
+            _ => {
+                let (left, right) = orthonormal(&weights, outputs, rank);
+                (left, right, 1.0)
+            }
+        };
+        Ok(factors.without(&left, &right, share))
+    }
+
+    /// The bias of B of `module`, times the factor.
+    ///
+    /// # Errors
+    /// It does not hold floats.
+    pub fn bias(&self, module: &str) -> Result<Option<Vec<f32>>> {
+        let (name, scale) =
+            (format!("{PEFT_PREFIX}{module}.lora_B.bias"), self.scale_of(module).unwrap_or(1.0));
+        let scaled =
+            |values: Vec<f32>| values.into_iter().map(|value| (scale * f64::from(value)) as f32).collect();
+        self.files.holds(&name).then(|| self.files.values(&name).map(scaled)).transpose()
+    }
+
+    /// Whether it has a bias for `module`.
+    pub fn has_bias(&self, module: &str) -> bool {
+        self.files.holds(&format!("{PEFT_PREFIX}{module}.lora_B.bias"))
+    }
+
+    /// Whether `name` is a head in its file that is the embedding there too, to the bit, or by PEFT's word.
+    pub fn repeats_head(&self, name: &str) -> bool {
+        let is_head =
+            kept::find(&self.files, HEAD).is_some_and(|head| self.files.stored(&head) == Some(name));
+        let embedding = || EMBEDDINGS.iter().find_map(|embedding| kept::find(&self.files, embedding));
+        let is_same = |embedding: String| self.files.bytes(&embedding).ok() == self.files.bytes(name).ok();
+        let is_tied = self.config.as_ref().is_some_and(|config| config.ensure_weight_tying);
+        is_head && embedding().is_some_and(|embedding| is_tied || is_same(embedding))
+    }
+
+    /// Whether it is its own copy of the embedding or of the head that the model named `name` has, where the base ties them.
+    pub fn holds_apart(&self, name: &str) -> bool {
+        let config = self.config.as_ref().filter(|config| !config.ensure_weight_tying && config.saves(name));
+        config.is_some() && kept::find(&self.files, name).is_some()
+    }
+}
+
+impl Factors {
+    /// The same and, to be taken away, `share` of the product of `left` (out, r) and `right` (r, in), like the others before the scale.
+    fn without(self, left: &[f64], right: &[f64], share: f64) -> Self {
+        let Self { rank, mut a, b, scale } = self;
+        a.extend(right.iter().map(|value| *value as f32));
+        let rows = b.chunks(rank).zip(left.chunks(rank));
+        let b = rows.flat_map(|(b, left)| {
+            let left = left.iter().map(move |value| (-share * value) as f32);
+            b.iter().copied().chain(left).collect::<Vec<f32>>()
+        });
+        Self { rank: 2 * rank, b: b.collect(), a, scale }
+    }
+}
+
+/// The names of A and B of a module.
+pub(in crate::store) fn factor_names(module: &str) -> [String; 2] {
+    ["A", "B"].map(|factor| format!("{PEFT_PREFIX}{module}.lora_{factor}.weight"))
+}

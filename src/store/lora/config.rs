@@ -1,0 +1,290 @@
+//! `adapter_config.json`: what an adapter computes.
+
+use super::keys::refused;
+use super::{CONFIG, KIND, REMEDY};
+use crate::durable::read_json;
+use crate::error::{Error, Result};
+use crate::model::config::LowRank;
+use crate::model::groups::compile;
+use regex::bytes::Regex;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// What of `adapter_config.json` decides what an adapter computes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::store) struct LoraConfig {
+    peft_type: String,
+    task_type: Option<String>,
+    pub base_model_name_or_path: Option<String>,
+    r: usize,
+    lora_alpha: f64,
+    use_rslora: bool,
+    /// Whether the model's matrices are (in, out), where its class does not say it.
+    pub fan_in_fan_out: bool,
+    rank_pattern: Option<Patterns<usize>>,
+    alpha_pattern: Option<Patterns<f64>>,
+    bias: Option<String>,
+    /// Whether B has a bias.
+    pub lora_bias: bool,
+    /// The modules of which copies trained.
+    pub modules_to_save: Option<Vec<String>>,
+    /// Whether a copy of the embedding is the head too, where the model ties them.
+    pub ensure_weight_tying: bool,
+    init_lora_weights: Value,
+}
+
+/// What an adapter's initial values left of the base, which PEFT does again whenever it opens the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Start {
+    /// All of it.
+    Whole,
+    /// All but the product of its largest singular values, as many as the rank (PiSSA; Meng et al., 2024).
+    WithoutPrincipal,
+    /// All but the product of the first columns of Q and the first rows of R, as many as the rank, times the factor (OLoRA; Büyükakyüz,
+    /// 2024).
+    WithoutOrthonormal,
+}
+
+impl LoraConfig {
+    /// Reads the configuration beside the adapter in the file `weights`; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is not one of low-rank adapters, or of a variant that computes something else.
+    pub fn beside(weights: &Path) -> Result<Option<Self>> {
+        let path = weights.with_file_name(CONFIG);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let refuse = |key: &str, why: String| Error::file(&path, format!("its `{key}` {why}; {REMEDY}"));
+        let keys: Map<String, Value> = read_json(&path, KIND, REMEDY)?;
+        // Of another kind of adapter, keys mean other things.
+        if let Some(kind) = keys.get("peft_type").filter(|kind| *kind != "LORA") {
+            return Err(refuse("peft_type", format!("is {kind}, and not \"LORA\"")));
+        }
+        if let Some((key, why)) = refused(&keys) {
+            return Err(refuse(key, why));
+        }
+        let config: Self = read_json(&path, KIND, REMEDY)?;
+        if let Some(task) = config.task_type.as_ref().filter(|task| *task != "CAUSAL_LM") {
+            return Err(refuse(
+                "task_type",
+                format!("is {task}, and not CAUSAL_LM, the task of a language model"),
+            ));
+        }
+        let is_one = |rank: usize| rank > 0;
+        let ranks = config.rank_pattern.iter().flat_map(|patterns| &patterns.0);
+        if config.peft_type.is_empty() || !is_one(config.r) || !ranks.map(|(_, rank)| *rank).all(is_one) {
+            let key = if config.peft_type.is_empty() { "peft_type" } else { "r" };
+            return Err(refuse(key, "is missing or 0".to_string()));
+        }
+        let bias = config.bias.as_deref().unwrap_or("none");
+        // Biases that trained are tensors of the file, and replace those of the model.
+        if !["none", "all", "lora_only"].contains(&bias) {
+            return Err(refuse("bias", format!("is {bias}; expected none, all or lora_only")));
+        }
+        config.start().map_err(|why| refuse("init_lora_weights", why))?;
+        Ok(Some(config))
+    }
+
+    /// The configuration beside the adapter in the file `weights`.
+    ///
+    /// # Errors
+    /// There is none, or it is of something else.
+    pub fn required(weights: &Path) -> Result<Self> {
+        Self::beside(weights)?.ok_or_else(|| {
+            let message =
+                "has no adapter_config.json beside it, which says what the product is multiplied by";
+            Error::file(weights, message)
+        })
+    }
+
+    /// Rows of A of the adapter of `module`.
+    pub fn rank_of(&self, module: &str) -> usize {
+        Patterns::of(&self.rank_pattern, module).unwrap_or(self.r)
+    }
+
+    /// What the product of A and B of the adapter of `module` is multiplied by.
+    pub fn scale_of(&self, module: &str) -> f64 {
+        let alpha = Patterns::of(&self.alpha_pattern, module).unwrap_or(self.lora_alpha);
+        let rank = self.rank_of(module) as f64;
+        alpha / if self.use_rslora { rank.sqrt() } else { rank }
+    }
+
+    /// What the base of the adapter is.
+    ///
+    /// # Errors
+    /// The base was changed by what no file holds, or nobody knows how.
+    pub fn start(&self) -> std::result::Result<Start, String> {
+        let word = match &self.init_lora_weights {
+            Value::Null | Value::Bool(_) => return Ok(Start::Whole),
+            Value::String(word) => word.to_lowercase(),
+            other => return Err(format!("is {other}, which is no way to start")),
+        };
+        let unknown = |by: &str| {
+            Err(format!(
+                "is `{word}`: training changed the base by {by}, which no file holds; save the adapter by PEFT's `save_pretrained` \
+                 with `path_initial_model_for_weight_conversion`"
+            ))
+        };
+        match word.as_str() {
+            "gaussian" | "eva" | "orthogonal" | "mica" => Ok(Start::Whole),
+            "pissa" => Ok(Start::WithoutPrincipal),
+            "olora" => Ok(Start::WithoutOrthonormal),
+            "corda" => unknown("singular values of its data"),
+            "lora_ga" => unknown("the gradients of its data"),
+            "loftq" => unknown("a quantisation"),
+            other if other.starts_with("pissa") => unknown("singular values that are drawn"),
+            _ => Err(format!("is `{word}`, which is not known")),
+        }
+    }
+
+    /// Whether a copy of the module of the model's tensor `name` trained.
+    pub fn saves(&self, name: &str) -> bool {
+        let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
+        self.modules_to_save.iter().flatten().any(|saved| module.ends_with(saved.as_str()))
+    }
+
+    /// Checks that the adapter in `weights`, of these `modules`, can go on training with `low_rank`.
+    ///
+    /// # Errors
+    /// It has another rank or another factor, or is more than a product that is added.
+    pub fn check(&self, weights: &Path, modules: &[&str], low_rank: &LowRank) -> Result<()> {
+        let more = match () {
+            () if self.lora_bias => Some("lora_bias"),
+            () if self.start() != Ok(Start::Whole) => Some("init_lora_weights"),
+            () => None,
+        };
+        if let Some(key) = more {
+            let message = format!(
+                "computes more than runs train, by its `{key}`; merge it, and train the merged model"
+            );
+            return Err(Error::file(weights, message));
+        }
+        let differs = |module: &&&str| {
+            let (rank, scale) = (self.rank_of(module), self.scale_of(module));
+            rank != low_rank.rank || (scale - low_rank.scale()).abs() > 1e-9 * low_rank.scale()
+        };
+        let Some(module) = modules.iter().find(differs) else { return Ok(()) };
+        let message = format!(
+            "is of rank {} with a factor of {} at `{module}`, and this run's adapters are of rank {} with a factor of {}; change \
+             lora_rank and lora_alpha of pet_config",
+            self.rank_of(module),
+            self.scale_of(module),
+            low_rank.rank,
+            low_rank.scale()
+        );
+        Err(Error::file(weights, message))
+    }
+}
+
+/// Values by patterns of modules, of which the first that matches the end of a name counts, in the order of the file.
+#[derive(Clone, Debug)]
+struct Patterns<T>(Vec<(Regex, T)>);
+
+impl<T: Copy> Patterns<T> {
+    fn of(patterns: &Option<Self>, module: &str) -> Option<T> {
+        let mut patterns = patterns.iter().flat_map(|patterns| &patterns.0);
+        patterns.find(|(regex, _)| regex.is_match(module.as_bytes())).map(|(_, value)| *value)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patterns<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct InOrder<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+            type Value = Patterns<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("numbers by patterns of modules")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+                let mut patterns = Vec::new();
+                while let Some((pattern, value)) = map.next_entry::<String, T>()? {
+                    let regex = compile(&format!(r"^(?:.*\.)?(?:{pattern})$")).map_err(A::Error::custom)?;
+                    patterns.push((regex, value));
+                }
+                Ok(Patterns(patterns))
+            }
+        }
+        deserializer.deserialize_map(InOrder(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(keys: &Value) -> Result<LoraConfig> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        std::fs::write(folder.path().join(CONFIG), config.to_string()).unwrap();
+        LoraConfig::required(&folder.path().join("adapter_model.safetensors"))
+    }
+
+    /// As `get_pattern_key` of PEFT 0.21 finds them.
+    #[test]
+    fn the_first_pattern_that_matches_the_end_of_a_name_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        // Not in the order of letters.
+        let text = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "rank_pattern": {"layers.1.self_attn.q_proj": 2, "q_proj": 16},
+            "alpha_pattern": {"v_.*": 32, "self_attn": 1}}"#;
+        std::fs::write(folder.path().join(CONFIG), text).unwrap();
+        let config = LoraConfig::required(&folder.path().join("x.safetensors")).unwrap();
+        let of = |module: &str| (config.rank_of(module), config.scale_of(module));
+        assert_eq!(of("model.layers.1.self_attn.q_proj"), (2, 4.0));
+        assert_eq!(of("model.layers.0.self_attn.q_proj"), (16, 0.5));
+        assert_eq!(of("model.layers.0.self_attn.v_proj"), (4, 8.0));
+        assert_eq!(of("model.layers.0.self_attn.k_proj"), (4, 2.0));
+        let rank_stabilised = read(&json!({"use_rslora": true, "rank_pattern": {"up": 16}})).unwrap();
+        assert_eq!([rank_stabilised.scale_of("a.up"), rank_stabilised.scale_of("a.down")], [2.0, 4.0]);
+    }
+
+    #[test]
+    fn what_changed_the_base_is_done_again_or_refused() {
+        let start =
+            |word: Value| read(&json!({"init_lora_weights": word})).map(|config| config.start().unwrap());
+        for word in [
+            json!(true),
+            json!(false),
+            json!(null),
+            json!("gaussian"),
+            json!("eva"),
+            json!("orthogonal"),
+            json!("mica"),
+        ] {
+            assert_eq!(start(word).ok(), Some(Start::Whole));
+        }
+        assert_eq!(start(json!("pissa")).ok(), Some(Start::WithoutPrincipal));
+        assert_eq!(start(json!("olora")).ok(), Some(Start::WithoutOrthonormal));
+        for word in ["pissa_niter_16", "corda", "lora_ga", "loftq", "pissb"] {
+            let line = start(json!(word)).unwrap_err().to_string();
+            assert!(
+                line.contains("adapter_config.json: its `init_lora_weights` is") && line.contains(word),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_a_language_model_is_refused_by_name() {
+        for (keys, named) in [
+            (json!({"peft_type": "IA3"}), "its `peft_type` is \"IA3\", and not \"LORA\""),
+            (json!({"task_type": "SEQ_CLS"}), "its `task_type` is SEQ_CLS"),
+            (json!({"r": 0}), "its `r` is missing or 0"),
+            (json!({"bias": "some"}), "its `bias` is some"),
+            (json!({"use_dora": true}), "its `use_dora` asks for"),
+        ] {
+            let line = read(&keys).unwrap_err().to_string();
+            assert!(line.contains(named), "{line}");
+        }
+        assert!(read(&json!({"bias": "lora_only", "task_type": null})).is_ok());
+    }
+}

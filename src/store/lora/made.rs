@@ -1,0 +1,126 @@
+//! The tensors of a model with an adapter that neither file holds as they are computed with.
+//!
+//! The layers of a model have factors of one rank, and one factor in front of their product. An adapter may have others for each
+//! module: its factors are padded with zeros, and B is scaled. A bias of B is a bias of the layer. A head that the base ties to its
+//! embedding is a copy of that once either of them trained by itself.
+
+use super::adapter::{Adapter, factor_names};
+use super::other_model;
+use crate::error::Result;
+use crate::model::config::LowRank;
+use crate::model::parameters::{Spec, adapted_module, module_of};
+use crate::store::kept;
+use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
+use std::collections::HashMap;
+
+/// Tensors by the names that the model has for them, as a file would hold them.
+#[derive(Default)]
+pub(in crate::store) struct Made {
+    values: HashMap<String, Vec<f32>>,
+    /// The embedding of the base, if that is the head.
+    head: Option<String>,
+}
+
+impl Made {
+    /// Those of the model with the parameters `whole` and adapters like `low_rank`, which is `base` with `adapter`.
+    ///
+    /// # Errors
+    /// An adapter of another model, or of a larger rank; a file that does not hold floats.
+    pub fn of(adapter: &Adapter, base: &WeightFiles, whole: &[Spec], low_rank: &LowRank) -> Result<Self> {
+        let mut made = Self::default();
+        let has_bias = adapter.config.as_ref().is_some_and(|config| config.lora_bias);
+        let pieces = || whole.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
+        for (spec, piece) in pieces() {
+            match adapted_module(&piece.name) {
+                Some(module) if piece.name.ends_with("lora_A.weight") => {
+                    made.add_factors(adapter, base, module, &piece.name, low_rank)?;
+                }
+                None if has_bias && piece.name.ends_with(".bias") && spec.role.is_vector() => {
+                    made.add_bias(adapter, base, &piece.name, spec.piece_shape(piece).iter().product())?;
+                }
+                _ => {}
+            }
+        }
+        let has_head = pieces().any(|(_, piece)| piece.name == HEAD);
+        if has_head && !base.holds(HEAD) && kept::find(&adapter.files, HEAD).is_none() {
+            made.head = EMBEDDINGS.iter().find(|name| base.holds(name)).map(|name| (*name).to_string());
+        }
+        Ok(made)
+    }
+
+    fn add_factors(
+        &mut self,
+        adapter: &Adapter,
+        base: &WeightFiles,
+        module: &str,
+        name: &str,
+        low_rank: &LowRank,
+    ) -> Result<()> {
+        let own = adapter.files.stored(name).and_then(adapted_module);
+        // What is missing is said where the files are checked.
+        let Some((own, scale)) = own.and_then(|own| Some((own, adapter.scale_of(own)?))) else {
+            return Ok(());
+        };
+        let (rank, wanted) = (adapter.rank_of(own), low_rank.rank);
+        if adapter.keeps_base()
+            && rank == wanted
+            && (scale - low_rank.scale()).abs() <= 1e-9 * low_rank.scale()
+        {
+            return Ok(());
+        }
+        if rank > wanted {
+            return Err(other_model(
+                &adapter.weights,
+                own,
+                &format!("has a rank of {rank}, and the run's is {wanted}"),
+            ));
+        }
+        let is_transposed =
+            base.is_transposed().unwrap_or_else(|| adapter.config.as_ref().is_some_and(|c| c.fan_in_fan_out));
+        let factors = adapter.factors(own, base, &format!("{module}.weight"), is_transposed)?;
+        let [a, b] = factor_names(module);
+        let mut padded = factors.a;
+        padded.resize(padded.len() / rank * wanted, 0.0);
+        let share = factors.scale / low_rank.scale();
+        let row = |row: &[f32]| {
+            let scaled = row.iter().map(|value| (share * f64::from(*value)) as f32);
+            scaled.chain(std::iter::repeat_n(0.0, wanted - rank)).collect::<Vec<f32>>()
+        };
+        self.values.insert(b, factors.b.chunks(rank).flat_map(row).collect());
+        self.values.insert(a, padded);
+        Ok(())
+    }
+
+    /// The bias `name` of `count` values, which may be that of the base, and that of the adapter.
+    fn add_bias(&mut self, adapter: &Adapter, base: &WeightFiles, name: &str, count: usize) -> Result<()> {
+        let module = name.strip_suffix(".bias").unwrap_or(name);
+        let [a, _] = factor_names(module);
+        let own = adapter.files.stored(&a).and_then(adapted_module);
+        let added = own.map(|own| adapter.bias(own)).transpose()?.flatten();
+        if added.is_none() && base.holds(name) {
+            return Ok(());
+        }
+        let mut values = match kept::find(&adapter.files, name) {
+            Some(kept) => adapter.files.values(&kept)?,
+            None if base.holds(name) => base.values(name)?,
+            None => vec![0.0; count],
+        };
+        let added = added.unwrap_or_else(|| vec![0.0; count]);
+        if added.len() != values.len() {
+            return Err(other_model(&adapter.weights, module_of(name), "has another size in the model"));
+        }
+        values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+        self.values.insert(name.to_string(), values);
+        Ok(())
+    }
+
+    /// The values of the tensor `name`, if they are here.
+    pub fn values(&self, name: &str) -> Option<&[f32]> {
+        self.values.get(name).map(Vec::as_slice)
+    }
+
+    /// What the base calls the tensor `name`.
+    pub fn in_base<'a>(&'a self, name: &'a str) -> &'a str {
+        self.head.as_deref().filter(|_| name == HEAD).unwrap_or(name)
+    }
+}

@@ -1,0 +1,172 @@
+//! Adapters of PEFT, of every kind that is used: loaded beside their base and merged into it, they compute what PEFT does.
+//!
+//! `tests/data/adapters.json` has PEFT's numbers; `tests/transformers/adapters.py` writes it.
+
+use gristmill::data::{Codec, JudgedData};
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::store::merge::merge;
+use gristmill::trained::{Judgement, Scorer, TrainedRun};
+use pollster::block_on;
+use safetensors::{Dtype, tensor::TensorView};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// Absolute difference allowed between two losses of f32 models.
+const ALLOWED: f64 = 2e-6;
+
+/// The same numbers as `values` of `tests/transformers/adapters.py`.
+fn values(name: &str, shape: &[usize]) -> Vec<u8> {
+    let start: u32 = name.bytes().map(u32::from).sum();
+    let noise = |i: usize| ((12.9898 * i as f64 + f64::from(start)).sin() * 437.58).fract();
+    let (offset, width) = if shape.len() == 1 && name.contains("norm") { (1.0, 0.1) } else { (0.0, 0.4) };
+    let value = |i: usize| ((offset + width * noise(i)) as f32).to_le_bytes();
+    (0..shape.iter().product()).flat_map(value).collect()
+}
+
+/// Writes a file of the tensors with these names and shapes.
+fn write(path: &Path, shapes: &Value) {
+    let tensors = shapes.as_object().unwrap().iter().map(|(name, shape)| {
+        let shape: Vec<usize> = serde_json::from_value(shape.clone()).unwrap();
+        (name.clone(), values(name, &shape), shape)
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let views = tensors.iter().map(|(name, bytes, shape)| {
+        (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+    });
+    let views: HashMap<String, TensorView<'_>> = views.collect();
+    safetensors::serialize_to_file(&views, None, path).unwrap();
+}
+
+struct Fixture {
+    written: Value,
+    home: tempfile::TempDir,
+    gpu: Gpu,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let written: Value =
+            serde_json::from_str(&fs::read_to_string("tests/data/adapters.json").unwrap()).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("text.txt"), written["text"].as_str().unwrap()).unwrap();
+        for is_tied in [false, true] {
+            let folder = home.path().join(is_tied.to_string());
+            fs::create_dir(&folder).unwrap();
+            let mut config = written["sizes"].clone();
+            let class = json!({
+                "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "tie_word_embeddings": is_tied,
+            });
+            config.as_object_mut().unwrap().extend(class.as_object().unwrap().clone());
+            fs::write(folder.join("config.json"), config.to_string()).unwrap();
+            write(&folder.join("model.safetensors"), &written["bases"][is_tied.to_string()]);
+        }
+        let gpu = block_on(Gpu::request(&GpuOptions::default())).expect("an adapter");
+        Self { written, home, gpu }
+    }
+
+    fn base(&self, is_tied: bool) -> std::path::PathBuf {
+        self.home.path().join(is_tied.to_string())
+    }
+
+    /// The folder of an adapter with these keys and tensors.
+    fn adapter(&self, name: &str, keys: &Value, tensors: &Value) -> std::path::PathBuf {
+        let folder = self.home.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let mut config = Map::from_iter([
+            ("peft_type".to_string(), json!("LORA")),
+            ("task_type".to_string(), json!("CAUSAL_LM")),
+        ]);
+        config.extend(keys.as_object().unwrap().clone());
+        fs::write(folder.join("adapter_config.json"), Value::from(config).to_string()).unwrap();
+        write(&folder.join("adapter_model.safetensors"), tensors);
+        folder
+    }
+
+    fn loss(&self, run: &TrainedRun) -> gristmill::error::Result<f64> {
+        let data =
+            JudgedData::load(&self.home.path().join("text.txt"), &Codec::Bytes { eod: 0 }, 64, None, None)?;
+        let scorer = block_on(Scorer::load(&self.gpu, run, 64))?;
+        match block_on(Judgement::of(&scorer, &data, |_, _| {}))? {
+            Judgement::Loss { loss, .. } => Ok(loss),
+            Judgement::Choice { .. } => panic!("a text has a loss"),
+        }
+    }
+}
+
+#[test]
+fn adapters_of_every_kind_compute_what_peft_does() {
+    let fixture = Fixture::new();
+    let cases = fixture.written["cases"].as_array().unwrap();
+    for case in cases {
+        let (name, is_tied) = (case["name"].as_str().unwrap(), case["tied"].as_bool().unwrap());
+        let (base, folder) = (fixture.base(is_tied), fixture.adapter(name, &case["keys"], &case["tensors"]));
+        let assert_near = |what: &str, found: f64, peft: &Value| {
+            let peft = peft.as_f64().unwrap();
+            assert!((found - peft).abs() < ALLOWED, "{name}, {what}: {found}, and {peft} in PEFT");
+        };
+        let run = TrainedRun::open_adapted(&base, &folder, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_near("used", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["loss"]);
+        let out = fixture.home.path().join(format!("{name}, merged"));
+        let merged = block_on(merge(&base, &folder, &out));
+        if case["merged"].is_null() {
+            let line = merged.unwrap_err().to_string();
+            assert!(line.contains("which has none in the model") && !out.exists(), "{name}: {line}");
+            continue;
+        }
+        merged.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let run = TrainedRun::open(&out, &[]).unwrap_or_else(|e| panic!("{name}, merged: {e}"));
+        assert_near("merged", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["merged"]);
+    }
+    assert_eq!(cases.len(), 18);
+}
+
+/// A tensor that nobody reads would be left out in silence.
+#[test]
+fn every_tensor_of_an_adapter_has_a_reader_or_is_named() {
+    let fixture = Fixture::new();
+    let module = "base_model.model.model.layers.0.self_attn.q_proj";
+    let factors =
+        json!({format!("{module}.lora_A.weight"): [4, 16], format!("{module}.lora_B.weight"): [16, 4]});
+    let further = |name: &str, shape: &[usize]| {
+        let mut tensors = factors.clone();
+        tensors[name] = json!(shape);
+        tensors
+    };
+    let embedding = "base_model.model.model.embed_tokens";
+    for (number, (tensors, named)) in [
+        (further(&format!("{module}.lora_magnitude_vector"), &[16]), "lora_magnitude_vector"),
+        (further(&format!("{module}.lora_B.bias"), &[16]), "lora_B.bias"),
+        (further(&format!("{module}.lora_diag"), &[4]), "lora_diag"),
+        (further(&format!("{embedding}.lora_embedding_A"), &[4, 256]), "lora_embedding_A"),
+        (
+            further(&format!("{embedding}.token_adapter.trainable_tokens_delta"), &[2, 16]),
+            "trainable_tokens_delta",
+        ),
+        (further("base_model.model.model.layers.7.mlp.gate.weight", &[4, 16]), "layers.7.mlp.gate"),
+        (further("base_model.model.score.weight", &[2, 16]), "score.weight"),
+        (further("prompt_encoder.weight", &[2, 16]), "prompt_encoder"),
+        (further("base_model.model.lm_head.lora_A.weight", &[4, 16]), "lm_head.lora_B"),
+        (json!({format!("{module}.lora_A.weight"): [4, 16]}), "q_proj.lora_B"),
+        (
+            json!({format!("{module}.lora_A.weight"): [3, 16], format!("{module}.lora_B.weight"): [16, 3]}),
+            "where the rank is 4",
+        ),
+        (
+            json!({format!("{module}.lora_A.weight"): [4, 16], format!("{module}.lora_B.weight"): [16, 3]}),
+            "[16, 3]",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = fixture.adapter(&number.to_string(), &json!({"r": 4, "lora_alpha": 8}), &tensors);
+        let used =
+            TrainedRun::open_adapted(&fixture.base(false), &folder, &[]).and_then(|run| fixture.loss(&run));
+        let merged = block_on(merge(&fixture.base(false), &folder, &fixture.home.path().join("never")));
+        for line in [used.map(drop).unwrap_err().to_string(), merged.map(drop).unwrap_err().to_string()] {
+            assert!(line.contains(named) && line.lines().count() == 1, "{line}");
+        }
+    }
+}
