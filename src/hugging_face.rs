@@ -5,9 +5,47 @@ pub(crate) mod export;
 pub mod generation;
 pub(crate) mod tokenizer;
 
+use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
+
+/// Refuses a name of a model on a hub, such as `Qwen/Qwen2.5-0.5B`, where a folder is needed: nothing is fetched.
+///
+/// # Errors
+/// There is nothing at `path`, and it is such a name.
+pub(crate) fn refuse_name_of_hub(path: &Path) -> Result<()> {
+    let refused =
+        |download| Error::file(path, format!("is no folder here; {download}, and name that folder"));
+    download_of(path).map_or(Ok(()), |download| Err(refused(download)))
+}
+
+/// How to get the model at `path`, if there is nothing and it is the name of one on a hub.
+pub(crate) fn download_of(path: &Path) -> Option<String> {
+    let name = path.to_str().filter(|_| !path.exists())?;
+    let (owner, model) = name.split_once('/')?;
+    let is_name = |part: &str| {
+        let is_known = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+        part.starts_with(|char: char| char.is_ascii_alphanumeric()) && part.chars().all(is_known)
+    };
+    let command = format!("`hf download {name} --local-dir {model}`");
+    let is_of_hub = is_name(owner) && is_name(model);
+    is_of_hub.then(|| format!("if it is a model of the Hugging Face Hub, download it, as by {command}"))
+}
 
 /// The file `name` beside `weights`, which are a file or its folder.
 pub(crate) fn beside_weights(weights: &Path, name: &str) -> PathBuf {
     if weights.is_dir() { weights.join(name) } else { weights.with_file_name(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_a_hub_says_what_to_download() {
+        let line = refuse_name_of_hub(Path::new("Qwen/Qwen2.5-0.5B")).unwrap_err().to_string();
+        assert!(line.contains("`hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B`"), "{line}");
+        for path in ["output", "a/b/c", "./a", "../a", "/a", "a/", "src/store", "a b/c"] {
+            assert!(refuse_name_of_hub(Path::new(path)).is_ok(), "{path}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `eval`: how well a trained model predicts a text, or chooses answers.
 
 use super::output::say;
-use super::trained::ModelArguments;
+use super::trained::{ModelArguments, note_lacking_tokens};
 use crate::data::JudgedData;
 use crate::error::{Error, Result};
 use crate::trained::{Judgement, Scorer, Share, TrainedRun};
@@ -36,6 +36,7 @@ pub struct Arguments {
 pub async fn eval(arguments: &Arguments) -> Result<()> {
     let Arguments { model, json, .. } = arguments;
     let run = model.open()?;
+    note_lacking_tokens(arguments.chat_template.as_deref(), &run.codec)?;
     let (data, window) = judged(arguments, &run)?;
     if let JudgedData::Answers { cut, .. } = &data
         && *cut > 0
@@ -44,6 +45,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
             "notice: {cut} samples are longer than {window} tokens, and are judged by their start alone"
         );
     }
+    run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
     let gpu = model.device(&run).await?;
     let scorer = Scorer::load(&gpu, &run, window).await?;
     let judgement = Judgement::of(&scorer, &data, |_, _| {}).await?;

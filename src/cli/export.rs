@@ -2,7 +2,7 @@
 
 use super::output::say;
 use crate::error::Result;
-use crate::store::export::export as export_files;
+use crate::store::export::{FloatType, export as export_files};
 use std::path::PathBuf;
 
 /// The arguments of `export`.
@@ -14,6 +14,9 @@ pub struct Arguments {
     like: PathBuf,
     /// The folder to write the model to
     out: PathBuf,
+    /// The type of the weights [default: as the folder of Hugging Face has each]
+    #[arg(long = "type", value_name = "TYPE", value_parser = FloatType::ALL.map(FloatType::name))]
+    dtype: Option<String>,
 }
 
 /// Writes the model.
@@ -21,8 +24,9 @@ pub struct Arguments {
 /// # Errors
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub async fn export(arguments: &Arguments) -> Result<()> {
-    let Arguments { checkpoint, like, out } = arguments;
-    let exported = export_files(checkpoint, like, out).await?;
+    let Arguments { checkpoint, like, out, dtype } = arguments;
+    let named = |name: &String| FloatType::ALL.into_iter().find(|dtype| dtype.name() == name);
+    let exported = export_files(checkpoint, like, out, dtype.as_ref().and_then(named)).await?;
     say!(
         "{} trained tensors and {} of {} written to {}",
         exported.trained,

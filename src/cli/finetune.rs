@@ -5,18 +5,19 @@
 use super::output::print;
 use super::plan::recompute_keys;
 use super::train::train;
-use super::trained::AdapterArguments;
+use super::trained::{AdapterArguments, note_lacking_tokens};
 use crate::data::{FileKind, Form};
 use crate::device::Gpu;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
+use crate::hugging_face::refuse_name_of_hub;
 use crate::kernels::{Capabilities, Tier};
 use crate::model::adaptable;
 use crate::settings::{BaseType, Bytes, RunConfig, RunPlan};
 use crate::train::fit::{Candidate, Fit};
 use crate::train::length::RunLength;
 use crate::train::recordings::assumed_capabilities;
-use crate::train::starting_weights::check_weights;
+use crate::train::starting_weights::{check_tokenizer, check_weights};
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -101,6 +102,7 @@ pub fn finetune(arguments: &Arguments) -> Result<()> {
 impl<'a> Finetune<'a> {
     fn decide(arguments: &'a Arguments) -> Result<Self> {
         let Arguments { model: folder, data, chat_template, .. } = arguments;
+        refuse_name_of_hub(folder)?;
         if !folder.join("config.json").is_file() {
             let message = "has no config.json; name a folder of Hugging Face's, with weights and a tokenizer";
             return Err(Error::file(folder, message));
@@ -108,7 +110,9 @@ impl<'a> Finetune<'a> {
         let plan = model_of(folder)?;
         let model = &plan.model;
         check_weights(&plan)?;
+        check_tokenizer(&plan)?;
         let codec = plan.codec()?;
+        note_lacking_tokens(chat_template.as_deref(), &codec)?;
         let kind = FileKind::of(data, chat_template.as_deref())?;
         let lengths = kind.lengths(data, &codec)?;
         let loader = loader(&kind, data, chat_template.as_deref())?;

@@ -2,7 +2,7 @@
 
 use super::chat::Chat;
 use super::output::print;
-use super::trained::ModelArguments;
+use super::trained::{ModelArguments, note_lacking_tokens};
 use crate::data::{Codec, DecodeStream};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
@@ -87,6 +87,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         .chat
         .then(|| Chat::new(&run, arguments.system.as_deref(), arguments.chat_template.as_deref()));
     let chat = chat.transpose()?;
+    note_lacking_tokens(arguments.chat_template.as_deref(), &run.codec)?;
     let texts = arguments.prompt.iter().map(text_of).collect::<Result<Vec<String>>>()?;
     let limit = context(arguments.context, &run)?;
     let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run, limit)? };

@@ -11,7 +11,8 @@ use super::output::{self, say};
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Limits, PublishedGpu, Tier, Units};
-use crate::settings::{Bytes, Override, RunConfig, RunPlan};
+use crate::model::adaptable;
+use crate::settings::{BaseType, Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
 use crate::train::recordings::{Recordings, assumed_capabilities};
@@ -20,6 +21,7 @@ use crate::trained;
 pub(super) use fitted::recompute as recompute_keys;
 use machine::MachineArguments;
 use report::Report;
+use serde_json::json;
 use std::path::Path;
 
 /// What to plan.
@@ -34,6 +36,12 @@ pub struct Arguments {
     /// fills them. Without it there are as many as the file asks for
     #[arg(long, value_name = "N", value_parser = machine::at_least_one)]
     ranks: Option<usize>,
+    /// Of a folder of Hugging Face's: plan low-rank adapters of this rank on all its linear layers, as `finetune` trains them
+    #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u16).range(1..))]
+    lora: Option<u16>,
+    /// Store the frozen matrices under the adapters in 4 or 8 bits
+    #[arg(long, value_name = "TYPE", value_parser = BaseType::ALL.map(BaseType::name), requires = "lora")]
+    base: Option<String>,
     #[command(flatten)]
     machine: MachineArguments,
     #[command(flatten)]
@@ -62,7 +70,9 @@ const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 /// If the configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
-    let config = outline(config, overrides, arguments.ranks)?;
+    let mut overrides = Override::parse_all(overrides)?;
+    overrides.extend(adapters(arguments, config, &overrides)?);
+    let config = outline(config, &overrides, arguments.ranks)?;
     let plan = &config.plan;
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
@@ -93,13 +103,30 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 }
 
 /// The configuration in the file `path`, or of the model that is there.
-fn outline(path: &Path, overrides: &[String], ranks: Option<usize>) -> Result<RunConfig> {
-    let overrides = Override::parse_all(overrides)?;
+fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     match ranks {
-        _ if path.is_dir() => trained::outline(path, &overrides, ranks),
-        Some(ranks) => RunConfig::outline_on(path, &overrides, ranks),
-        None => RunConfig::outline(path, &overrides),
+        _ if path.is_dir() => trained::outline(path, overrides, ranks),
+        Some(ranks) => RunConfig::outline_on(path, overrides, ranks),
+        None => RunConfig::outline(path, overrides),
     }
+}
+
+/// The adapters that `--lora` asks for, of the model in the folder `path`.
+fn adapters(arguments: &Arguments, path: &Path, overrides: &[Override]) -> Result<Option<Override>> {
+    let Arguments { lora: Some(rank), base, ranks, .. } = arguments else { return Ok(None) };
+    let model = outline(path, overrides, *ranks)?.plan.model;
+    if !path.join("config.json").is_file() || model.low_rank.is_some() {
+        let message = "is of a folder of Hugging Face's; elsewhere `model.model_config.pet_config` says which adapters there are";
+        return Err(Error::config("--lora", message));
+    }
+    let mut adapters = json!({
+        "pet_type": "lora", "lora_rank": rank, "lora_alpha": 2 * u32::from(*rank), "lora_dropout": 0.0,
+        "target_modules": adaptable(&model).into_iter().collect::<Vec<_>>(),
+    });
+    if let Some(base) = base {
+        adapters["base_dtype"] = base.as_str().into();
+    }
+    Ok(Some(Override::of("model.model_config.pet_config", &adapters)))
 }
 
 /// A notice, or several that say the same of one layer after another.

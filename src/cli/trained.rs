@@ -1,15 +1,19 @@
 //! What commands that use a trained model share: which model it is, and where it runs.
 
 use super::doctor::naming_the_flag;
+use crate::data::Codec;
 use crate::device::{Gpu, GpuOptions};
+use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
+use crate::model::groups::compile;
 use crate::settings::Override;
 use crate::store::located::is_adapter;
 use crate::train::run::open_device_with;
 use crate::trained::TrainedRun;
 use serde_json::json;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// A trained model and the adapter for it.
 #[derive(clap::Args)]
@@ -23,8 +27,8 @@ pub struct ModelArguments {
     /// The tokenizer.json of the training data, if the run does not name it
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Where the weights are that the adapters of a run were trained on, if they were moved
-    #[arg(long = "load_checkpoint", value_name = "PATH")]
+    /// The weights that adapters were trained on, if they were moved
+    #[arg(long = "base-model", alias = "load_checkpoint", value_name = "PATH")]
     base: Option<PathBuf>,
     #[command(flatten)]
     adapter: AdapterArguments,
@@ -81,6 +85,32 @@ impl AdapterArguments {
         let tier = self.tier.as_deref().map(tier_named).transpose()?;
         Ok(GpuOptions { device_name: self.device_name.clone(), tier, ..GpuOptions::default() })
     }
+}
+
+/// Tokens as templates write them: `<|im_end|>`, `<end_of_turn>`, `[INST]`.
+const TOKENS: &str = r"<\|[^|<>\s]+\|>|</?[a-z]+(?:_[a-z]+)+>|\[/?[A-Z_]{3,}\]";
+
+/// Says which tokens the template in `file` writes that the tokenizer does not have: a model reads them as letters.
+///
+/// # Errors
+/// A file that cannot be read; text that cannot be encoded.
+pub fn note_lacking_tokens(file: Option<&Path>, codec: &Codec) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let text = std::fs::read(file).map_err(|error| read_error(file, "read", &error))?;
+    let tokens = compile(TOKENS).map_err(Error::Plan)?;
+    let written: BTreeSet<_> = tokens.find_iter(&text).map(|token| token.as_bytes()).collect();
+    let mut lacking = Vec::new();
+    for token in written.into_iter().filter_map(|token| std::str::from_utf8(token).ok()) {
+        let count = codec.encode(token)?.len();
+        if count > 1 {
+            lacking.push(format!("`{token}` ({count} tokens)"));
+        }
+    }
+    if !lacking.is_empty() {
+        let (file, lacking) = (file.display(), lacking.join(", "));
+        eprintln!("notice: {file} writes what the tokenizer has no token for, and spells out: {lacking}");
+    }
+    Ok(())
 }
 
 fn tier_named(name: &str) -> Result<Tier> {

@@ -95,15 +95,16 @@ impl ArenaLayout {
     /// # Errors
     /// A parameter that no binding can hold.
     pub fn new(parameters: Vec<Spec>, limits: &Limits) -> Result<Self> {
-        let segment_elements = limits.binding_bytes.min(limits.buffer_bytes) / 4 / ALIGNMENT * ALIGNMENT;
+        let binding_bytes = limits.binding_bytes.min(limits.buffer_bytes);
         let mut segments: Vec<Segment> = Vec::new();
         let kinds: BTreeSet<SegmentKind> = parameters.iter().map(SegmentKind::of).collect();
         let mut parameters: Vec<(Spec, Vec<Part>)> =
             parameters.into_iter().map(|spec| (spec, Vec::new())).collect();
         for kind in kinds {
             let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
+            let segment_elements = most_elements(kind.compute, binding_bytes);
             for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| SegmentKind::of(spec) == kind) {
-                for (first_row, rows) in row_ranges(spec, segment_elements)? {
+                for (first_row, rows) in row_ranges(spec, binding_bytes)? {
                     let part = Part { segment: 0, offset: 0, first_row, rows };
                     let needed = part.elements(spec).next_multiple_of(ALIGNMENT);
                     let fits = |&s: &usize| segments[s].elements + needed <= segment_elements;
@@ -323,9 +324,23 @@ fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option
     Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 
+/// Elements of the largest segment of parameters that layers read as `compute`.
+fn most_elements(compute: Element, binding_bytes: u64) -> u64 {
+    // Ops count elements in 32 bits.
+    let most = u64::from(u32::MAX) / ALIGNMENT;
+    (binding_bytes / bytes_of(compute, ALIGNMENT)).min(most) * ALIGNMENT
+}
+
+/// Bytes of so many elements in the largest arena that has them: gradients and masters are f32, and of what is quantised there are
+/// none.
+fn bytes_of(compute: Element, elements: u64) -> u64 {
+    if compute.is_quantised() { compute.bytes_of(elements) } else { Element::F32.bytes_of(elements) }
+}
+
 /// (first row, rows) of each part of a parameter: one part if it fits, otherwise split where [`Spec::split_rows`]
 /// allows.
-fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>> {
+fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
+    let segment_elements = most_elements(spec.compute, binding_bytes);
     let stride = u64::from(spec.stride());
     let rows_that_fit = (segment_elements / stride) as usize;
     if spec.rows <= rows_that_fit {
@@ -334,13 +349,13 @@ fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>>
     let rows = spec.split_rows().map_or(0, |multiple| rows_that_fit / multiple * multiple);
     if rows == 0 {
         return Err(Error::Plan(format!(
-            "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; make the model narrower or \
-             choose another adapter with context.device_name",
+            "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; choose another adapter with \
+             context.device_name, or a narrower model",
             spec.path,
             spec.rows,
             spec.cols,
-            (spec.rows as u64 * stride * 4) >> 20,
-            (segment_elements * 4) >> 20,
+            bytes_of(spec.compute, spec.rows as u64 * stride).div_ceil(1 << 20),
+            binding_bytes >> 20,
         )));
     }
     Ok((0..spec.rows).step_by(rows).map(|first| (first, rows.min(spec.rows - first))).collect())

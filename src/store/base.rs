@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 /// The note is called so, beside the adapter.
 const NOTE: &str = "base.json";
 /// What to do where the base is not the one that it was.
-const REMEDY: &str = "name the base with `--load_checkpoint`, or as BASE of `merge`";
+const REMEDY: &str =
+    "name the base with `--base-model` (`--load_checkpoint` of `train`), or as BASE of `merge`";
 
 /// Weights that came from files, and that training leaves as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,10 +125,12 @@ impl Base {
             (Some(Err(other)), None) => Err(other),
             (None, None) => {
                 let path = moved.unwrap_or(&self.path);
-                Err(Error::file(
-                    path,
-                    format!("is not there, and adapters were trained on it; if it was moved, {REMEDY}"),
-                ))
+                let noted =
+                    moved.map_or_else(String::new, |_| format!(", and neither is {}", self.path.display()));
+                let message = format!(
+                    "is not there, and adapters were trained on it{noted}; if it was moved, {REMEDY}"
+                );
+                Err(Error::file(path, message))
             }
         }
     }

@@ -21,6 +21,8 @@ const OF_TOKENIZER: [&str; 8] = [
     "vocab.json",
     "merges.txt",
 ];
+/// Where a chat template is; that in the first file counts, also before one in the configuration of the tokenizer.
+const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 /// What belongs to a model.
 const OF_MODEL: [&str; 1] = ["generation_config.json"];
 
@@ -92,6 +94,33 @@ impl BesideWeights {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let copied = names.filter(|name| is_known(name)).map(|name| (name.clone(), folder.join(name)));
         Ok(Self { copied: copied.collect(), ..Self::default() })
+    }
+
+    /// The same with the chat template in `file`, if one is named: it wrote the conversations, and not that of the tokenizer.
+    pub fn with_template(mut self, file: Option<&Path>) -> Self {
+        if let Some(file) = file {
+            self.copied.retain(|(name, _)| !TEMPLATES.contains(&name.as_str()));
+            self.copied.push((TEMPLATES[0].to_string(), file.to_path_buf()));
+        }
+        self
+    }
+
+    /// The same with the files of `trained`, a checkpoint or the folder of an adapter, where it has some: of its tokenizer all, since
+    /// they belong together.
+    pub fn under(mut self, trained: &Path) -> Self {
+        let has_tokenizer = trained.join(TOKENIZER).is_file();
+        if has_tokenizer {
+            self.copied.retain(|(name, _)| name != TOKENIZER && !OF_TOKENIZER.contains(&name.as_str()));
+        }
+        let own: &[&str] = if has_tokenizer { &OF_TOKENIZER } else { &TEMPLATES };
+        for name in own.iter().chain(&OF_MODEL).chain(&[TOKENIZER]) {
+            let file = trained.join(name);
+            if file.is_file() {
+                self.copied.retain(|(known, _)| known != name);
+                self.copied.push(((*name).to_string(), file));
+            }
+        }
+        self
     }
 
     /// The same of adapters on `base`, which checkpoints name.

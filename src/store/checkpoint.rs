@@ -215,7 +215,7 @@ impl<'a> TrainingTensors<'a> {
 }
 
 /// What torch calls a storage type.
-fn torch_dtype(element: Element) -> &'static str {
+pub(crate) fn torch_dtype(element: Element) -> &'static str {
     match element {
         Element::Bf16 => "bfloat16",
         Element::F16 => "float16",

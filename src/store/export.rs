@@ -11,14 +11,41 @@ use super::foreign::OTHER_MODEL;
 use super::kept;
 use super::located::newest;
 use super::lora;
-use super::rewriting::{create, rewrite};
+use super::rewriting::{Further, create, rewrite};
+use super::stored_floats::Encoding;
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
+use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles, name_of};
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::model::parameters::{adapted_module, module_of};
+use safetensors::Dtype;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+
+/// A type of floats that weights are written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatType {
+    /// 32 bits.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 16 bits of IEEE 754.
+    F16,
+}
+
+impl FloatType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+
+    /// What a command calls it.
+    pub fn name(self) -> &'static str {
+        ["f32", "bf16", "f16"][self as usize]
+    }
+
+    fn dtype(self) -> Dtype {
+        [Dtype::F32, Dtype::BF16, Dtype::F16][self as usize]
+    }
+}
 
 /// What was exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +57,17 @@ pub struct Exported {
 }
 
 /// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has them: both are folders with
-/// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales.
+/// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales. With a `dtype` all floats of
+/// the model become that. Tokenizer, chat template and generation defaults are those of the checkpoint, where it has some.
 ///
 /// # Errors
 /// A file that is missing or damaged; weights of another model; an adapter of a part of a module; a disk that fails.
-pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Exported> {
+pub async fn export(
+    checkpoint: &Path,
+    like: &Path,
+    out: &Path,
+    dtype: Option<FloatType>,
+) -> Result<Exported> {
     let folder = WeightFiles::open(like)?;
     let checkpoint = &newest(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
@@ -42,11 +75,22 @@ pub async fn export(checkpoint: &Path, like: &Path, out: &Path) -> Result<Export
     }
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
-    let count = rewrite(&folder, like, out, None, |info| {
+    let trained = checkpoint.is_dir().then_some(checkpoint.as_path());
+    let further = Further { untied: None, dtype: dtype.map(FloatType::dtype), trained };
+    let count = rewrite(&folder, like, out, further, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })
     .await?;
     Ok(Exported { trained: sources.len(), copied: count - sources.len() })
+}
+
+/// The types of the floats at `path`, as torch calls them; `None` if there are no weights.
+pub(crate) fn float_types(path: &Path) -> Option<String> {
+    let files = WeightFiles::open(path).ok()?;
+    let infos = files.names().into_iter().filter_map(|name| files.info(&name).ok());
+    let floats = infos.filter(|info| Encoding::of(info.dtype).is_some());
+    let types: BTreeSet<&str> = floats.map(|info| name_of(info.dtype)).collect();
+    Some(types.into_iter().collect::<Vec<_>>().join(" and "))
 }
 
 /// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no other tower has.

@@ -1,6 +1,7 @@
 //! Weights that no configuration makes fit: files of other formats, and tensors that are stored in another way.
 
 use crate::error::{Error, Result};
+use crate::hugging_face::refuse_name_of_hub;
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};
 
@@ -29,11 +30,12 @@ const CONVERT: &str = "import sys, torch, safetensors.torch as s; out, *files = 
 const QUANTISED: [&str; 7] =
     ["_blocks", "_scales", "weight_scale", "qweight", "qzeros", "weight_packed", "absmax"];
 
-/// Refuses a file of another format, or a folder that has nothing else.
+/// Refuses a file of another format, or a folder that has nothing else; and a name that is neither.
 ///
 /// # Errors
 /// The file, and what to do with it.
 pub(super) fn check_format(path: &Path) -> Result<()> {
+    refuse_name_of_hub(path)?;
     let Some(file) = file_at(path) else { return Ok(()) };
     let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
     let format = FORMATS.iter().find(|(known, _)| *known == end);

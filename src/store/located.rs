@@ -8,6 +8,7 @@ use super::run_folder::{CHECKPOINTS, CONFIG};
 use super::weight_files::{EMBEDDINGS, HEAD};
 use super::wrapped;
 use crate::error::{Error, Result};
+use crate::hugging_face::download_of;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::Gpt;
 use serde_json::{Value, json};
@@ -189,7 +190,8 @@ pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
     };
     let shown = base.display();
     if !base.exists() {
-        let message = format!("its base `{shown}` is no folder on this disk; {remedy}");
+        let download = download_of(&base).map_or_else(String::new, |download| format!("{download}; "));
+        let message = format!("its base `{shown}` is no folder on this disk; {download}{remedy}");
         return Err(Error::file(&config, message));
     }
     if is_adapter(&base) {

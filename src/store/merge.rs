@@ -4,7 +4,7 @@ use super::base::Base;
 use super::kept;
 use super::located::{located, newest};
 use super::lora::{self, Adapter, Factors, factor_names};
-use super::rewriting::{Untied, rewrite};
+use super::rewriting::{Further, Untied, rewrite};
 use super::tensor_file::TensorInfo;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
@@ -47,11 +47,19 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let adapted = merging.adapted()?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
     let untied = merging.untied()?;
-    let tensors = rewrite(&files, &base, out, untied, |info| {
+    let further = Further { untied, trained: Some(folder_of(&weights)), dtype: None };
+    let tensors = rewrite(&files, &base, out, further, |info| {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
     .await?;
     Ok(Merged { tensors, adapted: adapted.len() })
+}
+
+/// The folder with the files beside an adapter: of one in a checkpoint those of the checkpoint.
+fn folder_of(weights: &Path) -> &Path {
+    let folder = weights.parent().unwrap_or(Path::new(""));
+    let checkpoint = folder.parent().filter(|_| folder.ends_with(lora::FOLDER));
+    checkpoint.unwrap_or(folder)
 }
 
 /// The files of a merge.

@@ -4,7 +4,7 @@ use super::OUTPUT_DIR;
 use super::beside_weights::BesideWeights;
 use super::stored_floats::{Encoding, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::weight_files::{MODEL, WeightFiles};
+use super::weight_files::{MODEL, WeightFiles, name_of};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use safetensors::Dtype;
@@ -23,6 +23,16 @@ pub(super) struct Untied {
     pub head: Option<TensorInfo>,
 }
 
+/// What else than values changes.
+#[derive(Default)]
+pub(super) struct Further<'a> {
+    pub untied: Option<Untied>,
+    /// The type that all floats get; otherwise each tensor keeps its own.
+    pub dtype: Option<Dtype>,
+    /// The folder of what was trained, whose tokenizer, chat template and generation defaults are written, if it has some.
+    pub trained: Option<&'a Path>,
+}
+
 /// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have the values
 /// that `changed` returns, or those that they had; a head that is `untied` is among them. FP8, in which nothing is written, becomes bfloat16 without scales. Returns the
 /// number of tensors.
@@ -33,12 +43,15 @@ pub(super) async fn rewrite(
     files: &WeightFiles,
     path: &Path,
     out: &Path,
-    untied: Option<Untied>,
+    Further { untied, dtype, trained }: Further<'_>,
     changed: impl Fn(&TensorInfo) -> Result<Option<Vec<f32>>>,
 ) -> Result<usize> {
     let mut infos = infos(files)?;
     let is_untied = untied.is_some();
     infos.extend(untied.and_then(|untied| untied.head));
+    for info in infos.iter_mut().filter(|info| Encoding::of(info.dtype).is_some()) {
+        info.dtype = dtype.unwrap_or(info.dtype);
+    }
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
@@ -50,8 +63,10 @@ pub(super) async fn rewrite(
         }
     })
     .await?;
-    BesideWeights::of_model(path)?.write(out, None)?;
-    correct_config(&out.join("config.json"), is_untied)?;
+    let beside = BesideWeights::of_model(path)?;
+    let beside = if let Some(trained) = trained { beside.under(trained) } else { beside };
+    beside.write(out, None)?;
+    correct_config(&out.join("config.json"), is_untied, dtype)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(infos.len())
 }
@@ -92,8 +107,8 @@ pub(super) fn create(out: &Path) -> Result<()> {
 }
 
 /// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8, and says there that the head is not
-/// tied, if it is not.
-fn correct_config(path: &Path, is_untied: bool) -> Result<()> {
+/// tied, if it is not, and the type of the weights, if it is another.
+fn correct_config(path: &Path, is_untied: bool, dtype: Option<Dtype>) -> Result<()> {
     if !path.is_file() {
         return Ok(());
     }
@@ -101,11 +116,15 @@ fn correct_config(path: &Path, is_untied: bool) -> Result<()> {
     let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
     let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
     let drops_scales = config.get(QUANTISED).is_some_and(is_fp8);
-    if !drops_scales && !is_untied {
+    if !drops_scales && !is_untied && dtype.is_none() {
         return Ok(());
     }
     if drops_scales {
         config.remove(QUANTISED);
+    }
+    if let Some(dtype) = dtype {
+        let known = ["dtype", "torch_dtype"].into_iter().find(|key| config.contains_key(*key));
+        config.insert(known.unwrap_or("torch_dtype").to_string(), name_of(dtype).into());
     }
     if is_untied {
         config.insert(TIED.to_string(), Value::Bool(false));

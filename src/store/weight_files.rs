@@ -66,7 +66,7 @@ impl Display for Contents {
 }
 
 /// What torch calls a type.
-fn name_of(dtype: Dtype) -> &'static str {
+pub(super) fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",
         Dtype::F16 => "float16",

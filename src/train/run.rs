@@ -23,9 +23,9 @@ use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
-use super::starting_weights::{base_of, check_weights, load_weights};
+use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
 use super::trainer::Trainer;
-use crate::data::{Dataset, Loader};
+use crate::data::{Dataset, Form, Loader, RecordsConfig};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
@@ -138,7 +138,7 @@ async fn train(
     }
     loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
     let (plan, length) = (&loaded.config.plan, &loaded.length);
-    ranks.by_first(|| check_weights(plan)).await?;
+    ranks.by_first(|| check_weights(plan).and_then(|()| check_tokenizer(plan))).await?;
     let mut opened;
     let gpu = match gpu {
         Some(gpu) => ranks.agree(check_tier(plan, gpu)).await.map(|()| gpu)?,
@@ -442,7 +442,11 @@ fn beside_weights(plan: &RunPlan) -> BesideWeights {
     };
     let weights =
         plan.settings.run.weights().map(|path| model_at(path).unwrap_or_else(|_| path.to_path_buf()));
-    BesideWeights::of(by, weights.as_deref())
+    let template = match &data.loader {
+        Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => form.template.as_deref(),
+        _ => None,
+    };
+    BesideWeights::of(by, weights.as_deref()).with_template(template)
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

@@ -2,7 +2,7 @@
 
 use super::resume::start_of;
 use super::trainer::Trainer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
 use crate::store::Base;
@@ -22,6 +22,42 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that text has a tokenizer where `plan` starts from a folder of Hugging Face's: bytes are the tokens of no such model.
+///
+/// # Errors
+/// There is none.
+pub fn check_tokenizer(plan: &RunPlan) -> Result<()> {
+    let reads_bytes =
+        plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 && plan.has_text();
+    let Some(path) = plan.settings.run.weights().filter(|_| reads_bytes) else { return Ok(()) };
+    let model = model_at(path)?;
+    let folder = if model.is_dir() { &model } else { model.parent().unwrap_or(&model) };
+    match folder.join("config.json").is_file() && !folder.join("tokenizer.json").is_file() {
+        true => Err(no_tokenizer(folder)),
+        false => Ok(()),
+    }
+}
+
+/// The error of a folder without a tokenizer, and how to make one of the files that `transformers` can read.
+pub(crate) fn no_tokenizer(folder: &Path) -> Error {
+    let others = ["vocab.json", "tokenizer.model", "vocab.txt", "spiece.model"];
+    let remedy = match others.iter().find(|name| folder.join(name).is_file()) {
+        Some(other) => format!(
+            "convert {other}: `python3 -c \"import sys, transformers as t; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(\
+             sys.argv[1])\" {}`, which needs transformers",
+            shell_quoted(folder)
+        ),
+        None => {
+            "fetch it, or name one (--tokenizer, or train_dataset.tokenizer of a configuration)".to_string()
+        }
+    };
+    Error::file(folder, format!("has no tokenizer.json, and nothing says what its tokens mean; {remedy}"))
+}
+
+fn shell_quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// The weights that the adapters of `plan` train on, if they come from files: checkpoints name them.

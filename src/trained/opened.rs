@@ -5,15 +5,21 @@ use crate::data::Codec;
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
+use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::ModelConfig;
-use crate::settings::{Override, RunConfig, RunPlan};
+use crate::settings::{BaseType, Override, RunConfig, RunPlan};
+use crate::store::checkpoint::torch_dtype;
+use crate::store::export::float_types;
 use crate::store::located::{Alone, base_of, newest, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::sample::prompt;
 use crate::train::saved::Saved;
-use crate::train::starting_weights::check_weights;
+use crate::train::starting_weights::{check_weights, no_tokenizer};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The key that names a tokenizer.
+const TOKENIZER: &str = "train_dataset.tokenizer";
 
 /// A trained model: its plan, its codec, and where its weights are.
 pub struct TrainedRun {
@@ -61,12 +67,23 @@ impl TrainedRun {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         // As for a plan, the ranks of a run need not be there: its model is generated from on one.
         let config = outline_of_model(&path, overrides, None)?;
-        if run_of(&path).is_some() { Self::of_run(&path, config) } else { Self::of_folder(&path, config) }
+        let is_named = overrides.iter().any(|one| one.path == TOKENIZER || one.lies_within(TOKENIZER));
+        match run_of(&path) {
+            Some(_) => Self::of_run(&path, config, is_named),
+            None => Self::of_folder(&path, config),
+        }
     }
 
-    fn of_run(path: &Path, config: RunConfig) -> Result<Self> {
-        let plan = sound(config)?;
+    /// That of a run, with the tokenizer that its checkpoint has, unless another one `is_named`: those that training read may be
+    /// elsewhere by now.
+    fn of_run(path: &Path, config: RunConfig, is_named: bool) -> Result<Self> {
+        let mut plan = sound(config)?;
         let weights = newest(path)?;
+        let kept = weights.join("tokenizer.json");
+        if let Some(tokenizer) = plan.train_dataset.tokenizer.as_mut().filter(|_| !is_named && kept.is_file())
+        {
+            tokenizer.file = kept;
+        }
         if !plan.has_text() {
             return Err(Error::file(
                 path,
@@ -81,14 +98,11 @@ impl TrainedRun {
         let plan = sound(config)?;
         if plan.settings.run.weights() != Some(folder) {
             let message = format!("names the base of adapters, and {} is a model itself", folder.display());
-            return Err(Error::config("--load_checkpoint", message));
+            return Err(Error::config("--base-model", message));
         }
         check_weights(&plan)?;
         if plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 {
-            return Err(Error::file(
-                folder,
-                "has no tokenizer.json, and nothing says what its tokens mean; name it with --tokenizer",
-            ));
+            return Err(no_tokenizer(folder));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
         Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, adds_special: true })
@@ -98,6 +112,32 @@ impl TrainedRun {
     pub(super) fn saved<'a>(&'a self, model: &'a ModelConfig) -> Saved<'a> {
         let (weights, adapter) = (&self.weights, self.adapter.as_deref());
         Saved { model, weights, adapter, base: self.plan.settings.run.weights() }
+    }
+
+    /// What judges the model otherwise than what is written of it: a base that is quantised, or weights in another type.
+    pub fn notices(&self) -> Vec<String> {
+        let low_rank = self.plan.model.low_rank.as_ref();
+        if let Some(base) = low_rank.and_then(|low_rank| low_rank.base) {
+            let name = BaseType::ALL
+                .into_iter()
+                .find(|of| of.element() == base)
+                .map_or("fewer bits", BaseType::name);
+            return vec![format!(
+                "the base is used as it is stored, in {name}: what `gristmill merge` writes is on its unquantised values, and differs"
+            )];
+        }
+        let base =
+            self.plan.settings.run.weights().filter(|base| low_rank.is_none() && *base != self.weights);
+        let types = base.and_then(|base| Some((float_types(&self.weights)?, float_types(base)?)));
+        let differing = types.filter(|(own, of_base)| own != of_base);
+        let compute = torch_dtype(self.plan.model.compute);
+        let line = |(own, of_base)| {
+            format!(
+                "the checkpoint holds {own}, which is computed here in {compute}, and which `gristmill export` rounds to {of_base}, as \
+                 the base has it; its --type f32 keeps it"
+            )
+        };
+        differing.map(line).into_iter().collect()
     }
 
     /// The tokens that end a text of the model.
@@ -138,11 +178,11 @@ fn outline_of_model(path: &Path, overrides: &[Override], ranks: Option<usize>) -
             RunConfig::of_run_folder(&text, &config, overrides, ranks)
         }
         None if path.join("config.json").is_file() => RunConfig::of_model_folder(path, overrides, ranks),
-        None => Err(Error::file(
+        None => Err(refuse_name_of_hub(path).err().unwrap_or_else(|| Error::file(
             path,
             "neither the folder of a run (output/tiny), nor a checkpoint in one (output/tiny/checkpoint/step_0000200), nor a \
              folder of Hugging Face's with a config.json, nor an adapter's with an adapter_config.json",
-        )),
+        ))),
     }
 }
 

@@ -489,7 +489,7 @@ train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: {TEXT}}}}}
         );
         check_weights(&RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan)?;
         let out = folder.join("out");
-        let done = block_on(export(&folder.join("trained"), &like, &out)).map(drop);
+        let done = block_on(export(&folder.join("trained"), &like, &out, None)).map(drop);
         let _ = std::fs::remove_dir_all(out);
         done
     },

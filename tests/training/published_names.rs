@@ -138,8 +138,9 @@ fn refuses_adapters(layout: &Naming, folder: &Path) {
     );
     let home = tempfile::tempdir().expect("a folder");
     let checkpoint = checkpoint(&Setup::new("adapted", "").with(&[&model]), None, home.path());
-    let error =
-        block_on(export(&checkpoint, folder, &home.path().join("out"))).expect_err("a part").to_string();
+    let error = block_on(export(&checkpoint, folder, &home.path().join("out"), None))
+        .expect_err("a part")
+        .to_string();
     assert!(error.contains("adapts `model.layers.0.self_attn.v_proj`, some rows of `"), "{error}");
 }
 

@@ -8,6 +8,7 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json::{Fact, Shape};
+use crate::hugging_face::refuse_name_of_hub;
 use crate::hugging_face::tokenizer::TokenizerFiles;
 use crate::settings::engine::*;
 use crate::settings::sections::model::{DEEPSEEK_V3, Model, ModelType, PATH as MODEL};
@@ -63,6 +64,7 @@ fn described(source: &mut Source, folder: &Path, origin: &str) -> Result<bool> {
     let length = source.node(&join(MODEL, "seq_length")).and_then(usize::from_node);
     let ignored = source.node("ignore_config_keys").and_then(Vec::<String>::from_node).unwrap_or_default();
     let Some(shape) = Shape::of(folder, length, &ignored)? else {
+        refuse_name_of_hub(folder)?;
         let message = "has no config.json; name a folder of Hugging Face's";
         return if origin == FOLDERS[0] { Err(Error::file(folder, message)) } else { Ok(false) };
     };
@@ -113,6 +115,13 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
     // A window that is written may be longer than the model is made for.
     if let Some(longest) = shape.longest.filter(|longest| *longest >= shape.length) {
         put(join(MODEL, "max_position_embedding"), longest.into(), LENGTH);
+    }
+    if let Some(longest) = shape.longest.filter(|longest| *longest < shape.length) {
+        let length = shape.length;
+        let line = format!(
+            "seq_length {length} is beyond the {longest} positions that the model is made for ({LENGTH})"
+        );
+        source.note(line);
     }
     source.note(format!(
         "{origin}: the shape of the model is that of {}, {}",
