@@ -22,6 +22,18 @@ pub(super) fn misfit(error: &Error) -> Error {
     Error::Plan(format!("{error}; {SMALLER_BATCH}, or make the model or its windows smaller"))
 }
 
+/// The same of a model that is only loaded, which is as large as it is, and which no training step divides: `remedy` alone helps.
+pub(crate) fn misfit_of_loaded(error: Error, remedy: &str) -> Error {
+    match error {
+        Error::Plan(text) => {
+            let what = text.rsplit_once("; ").map_or(text.as_str(), |(what, _)| what);
+            Error::Plan(format!("{what}; {remedy}"))
+        }
+        Error::OutOfMemory { what, .. } => Error::OutOfMemory { what, remedy: remedy.to_string() },
+        other => other,
+    }
+}
+
 /// Refuses what takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` says what to do.
 pub(crate) fn check_binding(
     bytes: u64,

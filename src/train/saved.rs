@@ -6,6 +6,7 @@ pub(crate) use continuing::PlannedModel;
 pub use continuing::TrainedModel;
 
 use super::initial::portions;
+use super::limits::misfit_of_loaded;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
 use crate::model::ModelBuffers;
@@ -56,7 +57,8 @@ impl Loading {
     pub fn new(gpu: &Gpu, config: &ModelConfig, tokens: u32) -> Result<Self> {
         let mut persistents = Persistents::new();
         let whole = Gpt::describe(config);
-        let layout = ArenaLayout::new(whole.clone(), &gpu.capabilities().limits)?;
+        let layout = ArenaLayout::new(whole.clone(), &gpu.capabilities().limits)
+            .map_err(|error| misfit_of_loaded(error, "choose another adapter by --device-name"))?;
         let weights = layout.arena(&mut persistents, "weights", |kind| Some(kind.compute));
         let model_buffers = ModelBuffers::new(config, tokens, &mut persistents);
         Ok(Self { persistents, model_buffers, whole, layout, weights })

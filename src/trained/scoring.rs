@@ -4,7 +4,7 @@ use super::opened::TrainedRun;
 use crate::data::{BatchSpec, PackedSequences, Sequence};
 use crate::device::Gpu;
 use crate::element::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::{BatchTensors, ForwardContext, Mode};
@@ -14,11 +14,13 @@ use crate::record::{BufferId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
-use crate::train::limits::check_activations;
+use crate::train::limits::{check_activations, misfit_of_loaded};
 use crate::train::saved::{Loading, OnDevice};
 
 /// Tokens of the longest window by default: what a longer context would gain is another measurement.
 const LONGEST_WINDOW: usize = 2048;
+/// What helps where a model and its activations are too large.
+const SHORTER: &str = "lower --max-length, or choose another adapter by --device-name";
 /// Tokens that a launch works on, where a window is not longer.
 const TOKENS_AT_ONCE: usize = 4096;
 
@@ -44,10 +46,14 @@ impl<'gpu> Scorer<'gpu> {
     /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
     pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, window: usize) -> Result<Self> {
         let model = ModelConfig { recomputed_layers: Vec::new(), ..run.plan.model.with_window(window) };
-        let rows = (TOKENS_AT_ONCE / model.seq_length).max(1);
-        let tokens = (rows * model.seq_length) as u32;
+        let mut rows = (TOKENS_AT_ONCE / model.seq_length).max(1);
         let capabilities = gpu.capabilities();
-        check_activations(&model, rows, &RankLayout::one(), &capabilities)?;
+        let fits = |rows| check_activations(&model, rows, &RankLayout::one(), &capabilities);
+        while rows > 1 && fits(rows).is_err() {
+            rows /= 2;
+        }
+        fits(rows).map_err(|error| misfit_of_loaded(error, SHORTER))?;
+        let tokens = (rows * model.seq_length) as u32;
         let mut loading = Loading::new(gpu, &model, tokens)?;
         let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
         let persistents = &mut loading.persistents;
@@ -73,8 +79,12 @@ impl<'gpu> Scorer<'gpu> {
             mode: Mode::Scoring,
         };
         gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
-        let recording = rec.try_finish()?;
-        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses).await?;
+        let recording = rec.try_finish().map_err(|error| misfit_of_loaded(error, SHORTER))?;
+        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses).await;
+        let on_device = on_device.map_err(|error| match error {
+            Error::OutOfMemory { .. } => misfit_of_loaded(error, SHORTER),
+            other => other,
+        })?;
         let spec = BatchSpec {
             seq_length: model.seq_length,
             batch_size: rows,

@@ -2,10 +2,10 @@
 //!
 //! `tests/data/adapters.json` has PEFT's numbers; `tests/transformers/adapters.py` writes it.
 
-use gristmill::data::{Codec, JudgedData};
+use gristmill::data::Sequence;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::store::merge::merge;
-use gristmill::trained::{Judgement, Scorer, TrainedRun};
+use gristmill::trained::{Scorer, TrainedRun};
 use pollster::block_on;
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Map, Value, json};
@@ -50,7 +50,6 @@ impl Fixture {
         let written: Value =
             serde_json::from_str(&fs::read_to_string("tests/data/adapters.json").unwrap()).unwrap();
         let home = tempfile::tempdir().unwrap();
-        fs::write(home.path().join("text.txt"), written["text"].as_str().unwrap()).unwrap();
         for is_tied in [false, true] {
             let folder = home.path().join(is_tied.to_string());
             fs::create_dir(&folder).unwrap();
@@ -85,13 +84,11 @@ impl Fixture {
     }
 
     fn loss(&self, run: &TrainedRun) -> gristmill::error::Result<f64> {
-        let data =
-            JudgedData::load(&self.home.path().join("text.txt"), &Codec::Bytes { eod: 0 }, 64, None, None)?;
+        let text = self.written["text"].as_str().unwrap().bytes().map(u32::from).collect::<Vec<_>>();
+        let sequence = Sequence { tokens: text[..text.len() - 1].to_vec(), targets: text[1..].to_vec() };
         let scorer = block_on(Scorer::load(&self.gpu, run, 64))?;
-        match block_on(Judgement::of(&scorer, &data, |_, _| {}))? {
-            Judgement::Loss { loss, .. } => Ok(loss),
-            Judgement::Choice { .. } => panic!("a text has a loss"),
-        }
+        let losses = block_on(scorer.losses(&[sequence], |_, _| {}))?.remove(0);
+        Ok(losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64)
     }
 }
 

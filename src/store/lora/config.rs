@@ -171,7 +171,7 @@ impl LoraConfig {
         };
         let Some(module) = modules.iter().find(differs) else { return Ok(()) };
         let message = format!(
-            "is of rank {} with a factor of {} at `{module}`, and this run's adapters are of rank {} with a factor of {}; change \
+            "is of rank {} with a factor of {}, and this run's adapters are of rank {} with a factor of {} (`{module}`); change \
              lora_rank and lora_alpha of pet_config",
             self.rank_of(module),
             self.scale_of(module),

@@ -5,10 +5,10 @@ use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
 use crate::model::config::ModelConfig;
-use crate::train::limits::check_binding;
+use crate::train::limits::{check_binding, misfit_of_loaded};
 use std::ops::ControlFlow;
 
-const FEWER_PROMPTS: &str = "continue fewer prompts at once";
+const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";
 
 /// A model to continue a fixed number of prompts with, of which nothing is on the device yet.
 pub(crate) struct PlannedModel<'gpu> {
@@ -56,7 +56,11 @@ impl<'gpu> PlannedModel<'gpu> {
         let Self { gpu, loading, recordings } = self;
         let GeneratePrograms { prefill, step, draw } = &recordings.programs;
         let drawn = recordings.draws.drawn;
-        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn).await?;
+        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn).await;
+        let on_device = on_device.map_err(|error| match error {
+            Error::OutOfMemory { .. } => misfit_of_loaded(error, FEWER_PROMPTS),
+            other => other,
+        })?;
         Ok(TrainedModel { on_device, recordings, cached: Vec::new() })
     }
 }
