@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::Settings;
 use crate::trained::{TrainedModel, TrainedRun};
-use std::io::BufRead;
+use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -53,10 +53,16 @@ impl<'a> Chat<'a> {
         let mut settings = settings.clone();
         let mut context = Context { gpu, run, limit, window: 0, model: None };
         context.grow(1).await?;
-        eprintln!("{RESET} begins again, {LEAVE} or the end of the input leaves");
+        // What is piped needs no words.
+        let is_typed = std::io::stdin().is_terminal();
+        if is_typed {
+            eprintln!("{RESET} begins again, {LEAVE} or the end of the input leaves");
+        }
         let mut lines = std::io::stdin().lock().lines();
         loop {
-            eprint!("> ");
+            if is_typed {
+                eprint!("> ");
+            }
             let Some(line) = lines.next() else { break };
             let line = line.map_err(|error| Error::Plan(format!("standard input: {error}")))?;
             match line.trim() {

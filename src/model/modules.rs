@@ -74,6 +74,11 @@ pub fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
     modules(config).iter().filter(is_meant).map(|module| last_part(&module.name).to_string()).collect()
 }
 
+/// What files call the linear maps that can have adapters.
+pub(crate) fn adaptable_modules(config: &ModelConfig) -> BTreeSet<String> {
+    modules(config).into_iter().filter(|module| module.can_adapt).map(|module| module.name).collect()
+}
+
 /// The linear maps of the model of `config`. Those that can have adapters are those that get them where all are asked for.
 fn modules(config: &ModelConfig) -> Vec<Module> {
     let specs = Gpt::describe(&ModelConfig { low_rank: None, ..config.clone() });

@@ -321,10 +321,10 @@ fn load_located(
         adapters: adapters.as_ref().map(|adapted| &adapted.adapter.files),
         made: adapters.as_ref().map(|adapted| &adapted.made),
     };
+    arena_tensors::check(layout, arena, homes, "")?;
     if let Some(Adapted { adapter, .. }) = &adapters {
         check_places(weights, adapter)?;
     }
-    arena_tensors::check(layout, arena, homes, "")?;
     let biases = router_tensors::biases(experts);
     let known = names(weights, false).chain(biases.iter().map(|bias| bias.info.name.clone())).collect();
     let embedding = weights.whole.iter().find(|spec| spec.role == Role::Embedding);
@@ -374,9 +374,10 @@ pub(crate) fn load_lora(
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
     let adapter = Adapter::open(&lora::required(&newest(path)?)?)?;
     check_trained(weights, &adapter, low_rank)?;
-    check_places(weights, &adapter)?;
     let file = &adapter.files;
     let homes = Homes { model: None, adapters: Some(file), made: None };
+    arena_tensors::check(weights.layout, weights.arena, homes, "")?;
+    check_places(weights, &adapter)?;
     arena_tensors::load(weights.layout, weights.arena, homes, "", &write)?;
     let biases = router_tensors::biases(weights.experts);
     router_tensors::load(&kept::router_state(low_rank, biases), file, false, &write)

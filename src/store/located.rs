@@ -9,6 +9,7 @@ use super::weight_files::{EMBEDDINGS, HEAD};
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::hugging_face::download_of;
+use crate::model::adaptable_modules;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::Gpt;
 use serde_json::{Value, json};
@@ -112,12 +113,6 @@ impl Alone {
         let scales: Vec<f64> = adapter.modules().filter_map(|module| adapter.scale_of(module)).collect();
         let is_same = scales.iter().all(|scale| *scale == scales[0] && *scale > 0.0);
         let scale = if is_same { scales.first().copied().unwrap_or(1.0) } else { 1.0 };
-        if let Some(head) = adapter.modules().find(|module| module.ends_with("lm_head")) {
-            let message = format!(
-                "adapts `{head}`, and adapters of the head are not built; add it to the weights by `gristmill merge`"
-            );
-            return Err(Error::file(&weights, message));
-        }
         Ok(Self {
             rank,
             alpha: scale * rank as f64,
@@ -126,6 +121,23 @@ impl Alone {
             is_apart: EMBEDDINGS.iter().chain([&HEAD]).any(|name| adapter.holds_apart(name)),
             weights,
         })
+    }
+
+    /// Checks that each module that it adapts is one of `model` that can have an adapter.
+    ///
+    /// # Errors
+    /// One that is not, such as the head, or a fused projection of another class.
+    pub fn check(&self, model: &ModelConfig) -> Result<()> {
+        let can_adapt = adaptable_modules(model);
+        match self.modules.iter().find(|module| !can_adapt.contains(*module)) {
+            None => Ok(()),
+            Some(module) => {
+                let message = format!(
+                    "adapts `{module}`, beside which this model has no adapter; merge both by `gristmill merge`"
+                );
+                Err(Error::file(&self.weights, message))
+            }
+        }
     }
 
     /// Gives `model` the parameters that it has with the adapter and not without: biases, and a head of its own.

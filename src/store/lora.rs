@@ -33,6 +33,8 @@ pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 pub(super) const CONFIG: &str = "adapter_config.json";
 /// What is expected in that.
 const KIND: &str = "the configuration of a low-rank adapter";
+/// What to do with an adapter that computes what is not built.
+const MERGED: &str = "merge it by PEFT's `merge_and_unload`, and name the folder of what that makes";
 /// What to do where it is something else.
 const REMEDY: &str = "fetch it again, or name another adapter";
 

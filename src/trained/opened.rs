@@ -58,6 +58,7 @@ impl TrainedRun {
     /// Those of [`open`](Self::open); an adapter that is missing, damaged, or of another model.
     pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[Override]) -> Result<Self> {
         let adapter = Alone::open(adapter)?;
+        adapter.check(&outline_of_model(path, overrides, None)?.plan.model)?;
         let mut run = Self::open_model(path, &[&[pet_of(&adapter)], overrides].concat())?;
         adapter.extend(&mut run.plan.model)?;
         Ok(Self { adapter: Some(adapter.weights), ..run })

@@ -17,6 +17,7 @@ mod command_line;
 mod console;
 mod conversations;
 mod doctor;
+mod elsewhere;
 mod errors_of_configuration;
 mod errors_of_runs;
 mod finetune;

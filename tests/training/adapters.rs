@@ -26,10 +26,13 @@ fn values(name: &str, shape: &[usize]) -> Vec<u8> {
 }
 
 /// Writes a file of the tensors with these names and shapes.
-fn write(path: &Path, shapes: &Value) {
+fn write(path: &Path, shapes: &Value, ties: bool) {
     let tensors = shapes.as_object().unwrap().iter().map(|(name, shape)| {
         let shape: Vec<usize> = serde_json::from_value(shape.clone()).unwrap();
-        (name.clone(), values(name, &shape), shape)
+        // What is tied is in the file twice.
+        let source =
+            if ties { name.replace("model.lm_head", "model.model.embed_tokens") } else { name.clone() };
+        (name.clone(), values(&source, &shape), shape)
     });
     let tensors: Vec<_> = tensors.collect();
     let views = tensors.iter().map(|(name, bytes, shape)| {
@@ -59,7 +62,7 @@ impl Fixture {
             });
             config.as_object_mut().unwrap().extend(class.as_object().unwrap().clone());
             fs::write(folder.join("config.json"), config.to_string()).unwrap();
-            write(&folder.join("model.safetensors"), &written["bases"][is_tied.to_string()]);
+            write(&folder.join("model.safetensors"), &written["bases"][is_tied.to_string()], false);
         }
         let gpu = block_on(Gpu::request(&GpuOptions::default())).expect("an adapter");
         Self { written, home, gpu }
@@ -79,7 +82,8 @@ impl Fixture {
         ]);
         config.extend(keys.as_object().unwrap().clone());
         fs::write(folder.join("adapter_config.json"), Value::from(config).to_string()).unwrap();
-        write(&folder.join("adapter_model.safetensors"), tensors);
+        let ties = keys["ensure_weight_tying"] == true;
+        write(&folder.join("adapter_model.safetensors"), tensors, ties);
         folder
     }
 

@@ -53,8 +53,10 @@ def values(name, shape):
     return torch.tensor([offset + width * x for x in noise], dtype=torch.float32).reshape(shape)
 
 
-def filled(path):
-    tensors = {name: values(name, tensor.shape) for name, tensor in load_file(path).items()}
+def filled(path, ties=False):
+    # What is tied is in the file twice.
+    source = lambda name: name.replace("model.lm_head", "model.model.embed_tokens") if ties else name
+    tensors = {name: values(source(name), tensor.shape) for name, tensor in load_file(path).items()}
     save_file(tensors, path, {"format": "pt"})
     return {name: list(tensor.shape) for name, tensor in sorted(tensors.items())}
 
@@ -77,7 +79,7 @@ def main():
             config = LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, **keys)
             folder = f"{home}/{name}"
             get_peft_model(base(), config).save_pretrained(folder)
-            tensors = filled(f"{folder}/adapter_model.safetensors")
+            tensors = filled(f"{folder}/adapter_model.safetensors", config.ensure_weight_tying)
             defaults = LoraConfig(task_type="CAUSAL_LM").to_dict()
             written_keys = json.loads(pathlib.Path(f"{folder}/adapter_config.json").read_text())
             keys = {key: value for key, value in written_keys.items() if key in ("r", "lora_alpha") or value != defaults.get(key)}

@@ -1,8 +1,8 @@
 //! The tensors of an adapter, and the factors of each module.
 
 use super::config::{LoraConfig, Start};
-use super::other_model;
 use super::start::{orthonormal, principal};
+use super::{MERGED, other_model};
 use crate::error::{Error, Result};
 use crate::model::parameters::{PEFT_PREFIX, adapted_module};
 use crate::store::kept;
@@ -59,8 +59,9 @@ impl Adapter {
         if is_known {
             return Ok(());
         }
-        let message =
-            format!("`{name}` is no tensor of a low-rank adapter of linear layers, as PEFT calls them");
+        let message = format!(
+            "`{name}` is no tensor of a low-rank adapter of linear layers, as PEFT calls them; {MERGED}"
+        );
         Err(Error::file(&self.weights, message))
     }
 
@@ -177,14 +178,13 @@ impl Adapter {
         self.files.holds(&format!("{PEFT_PREFIX}{module}.lora_B.bias"))
     }
 
-    /// Whether `name` is a head in its file that is the embedding there too, to the bit, or by PEFT's word.
+    /// Whether `name` is a head in its file that is the embedding there too, to the bit.
     pub fn repeats_head(&self, name: &str) -> bool {
         let is_head =
             kept::find(&self.files, HEAD).is_some_and(|head| self.files.stored(&head) == Some(name));
         let embedding = || EMBEDDINGS.iter().find_map(|embedding| kept::find(&self.files, embedding));
         let is_same = |embedding: String| self.files.bytes(&embedding).ok() == self.files.bytes(name).ok();
-        let is_tied = self.config.as_ref().is_some_and(|config| config.ensure_weight_tying);
-        is_head && embedding().is_some_and(|embedding| is_tied || is_same(embedding))
+        is_head && embedding().is_some_and(is_same)
     }
 
     /// Whether it is its own copy of the embedding or of the head that the model named `name` has, where the base ties them.

@@ -1,7 +1,7 @@
 //! `adapter_config.json`: what an adapter computes.
 
 use super::keys::refused;
-use super::{CONFIG, KIND, REMEDY};
+use super::{CONFIG, KIND, MERGED, REMEDY};
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
@@ -60,7 +60,7 @@ impl LoraConfig {
         if !path.is_file() {
             return Ok(None);
         }
-        let refuse = |key: &str, why: String| Error::file(&path, format!("its `{key}` {why}; {REMEDY}"));
+        let refuse = |key: &str, why: String| Error::file(&path, format!("its `{key}` {why}; {MERGED}"));
         let keys: Map<String, Value> = read_json(&path, KIND, REMEDY)?;
         // Of another kind of adapter, keys mean other things.
         if let Some(kind) = keys.get("peft_type").filter(|kind| *kind != "LORA") {
@@ -80,14 +80,14 @@ impl LoraConfig {
         let ranks = config.rank_pattern.iter().flat_map(|patterns| &patterns.0);
         if config.peft_type.is_empty() || !is_one(config.r) || !ranks.map(|(_, rank)| *rank).all(is_one) {
             let key = if config.peft_type.is_empty() { "peft_type" } else { "r" };
-            return Err(refuse(key, "is missing or 0".to_string()));
+            return Err(Error::file(&path, format!("its `{key}` is missing or 0; {REMEDY}")));
         }
         let bias = config.bias.as_deref().unwrap_or("none");
         // Biases that trained are tensors of the file, and replace those of the model.
         if !["none", "all", "lora_only"].contains(&bias) {
-            return Err(refuse("bias", format!("is {bias}; expected none, all or lora_only")));
+            return Err(refuse("bias", format!("is {bias}, and not none, all or lora_only")));
         }
-        config.start().map_err(|why| refuse("init_lora_weights", why))?;
+        config.start().map_err(|why| Error::file(&path, format!("its `init_lora_weights` {why}")))?;
         Ok(Some(config))
     }
 
@@ -123,7 +123,7 @@ impl LoraConfig {
         let word = match &self.init_lora_weights {
             Value::Null | Value::Bool(_) => return Ok(Start::Whole),
             Value::String(word) => word.to_lowercase(),
-            other => return Err(format!("is {other}, which is no way to start")),
+            other => return Err(format!("is {other}, which is no way to start; {REMEDY}")),
         };
         let unknown = |by: &str| {
             Err(format!(
@@ -139,7 +139,7 @@ impl LoraConfig {
             "lora_ga" => unknown("the gradients of its data"),
             "loftq" => unknown("a quantisation"),
             other if other.starts_with("pissa") => unknown("singular values that are drawn"),
-            _ => Err(format!("is `{word}`, which is not known")),
+            _ => Err(format!("is `{word}`, which is not known; {MERGED}")),
         }
     }
 
