@@ -18,6 +18,9 @@ pub(crate) fn refuse_name_of_hub(path: &Path) -> Result<()> {
     download_of(path).map_or(Ok(()), |download| Err(refused(download)))
 }
 
+/// Ends of names that are no models'.
+const FILES: [&str; 6] = [".yaml", ".yml", ".json", ".jsonl", ".txt", ".safetensors"];
+
 /// How to get the model at `path`, if there is nothing and it is the name of one on a hub.
 pub(crate) fn download_of(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|_| !path.exists())?;
@@ -27,7 +30,9 @@ pub(crate) fn download_of(path: &Path) -> Option<String> {
         part.starts_with(|char: char| char.is_ascii_alphanumeric()) && part.chars().all(is_known)
     };
     let command = format!("`hf download {name} --local-dir {model}`");
-    let is_of_hub = is_name(owner) && is_name(model);
+    // A folder that is there has the name of nobody, and files have endings.
+    let is_file = FILES.iter().any(|end| model.ends_with(end));
+    let is_of_hub = is_name(owner) && is_name(model) && !is_file && !Path::new(owner).exists();
     is_of_hub.then(|| format!("if it is a model of the Hugging Face Hub, download it, as by {command}"))
 }
 
@@ -44,7 +49,7 @@ mod tests {
     fn a_name_of_a_hub_says_what_to_download() {
         let line = refuse_name_of_hub(Path::new("Qwen/Qwen2.5-0.5B")).unwrap_err().to_string();
         assert!(line.contains("`hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B`"), "{line}");
-        for path in ["output", "a/b/c", "./a", "../a", "/a", "a/", "src/store", "a b/c"] {
+        for path in ["output", "a/b/c", "./a", "../a", "/a", "a/", "src/none", "a b/c", "a/b.yaml"] {
             assert!(refuse_name_of_hub(Path::new(path)).is_ok(), "{path}");
         }
     }

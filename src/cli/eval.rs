@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 use crate::trained::{Judgement, Scorer, Share, TrainedRun};
 use std::path::PathBuf;
 
+/// Windows are multiples of this, as far as the model has the positions.
+const SHORTEST_WINDOW: usize = 64;
+
 /// The flags of `eval`.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -47,7 +50,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     }
     run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
     let gpu = model.device(&run).await?;
-    let scorer = Scorer::load(&gpu, &run, window).await?;
+    let scorer = Scorer::load(&gpu, &run, window, sequences(&data)).await?;
     let judgement = Judgement::of(&scorer, &data, |_, _| {}).await?;
     match json {
         true => {
@@ -72,16 +75,25 @@ fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)
         return Ok((load(length)?, length));
     }
     let window = Scorer::window(&run.plan);
-    match load(window)? {
-        JudgedData::Answers { cut, .. } if cut > 0 && window < positions => {
-            let whole = load(positions)?;
-            let longest = match &whole {
-                JudgedData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
-                _ => None,
-            };
-            Ok((whole, longest.map_or(window, |longest| longest.next_multiple_of(16).min(positions))))
-        }
-        data => Ok((data, window)),
+    let mut data = load(window)?;
+    if matches!(data, JudgedData::Answers { cut, .. } if cut > 0) && window < positions {
+        data = load(positions)?;
+    }
+    let longest = match &data {
+        JudgedData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
+        JudgedData::Texts { .. } | JudgedData::Questions(_) => None,
+    };
+    // A pass computes whole windows, whatever is in them.
+    let window = longest.map_or(window, |longest| longest.next_multiple_of(SHORTEST_WINDOW).min(positions));
+    Ok((data, window))
+}
+
+/// The most rows that a pass over the data needs.
+fn sequences(data: &JudgedData) -> usize {
+    match data {
+        JudgedData::Texts { windows, .. } => windows.len(),
+        JudgedData::Answers { samples, .. } => samples.len(),
+        JudgedData::Questions(questions) => questions.iter().map(|question| question.answers.len()).sum(),
     }
 }
 

@@ -10,6 +10,7 @@ use super::Configured;
 use super::output::{self, say};
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
+use crate::hugging_face::refuse_name_of_hub;
 use crate::kernels::{Capabilities, Limits, PublishedGpu, Tier, Units};
 use crate::model::adaptable;
 use crate::settings::{BaseType, Bytes, Override, RunConfig, RunPlan};
@@ -104,6 +105,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 
 /// The configuration in the file `path`, or of the model that is there.
 fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
+    refuse_name_of_hub(path)?;
     match ranks {
         _ if path.is_dir() => trained::outline(path, overrides, ranks),
         Some(ranks) => RunConfig::outline_on(path, overrides, ranks),

@@ -413,7 +413,7 @@ fn check_places(weights: WeightTensors<'_>, adapter: &Adapter) -> Result<()> {
         stored.contains(factor.as_str()) || adapter.repeats_head(name)
     };
     match names.iter().find(|name| !has_place(name)) {
-        None => Ok(()),
+        None => adapter.check_saved(self::names(weights, false)),
         Some(name) => Err(Error::file(
             &adapter.weights,
             format!("holds `{name}`, which has no place in this model; {OTHER_MODEL}"),

@@ -45,6 +45,7 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let is_transposed = files.is_transposed().unwrap_or(config.fan_in_fan_out);
     let merging = Merging { base: &files, adapter: &adapter, weights: &weights, is_transposed };
     let adapted = merging.adapted()?;
+    adapter.check_saved(files.names().iter().map(|name| wrapped::alone(name)))?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
     let untied = merging.untied()?;
     let further = Further { untied, trained: Some(folder_of(&weights)), dtype: None };

@@ -10,7 +10,7 @@ use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
-use crate::settings::{ABOUT_LAZY_INLINE, LAZY_INLINE, RunPlan, Sample};
+use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, RunPlan, Sample};
 use std::path::{Path, PathBuf};
 
 /// How far a run has got on a rank.
@@ -77,6 +77,12 @@ pub(super) fn announce(
         say(format!(
             "adapters: {modules} linear layers have one of rank {rank}, of {parameters} parameters in all"
         ));
+        if let Some(base) = BaseType::ALL.into_iter().find(|base| Some(base.element()) == low_rank.base) {
+            let base = base.name();
+            say(format!(
+                "the base is in {base}: losses, also of evaluations, are on its values as they are stored"
+            ));
+        }
     }
     say(format!(
         "memory: {:.1} MiB for weights, gradients, moments and tables, {:.1} MiB for activations",

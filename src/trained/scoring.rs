@@ -40,13 +40,13 @@ impl<'gpu> Scorer<'gpu> {
         plan.model.max_positions.min(LONGEST_WINDOW)
     }
 
-    /// Loads the weights of `run` onto `gpu`, to judge sequences of up to `window` tokens.
+    /// Loads the weights of `run` onto `gpu`, to judge up to `sequences` sequences of up to `window` tokens.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, window: usize) -> Result<Self> {
+    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, window: usize, sequences: usize) -> Result<Self> {
         let model = ModelConfig { recomputed_layers: Vec::new(), ..run.plan.model.with_window(window) };
-        let mut rows = (TOKENS_AT_ONCE / model.seq_length).max(1);
+        let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences).max(1);
         let capabilities = gpu.capabilities();
         let fits = |rows| check_activations(&model, rows, &RankLayout::one(), &capabilities);
         while rows > 1 && fits(rows).is_err() {

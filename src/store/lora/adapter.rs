@@ -178,6 +178,23 @@ impl Adapter {
         self.files.holds(&format!("{PEFT_PREFIX}{module}.lora_B.bias"))
     }
 
+    /// Checks that of the tensors of a model, called by these `names`, it has those that its `modules_to_save` lists.
+    ///
+    /// # Errors
+    /// One that is listed and not there.
+    pub fn check_saved(&self, mut names: impl Iterator<Item = String>) -> Result<()> {
+        let is_listed = |name: &String| self.config.as_ref().is_some_and(|config| config.saves(name));
+        match names.find(|name| is_listed(name) && kept::find(&self.files, name).is_none()) {
+            None => Ok(()),
+            Some(name) => {
+                let message = format!(
+                    "has no copy of `{name}`, which its `modules_to_save` lists; name another adapter"
+                );
+                Err(Error::file(&self.weights, message))
+            }
+        }
+    }
+
     /// Whether `name` is a head in its file that is the embedding there too, to the bit.
     pub fn repeats_head(&self, name: &str) -> bool {
         let is_head =

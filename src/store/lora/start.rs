@@ -2,10 +2,11 @@
 //!
 //! Signs and rotations of the factors do not matter, since only their product is used.
 
-/// Iterations between two tests of whether the singular values have settled.
+/// Iterations before the first test of whether the singular values have settled, beyond their number; later tests, which cost the cube
+/// of the iterations, come after half as many again.
 const MORE: usize = 24;
 /// Share of the largest singular value that the residual of each may have.
-const SETTLED: f64 = 1e-10;
+const SETTLED: f64 = 1e-9;
 
 /// The `rank` largest singular values of the matrix `weights` with so many `rows`, as left vectors times values (rows, rank) and right
 /// vectors (rank, columns).
@@ -17,7 +18,7 @@ pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>,
     let most = rows.min(columns);
     let mut basis = Bidiagonal::new(weights, rows, columns);
     loop {
-        let count = (basis.left.len() + rank + MORE).min(most);
+        let count = (basis.left.len() * 3 / 2).max(rank + MORE).min(most);
         while basis.left.len() < count {
             basis.extend();
         }
@@ -34,7 +35,7 @@ pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>,
                 (0..rows).for_each(|row| left[row * rank + i] += triplet.value * share * vector[row]);
             }
             for (share, vector) in triplet.right.iter().zip(&basis.right) {
-                add(share, vector, &mut right[i * columns..][..columns]);
+                add(*share, vector, &mut right[i * columns..][..columns]);
             }
         }
         return (left, right);
@@ -166,7 +167,7 @@ fn rotate(vectors: &mut [Vec<f64>], i: usize, j: usize, cosine: f64, sine: f64) 
 fn normalise(basis: &[Vec<f64>], vector: &mut [f64]) -> f64 {
     // Once leaves what rounding has; twice is enough (Kahan).
     for _ in 0..2 {
-        basis.iter().for_each(|other| add(&-dot(other, vector), other, vector));
+        basis.iter().for_each(|other| add(-dot(other, vector), other, vector));
     }
     let length = dot(vector, vector).sqrt();
     vector.iter_mut().for_each(|value| *value /= length.max(f64::MIN_POSITIVE));
@@ -201,7 +202,7 @@ fn dot(one: &[f64], other: &[f64]) -> f64 {
     one.iter().zip(other).map(|(one, other)| one * other).sum()
 }
 
-fn add(share: &f64, vector: &[f64], to: &mut [f64]) {
+fn add(share: f64, vector: &[f64], to: &mut [f64]) {
     to.iter_mut().zip(vector).for_each(|(to, value)| *to += share * value);
 }
 
