@@ -360,3 +360,46 @@ fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
     }
     Ok((0..spec.rows).step_by(rows).map(|first| (first, rows.min(spec.rows - first))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::{FactorInit, LowRank, Sizes};
+
+    /// In a binding of 32 KiB fit 8,192 elements of f32, and of 4 bits with their scales more than the 16,384 of gate and up.
+    #[test]
+    fn a_quantised_matrix_is_as_large_as_it_is_stored() {
+        let sizes = Sizes {
+            vocab_size: 64,
+            hidden_size: 64,
+            num_layers: 1,
+            num_heads: 4,
+            intermediate_size: 128,
+            seq_length: 8,
+        };
+        let modules = ["q_proj", "k_proj", "v_proj"].map(|name| format!("model.layers.0.self_attn.{name}"));
+        let low_rank = LowRank {
+            rank: 4,
+            alpha: 8.0,
+            dropout: 0.0,
+            init: FactorInit::default(),
+            base: Some(Element::Nf4),
+            modules: modules.into(),
+        };
+        let model = ModelConfig { low_rank: Some(low_rank), ..ModelConfig::llama(sizes) };
+        let limits = Limits { binding_bytes: 32 << 10, buffer_bytes: 32 << 10 };
+        let layout = ArenaLayout::new(Gpt::describe(&model), &limits).unwrap_or_else(|e| panic!("{e}"));
+        let quantised = layout.parameters.iter().filter(|(spec, _)| spec.compute == Element::Nf4);
+        let parts: Vec<usize> = quantised.map(|(_, parts)| parts.len()).collect();
+        assert_eq!(parts, [1; 4]);
+        let largest =
+            layout.segments.iter().map(|segment| segment.kind.compute.bytes_of(segment.elements)).max();
+        assert!(largest <= Some(32 << 10), "{largest:?}");
+        let limits = Limits { binding_bytes: 8 << 10, buffer_bytes: 8 << 10 };
+        let line = ArenaLayout::new(Gpt::describe(&model), &limits).unwrap_err().to_string();
+        assert!(
+            line.contains("does not fit the adapter's largest binding of 0 MiB; choose another adapter"),
+            "{line}"
+        );
+    }
+}
