@@ -103,20 +103,10 @@ impl Batches {
         shuffle: Option<u64>,
         samples: Option<u64>,
     ) -> Result<Self> {
-        let sizes = [spec.seq_length, spec.batch_size, spec.micro_batches, spec.world];
-        assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
-        let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
-        let is_one = sources.len() == 1;
-        let rows_of = |source: Source| {
-            let name = if is_one { "the data".to_string() } else { source.name.clone() };
-            Rows::new(source, spec.seq_length, &name)
-        };
-        let sources: Vec<Rows> = sources.into_iter().map(rows_of).collect::<Result<_>>()?;
-        let all = sources.iter().fold(0u64, |sum, rows| sum.saturating_add(rows.count));
-        let rows_per_epoch = samples.unwrap_or(all);
-        let per_step = (spec.batch_size as u64).saturating_mul(spec.micro_batches as u64);
-        let steps_per_epoch = rows_per_epoch / per_step;
-        if steps_per_epoch == 0 {
+        let batches = Self::of_rows(sources, spec, shuffle, samples)?;
+        let Self { sources, spec, rows_per_epoch, .. } = &batches;
+        if batches.steps_per_epoch == 0 {
+            let per_step = batches.rows_per_step();
             let has = if samples.is_some() { "`sizes` asks for" } else { "the data has" };
             let (rows, remedy) = match sources[0].source.content {
                 Content::Stream(_) => (
@@ -129,9 +119,53 @@ impl Batches {
                 "a step takes {per_step} {rows}, {has} {rows_per_epoch}: lower {remedy}, or name more data"
             )));
         }
+        Ok(batches)
+    }
+
+    /// The rows of `sources` for an evaluation: all of them once, in their order. Where they do not fill the last micro-batch, the rest
+    /// of it has no target that counts, so that the loss does not depend on how many rows a micro-batch has.
+    ///
+    /// # Errors
+    /// If a source is shorter than a window or has no sample.
+    pub(crate) fn of_evaluation(sources: Vec<Source>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
+        let batches = Self::of_rows(sources, spec, None, samples)?;
+        let end = Some(batches.rows_per_epoch.div_ceil(batches.spec.batch_size as u64));
+        Ok(Self { end, ..batches })
+    }
+
+    fn of_rows(
+        sources: Vec<Source>,
+        spec: BatchSpec,
+        shuffle: Option<u64>,
+        samples: Option<u64>,
+    ) -> Result<Self> {
+        let sizes = [spec.seq_length, spec.batch_size, spec.micro_batches, spec.world];
+        assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
+        let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
+        let is_one = sources.len() == 1;
+        let rows_of = |source: Source| {
+            let name = if is_one { "the data".to_string() } else { source.name.clone() };
+            Rows::new(source, spec.seq_length, &name)
+        };
+        let sources: Vec<Rows> = sources.into_iter().map(rows_of).collect::<Result<_>>()?;
+        let all = sources.iter().fold(0u64, |sum, rows| sum.saturating_add(rows.count));
+        let rows_per_epoch = samples.unwrap_or(all);
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
-        Ok(Self { sources, spec, rules, rows_per_epoch, steps_per_epoch, end: None, blend, shuffle })
+        let batches =
+            Self { sources, spec, rules, rows_per_epoch, steps_per_epoch: 0, end: None, blend, shuffle };
+        Ok(Self { steps_per_epoch: rows_per_epoch / batches.rows_per_step(), ..batches })
+    }
+
+    fn rows_per_step(&self) -> u64 {
+        (self.spec.batch_size as u64).saturating_mul(self.spec.micro_batches as u64)
+    }
+
+    /// How many rows of micro-batch `number` there are: all but in the last one of an evaluation.
+    fn rows_in(&self, number: u64) -> usize {
+        let rows = self.spec.batch_size as u64;
+        let left = self.rows_per_epoch.saturating_sub(number.saturating_mul(rows));
+        if self.end.is_some() { left.min(rows) as usize } else { self.spec.batch_size }
     }
 
     /// The same batches with documents treated by `rules`.
@@ -191,7 +225,7 @@ impl Batches {
 
     /// Unigram entropy, in nats, of the targets of an epoch.
     pub(crate) fn unigram_entropy(&self) -> f64 {
-        let rows = self.micro_steps_per_epoch() * self.spec.batch_size as u64;
+        let rows = (self.micro_steps_per_epoch() * self.spec.batch_size as u64).min(self.rows_per_epoch);
         let wanted = self.blend.as_ref().map_or_else(|| vec![rows], |blend| blend.counts(rows));
         let mut counts = TokenCounts::default();
         self.sources.iter().zip(wanted).for_each(|(rows, wanted)| rows.count_targets(wanted, &mut counts));
@@ -243,9 +277,8 @@ impl Batches {
             rows.read(row, tokens, targets, vocab_size, pad)?;
         }
         batch.derive(seq_length, &self.rules, self.spec.ignore_id);
-        if number != wanted {
-            batch.targets.fill(self.spec.ignore_id);
-        }
+        let present = if number == wanted { self.rows_in(number) } else { 0 };
+        batch.targets[present * seq_length..].fill(self.spec.ignore_id);
         for index in 0..self.spec.batch_size {
             let (rows, row) = self.locate(number, index);
             let first = index * seq_length;
@@ -260,7 +293,7 @@ impl Batches {
 
     /// The source of a row of micro-batch `number` among those of all ranks, and the number of that row there.
     fn locate(&self, number: u64, index: usize) -> (&Rows, u64) {
-        let (rows_per_batch, row) = (self.spec.batch_size as u64, index as u64);
+        let (rows_per_batch, row) = (self.spec.batch_size as u64, index.min(self.rows_in(number) - 1) as u64);
         let (index, epoch, sample) = match &self.blend {
             None => {
                 let (epoch, within) =

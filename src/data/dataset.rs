@@ -134,7 +134,7 @@ impl EvalData {
     /// Its batches, in the order of the files, for steps of one micro-batch.
     fn batches(self, spec: &BatchSpec) -> Result<Batches> {
         let spec = BatchSpec { micro_batches: 1, ..spec.clone() };
-        let batches = Batches::of_sources(self.sources, spec, None, self.samples);
+        let batches = Batches::of_evaluation(self.sources, spec, self.samples);
         let in_evaluation = |error| {
             Error::Plan(format!(
                 "evaluation data: {error} (a larger eval_fraction, or an eval_dataset of its own)"

@@ -14,8 +14,8 @@ use super::sample_collector::SampleCollector;
 use super::samples::Samples;
 use super::source::{Loaded, Split};
 use crate::error::{Error, Result};
-use crate::random::{HELD_OUT_STREAM, Permutation};
 use std::collections::BTreeSet;
+use twox_hash::XxHash3_64;
 
 /// How many samples are for evaluation, and by which seed they are drawn.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +71,12 @@ impl HeldOut {
             );
             return Err(Error::file(name, message));
         }
-        let order = Permutation::new(total, self.seed, HELD_OUT_STREAM);
-        let drawn: BTreeSet<u64> = (0..held).map(|number| order.at(number)).collect();
+        // By a hash of their place, so that a sample that is held out stays so when others are added behind it, as far as their
+        // number allows.
+        let hash = |place: &u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
+        let mut places: Vec<u64> = (0..total).collect();
+        places.sort_by_key(hash);
+        let drawn: BTreeSet<u64> = places.into_iter().take(held as usize).collect();
         let learned = (0..total).filter(|sample| !drawn.contains(sample));
         let split = (0..total - held, total - held..total);
         Ok((samples.reordered(learned.chain(drawn.iter().copied())), Some(split)))

@@ -1,15 +1,12 @@
 //! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so there is no generator
 //! state to save, and any step can be repeated or resumed exactly.
 //!
-//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], the choice of held-out samples
-//! [`HELD_OUT_STREAM`], drawn tokens [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], power iteration those from
+//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], drawn tokens
+//! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], power iteration those from
 //! [`POWER_STREAM`], dropout those from [`DROPOUT_STREAM`]; initialisation numbers its streams below these.
 
 /// The stream that draws the tokens of a generated text, on the device; see `shaders/draw.wgsl`.
 pub const DRAW_STREAM: u64 = 1 << 40;
-
-/// The stream that draws the samples of an evaluation.
-pub const HELD_OUT_STREAM: u64 = 1 << 47;
 
 /// First stream of shuffling: epoch `e` uses stream `SHUFFLE_STREAM + e`.
 pub const SHUFFLE_STREAM: u64 = 1 << 48;

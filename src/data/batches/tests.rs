@@ -68,6 +68,24 @@ fn accumulation_splits_the_same_step() {
     assert_eq!(parts, rows(whole.batch(1).unwrap()));
 }
 
+/// So that its loss does not depend on how many rows a micro-batch has.
+#[test]
+fn an_evaluation_takes_every_row_once() {
+    let targets = |batch_size| -> Vec<u32> {
+        let stream = TokenStream::from_bytes((0..30).collect());
+        let (range, content) = (0..stream.len(), Content::Stream(Arc::new(stream)));
+        let source = Source { content, range, weight: 1.0, name: String::new() };
+        let batches = Batches::of_evaluation(vec![source], spec(4, batch_size), None).unwrap();
+        assert_eq!(batches.micro_steps_per_epoch(), 7_u64.div_ceil(batch_size as u64));
+        assert!((batches.unigram_entropy() - 28_f64.ln()).abs() < 1e-12, "every target occurs once");
+        let all = (0..batches.micro_steps_per_epoch()).flat_map(|step| batches.batch(step).unwrap().targets);
+        all.filter(|target| *target != u32::MAX).collect()
+    };
+    for batch_size in [1, 2, 3, 7, 16] {
+        assert_eq!(targets(batch_size), (1..29).collect::<Vec<_>>(), "{batch_size} rows");
+    }
+}
+
 #[test]
 fn filling_again_allocates_nothing() {
     let batches = batches(500, spec(8, 4), Some(1)).unwrap();
