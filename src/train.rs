@@ -47,6 +47,7 @@ mod tensors;
 pub mod trainer;
 mod update;
 
+pub(crate) use announce::shell_word;
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
 pub use run::run_watched;

@@ -1,6 +1,7 @@
 //! `export`: trained weights as the folder that the run started from has them.
 
 use super::output::say;
+use super::trained::say_choice;
 use crate::error::Result;
 use crate::store::export::{FloatType, export as export_files};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 /// The arguments of `export`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The trained model: a checkpoint, or its model.safetensors
+    /// The trained model: a run, whose best checkpoint is taken or the newest, a checkpoint, or its model.safetensors
     checkpoint: PathBuf,
     /// The folder of Hugging Face that the run started from
     like: PathBuf,
@@ -25,6 +26,7 @@ pub struct Arguments {
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub async fn export(arguments: &Arguments) -> Result<()> {
     let Arguments { checkpoint, like, out, dtype } = arguments;
+    say_choice(checkpoint)?;
     let named = |name: &String| FloatType::ALL.into_iter().find(|dtype| dtype.name() == name);
     let exported = export_files(checkpoint, like, out, dtype.as_ref().and_then(named)).await?;
     say!(

@@ -1,6 +1,7 @@
 //! `merge`: an adapter becomes a part of the weights that it adapts.
 
 use super::output::say;
+use super::trained::say_choice;
 use crate::error::Result;
 use crate::store::merge::merge as merge_files;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub struct Arguments {
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub async fn merge(arguments: &Arguments) -> Result<()> {
     let Arguments { base, adapter, out } = arguments;
+    let named = [base, adapter].into_iter().take(if base == adapter { 1 } else { 2 });
+    named.into_iter().try_for_each(|path| say_choice(path))?;
     let merged = merge_files(base, adapter, out).await?;
     say!("{} of {} tensors adapted; written to {}", merged.adapted, merged.tensors, out.display());
     Ok(())

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Tier;
 use crate::model::groups::compile;
 use crate::settings::Override;
-use crate::store::located::is_adapter;
+use crate::store::located::{choice, is_adapter};
 use crate::train::run::open_device_with;
 use crate::trained::TrainedRun;
 use serde_json::json;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// A trained model and the adapter for it.
 #[derive(clap::Args)]
 pub struct ModelArguments {
-    /// The folder of a run (output/tiny: its newest checkpoint), a checkpoint in one, a folder of Hugging Face's, or that of an
+    /// The folder of a run (output/tiny: its best checkpoint, or the newest), a checkpoint in one, a folder of Hugging Face's, or that of an
     /// adapter, which names its model
     model: PathBuf,
     /// A low-rank adapter for the model: PEFT's folder, or a checkpoint or run that has one
@@ -32,6 +32,15 @@ pub struct ModelArguments {
     base: Option<PathBuf>,
     #[command(flatten)]
     adapter: AdapterArguments,
+}
+
+/// Says which checkpoint stands for the run at `path`, if it is one whose best is known.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn say_choice(path: &Path) -> Result<()> {
+    choice(path)?.iter().for_each(|line| eprintln!("notice: {line}"));
+    Ok(())
 }
 
 /// The adapter that a command uses.
@@ -52,6 +61,10 @@ impl ModelArguments {
     /// There is none; a flag that no adapter can have.
     pub fn open(&self) -> Result<TrainedRun> {
         self.adapter.options()?;
+        [Some(&self.model), self.low_rank.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|path| say_choice(path))?;
         // An adapter by itself is opened on a base that was moved as on any other.
         let moved = self.base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&self.model));
         let base = if moved.is_some() { &None } else { &self.base };

@@ -17,8 +17,15 @@ pub(crate) struct Line {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// It is started, or resumed after `step`, and trains to step `total_steps`. `announced` says on which data, where, and how.
-    Start { step: u64, total_steps: u64, announced: Vec<String> },
+    /// It is started, or resumed after `step`, and trains to step `total_steps`, through epochs of `steps_per_epoch`. `announced` says on
+    /// which data, where, and how.
+    Start {
+        step: u64,
+        total_steps: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steps_per_epoch: Option<u64>,
+        announced: Vec<String>,
+    },
     /// As the log says it.
     Warning { text: String },
     /// An error that does not end it.
@@ -63,7 +70,7 @@ mod tests {
     #[test]
     fn an_event_is_one_line_with_the_documented_keys() {
         let announced = vec!["adapter: a \"toaster\"".into()];
-        let start = Event::Start { step: 0, total_steps: 9, announced };
+        let start = Event::Start { step: 0, total_steps: 9, steps_per_epoch: None, announced };
         let sample = Event::Sample { tokens: 20, text: "one\ntwo".into() };
         let warning = Event::Warning { text: "it is warm".into() };
         for (event, json) in [

@@ -1,7 +1,7 @@
 //! What shows the steps of a run or writes them down, and what becomes of one that fails.
 
 use super::expert_load::MixtureReport;
-use super::metrics::{MonitorValue, StepMetrics};
+use super::metrics::{MonitorValue, StartMetrics, StepMetrics};
 use crate::error::Result;
 use std::fmt::Debug;
 
@@ -23,6 +23,14 @@ pub trait Instrument: Debug {
     /// # Errors
     /// A file that cannot be written. The next step is shown all the same, so what was not written must be kept or left out whole.
     fn step(&mut self, report: &StepReport<'_>) -> Result<()>;
+
+    /// Shows the evaluation before the first step.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    fn start(&mut self, _evaluation: &StartMetrics) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends after the last step of a run without an error.
     fn finish(&mut self) {}
@@ -46,8 +54,17 @@ impl Instruments {
 
     /// Shows a step on all.
     pub fn step(&mut self, report: &StepReport<'_>) {
+        self.each(|instrument| instrument.step(report));
+    }
+
+    /// Shows the evaluation before the first step on all.
+    pub fn start(&mut self, evaluation: &StartMetrics) {
+        self.each(|instrument| instrument.start(evaluation));
+    }
+
+    fn each(&mut self, mut show: impl FnMut(&mut dyn Instrument) -> Result<()>) {
         for Mounted { instrument, has_failed } in &mut self.0 {
-            let Err(error) = instrument.step(report) else { continue };
+            let Err(error) = show(instrument.as_mut()) else { continue };
             // Once in a run: steps in between may have nothing to write, and succeed.
             if !*has_failed {
                 tracing::warn!("{error}; training goes on without it");

@@ -4,6 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// What an evaluation before the first step leaves: a line of step 0 with these keys alone.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct StartMetrics {
+    /// 0.
+    pub step: u64,
+    /// Mean loss on the evaluation data in nats per token, of the weights that the run starts from.
+    pub eval_loss: f32,
+    /// Its exponential, if it is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_perplexity: Option<f32>,
+    /// The share of targets that have the largest logit, 0 to 1, if it is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_accuracy: Option<f32>,
+}
+
 /// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepMetrics {

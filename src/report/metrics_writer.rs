@@ -1,10 +1,11 @@
 //! Writes `metrics.jsonl`, a line for each step.
 
 use super::instrument::{Instrument, StepReport};
-use super::metrics::StepMetrics;
+use super::metrics::StartMetrics;
 use crate::durable::AppendFile;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
+use serde::Serialize;
 use std::path::Path;
 
 /// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses none.
@@ -24,7 +25,7 @@ impl MetricsWriter {
     ///
     /// # Errors
     /// The disk is full or fails; the line is written with a later one.
-    pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
+    pub fn write(&mut self, metrics: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(metrics).expect("numbers and strings are JSON");
         line.push(b'\n');
         self.0.append(&line)
@@ -35,11 +36,16 @@ impl Instrument for MetricsWriter {
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
         self.write(report.metrics)
     }
+
+    fn start(&mut self, evaluation: &StartMetrics) -> Result<()> {
+        self.write(evaluation)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::metrics::StepMetrics;
     use crate::store::json_lines::truncate_after;
     use std::fs::{self, OpenOptions};
     use std::io::Write;

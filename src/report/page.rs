@@ -44,8 +44,8 @@ use std::path::{Path, PathBuf};
 pub(crate) fn write_at_end(folder: &Path) -> Option<PathBuf> {
     let path = folder.join(REPORT);
     let written = RunFiles::open(folder).and_then(|files| match files.step() {
-        Some(_) => OUTPUT_DIR.write(&path, page(&[files], Some(false)).as_bytes()).map(|()| true),
-        None => Ok(false),
+        Some(1..) => OUTPUT_DIR.write(&path, page(&[files], Some(false)).as_bytes()).map(|()| true),
+        _ => Ok(false),
     });
     match written {
         Ok(is_written) => is_written.then_some(path),

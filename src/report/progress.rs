@@ -6,7 +6,7 @@ use super::bars::{ProgressBar, add_bar};
 use super::instrument::{Instrument, StepReport};
 use super::log::{FILE_TARGET, Log, PLAIN_TARGET, STEP_TARGET};
 use super::loss_monitor::{LossLine, LossParts, bar_line, loss_line, python_duration};
-use super::metrics::StepMetrics;
+use super::metrics::{StartMetrics, StepMetrics};
 use super::pace::Pace;
 use super::plain_lines::PlainLines;
 use crate::error::Result;
@@ -94,13 +94,9 @@ impl Progress {
             self.log(bar_line(share, samples_per_second, remaining));
             self.since_line = Stretch::default();
         }
-        if let Some(loss) = metrics.eval_loss {
-            let mut line = format!("step {}: eval_loss {loss:.4}", metrics.step);
-            let further =
-                [("eval_perplexity", metrics.eval_perplexity), ("eval_accuracy", metrics.eval_accuracy)];
-            for (name, number) in further.iter().filter_map(|(name, number)| Some((name, (*number)?))) {
-                line += &format!(", {name} {number:.4}");
-            }
+        if let Some(eval_loss) = metrics.eval_loss {
+            let &StepMetrics { step, eval_perplexity, eval_accuracy, .. } = metrics;
+            let line = evaluation_line(&StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy });
             match self.plain {
                 Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
                 None => tracing::info!("{line}"),
@@ -126,6 +122,12 @@ impl Instrument for Progress {
         Ok(())
     }
 
+    fn start(&mut self, evaluation: &StartMetrics) -> Result<()> {
+        self.eval_loss = Some(evaluation.eval_loss);
+        tracing::info!("{}, before training", evaluation_line(evaluation));
+        Ok(())
+    }
+
     /// Leaves the bar on the terminal.
     fn finish(&mut self) {
         self.bar.abandon();
@@ -142,7 +144,8 @@ impl ProgressPlan {
         let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
         let tokens_per_second = self.tokens_per_step as f64 * 1e3 / step_ms;
         let flops = self.flops_per_token * tokens_per_second;
-        Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu: flops / self.peak_flops }
+        let mfu = Some(flops / self.peak_flops).filter(|share| *share <= 1.0);
+        Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu }
     }
 
     /// Where step number `step` of the run is.
@@ -177,9 +180,20 @@ impl ProgressPlan {
             global_norm: Some(metrics.global_norm),
             tflops: Some(speed.tflops),
             tokens_per_second: Some(speed.tokens_per_second),
-            mfu: Some(speed.mfu),
+            mfu: speed.mfu,
         }
     }
+}
+
+/// What is logged of the evaluation after a step.
+fn evaluation_line(
+    &StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy }: &StartMetrics,
+) -> String {
+    let mut line = format!("step {step}: eval_loss {eval_loss:.4}");
+    for (name, number) in [("eval_perplexity", eval_perplexity), ("eval_accuracy", eval_accuracy)] {
+        line += &number.map_or_else(String::new, |number| format!(", {name} {number:.4}"));
+    }
+    line
 }
 
 /// A number of steps and the time they took.
@@ -196,23 +210,24 @@ impl Stretch {
     }
 }
 
-/// The speed of steps. MFU is model FLOP/s over the peak.
+/// The speed of steps. MFU is model FLOP/s over the peak; none where that is more than all of it, since then the peak is wrong, as
+/// where other programs ran while it was measured.
 #[derive(Debug)]
 struct Speed {
     step_ms: f64,
     tokens_per_second: f64,
     tflops: f64,
-    mfu: f64,
+    mfu: Option<f64>,
 }
 
 /// The text next to the bar, most important first: a narrow terminal cuts off the end.
 fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Duration) -> String {
     let Speed { tokens_per_second, mfu, .. } = speed;
-    let mut text = format!(
-        "loss {loss:.4}  {} left  {tokens_per_second:.0} tokens/s  MFU {:.1}%",
-        python_duration(remaining),
-        mfu * 100.0
-    );
+    let mut text =
+        format!("loss {loss:.4}  {} left  {tokens_per_second:.0} tokens/s", python_duration(remaining));
+    if let Some(mfu) = mfu {
+        text += &format!("  MFU {:.1}%", mfu * 100.0);
+    }
     if let Some(loss) = eval_loss {
         text += &format!("  eval {loss:.4}");
     }
@@ -273,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_bar_says_what_is_known() {
-        let speed = Speed { step_ms: 5.0, tokens_per_second: 1523.4, tflops: 0.1, mfu: 0.412 };
+        let speed = Speed { step_ms: 5.0, tokens_per_second: 1523.4, tflops: 0.1, mfu: Some(0.412) };
         let minute = Duration::from_secs(61);
         let known = "loss 3.2500  0:01:01 left  1523 tokens/s  MFU 41.2%";
         assert_eq!(bar_message(3.25, &speed, None, minute), known);
@@ -287,6 +302,9 @@ mod tests {
         let speed = plan().speed(&stretch);
         assert!((speed.step_ms - 2000.0 / 3.0).abs() < 1e-9);
         assert!((speed.tokens_per_second - 600.0).abs() < 1e-9);
-        assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu - 0.06).abs() < 1e-12);
+        assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu.expect("possible") - 0.06).abs() < 1e-12);
+        stretch = Stretch::default();
+        stretch.add(39.0);
+        assert_eq!(plan().speed(&stretch).mfu, None, "1.03 of the peak");
     }
 }

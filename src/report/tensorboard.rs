@@ -9,7 +9,7 @@ mod records;
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
 use super::loss_monitor::LossParts;
-use super::metrics::StepMetrics;
+use super::metrics::{StartMetrics, StepMetrics};
 use super::monitor_lines::MonitorFormats;
 use crate::durable::{AppendFile, ChosenBy, read_error};
 use crate::error::Result;
@@ -111,6 +111,18 @@ impl TensorBoard {
 }
 
 impl Instrument for TensorBoard {
+    fn start(&mut self, evaluation: &StartMetrics) -> Result<()> {
+        let StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy } = *evaluation;
+        let numbers = [
+            ("eval-loss", Some(eval_loss)),
+            ("eval-perplexity", eval_perplexity),
+            ("eval-accuracy", eval_accuracy),
+        ];
+        let numbers = numbers.into_iter().filter_map(|(tag, number)| Some((tag, f64::from(number?))));
+        let values = numbers.map(|(tag, number)| Value::scalar(tag, number)).collect();
+        self.write(&Event::values(since_1970().as_secs_f64(), step, values))
+    }
+
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
         let (now, step) = (since_1970().as_secs_f64(), report.metrics.step);
         let mut values = self.scalars.by_step(report.metrics);

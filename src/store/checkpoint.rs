@@ -29,7 +29,7 @@ use super::base::Base;
 use super::checkpoint_folder::Draft;
 use super::foreign::OTHER_MODEL;
 use super::kept;
-use super::located::{located, newest};
+use super::located::{chosen, located};
 use super::lora::{self, Adapter, Made};
 use super::router_tensors;
 use super::tensor_set::TensorSet;
@@ -269,7 +269,7 @@ pub(crate) fn load_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
     let (model, _) = located(path, None)?;
-    let beside = lora::beside(&newest(path)?);
+    let beside = lora::beside(&chosen(path)?);
     if let Some((adapter, low_rank)) = beside.as_ref().zip(weights.low_rank) {
         check_trained(weights, &Adapter::open(adapter)?, low_rank)?;
     }
@@ -372,7 +372,7 @@ pub(crate) fn load_lora(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let Some(low_rank) = weights.low_rank else { return Ok(()) };
-    let adapter = Adapter::open(&lora::required(&newest(path)?)?)?;
+    let adapter = Adapter::open(&lora::required(&chosen(path)?)?)?;
     check_trained(weights, &adapter, low_rank)?;
     let file = &adapter.files;
     let homes = Homes { model: None, adapters: Some(file), made: None };

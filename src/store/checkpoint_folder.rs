@@ -6,6 +6,7 @@
 //!
 //! A run may give its checkpoints a prefix: `PREFIX-step_NNNNNNN`. Checkpoints of any prefix are found.
 
+mod best;
 mod meta;
 
 use std::fs;
@@ -13,6 +14,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+pub use self::best::Best;
 use super::OUTPUT_DIR;
 use super::base::Base;
 use super::beside_weights::BesideWeights;
@@ -119,6 +121,35 @@ impl CheckpointFolder {
         Ok(self.list()?.pop())
     }
 
+    /// The checkpoint that stands for the run: the best, if one is [noted](Self::note_best) and still there, or else the newest.
+    ///
+    /// # Errors
+    /// The folder exists and cannot be read; a note that is damaged.
+    pub fn chosen(&self) -> Result<Option<(u64, PathBuf)>> {
+        Ok(match self.best()? {
+            Some((Best { step, .. }, path)) => Some((step, path)),
+            None => self.latest()?,
+        })
+    }
+
+    /// The best checkpoint, if one is noted and still there.
+    ///
+    /// # Errors
+    /// Those of [`chosen`](Self::chosen).
+    pub fn best(&self) -> Result<Option<(Best, PathBuf)>> {
+        let Some(best) = best::read(&self.folder)? else { return Ok(None) };
+        let found = self.list()?.into_iter().find(|(step, _)| *step == best.step);
+        Ok(found.map(|(_, path)| (best, path)))
+    }
+
+    /// Notes that the checkpoint of `best.step` is the best so far: it stands for the run, and is not deleted.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn note_best(&self, best: Best) -> Result<()> {
+        best::write(&self.folder, best)
+    }
+
     /// All complete checkpoints, oldest step first.
     ///
     /// # Errors
@@ -181,7 +212,9 @@ impl CheckpointFolder {
         // Under another prefix.
         let (same, others): (Vec<_>, Vec<_>) =
             found.into_iter().filter(|(_, path)| path != written).partition(|(other, _)| *other == step);
-        let others: Vec<PathBuf> = others.into_iter().map(|(_, path)| path).collect();
+        let best = best::read(&self.folder)?.map(|best| best.step);
+        let others: Vec<PathBuf> =
+            others.into_iter().filter(|(step, _)| Some(*step) != best).map(|(_, path)| path).collect();
         let excess = match self.keep {
             Keep::All => Vec::new(),
             Keep::Newest(count) => {

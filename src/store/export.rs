@@ -9,7 +9,7 @@
 use super::OUTPUT_DIR;
 use super::foreign::OTHER_MODEL;
 use super::kept;
-use super::located::newest;
+use super::located::chosen;
 use super::lora;
 use super::rewriting::{Further, create, rewrite};
 use super::stored_floats::Encoding;
@@ -69,7 +69,7 @@ pub async fn export(
     dtype: Option<FloatType>,
 ) -> Result<Exported> {
     let folder = WeightFiles::open(like)?;
-    let checkpoint = &newest(checkpoint)?;
+    let checkpoint = &chosen(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
         return export_adapter(&adapter, &folder, like, out).await;
     }

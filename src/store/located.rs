@@ -1,8 +1,8 @@
-//! Where the tensors of a model are that a user names: in the newest checkpoint of a run, in a checkpoint, in the base that a
+//! Where the tensors of a model are that a user names: in the best or newest checkpoint of a run, in a checkpoint, in the base that a
 //! checkpoint or an adapter names, or in the folder or file itself.
 
 use super::base::{Base, holds_model};
-use super::checkpoint_folder::CheckpointFolder;
+use super::checkpoint_folder::{Best, CheckpointFolder};
 use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::{CHECKPOINTS, CONFIG};
 use super::weight_files::{EMBEDDINGS, HEAD};
@@ -29,24 +29,43 @@ pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
     checkpoints.parent().filter(is_run).map(Path::to_path_buf)
 }
 
-/// The newest checkpoint of the run in the folder `path`; of anything else `path` itself.
+/// The checkpoint that stands for the run in the folder `path`, its best or else its newest; of anything else `path` itself.
 ///
 /// # Errors
 /// The run has no checkpoint.
-pub(crate) fn newest(path: &Path) -> Result<PathBuf> {
+pub(crate) fn chosen(path: &Path) -> Result<PathBuf> {
     if !path.join(CONFIG).is_file() {
         return Ok(path.to_path_buf());
     }
-    let newest = CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest);
-    newest.ok_or_else(|| Error::file(path, "the run has no checkpoint yet, so there are no weights"))
+    let chosen = checkpoints(path).chosen()?.map(|(_, chosen)| chosen);
+    chosen.ok_or_else(|| Error::file(path, "the run has no checkpoint yet, so there are no weights"))
 }
 
-/// The folder or file that describes the model at `path`: the newest checkpoint of a run, the base that an adapter names, or `path`.
+fn checkpoints(run: &Path) -> CheckpointFolder {
+    CheckpointFolder::new(run.join(CHECKPOINTS), 0)
+}
+
+/// Which checkpoint stands for the run in the folder `path`, in a line, where its best is known.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub(crate) fn choice(path: &Path) -> Result<Option<String>> {
+    if !path.join(CONFIG).is_file() {
+        return Ok(None);
+    }
+    let checkpoints = checkpoints(path);
+    let Some((Best { step, eval_loss }, best)) = checkpoints.best()? else { return Ok(None) };
+    let newer = checkpoints.latest()?.filter(|(newest, _)| *newest > step);
+    let newer = newer.map_or_else(String::new, |(_, newest)| format!("; the newest is {}", newest.display()));
+    Ok(Some(format!("{} is used, the best by its eval_loss of {eval_loss:.4}{newer}", best.display())))
+}
+
+/// The folder or file that describes the model at `path`: the chosen checkpoint of a run, the base that an adapter names, or `path`.
 ///
 /// # Errors
 /// A run without a checkpoint; an adapter that names no base that is here.
 pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
-    let path = newest(path)?;
+    let path = chosen(path)?;
     Ok(base_of(&path)?.unwrap_or(path))
 }
 
@@ -56,8 +75,8 @@ pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// The base is at neither, or what is there are other weights.
 pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
-    let path = newest(path)?;
-    let moved = moved.map(newest).transpose()?;
+    let path = chosen(path)?;
+    let moved = moved.map(chosen).transpose()?;
     match Base::noted(&path)? {
         Some(noted) => noted.found(moved.as_deref()).map(|base| (base.path().to_path_buf(), Some(base))),
         None => Ok((model_at(&path)?, None)),
@@ -70,13 +89,13 @@ pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Opt
 /// # Errors
 /// A file that is missing or damaged; an adapter that names no base, or was trained on another.
 pub(crate) fn base_at(path: &Path, adapter: Option<&Path>) -> Result<Base> {
-    let path = newest(path)?;
+    let path = chosen(path)?;
     let base = match Base::noted(&path)? {
         Some(noted) => noted,
         None => Base::of(&model_at(&path)?)?,
     };
     let own = lora::beside(&path);
-    let adapter = adapter.map(|adapter| lora::required(&newest(adapter)?)).transpose()?.or(own);
+    let adapter = adapter.map(|adapter| lora::required(&chosen(adapter)?)).transpose()?.or(own);
     if let Some(expected) = adapter.map(|adapter| Base::beside(&adapter)).transpose()?.flatten() {
         expected.check_unless(base.path(), Some(&base))?;
     }
@@ -105,7 +124,7 @@ impl Alone {
     /// # Errors
     /// There is none, or it is damaged.
     pub fn open(path: &Path) -> Result<Self> {
-        let weights = lora::required(&newest(path)?)?;
+        let weights = lora::required(&chosen(path)?)?;
         let adapter = Adapter::open(&weights)?;
         adapter.config()?;
         // Where modules differ, the factors are loaded as if all had this rank and this scale.

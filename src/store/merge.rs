@@ -2,7 +2,7 @@
 
 use super::base::Base;
 use super::kept;
-use super::located::{located, newest};
+use super::located::{chosen, located};
 use super::lora::{self, Adapter, Factors, factor_names};
 use super::rewriting::{Further, Untied, rewrite};
 use super::tensor_file::TensorInfo;
@@ -34,7 +34,7 @@ pub struct Merged {
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one that is noted
 /// beside it; a disk that fails.
 pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
-    let weights = lora::required(&newest(lora)?)?;
+    let weights = lora::required(&chosen(lora)?)?;
     let adapter = Adapter::open(&weights)?;
     let config = adapter.config()?;
     let (base, noted) = located(base, None)?;

@@ -185,8 +185,8 @@ impl RunFolder {
         self.checkpoints(Keep::All).latest()?.ok_or_else(|| {
             Error::file(
                 self.path.join(CHECKPOINTS),
-                "--resume_training=True, but no complete checkpoint is here: start a new run with another \
-                 --output_dir or --run_name, or delete this run folder",
+                "--resume_training=True, but no complete checkpoint is here: begin again with --resume_training=auto, or start a \
+                 new run with another --output_dir or --run_name",
             )
         })
     }

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::checkpoint_folder::Best;
 use super::hex::{self, hex};
 use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_json;
@@ -49,6 +50,12 @@ pub struct TrainerState {
     /// The same of the evaluation data; `None` also where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub eval_data_hash: Option<u64>,
+    /// The best evaluation so far, where something follows from evaluations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
+    /// Evaluations since one that was better by more than `min_delta`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub evaluations_since: u64,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
 }
@@ -137,11 +144,17 @@ impl TrainerState {
         Err(Error::file(
             checkpoint,
             format!(
-                "{listed}: continue with the configuration and data of the checkpoint, \
-                 or start a new run in another --output_dir"
+                "{listed}: continue with the configuration and data of the checkpoint, or start a new run from its \
+                 weights: --load_checkpoint={} and another --output_dir or --run_name",
+                checkpoint.display()
             ),
         ))
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
@@ -185,6 +198,8 @@ mod tests {
             data_fingerprint: 0xfedc_ba98_7654_3210,
             data_hash: Some(0x0123_4567_89ab_cdef),
             eval_data_hash: None,
+            best: Some(Best { step: 10, eval_loss: 2.3 }),
+            evaluations_since: 2,
             decisions: decisions.map(|(key, value)| (key.to_owned(), value)).into(),
         }
     }

@@ -10,8 +10,22 @@ use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
-use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, RunPlan, Sample};
+use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Run, RunPlan, Sample};
+use crate::store::checkpoint_folder::{Best, CheckpointFolder};
+use crate::store::run_folder::CHECKPOINTS;
 use std::path::{Path, PathBuf};
+
+/// How a user continues a run that names no command.
+pub(super) const AGAIN: &str = "--resume_training=True";
+
+/// `text` as one word of a command line, quoted for a POSIX shell where it has to be.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_string(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
 
 /// How far a run has got on a rank.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +49,12 @@ pub struct Summary {
     pub loss: Option<f32>,
     /// The last evaluation's loss in nats per token.
     pub eval_loss: Option<f32>,
+    /// That of the evaluation before the first step, if this call made one.
+    pub start_eval_loss: Option<f32>,
+    /// The best evaluation, where something follows from evaluations.
+    pub best: Option<Best>,
+    /// Whether the run ended early, since evaluations became no better.
+    pub is_stopped: bool,
     /// The sample, if one was asked for.
     pub sample: Option<String>,
     /// Whether an interrupt ended the run early.
@@ -105,25 +125,46 @@ pub(super) fn announce(
     say(format!("MFU is the share of {peak}"));
 }
 
+/// Warns of a rate that never becomes what it is said to be.
+pub(super) fn warn_of_warmup(plan: &RunPlan, length: &RunLength) {
+    let (warmup, whole) =
+        (length.schedule.warmup_steps(), plan.settings.runner.epochs.saturating_mul(length.steps_per_epoch));
+    if warmup >= whole.max(1) {
+        tracing::warn!(
+            "the learning rate rises over {warmup} steps, and the run's epochs have {whole}: it never gets to `learning_rate`; lower \
+             `warmup_steps`, or write `warmup_ratio: 0.1`"
+        );
+    }
+}
+
 /// Logs where a run goes on, or that nothing is left of it.
 pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, checkpoint: &Path) {
     let (total, place) = (length.total_steps, checkpoint.display());
     if step < total {
         return tracing::info!("continuing after step {step} of {total}, from {place}");
     }
+    // Where rates depend on the length, more epochs are another run.
+    let configs = [&plan.schedule].into_iter().chain(&plan.group_schedules);
+    let mut schedules = configs.zip([&length.schedule].into_iter().chain(&length.group_schedules));
+    let depends =
+        schedules.any(|(config, schedule)| config.total_steps.is_none() && schedule.depends_on_length());
     let longer = match plan.settings.runner.stop_step {
-        stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0"),
-        _ => format!("--epochs above {}", plan.settings.runner.epochs),
+        stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0 trains on"),
+        _ if depends => format!(
+            "a new run from its weights trains on, by --load_checkpoint={} and another folder",
+            shell_word(&place.to_string())
+        ),
+        _ => format!("--epochs above {} trains on", plan.settings.runner.epochs),
     };
-    tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer} trains on");
+    tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer}");
 }
 
-/// Logs and notes the sample of a run that has ended without an error, and how it ended.
-pub(super) fn announce_end(log: &Log, asked: Option<&Sample>, summary: &Summary) {
+/// Logs and notes the sample of a run that has ended without an error, and how it ended; `again` continues one that was interrupted.
+pub(super) fn announce_end(log: &Log, plan: &RunPlan, again: &str, summary: &Summary) {
     let Summary { steps, sample, checkpoint, .. } = summary;
     if summary.is_interrupted {
         let text = match checkpoint {
-            Some(_) => format!("interrupted after step {steps}: continue with --resume_training=True"),
+            Some(_) => format!("interrupted after step {steps}: continue with {again}"),
             None => {
                 format!("interrupted after step {steps} without a checkpoint of it, since that step failed")
             }
@@ -134,25 +175,52 @@ pub(super) fn announce_end(log: &Log, asked: Option<&Sample>, summary: &Summary)
         }
         return log.note(Event::Interrupted { text });
     }
-    if let (Some(&Sample { tokens, .. }), Some(text)) = (asked, sample.clone()) {
+    if let (Some(&Sample { tokens, .. }), Some(text)) = (plan.settings.sample.as_ref(), sample.clone()) {
         tracing::info!("a sample of {tokens} tokens:\n{text}");
         log.note(Event::Sample { tokens, text });
     }
+    announce_best(&plan.settings.run, summary);
     log.note(Event::Complete);
+}
+
+/// Logs which evaluation was the best, and whether the run ended for want of a better one.
+fn announce_best(run: &Run, summary: &Summary) {
+    let Some(Best { step, eval_loss }) = summary.best else { return };
+    if summary.is_stopped {
+        let Run { early_stopping_patience: patience, min_delta, .. } = run;
+        let by = if *min_delta > 0.0 { format!(" by more than {min_delta}") } else { String::new() };
+        tracing::info!(
+            "stopped early after step {}: {patience} evaluations in a row were no better{by} than the best, as \
+             early_stopping_patience says",
+            summary.steps
+        );
+    }
+    let kept = if run.keep_best { ", whose checkpoint is kept" } else { "" };
+    tracing::info!("best: eval_loss {eval_loss:.4} after step {step}{kept}");
+    if let Some(start) = summary.start_eval_loss.filter(|start| *start <= eval_loss) {
+        tracing::warn!(
+            "no evaluation was better than that before training, eval_loss {start:.4}: lower the learning rate, or give more data"
+        );
+    }
 }
 
 /// Logs what a run has left behind, and what can be done with it.
 pub(super) fn announce_files(plan: &RunPlan, summary: &Summary, report: Option<&Path>) {
+    let folder = plan.settings.run.folder();
+    let best = CheckpointFolder::new(folder.join(CHECKPOINTS), 0).best().ok().flatten();
+    if let Some((_, best)) = best.filter(|_| plan.settings.run.keep_best) {
+        tracing::info!("best checkpoint: {}", best.display());
+    }
     if let Some(checkpoint) = &summary.checkpoint {
         tracing::info!("checkpoint: {}", checkpoint.display());
     }
     if let Some(report) = report {
         tracing::info!("report: {}", report.display());
     }
-    let folder = plan.settings.run.folder();
     match (&summary.checkpoint, summary.is_interrupted) {
         (Some(_), false) if plan.has_text() => {
-            tracing::info!("next: gristmill generate {} --prompt \"...\"", folder.display());
+            let what = if plan.train_dataset.has_conversations() { "--chat" } else { "--prompt \"...\"" };
+            tracing::info!("next: gristmill generate {} {what}", shell_word(&folder.display().to_string()));
         }
         (None, false) => {
             tracing::info!(

@@ -11,6 +11,8 @@ pub(super) struct Evaluation<'a> {
     /// Micro-batches of an evaluation on this rank, always the same ones.
     pub batches: u64,
     due: DueSteps,
+    /// Whether a new run evaluates before its first step.
+    pub on_start: bool,
 }
 
 /// The steps after which a run evaluates.
@@ -28,7 +30,7 @@ impl<'a> Evaluation<'a> {
         let every_epochs = run.eval_epochs().map(|epochs| epochs.saturating_mul(length.steps_per_epoch));
         let due = DueSteps { every_steps: run.eval_interval(), every_epochs, last_step: length.total_steps };
         let is_any = due.every_steps.is_some() || due.every_epochs.is_some();
-        is_any.then(|| Self { data, batches: data.micro_steps_of_rank(), due })
+        is_any.then(|| Self { data, batches: data.micro_steps_of_rank(), due, on_start: run.eval_on_start })
     }
 
     /// Whether an evaluation follows `step`.

@@ -20,7 +20,7 @@ pub use search::Candidate;
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
-use super::shortage::{SMALLER_MODEL, mib, remedies};
+use super::shortage::{mib, remedies, smaller};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
@@ -77,12 +77,13 @@ impl Fit {
         let least = self.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
         let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth);
         let smallest = plan.divided(1, 1, &(0..layers).collect::<Vec<_>>()).model;
-        let mut left = remedies(&smallest, 1);
+        let is_loaded = plan.settings.run.weights().is_some();
+        let mut left = remedies(&smallest, 1, is_loaded);
         if plan.optimizer.moments(UpdateRule::Elementwise) > 1 {
             left.push("choose an `optimizer.type` that keeps fewer moments, as SGD does".to_string());
         }
-        if !left.iter().any(|remedy| remedy == SMALLER_MODEL) {
-            left.push(SMALLER_MODEL.to_string());
+        if !left.iter().any(|remedy| remedy == smaller(is_loaded)) {
+            left.push(smaller(is_loaded).to_string());
         }
         let quantised = self.quantised.iter().filter(|(_, bytes)| *bytes <= budget);
         left.extend(quantised.map(|(base, bytes)| {

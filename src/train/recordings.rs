@@ -29,6 +29,8 @@ use std::sync::Arc;
 pub struct Recordings {
     /// The model that they compute.
     pub model: ModelConfig,
+    /// Whether its weights come from files, so that its sizes are given.
+    pub is_loaded: bool,
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
     /// The parameters of the whole model, of which this rank may hold a part.
@@ -114,6 +116,7 @@ impl Recordings {
         let sample = parts.sample(model, &mut persistents)?;
         Ok(Self {
             model: plan.model.clone(),
+            is_loaded: plan.settings.run.weights().is_some(),
             persistents,
             whole,
             stages: plan.stages.clone(),

@@ -9,7 +9,7 @@ use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
 use crate::report::metrics::MonitorValue;
-use crate::report::metrics::StepMetrics;
+use crate::report::metrics::{StartMetrics, StepMetrics};
 use crate::report::monitor_lines::singles;
 use crate::settings::Metrics;
 use std::collections::VecDeque;
@@ -57,6 +57,8 @@ pub(super) struct Losses {
     pub train: Option<f32>,
     /// Of the last evaluation.
     pub eval: Option<f32>,
+    /// Of the evaluation before the first step, if this process made it.
+    pub start: Option<f32>,
 }
 
 impl Reporter<'_> {
@@ -82,10 +84,16 @@ impl Reporter<'_> {
             self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }
         for &FinishedEvaluation { tag: step, loss, accuracy, .. } in evaluations {
+            let perplexity = self.metric.perplexity.then(|| loss.exp());
+            if step == 0 {
+                self.losses.start = Some(loss);
+                let (eval_loss, eval_perplexity, eval_accuracy) = (loss, perplexity, accuracy);
+                self.instruments.start(&StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy });
+            }
             let of_step = self.waiting.iter_mut().map(|measured| &mut measured.metrics);
             of_step.filter(|metrics| metrics.step == step).for_each(|metrics| {
                 metrics.eval_loss = Some(loss);
-                metrics.eval_perplexity = self.metric.perplexity.then(|| loss.exp());
+                metrics.eval_perplexity = perplexity;
                 metrics.eval_accuracy = accuracy;
             });
             self.losses.eval = Some(loss);

@@ -46,6 +46,8 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) ->
         data_fingerprint: data.train.fingerprint(),
         data_hash: hashes.map(|hashes| hashes.train),
         eval_data_hash: hashes.and_then(|hashes| hashes.eval),
+        best: None,
+        evaluations_since: 0,
         decisions: decisions(plan, length, data.train.rules()),
     }
 }

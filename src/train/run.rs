@@ -7,10 +7,11 @@ mod run_loop;
 use self::alike::{agree_on_units, agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
 use self::run_loop::{Results, RunLoop};
-pub use super::announce::{Milestone, Summary};
 use super::announce::{
-    announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
+    AGAIN, announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
+    warn_of_warmup,
 };
+pub use super::announce::{Milestone, Summary};
 use super::clocks::SaveClock;
 use super::evaluation::Evaluation;
 use super::health::Health;
@@ -72,7 +73,7 @@ pub async fn run_on_ranks(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
-    run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
+    run_watched(config, overrides, interrupt, ranks, AGAIN, &mut |_| {}).await
 }
 
 /// The same on a device that is open, such as an application's or that of an earlier run, whose kernels are compiled. The keys of
@@ -87,10 +88,11 @@ pub async fn run_on_device(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
-    train_logged(config, overrides, interrupt, ranks, Some(gpu), &mut |_| {}).await
+    train_logged(config, overrides, interrupt, ranks, Some(gpu), AGAIN, &mut |_| {}).await
 }
 
-/// The same, and every rank calls `on_milestone` where it gets to one.
+/// The same, and every rank calls `on_milestone` where it gets to one. `again` is the command that continues the run, for the line of an
+/// interrupt.
 ///
 /// # Errors
 /// Those of [`run_on_ranks`].
@@ -99,9 +101,10 @@ pub async fn run_watched(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
+    again: &str,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    train_logged(config, overrides, interrupt, ranks, None, on_milestone).await
+    train_logged(config, overrides, interrupt, ranks, None, again, on_milestone).await
 }
 
 /// Trains on `gpu`, or on the device that the configuration asks for. The first rank logs.
@@ -111,11 +114,13 @@ async fn train_logged(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
+    again: &str,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        return train(config, overrides, interrupt, ranks, gpu, Some(Log::start()), on_milestone).await;
+        let log = Some((Log::start(), again));
+        return train(config, overrides, interrupt, ranks, gpu, log, on_milestone).await;
     }
     train(config, overrides, interrupt, ranks, gpu, None, on_milestone)
         .with_subscriber(NoSubscriber::default())
@@ -128,7 +133,7 @@ async fn train(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
-    log: Option<Log>,
+    log: Option<(Log, &str)>,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
@@ -242,7 +247,7 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 async fn train_on(
     trainer: &mut Trainer<'_>,
     loaded: &Loaded,
-    log: Option<Log>,
+    log: Option<(Log, &str)>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
@@ -253,7 +258,7 @@ async fn train_on(
     let opened = Opened::open(trainer, loaded, &ranks, on_milestone).await?;
     let evaluation = loaded.evaluation();
     let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
-    let mounted = log.as_ref().map(|log| {
+    let mounted = log.as_ref().map(|(log, _)| {
         let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
         on_milestone(Milestone::FolderOpened(opened.folder.path()));
         Ok(mounted)
@@ -268,6 +273,11 @@ async fn train_on(
     let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan).on(base));
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
         checkpoints.note_newest(step, newest);
+        // A kill may have come between the best checkpoint and its note.
+        if let Some(best) = state.best.filter(|_| settings.run.keep_best) {
+            let noted = checkpoints.note_best(best);
+            noted.unwrap_or_else(|error| tracing::warn!("{error}; training goes on without it"));
+        }
     }
     let save_seconds = checkpoint.map_or(0, |config| config.save_checkpoint_seconds);
     let mut run_loop = RunLoop {
@@ -291,6 +301,7 @@ async fn train_on(
         checkpoints,
         save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
         is_interrupted: false,
+        is_stopped: settings.run.stops_after(state.evaluations_since),
         profiling: Profiling::new(plan, state.step, folder.profile_path()),
         health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
@@ -317,8 +328,8 @@ async fn train_on(
             failed.map(|()| Summary::default())
         }
     };
-    if let Some(log) = log {
-        conclude(&log, plan, trainer, &folder, &trained);
+    if let Some((log, again)) = log {
+        conclude(&log, again, plan, trainer, &folder, &trained);
     }
     trained
 }
@@ -382,8 +393,15 @@ impl Opened {
             ));
         }
         loaded.evaluation().iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
+        warn_of_warmup(plan, length);
         let Self { folder, state, .. } = self;
-        log.note(Event::Start { step: state.step, total_steps: length.total_steps, announced });
+        let RunLength { total_steps, steps_per_epoch, .. } = *length;
+        log.note(Event::Start {
+            step: state.step,
+            total_steps,
+            steps_per_epoch: Some(steps_per_epoch),
+            announced,
+        });
         if let Some((step, checkpoint)) = folder.resume_point() {
             announce_resume(plan, length, step, checkpoint);
         }
@@ -397,9 +415,16 @@ impl Opened {
 }
 
 /// Says how the run has ended, and writes its report.
-fn conclude(log: &Log, plan: &RunPlan, trainer: &Trainer<'_>, folder: &RunFolder, trained: &Result<Summary>) {
+fn conclude(
+    log: &Log,
+    again: &str,
+    plan: &RunPlan,
+    trainer: &Trainer<'_>,
+    folder: &RunFolder,
+    trained: &Result<Summary>,
+) {
     match trained {
-        Ok(summary) => announce_end(log, plan.settings.sample.as_ref(), summary),
+        Ok(summary) => announce_end(log, plan, again, summary),
         Err(error) => {
             let text = trainer.explain(error.clone()).to_string();
             tracing::error!(target: FILE_TARGET, "{text}");

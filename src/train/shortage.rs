@@ -22,7 +22,7 @@ impl Shortage {
         let windows = recordings.tensors.batch.tokens.cols as usize / recordings.model.seq_length;
         Self {
             largest: Consumer::list(&recordings.largest_consumers(LARGEST)),
-            remedies: remedies(&recordings.model, windows),
+            remedies: remedies(&recordings.model, windows, recordings.is_loaded),
         }
     }
 
@@ -90,24 +90,35 @@ impl Beside<'_> {
 }
 
 /// What would lower the memory of `model` in micro-batches of `windows` windows: the settings that are left, and where all
-/// are used up, sizes.
-pub(super) fn remedies(model: &ModelConfig, windows: usize) -> Vec<String> {
+/// are used up, sizes. Those of a model whose weights are loaded are given, but for the length of its context; it can train fewer of its
+/// weights, or hold them in fewer bits.
+pub(super) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> Vec<String> {
     let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
     let settings = [
         ("lower runner_config.batch_size", windows > 1),
         ("write `recompute_config.recompute: True`", model.recomputed_layers.len() < layers),
         ("write `model.model_config.compute_dtype: bfloat16`", model.compute == Element::F32),
+        ("train adapters, by a `model.model_config.pet_config`", is_loaded && model.low_rank.is_none()),
+        (
+            "write `base_dtype: nf4` under pet_config",
+            is_loaded && model.low_rank.as_ref().is_some_and(|low_rank| low_rank.base.is_none()),
+        ),
     ];
     let left: Vec<String> =
         settings.into_iter().filter(|(_, is_left)| *is_left).map(|(remedy, _)| remedy.to_string()).collect();
     match left.is_empty() {
-        true => vec![SMALLER_MODEL.to_string()],
+        true => vec![smaller(is_loaded).to_string()],
         false => left,
     }
 }
 
 /// What is left where no setting helps.
-pub(super) const SMALLER_MODEL: &str = "lower num_layers, hidden_size or seq_length of model.model_config";
+pub(super) fn smaller(is_loaded: bool) -> &'static str {
+    match is_loaded {
+        true => "lower model.model_config.seq_length",
+        false => "lower num_layers, hidden_size or seq_length of model.model_config",
+    }
+}
 
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / 1048576.0)
@@ -116,7 +127,7 @@ pub(super) fn mib(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::Sizes;
+    use crate::model::config::{FactorInit, LowRank, Sizes};
 
     fn model() -> ModelConfig {
         ModelConfig::llama(Sizes {
@@ -129,17 +140,37 @@ mod tests {
         })
     }
 
+    fn low_rank() -> LowRank {
+        let init = FactorInit::HeUniform;
+        LowRank {
+            rank: 4,
+            alpha: 8.0,
+            dropout: 0.0,
+            init,
+            base: Some(Element::Nf4),
+            modules: Default::default(),
+        }
+    }
+
     #[test]
     fn settings_that_are_used_up_are_not_named() {
         let batch = "lower runner_config.batch_size";
         let recompute = "write `recompute_config.recompute: True`";
         let half = "write `model.model_config.compute_dtype: bfloat16`";
-        assert_eq!(remedies(&model(), 4), [batch, recompute, half]);
-        assert_eq!(remedies(&model(), 1), [recompute, half]);
+        let of = |model: &ModelConfig, windows| remedies(model, windows, false);
+        assert_eq!(of(&model(), 4), [batch, recompute, half]);
+        assert_eq!(of(&model(), 1), [recompute, half]);
         let lean = ModelConfig { recomputed_layers: vec![0, 1], compute: Element::Bf16, ..model() };
-        assert_eq!(remedies(&lean, 2), [batch]);
-        assert_eq!(remedies(&lean, 1), [SMALLER_MODEL]);
-        assert_eq!(remedies(&ModelConfig { recomputed_layers: vec![0], ..lean }, 1), [recompute]);
+        assert_eq!(of(&lean, 2), [batch]);
+        assert_eq!(of(&lean, 1), [smaller(false)]);
+        // The layers of weights that are loaded are as many as they are.
+        assert_eq!(remedies(&lean, 1, true), ["train adapters, by a `model.model_config.pet_config`"]);
+        let base = LowRank { base: None, ..low_rank() };
+        let adapted = ModelConfig { low_rank: Some(base), ..lean.clone() };
+        assert_eq!(remedies(&adapted, 1, true), ["write `base_dtype: nf4` under pet_config"]);
+        let stored = ModelConfig { low_rank: Some(low_rank()), ..lean.clone() };
+        assert_eq!(remedies(&stored, 1, true), ["lower model.model_config.seq_length"]);
+        assert_eq!(of(&ModelConfig { recomputed_layers: vec![0], ..lean }, 1), [recompute]);
     }
 
     #[test]
@@ -159,7 +190,8 @@ mod tests {
     /// Wherever in a run it happens, as when a submission loses the device.
     #[test]
     fn only_a_lack_of_memory_is_explained() {
-        let shortage = Shortage { largest: "weights 0 2.0 MiB".into(), remedies: remedies(&model(), 2) };
+        let shortage =
+            Shortage { largest: "weights 0 2.0 MiB".into(), remedies: remedies(&model(), 2, false) };
         let lost = Error::OutOfMemory {
             what: "on llvmpipe, device lost: Out of memory".into(),
             remedy: "make the batch or the model smaller".into(),

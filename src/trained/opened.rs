@@ -10,7 +10,7 @@ use crate::model::config::ModelConfig;
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
 use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
-use crate::store::located::{Alone, base_of, newest, run_of};
+use crate::store::located::{Alone, base_of, chosen, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::sample::prompt;
 use crate::train::saved::Saved;
@@ -79,7 +79,7 @@ impl TrainedRun {
     /// elsewhere by now.
     fn of_run(path: &Path, config: RunConfig, is_named: bool) -> Result<Self> {
         let mut plan = sound(config)?;
-        let weights = newest(path)?;
+        let weights = chosen(path)?;
         let kept = weights.join("tokenizer.json");
         if let Some(tokenizer) = plan.train_dataset.tokenizer.as_mut().filter(|_| !is_named && kept.is_file())
         {

@@ -11,6 +11,7 @@ use gristmill::kernels::Capabilities;
 use gristmill::report::page::{RunFiles, page};
 use gristmill::report::tensorboard::{Scalars, TensorBoard};
 use gristmill::settings::RunConfig;
+use gristmill::store::checkpoint_folder::{Best, CheckpointFolder};
 use gristmill::store::export::export;
 use gristmill::store::merge::merge;
 use gristmill::store::npy;
@@ -495,6 +496,16 @@ train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: {TEXT}}}}}
     },
 };
 
+pub static best_checkpoint: Kind = Kind {
+    name: "best_checkpoint",
+    targets: &["best.json"],
+    prepare: |folder| {
+        let noted = CheckpointFolder::new(folder, 0).note_best(Best { step: 2, eval_loss: 2.5 });
+        noted.unwrap_or_else(|error| panic!("{error}"));
+    },
+    read: |folder| CheckpointFolder::new(folder, 0).chosen().map(drop),
+};
+
 pub static trainer_state: Kind = Kind {
     name: "trainer_state",
     targets: &["trainer_state.json"],
@@ -509,6 +520,8 @@ pub static trainer_state: Kind = Kind {
             data_fingerprint: 7,
             data_hash: Some(8),
             eval_data_hash: Some(9),
+            best: Some(Best { step: 2, eval_loss: 2.5 }),
+            evaluations_since: 1,
             decisions: [("seed".to_string(), 7.into()), ("optimizer.type".to_string(), "AdamW".into())]
                 .into(),
         };

@@ -170,6 +170,7 @@ kinds! {
     generation_config
     config_json
     wrapper
+    best_checkpoint
     trainer_state
     run_folder
     event_file

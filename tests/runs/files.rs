@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 /// The metrics of a run's folder, without what depends on the clock, and without the memory, which depends on where the run is to end.
 pub fn metrics(run: &Path) -> Vec<StepMetrics> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
-    let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of metrics"));
+    // That of step 0 has an evaluation alone.
+    let lines = text.lines().filter(|line| !line.starts_with("{\"step\":0,"));
+    let lines = lines.map(|line| serde_json::from_str(line).expect("a line of metrics"));
     lines
         .map(|line| StepMetrics {
             tokens_per_second: 0.0,
@@ -53,6 +55,8 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
         data_fingerprint: 0,
         data_hash: None,
         eval_data_hash: None,
+        best: None,
+        evaluations_since: 0,
         decisions: Default::default(),
     };
     let folder = CheckpointFolder::new(folder, 0);

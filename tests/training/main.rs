@@ -9,6 +9,7 @@ mod runs;
 mod accumulation;
 mod adapters;
 mod against_reference;
+mod best;
 mod blend;
 mod divergence;
 mod document_steps;

@@ -46,7 +46,12 @@ fn events_have_warnings_and_errors_and_what_is_noted_in_order() {
     let [text, events] = ["log.txt", "events.jsonl"].map(|name| folder.path().join(name));
     // As a kill may leave it.
     fs::write(&events, "{\"time\":\"20").unwrap();
-    let start = Event::Start { step: 0, total_steps: 9, announced: vec!["adapter: a toaster".into()] };
+    let start = Event::Start {
+        step: 0,
+        total_steps: 9,
+        steps_per_epoch: None,
+        announced: vec!["adapter: a toaster".into()],
+    };
     with_log(hidden(), |log| {
         tracing::warn!("an old \"key\"");
         log.note(start.clone());

@@ -22,7 +22,7 @@ pub(super) struct Curves {
     pub families: Vec<Family>,
     /// Things that were so at some steps, by key.
     pub marks: Vec<(String, Marks)>,
-    /// The last step; none before the first.
+    /// The last step; 0 after an evaluation before the first.
     pub step: Option<u64>,
     /// The value of `global_step` there.
     pub updates: Option<u64>,
@@ -164,8 +164,8 @@ impl Curves {
 impl Reading for Curves {
     fn number(&mut self, key: &str, place: Slot<'_>, value: f64) {
         match (place, key) {
-            // A cast of NaN is 0, which is no step.
-            (Slot::Whole, "step") => self.line.step = Some(value as u64).filter(|step| *step > 0),
+            // 0 is the evaluation before the first one.
+            (Slot::Whole, "step") => self.line.step = (value >= 0.0).then_some(value as u64),
             (Slot::Whole, "global_step") => self.line.updates = Some(value as u64),
             (Slot::Whole, _) => {
                 let family = self.index(key);

@@ -31,8 +31,9 @@ pub(super) struct History {
     /// Warnings and errors that are not among them.
     pub troubles_left_out: u64,
     /// The last step that the run is to do.
-    #[serde(skip)]
     pub total_steps: Option<u64>,
+    /// Steps of an epoch.
+    pub steps_per_epoch: Option<u64>,
     /// How the last start ended, if it came to an end of its own.
     #[serde(skip)]
     pub end: Option<Event>,
@@ -46,9 +47,10 @@ impl History {
         line.event.texts().iter_mut().for_each(shorten);
         self.first.get_or_insert_with(|| line.time.clone());
         match line.event {
-            Event::Start { total_steps, mut announced, .. } => {
+            Event::Start { total_steps, steps_per_epoch, mut announced, .. } => {
                 announced.truncate(MOST_ANNOUNCED);
                 (self.announced, self.total_steps) = (announced, Some(total_steps));
+                self.steps_per_epoch = steps_per_epoch;
                 self.starts += 1;
                 (self.last, self.end) = (None, None);
             }
@@ -102,7 +104,7 @@ mod tests {
     }
 
     fn start(step: u64, line: &str) -> Event {
-        Event::Start { step, total_steps: 10, announced: vec![line.into()] }
+        Event::Start { step, total_steps: 10, steps_per_epoch: Some(5), announced: vec![line.into()] }
     }
 
     fn warning(text: impl Into<String>) -> Event {
@@ -156,7 +158,10 @@ mod tests {
     fn endless_texts_are_cut() {
         let endless = "é".repeat(LONGEST_TEXT);
         let announced = vec![endless.clone(); MOST_ANNOUNCED + 1];
-        let history = history([Event::Start { step: 0, total_steps: 1, announced }, warning(endless)]);
+        let history = history([
+            Event::Start { step: 0, total_steps: 1, steps_per_epoch: None, announced },
+            warning(endless),
+        ]);
         assert_eq!(history.announced.len(), MOST_ANNOUNCED);
         assert!(history.announced.iter().all(|line| line.len() == LONGEST_TEXT));
         assert_eq!(history.troubles[0].event, warning("é".repeat(LONGEST_TEXT / 2)));

@@ -14,7 +14,7 @@ rows! {
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
         /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either, in floats of 16, 32 or 64
-        /// bits or in FP8 with the scales of blocks. A run stands for its newest checkpoint, an adapter for its base. A run of adapters
+        /// bits or in FP8 with the scales of blocks. A run stands for its best checkpoint or else its newest, an adapter for its base. A run of adapters
         /// that resumes looks here for its base if that was moved. Where the sizes of the model are not written, the `config.json` there
         /// supplies them and every other key of the model that is not written, and the `tokenizer.json` there reads data sets that name no
         /// tokenizer.
@@ -39,6 +39,15 @@ rows! {
         eval_batches: u64 = Host.default(16),
         /// Epochs between evaluations at their ends, beside those by steps, unless it is 0 or below.
         eval_epoch_interval: i64 = Host.default(-1).example("2"),
+        /// Whether a new run evaluates before its first step, too: the weights that it starts from.
+        eval_on_start: bool = Host.default(false),
+        /// Whether the checkpoint with the lowest `eval_loss` is kept beside those that a `CheckpointMonitor` keeps. Each evaluation that is
+        /// better than all before has one, and other commands that are given the run take the best instead of the newest.
+        keep_best: bool = Host.default(false),
+        /// The run ends after so many evaluations in a row that are not better than the best one by more than `min_delta`; 0: it does not.
+        early_stopping_patience: u64 = Host.default(0),
+        /// What an evaluation must be better by, in nats per token, to count as better for `early_stopping_patience`.
+        min_delta: f64 = Host.default(0.0).within(FROM_ZERO),
         /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
         no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
@@ -139,6 +148,16 @@ impl Run {
         u64::try_from(self.eval_step_interval).ok().filter(|steps| self.do_eval && *steps > 0)
     }
 
+    /// Whether something follows from the loss of an evaluation, which the run waits for then.
+    pub(crate) fn judges_evaluations(&self) -> bool {
+        self.do_eval && (self.keep_best || self.early_stopping_patience > 0)
+    }
+
+    /// Whether so many evaluations without a better one end the run.
+    pub(crate) fn stops_after(&self, evaluations: u64) -> bool {
+        self.do_eval && (1..=evaluations).contains(&self.early_stopping_patience)
+    }
+
     /// Epochs between evaluations, if there are any by epochs.
     pub(crate) fn eval_epochs(&self) -> Option<u64> {
         u64::try_from(self.eval_epoch_interval).ok().filter(|epochs| self.do_eval && *epochs > 0)
@@ -148,6 +167,14 @@ impl Run {
 /// Files of MindFormers carry these keys where nothing is evaluated, too.
 pub(crate) fn check_evaluation(source: &Source, run: &Run) {
     if !run.do_eval {
+        let asked = [
+            ("eval_on_start", run.eval_on_start),
+            ("keep_best", run.keep_best),
+            ("early_stopping_patience", run.early_stopping_patience > 0),
+        ];
+        for (key, _) in asked.iter().filter(|(_, is_asked)| *is_asked) {
+            source.note(format!("{key}: nothing is evaluated, as `do_eval` is False"));
+        }
         return;
     }
     if run.eval_step_interval <= 0 && run.eval_epoch_interval <= 0 {

@@ -8,7 +8,7 @@ use crate::data::Dataset;
 use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::settings::{RunPlan, Sample};
-use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::checkpoint_folder::{Best, CheckpointFolder};
 use crate::store::trainer_state::TrainerState;
 use crate::train::announce::Summary;
 use crate::train::clocks::{SaveClock, StepClock, TimedStep};
@@ -41,6 +41,8 @@ pub(super) struct RunLoop<'a> {
     pub save_clock: SaveClock,
     pub interrupt: Arc<AtomicBool>,
     pub is_interrupted: bool,
+    /// Whether evaluations have not become better for so long that the run ends.
+    pub is_stopped: bool,
     pub profiling: Profiling,
     pub health: Health,
     /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
@@ -74,7 +76,12 @@ impl RunLoop<'_> {
     pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         self.data_watch.look(&mut self.state);
-        while self.state.step < self.total_steps && !self.is_interrupted {
+        if let Some(Evaluation { data, batches, .. }) =
+            self.evaluation.filter(|evaluation| evaluation.on_start && self.state.step == 0)
+        {
+            trainer.evaluate(0, data, batches, |trainer| self.collect(trainer)).await?;
+        }
+        while self.state.step < self.total_steps && !self.is_interrupted && !self.is_stopped {
             // The state counts the micro-batches of all ranks, the trainer those of this one.
             let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
             let next = self.state.step + 1;
@@ -85,6 +92,9 @@ impl RunLoop<'_> {
             if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
                 let Evaluation { data, batches, .. } = evaluation;
                 trainer.evaluate(step, data, batches, |trainer| self.collect(trainer)).await?;
+                if self.plan.settings.run.judges_evaluations() {
+                    self.judge(trainer, step).await?;
+                }
             }
             self.collect(trainer)?;
             let mut report = self.report();
@@ -93,6 +103,7 @@ impl RunLoop<'_> {
             self.act_on(trainer, &status).await?;
             self.is_save_due |=
                 checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
+            self.is_save_due &= self.saved != Some(step);
             if self.is_save_due && !self.health.is_failing() {
                 self.save_unless_failing(trainer).await?;
             }
@@ -110,6 +121,8 @@ impl RunLoop<'_> {
     pub async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.drain(trainer).await?;
         self.profiling.finish(self.state.step);
+        // In the last step it ends nothing.
+        self.is_interrupted &= self.state.step < self.total_steps && !self.is_stopped;
         if !self.is_interrupted {
             self.health.check_end(|| self.saved)?;
         }
@@ -118,11 +131,22 @@ impl RunLoop<'_> {
         if wants_checkpoint && self.saved != Some(self.state.step) && !self.health.is_lost() {
             self.save(trainer).await?;
         }
-        let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
+        let Losses { train: loss, eval: eval_loss, start } = self.reporter.finish();
         let (steps, is_interrupted) = (self.state.step, self.is_interrupted);
         let checkpoint =
             self.saved.filter(|saved| *saved == steps).map(|step| self.checkpoints.path_of(step));
-        let mut summary = Summary { steps, loss, eval_loss, is_interrupted, checkpoint, sample: None };
+        let best = self.state.best.filter(|_| self.plan.settings.run.judges_evaluations());
+        let mut summary = Summary {
+            steps,
+            loss,
+            eval_loss,
+            start_eval_loss: start,
+            best,
+            is_interrupted,
+            is_stopped: self.is_stopped,
+            checkpoint,
+            sample: None,
+        };
         if let Some(config) = self.plan.settings.sample.as_ref().filter(|_| !is_interrupted) {
             trainer.refresh_copies().await?; // which ranks may have to exchange
             let text = match self.ranks.is_first() {
@@ -135,6 +159,30 @@ impl RunLoop<'_> {
             summary.sample = self.ranks.agree(text).await?;
         }
         Ok(summary)
+    }
+
+    /// Waits for the evaluation after `step`, saves the weights if it is the best so far and the best are kept, and decides whether the run
+    /// ends for want of a better one. All ranks decide by the loss that the first one has.
+    async fn judge(&mut self, trainer: &mut Trainer<'_>, step: u64) -> Result<()> {
+        self.drain(trainer).await?;
+        let run = &self.plan.settings.run;
+        let loss: Option<f32> = self.ranks.by_first(|| Ok(self.reporter.losses.eval)).await?;
+        let gain = match (loss.filter(|loss| loss.is_finite()), self.state.best) {
+            (Some(loss), Some(best)) => f64::from(best.eval_loss) - f64::from(loss),
+            (Some(_), None) => f64::INFINITY,
+            (None, _) => f64::NEG_INFINITY,
+        };
+        self.state.evaluations_since =
+            if gain > run.min_delta { 0 } else { self.state.evaluations_since + 1 };
+        self.is_stopped = run.stops_after(self.state.evaluations_since);
+        let best = loss.filter(|_| gain > 0.0 && !self.health.is_failing());
+        let Some(best) = best.map(|eval_loss| Best { step, eval_loss }) else { return Ok(()) };
+        self.state.best = Some(best);
+        if run.keep_best {
+            self.save(trainer).await?;
+            self.ranks.by_first(|| self.checkpoints.note_best(best)).await?;
+        }
+        Ok(())
     }
 
     /// Takes in the results that have arrived, without waiting. Several ranks act upon them once they are there on all.
