@@ -14,7 +14,7 @@ pub struct Resolved {
     pub value: Value,
     /// Its default; none where it must be written or follows from other keys.
     pub default: Option<Value>,
-    /// Whether value and default differ, where there is a default.
+    /// Whether value and default differ, or there is no default.
     pub differs: bool,
     /// What it does.
     pub about: String,
@@ -29,19 +29,30 @@ impl Settings {
             let kind = kind.and_then(|entry| entry.written.as_ref()).and_then(Node::word);
             for entry in &section.entries {
                 let Some(value) = &entry.written else { continue };
-                let row = row_at(&section.path, entry.key, kind);
-                let default = row.and_then(|row| row.default.as_ref());
-                resolved.push(Resolved {
-                    path: join(&section.path, entry.key),
-                    value: to_json(value),
-                    default: default.map(to_json),
-                    differs: default.is_some_and(|default| !is_same(value, default)),
-                    about: row.map_or_else(String::new, |row| row.about.clone()),
-                });
+                resolve(&section.path, entry.key, kind, value, &mut resolved);
             }
         }
         resolved
     }
+}
+
+/// The setting `key` of the section at `path`; of one that is a section itself, such as adapters, its keys.
+fn resolve(path: &str, key: &str, kind: Option<&str>, value: &Node, resolved: &mut Vec<Resolved>) {
+    let below = join(path, key);
+    if let Node::Map(keys) = value
+        && keys.iter().any(|(key, _)| row_at(&below, key, None).is_some())
+    {
+        return keys.iter().for_each(|(key, value)| resolve(&below, key, None, value, resolved));
+    }
+    let row = row_at(path, key, kind);
+    let default = row.and_then(|row| row.default.as_ref());
+    resolved.push(Resolved {
+        path: below,
+        value: to_json(value),
+        default: default.map(to_json),
+        differs: default.is_none_or(|default| !is_same(value, default)),
+        about: row.map_or_else(String::new, |row| row.about.clone()),
+    });
 }
 
 /// Whether two values mean the same, however a number is written.
@@ -80,7 +91,15 @@ callbacks: [{ type: MFLossMonitor, per_print_times: 7 }]
         assert!(find("runner_config.batch_size").value == 8);
         assert!(!find("seed").differs && find("seed").default.is_some());
         let required = find("model.model_config.hidden_size");
-        assert!(!required.differs && required.default.is_none());
+        assert!(required.differs && required.default.is_none());
+        let adapters = [
+            "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: ['.*wq'], random_base: True}",
+        ];
+        let plan = RunConfig::parse(TEXT, Path::new("small.yaml"), &Override::parse_all(adapters).unwrap());
+        let adapted = plan.unwrap().plan.settings.resolved();
+        let rank =
+            adapted.iter().find(|one| one.path == "model.model_config.pet_config.lora_rank").expect("a rank");
+        assert!(rank.differs && rank.value == 4 && rank.default.as_ref().is_some_and(|rank| rank == 8));
         let undescribed: Vec<&str> =
             resolved.iter().filter(|one| one.about.is_empty()).map(|one| one.path.as_str()).collect();
         assert_eq!(undescribed, ["callbacks.0.type"], "only the kind of a callback has no row");

@@ -22,7 +22,7 @@ const VIEWS: [View; 4] = [
 const LEAST_CONTRAST: f64 = 4.5;
 
 /// Pages and how many charts they have.
-const PAGES: [(&str, usize); 4] = [("dense", 7), ("mixture", 10), ("deep", 10), ("compared", 10)];
+const PAGES: [(&str, usize); 4] = [("dense", 6), ("mixture", 8), ("deep", 8), ("compared", 8)];
 
 /// Whether all charts are drawn for the width that they have.
 const FITS: &str = "[...document.querySelectorAll('.plot')] \
@@ -175,7 +175,7 @@ fn keys_move_the_crosshair_and_zoom() {
         ("Shift+ArrowLeft", 2),
     ] {
         page.press(&[key]);
-        assert_eq!(page.probe("crosshairs()"), json!(vec![format!("step {step}"); 10]), "{key}");
+        assert_eq!(page.probe("crosshairs()"), json!(vec![format!("step {step}"); 8]), "{key}");
         let loss = page.evaluate("Number(document.querySelector('.legend .value').textContent)");
         let written = written_loss(&home.path().join("deep"), step);
         assert!((loss.as_f64().expect("a number") - written).abs() < 1e-3, "{key}: {loss}, not {written}");
@@ -195,7 +195,7 @@ fn keys_move_the_crosshair_and_zoom() {
         page.press(&[key]);
         assert_eq!(page.text("range"), format!("Steps {range}"), "{key}");
     }
-    assert_eq!(page.probe("crosshairs()"), json!(vec![Value::Null; 10]), "Escape leaves no crosshair");
+    assert_eq!(page.probe("crosshairs()"), json!(vec![Value::Null; 8]), "Escape leaves no crosshair");
     page.evaluate("document.querySelector('.plot canvas').parentElement.focus()");
     for (key, layer) in [("ArrowDown", 2), ("ArrowDown", 3), ("ArrowUp", 2), ("ArrowUp", 1), ("ArrowUp", 1)] {
         page.press(&[key]);
@@ -203,7 +203,7 @@ fn keys_move_the_crosshair_and_zoom() {
             page.evaluate("document.activeElement.closest('figure').querySelector('.name').textContent");
         assert_eq!(name, format!("layer {layer}"), "{key}");
     }
-    page.assert_drawn(10);
+    page.assert_drawn(8);
 }
 
 fn written_loss(folder: &Path, step: usize) -> f64 {
@@ -235,5 +235,5 @@ fn controls_work_by_keys() {
         page.press(keys);
         page.wait_until(expression, |now| *now == value);
     }
-    page.assert_drawn(10);
+    page.assert_drawn(8);
 }

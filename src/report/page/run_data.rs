@@ -12,6 +12,7 @@ use super::series::Bin;
 use super::settings_table::SettingsTable;
 use super::state::State;
 use super::tail::Gaps;
+use crate::store::checkpoint_folder::Best;
 
 /// The data of a run: all of them, or what is new.
 #[derive(Debug, Serialize)]
@@ -30,6 +31,8 @@ pub(super) struct RunData<'a> {
     gaps: [Gaps; 2],
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
+    /// The best checkpoint, if the run keeps it.
+    best: Option<Best>,
     /// Sum of the steps' times.
     seconds: Option<f64>,
     /// The least value of the losses and its step.
@@ -93,6 +96,7 @@ impl<'a> RunData<'a> {
             is_cut: curves.is_cut,
             gaps,
             checkpoint: files.newest_checkpoint(),
+            best: files.best(),
             seconds: single("step_ms").map(|member| member.series.sum() / 1e3),
             least: ["loss", "eval_loss"].into_iter().filter_map(least).collect(),
             axes: axes.list,

@@ -9,7 +9,7 @@ use super::settings_table::SettingsTable;
 use super::state::State;
 use super::tail::Tail;
 use crate::error::{Error, Result};
-use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
+use crate::store::checkpoint_folder::{Best, CheckpointFolder, Keep};
 use crate::store::run_folder::{self, CHECKPOINTS, CONFIG, EVENTS, METRICS};
 
 /// A run folder, and what has been read of it.
@@ -99,6 +99,13 @@ impl RunFiles {
         // The last line of a run that goes on is under way.
         gaps.iter_mut().for_each(|gaps| gaps.is_last_line_unfinished &= !is_running);
         RunData::new(self, state, gaps, known)
+    }
+
+    /// The best checkpoint, as the run has noted it. A link is not followed.
+    pub(super) fn best(&self) -> Option<Best> {
+        let folder = self.folder.join(CHECKPOINTS);
+        let best = || CheckpointFolder::new(&folder, Keep::All).best().ok()?;
+        if folder.is_symlink() { None } else { best().map(|(best, _)| best) }
     }
 
     /// The step of the newest checkpoint. A link is not followed, since it might lead out of the folder.

@@ -128,7 +128,8 @@ function markAlone(specs) {
 
 /** Builds all panels below `place`. */
 function buildCharts(place, runs) {
-  const specs = chartsOf(runs);
+  const all = chartsOf(runs);
+  const specs = all.filter(moves);
   markAlone(specs);
   view.panels = specs.map((spec, index) => (spec.isHeat ? new HeatMap(spec, index) : new LineChart(spec, index)));
   const groups = [...new Set(specs.map(({ group }) => group))];
@@ -143,5 +144,20 @@ function buildCharts(place, runs) {
     );
   };
   const nothing = make("p", { class: "muted nothing" }, "There are no curves before the first step.");
-  place.replaceChildren(...(groups.length ? groups.map(section) : [nothing]));
+  place.replaceChildren(...(groups.length ? groups.map(section) : [nothing]), ...still(all.filter((spec) => !moves(spec))));
+}
+
+/** Whether a chart has something to show: a loss, a mark, or a line that is not the same all along. */
+function moves({ group, lines, marks }) {
+  const isConstant = ({ curve }) => curve.steps.length > 1 && new Set([...curve.min, ...curve.max]).size === 1;
+  return group === "Loss" || marks.length > 0 || !lines.every(isConstant);
+}
+
+/** What never changed, in words, folded away. */
+function still(specs) {
+  if (!specs.length) return [];
+  const value = ({ label, curve }) => (label === "value" ? "" : `${label} `) + number(curve.last());
+  const entry = ({ title, lines }) => [make("dt", {}, title), make("dd", {}, lines.map(value).join(", "))];
+  const list = make("dl", { class: "facts card" }, ...specs.flatMap(entry));
+  return [make("details", { class: "more" }, make("summary", {}, `${counted(specs.length, "value")} that did not change`), list)];
 }

@@ -62,9 +62,10 @@ function tiles(run) {
     make("div", { class: "tile" }, make("dt", {}, name), make("dd", {}, make("span", { class: "big" }, value), make("span", { class: "muted" }, more)));
   const best = (key) => (run.least[key] ? `best ${number(run.least[key][0])} at step ${whole(run.least[key][1])}` : "");
   const list = [tile("Loss", number(run.curve("loss")?.last()), best("loss"))];
-  if (run.curve("eval_loss")) list.push(tile("Evaluation loss", number(run.curve("eval_loss").last()), best("eval_loss")));
+  const kept = run.best ? `best ${number(run.best.eval_loss)} at step ${whole(run.best.step)}, whose checkpoint is kept` : best("eval_loss");
+  if (run.curve("eval_loss")) list.push(tile("Evaluation loss", number(run.curve("eval_loss").last()), kept));
   list.push(
-    tile("Steps", whole(run.step), stepsNote(run)),
+    tile("Steps", run.history.total_steps ? `${whole(run.step)} of ${whole(run.history.total_steps)}` : whole(run.step), stepsNote(run)),
     tile("Tokens per second", number(median(run.curve("tokens_per_second"))), "median"),
     tile("Time in steps", duration(run.seconds), timeNote(run)),
   );
@@ -73,12 +74,21 @@ function tiles(run) {
 
 function stepsNote(run) {
   const skipped = run.updates === null || run.updates === undefined ? 0 : run.step - run.updates;
-  return skipped > 0 ? `${whole(run.updates)} updates, ${whole(skipped)} skipped` : "all updated the weights";
+  const updates = skipped > 0 ? `${whole(run.updates)} updates, ${whole(skipped)} skipped` : "all updated the weights";
+  return [epochNote(run), updates].filter(Boolean).join("; ");
+}
+
+/** The epoch of all that the run goes through. */
+function epochNote({ step, history: { total_steps: total, steps_per_epoch: each } }) {
+  if (!each || !total || !step) return "";
+  return `epoch ${whole(Math.ceil(step / each))} of ${whole(Math.ceil(total / each))}`;
 }
 
 function timeNote(run) {
   const median_ = median(run.curve("step_ms"));
-  return median_ === null ? "" : `${duration(median_ / 1e3)} a step`;
+  if (median_ === null) return "";
+  const left = run.state.word === "running" ? Math.max((run.history.total_steps ?? 0) - run.step, 0) : 0;
+  return `${duration(median_ / 1e3)} a step${left ? `, about ${duration((left * median_) / 1e3)} left` : ""}`;
 }
 
 function comparison(runs) {

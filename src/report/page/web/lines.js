@@ -74,11 +74,20 @@ class LineChart extends Panel {
     const start = Math.max(curve.at(first) - 1, 0);
     const end = Math.min(curve.at(last) + 2, curve.steps.length);
     const isDrawn = (value) => value !== null && (!this.isLog || value > 0);
-    let [low, high] = [Infinity, -Infinity];
-    for (let index = start; index < end; index += 1) {
-      if (isDrawn(curve.min[index])) low = Math.min(low, curve.min[index]);
-      else if (isDrawn(curve.mean[index])) low = Math.min(low, curve.mean[index]);
-      if (isDrawn(curve.max[index])) high = Math.max(high, curve.max[index]);
+    const extremes = (from) => {
+      let [low, high] = [Infinity, -Infinity];
+      for (let index = from; index < end; index += 1) {
+        if (isDrawn(curve.min[index])) low = Math.min(low, curve.min[index]);
+        else if (isDrawn(curve.mean[index])) low = Math.min(low, curve.mean[index]);
+        if (isDrawn(curve.max[index])) high = Math.max(high, curve.max[index]);
+      }
+      return [low, high];
+    };
+    let [low, high] = extremes(start);
+    // The first step waits for what later ones find ready: where it would crush all others, it leaves the picture.
+    if (start === 0 && end > 5) {
+      const [least, most] = extremes(1);
+      if (most > least && high - low > 4 * (most - least)) [low, high] = [least, most];
     }
     return { line, start, end, low, high, isDrawn };
   }
@@ -98,7 +107,13 @@ class LineChart extends Panel {
     const path = (values) => this.linePath(curve, values, start, end, isDrawn);
     if (smooth) group.append(draw("path", { class: "line raw", d: path(curve.mean) }));
     group.append(draw("path", { class: `line dash${line.dash}`, d: path(smooth ?? curve.mean) }));
-    if (end - start <= 40) group.append(...this.points(curve, smooth ?? curve.mean, start, end, isDrawn));
+    // Evaluations are few and far between: each is a dot, and the best, if its checkpoint is kept, has a ring.
+    const isEvaluation = curve.key.startsWith("eval");
+    if (end - start <= (isEvaluation ? 200 : 40)) {
+      group.append(...this.points(curve, smooth ?? curve.mean, start, end, isDrawn, isEvaluation ? 3.6 : 2.4));
+    }
+    const best = curve.key === "eval_loss" ? line.run.best : null;
+    if (best && isDrawn(best.eval_loss)) group.append(draw("circle", { class: "best", cx: this.x(best.step), cy: this.y(best.eval_loss), r: 6.5 }));
     content.append(group);
   }
 
@@ -141,10 +156,10 @@ class LineChart extends Panel {
     return path;
   }
 
-  points(curve, values, start, end, isDrawn) {
+  points(curve, values, start, end, isDrawn, r) {
     const seen = [];
     for (let index = start; index < end; index += 1) {
-      if (isDrawn(values[index])) seen.push(draw("circle", { class: "point", cx: this.across(curve, index), cy: this.y(values[index]), r: 2.4 }));
+      if (isDrawn(values[index])) seen.push(draw("circle", { class: "point", cx: this.across(curve, index), cy: this.y(values[index]), r }));
     }
     return seen;
   }

@@ -132,7 +132,8 @@ function update(run, news, history) {
   const families = [...run.families.values()].flat().length;
   const isWhole = news.after === undefined;
   run.take(news);
-  const isNew = isWhole || [...run.families.values()].flat().length !== families;
+  const isMore = [...run.families.values()].flat().length !== families;
+  const isNew = isWhole || isMore || chartsOf(view.runs).filter(moves).length !== view.panels.length;
   measureExtent();
   if (isNew) {
     build();

@@ -51,7 +51,7 @@ function settingsTable(rows, index) {
   const changed = rows.filter((row) => row.differs).length;
   const line = (row) => {
     const name = make("th", { scope: "row" }, ...path(row.path), row.about ? make("span", { class: "about" }, ...prose(row.about)) : null);
-    const mark = row.differs ? make("span", { class: "unseen" }, " (not the default)") : null;
+    const mark = row.differs ? make("span", { class: "unseen" }, " (not a default)") : null;
     const cells = [make("td", { class: "given" }, setting(row.value), mark), make("td", {}, setting(row.default))];
     return make("tr", { class: row.differs ? "differs" : "" }, name, ...cells);
   };
@@ -68,7 +68,7 @@ function settingsTable(rows, index) {
       element.hidden = !isShown;
       shown += isShown;
     }
-    count.textContent = wanted.length || all.checked ? `${whole(shown)} of ${whole(rows.length)}` : `${whole(changed)} of ${whole(rows.length)} differ from their default`;
+    count.textContent = wanted.length || all.checked ? `${whole(shown)} of ${whole(rows.length)}` : `${whole(changed)} of ${whole(rows.length)} differ from their default, or have none`;
   };
   search.addEventListener("input", filter);
   all.addEventListener("change", filter);
