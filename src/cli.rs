@@ -64,6 +64,7 @@ enum Command {
     /// Continue a text with a trained model
     Generate(generate::Arguments),
     /// Train a model of Hugging Face's on a file of data, with defaults for everything
+    #[command(after_help = finetune::AFTER_HELP)]
     Finetune(finetune::Arguments),
     /// Say how well a model predicts a text, or chooses answers
     Eval(eval::Arguments),

@@ -39,7 +39,9 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
     ordered.extend(named.and_then(|_| arguments.next()));
     let command = named.unwrap_or(program);
     let (options, place) = (options_beside(program, command), before_configuration(command));
-    let [mut others, mut configurations, mut singles, mut lacking] = [const { Vec::new() }; 4];
+    // Without a configuration, keys may be anywhere among the other arguments.
+    let has_loose_keys = place.is_none() && has_keys(command);
+    let [mut others, mut keys, mut configurations, mut singles, mut lacking] = [const { Vec::new() }; 5];
     while let Some(argument) = arguments.next_if(|argument| argument != "--") {
         let option =
             options.iter().find(|option| option.get_long().is_some_and(|own| is_named(&argument, own)));
@@ -52,6 +54,7 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
             None if ["-h", "--help"].contains(&argument.as_str()) => (&mut ordered, |_| false),
             None if is("config") => (&mut configurations, is_value),
             None if is("as-single") => (&mut singles, is_truth),
+            None if has_loose_keys && argument.starts_with("--") => (&mut keys, is_value),
             None => (&mut others, |_| false),
             // Anywhere else it would take for its value what follows.
             Some(_) => (&mut lacking, |_| false),
@@ -69,7 +72,7 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
         insert_configuration(&mut others, place, &mut configurations);
     }
     // A configuration that is named again is an error among the overrides; in the midst of them `--as-single` would end `--options`.
-    [ordered, others, configurations, singles, lacking, arguments.collect()].concat()
+    [ordered, others, keys, configurations, singles, lacking, arguments.collect()].concat()
 }
 
 /// Moves the path behind the first `--config` to its place, unless there is one already, or what comes before it is missing.
@@ -81,10 +84,14 @@ fn insert_configuration(others: &mut Vec<String>, place: usize, flags: &mut Vec<
     }
 }
 
-/// How many arguments are in front of the configuration of a command; `None` if it takes no overrides, and so has none.
+/// Whether a command takes keys of a configuration.
+fn has_keys(command: &Command) -> bool {
+    command.get_positionals().any(Arg::is_trailing_var_arg_set)
+}
+
+/// How many arguments are in front of the configuration of a command; `None` if it has none.
 fn before_configuration(command: &Command) -> Option<usize> {
-    let has_overrides = command.get_positionals().any(Arg::is_trailing_var_arg_set);
-    has_overrides.then(|| command.get_positionals().count() - 2)
+    command.get_positionals().position(|argument| argument.get_id() == "config").filter(|_| has_keys(command))
 }
 
 /// The options of `command`; of one with a configuration, those of all that have one.
@@ -149,6 +156,13 @@ mod tests {
             ("g train x.yaml -- --ranks 2", "g train x.yaml -- --ranks 2"),
             ("g dump-wgsl folder x.yaml --seed 1 --help", "g dump-wgsl --help folder x.yaml --seed 1"),
             ("g", "g"),
+            // Of `finetune`, whose options are its own.
+            (
+                "g finetune --a.b=1 m --lora 8 d --c.d 2 --resume",
+                "g finetune --lora=8 --resume m d --a.b=1 --c.d=2",
+            ),
+            ("g finetune m d --do_eval --watch", "g finetune --watch m d --do_eval"),
+            ("g train x.yaml --seed 7 --lora 8", "g train x.yaml --seed 7 --lora 8"),
         ] {
             assert_eq!(moved(text), expected);
         }

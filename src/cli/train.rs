@@ -7,7 +7,7 @@ use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
-use crate::train::Milestone;
+use crate::train::{Milestone, shell_word};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 
@@ -94,16 +94,33 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
-        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref())
+        let again = again("--resume_training=True");
+        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref(), &again)
     }
 }
 
+/// The command line of this process, quoted for a shell, with the `flag` that continues its run. A launcher's own is not known here.
+pub fn again(flag: &str) -> String {
+    let words: Vec<String> = std::env::args().map(|word| shell_word(&word)).collect();
+    let name = flag.split('=').next().unwrap_or(flag);
+    let has_it = words
+        .iter()
+        .any(|word| word.split('=').next().unwrap_or(word).replace('-', "_") == name.replace('-', "_"));
+    words.into_iter().chain((!has_it).then(|| flag.to_string())).collect::<Vec<_>>().join(" ")
+}
+
 /// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
-/// the run is complete or interrupted.
+/// the run is complete or interrupted, of which `again` is the command that goes on.
 ///
 /// # Errors
 /// Those of [`Arguments::run`].
-pub fn train(config: &Path, overrides: &[String], ranks: Option<usize>, watch: Option<&str>) -> Result<()> {
+pub fn train(
+    config: &Path,
+    overrides: &[String],
+    ranks: Option<usize>,
+    watch: Option<&str>,
+    again: &str,
+) -> Result<()> {
     let address = watch.map(WatchAddress::parse).transpose()?;
     let interrupt = Interrupt::listen();
     let done = on_ranks(ranks, |ranks| {
@@ -114,7 +131,8 @@ pub fn train(config: &Path, overrides: &[String], ranks: Option<usize>, watch: O
                 watcher = address.clone().and_then(|address| Watcher::start(address, folder));
             }
         };
-        let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut on_milestone);
+        let run =
+            crate::train::run_watched(config, overrides, interrupt.flag(), ranks, again, &mut on_milestone);
         let done = pollster::block_on(run).map(drop);
         interrupt.wait_while_ending();
         done

@@ -130,19 +130,17 @@ fn interrupts_finish_the_step_and_save() {
         let step = run.newest().expect("a checkpoint");
         println!("SIG{signal} ended the run after step {step}");
         assert!(step < STEPS, "the signal came after the last step");
-        assert!(
-            ended
-                .stderr
-                .contains(&format!("interrupted after step {step}: continue with --resume_training=True")),
-            "{}",
-            ended.stderr
-        );
+        // The line has the command that goes on, as a shell takes it.
+        let before = format!("interrupted after step {step}: continue with ");
+        let said = ended.stderr.lines().find_map(|line| line.strip_prefix(&before)).expect("the command");
+        assert!(said.ends_with(" --resume_training=True"), "{said}");
         let page = || std::fs::read_to_string(run.folder().join("report.html")).expect("a page");
         assert!(page().contains("\"state\":{\"word\":\"interrupted\",\"detail\":\"interrupted after step"));
-        end(start_run(&run)).succeeded();
+        let mut shell = Command::new("sh");
+        end(start(shell.args(["-c", said]).current_dir(env!("CARGO_MANIFEST_DIR")))).succeeded();
         run.left().assert_equals(signal, &want);
         assert!(page().contains("\"state\":{\"word\":\"complete\""));
-        let text = format!("interrupted after step {step}: continue with --resume_training=True");
+        let text = format!("{before}{said}");
         let events = events(&run.folder());
         assert_eq!(kinds(&events), ["start", "interrupted", "start", "complete"]);
         for (start, after) in [(&events[0], 0), (&events[2], step)] {
@@ -224,6 +222,25 @@ fn auto_begins_where_there_is_no_checkpoint_and_continues_elsewhere() {
         assert_eq!(place.newest().0, steps);
         let written: Vec<u64> = metrics(&place.folder()).iter().map(|line| line.step).collect();
         assert_eq!(written, (1..=steps).collect::<Vec<_>>());
+    }
+}
+
+/// What is asked of a run in its last step changes nothing: it is complete.
+#[test]
+fn an_interrupt_in_the_last_step_is_an_end() {
+    let run = resumable(1000, &[]);
+    let config = run.setup.write(run.home.path());
+    let arguments: Vec<String> = [config.display().to_string()].into_iter().chain(run.arguments(1)).collect();
+    let mut child = start(&mut train_gpt(arguments));
+    while !has_lines(&run.folder().join("events.jsonl")) && child.try_wait().expect("the process").is_none() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    // While it trains its only step, or saves it, or has ended.
+    let _ = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    let ended = end(child);
+    match ended.code {
+        Some(0) => assert_eq!(kinds(&events(&run.folder())), ["start", "complete"], "{}", ended.stderr),
+        _ => assert_eq!(ended.code, Some(130), "before the first step: {}", ended.stderr),
     }
 }
 

@@ -1,0 +1,74 @@
+//! What `finetune` chooses from the number of samples: how many are held out, how many a step takes, how long the run is, and how often
+//! it looks. `benches/LOG.md` has the measurements.
+
+/// Samples that a step learns from.
+pub const SAMPLES_PER_STEP: usize = 8;
+/// Of so many samples one is held out.
+const SAMPLES_PER_HELD_OUT: usize = 20;
+/// So many are held out at least, where that leaves most.
+const FEWEST_HELD_OUT: usize = 16;
+const MOST_HELD_OUT: usize = 200;
+/// At most one of so many is held out.
+const MOST_SHARE: usize = 5;
+/// Samples below which none is held out: a judgement of one or two would be chance.
+const FEWEST_SAMPLES: usize = 10;
+/// Steps that a run has at least, as far as so many epochs make them.
+const FEWEST_STEPS: u64 = 100;
+const MOST_EPOCHS: u64 = 25;
+/// Evaluations of a run, and checkpoints.
+const LOOKS: u64 = 10;
+/// Share of the samples that are not cut.
+const WHOLE_SAMPLES: f64 = 0.99;
+
+/// How many of `samples` are held out: 5 %, but 16 to 200 where there are enough.
+pub fn held_out(samples: usize) -> usize {
+    match samples {
+        ..FEWEST_SAMPLES => 0,
+        _ => (samples / SAMPLES_PER_HELD_OUT).clamp(FEWEST_HELD_OUT, MOST_HELD_OUT).min(samples / MOST_SHARE),
+    }
+}
+
+/// The fewest epochs of `steps` that make a run of some length.
+pub fn epochs(steps: u64) -> u64 {
+    FEWEST_STEPS.div_ceil(steps.max(1)).min(MOST_EPOCHS)
+}
+
+/// Steps between evaluations, and between checkpoints, in a run of `steps`.
+pub fn interval(steps: u64) -> u64 {
+    (steps / LOOKS).max(1)
+}
+
+/// The length that nearly all of `lengths` do not exceed, a multiple of 16.
+pub fn most_lengths(mut lengths: Vec<usize>) -> usize {
+    lengths.sort_unstable();
+    let whole = (lengths.len() as f64 * WHOLE_SAMPLES).ceil() as usize;
+    lengths.get(whole.max(1) - 1).map_or(16, |length| length.next_multiple_of(16))
+}
+
+/// A tenth of a rate, without the digits that a division leaves.
+pub fn tenth(rate: f64) -> f64 {
+    format!("{:.9e}", rate / 10.0).parse().unwrap_or(rate / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_samples_are_held_out_and_seen_often() {
+        assert_eq!(
+            [9, 10, 20, 79, 80, 300, 400, 5_000, 100_000].map(held_out),
+            [0, 2, 4, 15, 16, 16, 20, 200, 200]
+        );
+        // 20, 300 and 5,000 records less those that are held out.
+        assert_eq!([2, 35, 600].map(epochs), [25, 3, 1]);
+        assert_eq!([0, 1, 9, 20, 105, 600].map(interval), [1, 1, 1, 2, 10, 60]);
+    }
+
+    #[test]
+    fn a_rate_has_no_digits_of_a_division() {
+        assert_eq!([1e-5, 2e-4, 3e-4].map(tenth).map(|rate| format!("{rate:e}")), ["1e-6", "2e-5", "3e-5"]);
+        assert_eq!(most_lengths(vec![]), 16);
+        assert_eq!(most_lengths([vec![20; 99], vec![900]].concat()), 32);
+    }
+}

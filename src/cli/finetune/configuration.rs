@@ -1,0 +1,258 @@
+//! The configuration that `finetune` makes of a model and its data: the keys that follow from each, and from the flags.
+
+use super::choices::{SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, tenth};
+use super::division;
+use super::keys::Keys;
+use super::{Arguments, beside};
+use crate::cli::trained::{AdapterArguments, note_lacking_tokens};
+use crate::data::{FileKind, Form};
+use crate::error::{Error, Result};
+use crate::hugging_face::refuse_name_of_hub;
+use crate::model::adaptable;
+use crate::model::config::BalanceLosses;
+use crate::settings::{Override, RunConfig, RunPlan};
+use crate::train::starting_weights::{check_tokenizer, check_weights};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Evaluations without a better one that end the run, of the ten that it has.
+const PATIENCE: u64 = 4;
+/// Tokens of a window of text, where the model reads as many.
+const LONGEST_TEXT: usize = 2048;
+
+/// A file of data.
+struct Data {
+    kind: FileKind,
+    /// Tokens of each of its samples, or of the whole text.
+    lengths: Vec<usize>,
+    loader: Value,
+}
+
+impl Data {
+    fn read(file: &Path, template: Option<&Path>, plan: &RunPlan) -> Result<Self> {
+        let kind = FileKind::of(file, template)?;
+        let loader = loader(&kind, file, template)?;
+        Ok(Self { lengths: kind.lengths(file, &plan.codec()?)?, kind, loader })
+    }
+
+    /// Samples, or windows of `length` tokens of a text.
+    fn samples(&self, length: usize) -> usize {
+        match self.kind {
+            FileKind::Text => self.tokens().saturating_sub(1) / length,
+            _ => self.lengths.len(),
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+}
+
+impl Arguments {
+    /// The configuration: what follows from the model and the data, then the length of the run, then how its steps are divided.
+    pub(super) fn configuration(&self) -> Result<String> {
+        let template = self.chat_template.as_deref();
+        refuse_name_of_hub(&self.model)?;
+        if !self.model.join("config.json").is_file() {
+            let message = "has no config.json; name a folder of Hugging Face's, with weights and a tokenizer";
+            return Err(Error::file(&self.model, message));
+        }
+        let plan = model_of(&self.model)?;
+        check_weights(&plan)?;
+        check_tokenizer(&plan)?;
+        note_lacking_tokens(template, &plan.codec()?)?;
+        let data = Data::read(&self.data, template, &plan)?;
+        let eval = self.eval.as_deref().map(|file| Data::read(file, template, &plan)).transpose()?;
+        let mut keys = Keys::new(Override::parse_all(&self.overrides)?);
+        self.run_keys(&mut keys, &plan);
+        let length = self.model_keys(&mut keys, &plan, &data);
+        let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length)?;
+        let file = beside(&self.output());
+        self.rate_keys(&mut keys);
+        // How many samples are learned from is known once they are read.
+        let mut probe = keys.clone();
+        probe.add("runner_config.batch_size", 1);
+        let probe = RunConfig::parse(&probe.yaml(), &file, &[])?.plan;
+        let samples = probe.divided(1, 1, &[]).load_data()?.train.rows_per_epoch();
+        let step = self.step(&keys, samples);
+        let steps = samples / step as u64;
+        self.length_keys(&mut keys, steps, held_out);
+        division::divide(self, &mut keys, &file, step, steps)?;
+        Ok(keys.yaml())
+    }
+
+    /// Samples of a step, of which there are no more than there are to learn from.
+    fn step(&self, keys: &Keys, samples: u64) -> usize {
+        let written = [division::BATCH, division::ACCUMULATION].map(|path| keys.written(path));
+        if written.iter().any(Option::is_some) {
+            let size = |text: Option<&str>| text.and_then(|text| text.parse::<usize>().ok()).unwrap_or(1);
+            return written.map(size).iter().product::<usize>().max(1);
+        }
+        let asked = self.batch_size.map_or(SAMPLES_PER_STEP, usize::from) * usize::from(self.accumulate);
+        let there = usize::try_from(samples).unwrap_or(asked);
+        if there < asked {
+            eprintln!(
+                "notice: a step takes {there} samples in place of {asked}, since there are no more to learn from"
+            );
+        }
+        asked.min(there)
+    }
+
+    /// The keys of the run itself, and of the device.
+    fn run_keys(&self, keys: &mut Keys, plan: &RunPlan) {
+        let output = self.output();
+        let folder = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        keys.add_json("output_dir", &path_of(folder.unwrap_or(Path::new("."))));
+        keys.add_json("run_name", &json!(output.file_name().unwrap_or_default().to_string_lossy()));
+        keys.add_json("load_checkpoint", &path_of(&self.model));
+        self.seed.iter().for_each(|seed| keys.add("seed", seed));
+        // Balance losses are means over micro-batches.
+        let losses = plan.model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
+        if losses == BalanceLosses::default() {
+            keys.add("calculate_per_token_loss", "True");
+        }
+        let AdapterArguments { device_name, tier } = &self.adapter;
+        for (key, value) in [("device_name", device_name), ("tier", tier)] {
+            value.iter().for_each(|value| keys.add_json(&format!("context.{key}"), &json!(value)));
+        }
+    }
+
+    /// The keys of the model and its adapters. Returns the tokens of a row.
+    fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data) -> usize {
+        let longest = match data.kind {
+            FileKind::Text => LONGEST_TEXT,
+            _ => most_lengths(data.lengths.clone()),
+        };
+        let length = self.max_length.map_or(longest.min(plan.model.seq_length), |length| length as usize);
+        keys.add("model.model_config.seq_length", length);
+        keys.add("model.model_config.compute_dtype", "bfloat16");
+        if !self.full {
+            let mut add = |key: &str, value: Value| {
+                keys.add_json(&format!("model.model_config.pet_config.{key}"), &value)
+            };
+            add("pet_type", json!("lora"));
+            add("lora_rank", json!(self.lora));
+            add("lora_alpha", self.lora_alpha.map_or(json!(2 * u32::from(self.lora)), Value::from));
+            add("lora_dropout", json!(self.lora_dropout.unwrap_or(0.0)));
+            let all = matches!(&self.targets[..], [] | [_])
+                && self.targets.iter().all(|one| ["all", "all-linear"].contains(&&**one));
+            let targets =
+                if all { adaptable(&plan.model).into_iter().collect() } else { self.targets.clone() };
+            add("target_modules", json!(targets));
+            self.base.iter().for_each(|base| add("base_dtype", json!(base)));
+        }
+        keys.written("model.model_config.seq_length").and_then(|text| text.parse().ok()).unwrap_or(length)
+    }
+
+    /// The keys of the data, in rows of `length` tokens. Returns how many samples or windows an evaluation takes.
+    fn data_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> Result<usize> {
+        let samples = data.samples(length);
+        let held_out = match self.eval_fraction {
+            Some(share) if !(0.0..1.0).contains(&share) => {
+                return Err(Error::config(
+                    "--eval-fraction",
+                    format!("expected a share from 0 to below 1, found `{share}`"),
+                ));
+            }
+            Some(share) => (share * samples as f64).round() as usize,
+            None if eval.is_some() => 0,
+            None => held_out(samples),
+        };
+        if held_out > 0 {
+            match data.kind {
+                FileKind::Text => {
+                    // The first of the tokens has nothing before it.
+                    let share = (held_out * length + 1) as f64 / data.tokens() as f64;
+                    keys.add("train_dataset.eval_fraction", format!("{:.5}", (share * 1e5).ceil() / 1e5));
+                }
+                _ => keys.add("train_dataset.eval_samples", held_out),
+            }
+        }
+        let sections = [("train_dataset", Some(data)), ("eval_dataset", eval)];
+        for (section, data) in sections.iter().filter_map(|(section, data)| Some((section, (*data)?))) {
+            let mut loader: Vec<_> = data.loader.as_object().into_iter().flatten().collect();
+            loader.sort_by_key(|(key, _)| *key != "type");
+            for (key, value) in loader {
+                keys.add_json(&format!("{section}.data_loader.{key}"), value);
+            }
+        }
+        Ok(eval.map_or(held_out, |eval| eval.samples(length)))
+    }
+
+    /// The keys of the optimizer and its rate.
+    fn rate_keys(&self, keys: &mut Keys) {
+        let rate = self.learning_rate.unwrap_or(if self.full { 1e-5 } else { 2e-4 });
+        keys.add("optimizer.type", "AdamW");
+        keys.add("optimizer.weight_decay", "0.0");
+        keys.add("lr_schedule.type", "CosineWithWarmUpLR");
+        keys.add("lr_schedule.learning_rate", format!("{rate:e}"));
+        keys.add("lr_schedule.lr_end", format!("{:e}", tenth(rate)));
+        // A ratio would win over what is written.
+        if keys.written("lr_schedule.warmup_steps").or(keys.written("lr_schedule.warmup_epochs")).is_none() {
+            keys.add("lr_schedule.warmup_ratio", 0.1);
+        }
+        self.steps.iter().for_each(|all| keys.add("lr_schedule.total_steps", all));
+    }
+
+    /// The length of the run, and when it evaluates and saves, for epochs of `steps`.
+    fn length_keys(&self, keys: &mut Keys, steps: u64, evaluated: usize) {
+        let steps = steps.max(1);
+        let number = |keys: &Keys, path: &str| keys.written(path).and_then(|text| text.parse::<u64>().ok());
+        let epochs = match self.steps {
+            Some(all) => all.div_ceil(steps),
+            None => self.epochs.unwrap_or_else(|| epochs(steps)),
+        };
+        keys.add("runner_config.epochs", epochs);
+        self.steps.iter().for_each(|all| keys.add("runner_config.stop_step", all));
+        let epochs = number(keys, "runner_config.epochs").unwrap_or(epochs);
+        let stop = number(keys, "runner_config.stop_step").or(self.steps).filter(|stop| *stop > 0);
+        let all = epochs.saturating_mul(steps).min(stop.unwrap_or(u64::MAX));
+        if evaluated > 0 {
+            keys.add("do_eval", "True");
+            keys.add("eval_on_start", "True");
+            keys.add("eval_step_interval", interval(all));
+            keys.add("eval_batches", evaluated);
+            keys.add("keep_best", "True");
+            keys.add("early_stopping_patience", PATIENCE);
+        }
+        keys.add("callbacks.0.type", "CheckpointMonitor");
+        keys.add("callbacks.0.save_checkpoint_steps", interval(all));
+        keys.add("callbacks.0.keep_checkpoint_max", 1);
+    }
+}
+
+/// A path as a value, whatever characters it has.
+fn path_of(path: &Path) -> Value {
+    json!(path.display().to_string())
+}
+
+fn model_of(folder: &Path) -> Result<RunPlan> {
+    let RunConfig { plan, data_faults, .. } = RunConfig::of_model_folder(folder, &[], None)?;
+    if data_faults.is_empty() { Ok(plan) } else { Err(Error::all(data_faults)) }
+}
+
+/// `data_loader` of the data.
+fn loader(kind: &FileKind, data: &Path, chat_template: Option<&Path>) -> Result<Value> {
+    let files = json!([data.display().to_string()]);
+    Ok(match kind {
+        FileKind::Text => json!({"type": "TextDataLoader", "dataset_files": files}),
+        FileKind::Texts | FileKind::Answers(Form::Columns) => {
+            json!({"type": "HFDataLoader", "data_files": files})
+        }
+        FileKind::Answers(Form::Alpaca) => {
+            json!({"type": "HFDataLoader", "data_files": files, "handler": [{"type": "AlpacaInstructDataHandler"}]})
+        }
+        FileKind::Answers(Form::Prompts(form)) => {
+            json!({"type": "ADGenDataLoader", "dataset_files": files, "origin_columns": form.columns, "version": 3})
+        }
+        FileKind::Answers(Form::Chat(_)) => match chat_template {
+            Some(template) => json!({
+                "type": "SFTDataLoader", "dataset_files": files, "chat_template": template.display().to_string(),
+            }),
+            None => json!({"type": "SFTDataLoader", "dataset_files": files}),
+        },
+        FileKind::Choices(_) => {
+            return Err(Error::file(data, "holds questions with answers to choose from, which `eval` takes"));
+        }
+    })
+}

@@ -1,0 +1,153 @@
+//! How the samples of a step are divided into micro-batches, and what is recomputed, so that the run fits the memory. Neither changes what
+//! it computes, beyond rounding.
+
+use super::Arguments;
+use super::keys::Keys;
+use crate::cli::doctor::naming_the_flag;
+use crate::cli::plan::recompute_keys;
+use crate::device::Gpu;
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use crate::kernels::{Capabilities, Tier};
+use crate::settings::{Bytes, RunConfig, RunPlan};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::located::chosen;
+use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
+use crate::train::fit::{Candidate, Fit, Recomputation};
+use crate::train::length::RunLength;
+use crate::train::recordings::assumed_capabilities;
+use crate::train::shell_word;
+use indicatif::HumanBytes;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Rows of a micro-batch.
+pub const BATCH: &str = "runner_config.batch_size";
+/// Micro-batches of a step.
+pub const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
+/// What is assumed of an adapter that does not say how much memory it has.
+const ASSUMED_MEMORY: u64 = 8_000_000_000;
+
+/// Adds the keys that divide a step of `step` samples, of which an epoch has `steps`, to those of a configuration at `file`. A run that continues keeps its division.
+///
+/// # Errors
+/// Keys that are wrong; a run that does not fit the memory; one that is to continue and was begun otherwise.
+pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, steps: u64) -> Result<()> {
+    if keys.written(BATCH).or(keys.written(ACCUMULATION)).is_some() {
+        return Ok(()); // as it is written
+    }
+    let mut whole = keys.clone();
+    whole.add(BATCH, step);
+    let plan = RunConfig::parse(&whole.yaml(), file, &[])?.plan;
+    let begun = if arguments.resume { begun(arguments)? } else { None };
+    let division = match begun {
+        Some(begun) => {
+            refuse_other(arguments, &begun, &plan)?;
+            let runner = &begun.settings.runner;
+            Candidate {
+                batch_size: runner.batch_size,
+                gradient_accumulation_steps: runner.gradient_accumulation_steps,
+                recomputation: Recomputation { layers: begun.model.recomputed_layers.clone(), work: 0.0 },
+                bytes: None,
+            }
+        }
+        None => fitted(arguments, &plan, steps)?,
+    };
+    keys.add(BATCH, division.batch_size);
+    keys.add(ACCUMULATION, division.gradient_accumulation_steps);
+    for (name, value) in recompute_keys(&plan, &division) {
+        keys.add(&format!("recompute_config.{name}"), value);
+    }
+    Ok(())
+}
+
+/// The largest micro-batch with the least work that fits.
+fn fitted(arguments: &Arguments, plan: &RunPlan, steps: u64) -> Result<Candidate> {
+    let (capabilities, memory) = adapter(arguments)?;
+    let steps = RunLength::new(plan, steps.max(1)).total_steps;
+    let budget = memory - memory / 10;
+    let found = Fit::find(plan, capabilities, steps, budget)?;
+    found.best.clone().ok_or_else(|| {
+        let least = found.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
+        let fits = found.quantised.iter().filter(|(_, bytes)| *bytes <= budget);
+        let bases = fits.map(|(base, bytes)| {
+            format!("store the frozen weights smaller, by --base {}, which takes {}", base.name(), HumanBytes(*bytes))
+        });
+        Error::Plan(format!(
+            "nothing fits {}, --memory without a tenth: one sample of {} tokens takes {} with every layer recomputed; {}",
+            HumanBytes(budget),
+            plan.model.seq_length,
+            HumanBytes(least),
+            arguments.smaller(bases)
+        ))
+    })
+}
+
+/// What is known of the adapter, and its memory or that which is to be used.
+fn adapter(arguments: &Arguments) -> Result<(Capabilities, u64)> {
+    let options = arguments.adapter.options()?;
+    match (pollster::block_on(Gpu::request(&options)), arguments.memory) {
+        (Ok(gpu), Some(Bytes(memory))) => Ok((gpu.capabilities(), memory)),
+        (Ok(gpu), None) => {
+            let memory = gpu.report().memory_bytes.unwrap_or_else(|| {
+                let assumed = HumanBytes(ASSUMED_MEMORY);
+                eprintln!("notice: this adapter does not say how much memory it has; {assumed} are assumed (--memory)");
+                ASSUMED_MEMORY
+            });
+            Ok((gpu.capabilities(), memory))
+        }
+        (Err(_), Some(Bytes(memory))) if arguments.print_config => {
+            Ok((assumed_capabilities(options.tier.unwrap_or(Tier::Portable)), memory))
+        }
+        (Err(error), _) => Err(naming_the_flag(error)),
+    }
+}
+
+/// The plan of the run in the folder of the command, if there is one with a checkpoint.
+fn begun(arguments: &Arguments) -> Result<Option<RunPlan>> {
+    let folder = arguments.output();
+    let config = folder.join(CONFIG);
+    let checkpoints = CheckpointFolder::new(folder.join(CHECKPOINTS), 0);
+    if !config.is_file() || checkpoints.latest()?.is_none() {
+        return Ok(None);
+    }
+    let text = open_file(&config).and_then(std::io::read_to_string);
+    let text = text.map_err(|error| read_error(&config, "read", &error))?;
+    RunConfig::of_run_folder(&text, &config, &[], None).map(|config| Some(config.plan))
+}
+
+/// Refuses to continue a run that was `begun` with other numbers or of another length than `plan`, but for the division of its steps.
+fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan) -> Result<()> {
+    let of = |plan: &RunPlan| {
+        let runner = &plan.settings.runner;
+        let mut all = plan.decisions();
+        all.remove(BATCH);
+        all.insert(ACCUMULATION.into(), (runner.batch_size * runner.gradient_accumulation_steps).into());
+        all.insert("runner_config.epochs".into(), runner.epochs.into());
+        all.insert("runner_config.stop_step".into(), runner.stop_step.into());
+        all.retain(|key, _| !key.starts_with("recompute_config."));
+        all
+    };
+    let (there, here) = (of(begun), of(plan));
+    let keys: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
+    let shown = |value: Option<&Value>| value.map_or("absent".to_string(), Value::to_string);
+    let differs = |key: &&String| there.get(*key) != here.get(*key);
+    let said = keys.into_iter().filter(differs).take(3).map(|key| {
+        let name = if key == ACCUMULATION { "samples of a step" } else { key };
+        format!("{name} {} there and {} here", shown(there.get(key)), shown(here.get(key)))
+    });
+    let said: Vec<String> = said.collect();
+    if said.is_empty() {
+        return Ok(());
+    }
+    let folder = arguments.output();
+    let checkpoint = chosen(&folder)?;
+    let message = format!(
+        "--resume continues a run as it was begun: {}; repeat its flags, or train on from its weights as a new run, by \
+         --load_checkpoint={} and another --output in place of --resume",
+        said.join(", "),
+        shell_word(&checkpoint.display().to_string())
+    );
+    Err(Error::file(folder, message))
+}

@@ -1,0 +1,54 @@
+//! What other programs call the flags of `finetune`: transformers, PEFT, TRL, unsloth, LLaMA-Factory and mlx-lm.
+
+use crate::error::{Error, Result};
+
+/// Their names, with words joined by `_`, and ours.
+const NAMES: [(&str, &str); 32] = [
+    ("num_train_epochs num_epochs", "--epochs"),
+    ("max_steps iters num_steps", "--steps"),
+    ("per_device_train_batch_size train_batch_size micro_batch_size", "--batch-size"),
+    ("gradient_accumulation_steps grad_accumulation_steps accumulation_steps", "--accumulate"),
+    ("lr", "--learning-rate"),
+    ("r rank lora_r lora_rank", "--lora"),
+    ("alpha", "--lora-alpha"),
+    ("dropout", "--lora-dropout"),
+    ("target_modules lora_target_modules lora_target lora_modules", "--targets"),
+    ("max_seq_length max_seq_len model_max_length cutoff_len seq_length", "--max-length"),
+    ("val_size test_size eval_split", "--eval-fraction"),
+    ("eval_file eval_dataset validation_file valid_file", "--eval FILE"),
+    ("output_dir save_path adapter_path", "--output"),
+    ("resume_training resume_from_checkpoint resume_adapter_file", "--resume"),
+    ("load_in_4bit quantization_bit", "--base nf4"),
+    ("load_in_8bit", "--base int8"),
+    ("random_seed", "--seed"),
+    ("full_finetuning fine_tune_type finetuning_type", "--full, or --lora RANK"),
+    ("model_name_or_path model_name", "the first argument"),
+    ("dataset dataset_name train_file train_data dataset_path", "the second argument"),
+    ("warmup_ratio", "--lr_schedule.warmup_ratio=0.1"),
+    ("warmup_steps warmup", "--lr_schedule.warmup_steps=10"),
+    ("lr_scheduler_type", "--lr_schedule.type=linear"),
+    ("weight_decay", "--optimizer.weight_decay=0.01"),
+    ("optim", "--optimizer.type=AdamW"),
+    ("adam_beta1 adam_beta2", "--optimizer.betas=[0.9,0.999]"),
+    ("max_grad_norm", "--runner_wrapper={use_clip_grad: True, max_grad_norm: 1.0}"),
+    ("bf16 fp16 torch_dtype dtype", "--model.model_config.compute_dtype=bfloat16"),
+    ("eval_steps steps_per_eval", "--eval_step_interval=50"),
+    ("save_steps save_every", "--callbacks.0.save_checkpoint_steps=50"),
+    ("save_total_limit", "--callbacks.0.keep_checkpoint_max=2"),
+    ("load_best_model_at_end", "--keep_best=True"),
+];
+
+/// Fails if the flag is one of another program, and names ours. One that names a key by its path is ours.
+///
+/// # Errors
+/// What the flag is called here.
+pub fn check(flag: &str) -> Result<()> {
+    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
+    let known = NAMES.iter().find(|(theirs, _)| theirs.split(' ').any(|theirs| theirs == name));
+    match known {
+        Some((_, ours)) => {
+            Err(Error::config(flag.split('=').next().unwrap_or(flag), format!("is {ours} here")))
+        }
+        None => Ok(()),
+    }
+}
