@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Tokens of the longest sequence that is judged at once [default: 2048 of a text, and whole answers, at most the model's positions]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_length: Option<u32>,
+    /// Write prompts and completions, and instructions, as they are, without the chat template
+    #[arg(long)]
+    raw: bool,
 }
 
 /// Judges the model and prints what came out.
@@ -41,6 +44,9 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     let run = model.open()?;
     note_lacking_tokens(arguments.chat_template.as_deref(), &run.codec)?;
     let (data, window) = judged(arguments, &run)?;
+    if let JudgedData::Answers { notes, .. } | JudgedData::Texts { notes, .. } = &data {
+        notes.lines().iter().for_each(|line| eprintln!("notice: {line}"));
+    }
     if let JudgedData::Answers { cut, .. } = &data
         && *cut > 0
     {
@@ -63,9 +69,10 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
 
 /// The data in sequences, and the tokens of the longest one. Answers are not cut where the model has the positions.
 fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)> {
-    let Arguments { data, limit, chat_template, max_length, .. } = arguments;
+    let Arguments { data, limit, chat_template, raw, max_length, .. } = arguments;
     let positions = run.plan.model.max_positions;
-    let load = |window| JudgedData::load(data, &run.codec, window, *limit, chat_template.as_deref());
+    let wording = run.wording(chat_template.as_deref(), *raw);
+    let load = |window| JudgedData::load(data, &run.codec, window, *limit, wording);
     if let Some(length) = max_length.map(|length| length as usize) {
         if length > positions {
             let message =

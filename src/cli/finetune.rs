@@ -97,6 +97,9 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Write prompts and completions, and instructions, as they are, without the chat template
+    #[arg(long)]
+    raw: bool,
     /// Print the configuration, for `train`, and train nothing
     #[arg(long)]
     print_config: bool,

@@ -76,10 +76,7 @@ fn answered(question: &str, answer: &str, codec: &Codec, window: usize) -> Resul
     // A space at the end of the question is a part of the answer's first word.
     let asked = question.trim_end();
     let answer = format!("{}{answer}", &question[asked.len()..]);
-    let encode = |text: &str| {
-        let encoded = codec.encode_special(text)?;
-        Ok([encoded.before, encoded.ids].concat())
-    };
+    let encode = |text: &str| Ok(codec.started(codec.encode(text)?));
     let (mut tokens, asked) = match asked.is_empty() {
         true => ([vec![codec.separator()], codec.encode(&answer)?].concat(), 1),
         false => (encode(&format!("{asked}{answer}"))?, encode(asked)?.len()),

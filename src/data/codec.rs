@@ -1,10 +1,10 @@
 //! How text becomes token ids and token ids become text: bytes, or a tokenizer.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::tokenizer::{Encoded, Tokenizer};
+use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 
 /// The `tokenizer` of a data set.
@@ -67,6 +67,22 @@ impl Codec {
         }
     }
 
+    /// The file of the tokenizer, if there is one.
+    pub fn tokenizer_file(&self) -> Option<&Path> {
+        match self {
+            Self::Bytes { .. } => None,
+            Self::Tokenizer { tokenizer, .. } => Some(tokenizer.file()),
+        }
+    }
+
+    /// The id of the token with this spelling, if a tokenizer has one.
+    pub(super) fn token_id(&self, token: &str) -> Option<u32> {
+        match self {
+            Self::Bytes { .. } => None,
+            Self::Tokenizer { tokenizer, .. } => tokenizer.token_id(token),
+        }
+    }
+
     /// Number of different tokens.
     pub fn vocab_size(&self) -> usize {
         match self {
@@ -86,24 +102,65 @@ impl Codec {
         }
     }
 
-    /// The token ids of a text, with those that the tokenizer adds before and after one, such as Llama's `<s>`; bytes have
-    /// none.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode).
-    pub(super) fn encode_special(&self, text: &str) -> Result<Encoded> {
+    /// The tokens that the tokenizer adds before a text, such as Llama's `<s>`; most add none, and bytes have none.
+    pub fn before_text(&self) -> &[u32] {
         match self {
-            Self::Bytes { .. } => Ok(Encoded { ids: self.encode(text)?, ..Encoded::default() }),
-            Self::Tokenizer { tokenizer, .. } => tokenizer.encode_special(text),
+            Self::Bytes { .. } => &[],
+            Self::Tokenizer { tokenizer, .. } => &tokenizer.added().before,
         }
     }
 
-    /// The tokens that the tokenizer adds before a text, such as Llama's `<s>`; most add none.
+    /// The tokens that the tokenizer adds after a text.
+    pub(super) fn after_text(&self) -> &[u32] {
+        match self {
+            Self::Bytes { .. } => &[],
+            Self::Tokenizer { tokenizer, .. } => &tokenizer.added().after,
+        }
+    }
+
+    /// A text as models expect it: with what the tokenizer adds before it, once where the text begins so itself.
+    pub fn started(&self, ids: Vec<u32>) -> Vec<u32> {
+        let before = self.before_text();
+        if ids.starts_with(before) { ids } else { [before, &ids].concat() }
+    }
+
+    /// A text that is complete: the same with the token that ends a document, or else what the tokenizer adds after a text; once where
+    /// the text ends so itself. Every loader and every command that reads whole texts does this.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
-    pub fn before_text(&self) -> Result<Vec<u32>> {
-        Ok(self.encode_special("")?.before)
+    /// If the tokenizer has no such token.
+    pub(super) fn whole(&self, ids: Vec<u32>) -> Result<Vec<u32>> {
+        let mut ids = self.started(ids);
+        let end = self.end()?;
+        if ids.last() != Some(&end) {
+            ids.push(end);
+        }
+        Ok(ids)
+    }
+
+    /// The token that ends a text: that of a document, or else what the tokenizer adds.
+    ///
+    /// # Errors
+    /// If there is neither.
+    pub(super) fn end(&self) -> Result<u32> {
+        match (self.eod(), self.after_text()) {
+            (Err(_), [.., last]) => Ok(*last),
+            (eod, _) => eod,
+        }
+    }
+
+    /// How the tokens are spelt that the tokenizer adds before a text, if it adds any.
+    pub(super) fn start_text(&self) -> Option<String> {
+        let before = self.before_text();
+        (!before.is_empty()).then(|| self.decode(before))
+    }
+
+    /// How the special tokens are spelt; bytes have none.
+    pub(super) fn special_texts(&self) -> Vec<String> {
+        match self {
+            Self::Bytes { .. } => Vec::new(),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.special_texts(),
+        }
     }
 
     /// A token that a text may start after: the one that ends a document, for bytes a line feed.

@@ -211,7 +211,11 @@ fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
         1 => String::new(),
         _ => format!(" ({:.1} % of the samples)", 100.0 * source.weight / total),
     };
-    loaded.iter().map(|source| format!("{what}{}: {}", share(source), source.sentence)).collect()
+    let lines = |source: &Loaded| {
+        let lines = [&source.sentence].into_iter().chain(&source.notes);
+        lines.map(|line| format!("{what}{}: {line}", share(source))).collect::<Vec<_>>()
+    };
+    loaded.iter().flat_map(lines).collect()
 }
 
 fn split_sentence(held_out: &[Source]) -> String {

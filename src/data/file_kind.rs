@@ -3,7 +3,7 @@
 use super::choices::ChoiceForm;
 use super::codec::Codec;
 use super::files;
-use super::forms::{ChatForm, Form, Former, PromptForm, PromptStyle};
+use super::forms::{ChatForm, Form, Former};
 use super::records::{self, Record};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -21,27 +21,37 @@ pub enum FileKind {
     Choices(ChoiceForm),
 }
 
+/// How conversations are written, and prompts and instructions, which are short ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wording<'a> {
+    /// The file of the chat template; `None`: that of the tokenizer.
+    pub template: Option<&'a Path>,
+    /// Whether prompts and completions, and instructions, are written without it.
+    pub raw: bool,
+}
+
 const KNOWN: &str = "records have `text`, `messages`, `conversations`, `prompt` and `completion`, `instruction` and `output`, \
     `input_ids`, `ctx` and `endings` (HellaSwag), or `question` and `choices` (ARC, MMLU)";
 
 impl FileKind {
-    /// That of `file`. Conversations are written by `template`, if one is named.
+    /// That of `file`.
     ///
     /// # Errors
     /// A file that cannot be read; a first record that is of no known kind.
-    pub fn of(file: &Path, template: Option<&Path>) -> Result<Self> {
+    pub fn of(file: &Path, wording: Wording<'_>) -> Result<Self> {
         if file.is_dir() {
             return Err(Error::file(file, "is a folder; name one file of text, JSON lines or Parquet"));
         }
         if !file.is_file() {
             return Err(Error::file(file, "no such file; name one of text, JSON lines or Parquet"));
         }
+        records::refuse_unread(file)?;
         if !files::has_extension(file, &records::EXTENSIONS) {
             return Ok(Self::Text);
         }
         let mut kind = Self::Texts; // a file without a record is an error
         records::for_each(file, &mut |record| {
-            kind = Self::of_record(&record, template)?;
+            kind = Self::of_record(&record, wording)?;
             Ok(false)
         })?;
         Ok(kind)
@@ -67,26 +77,22 @@ impl FileKind {
         Ok(lengths)
     }
 
-    fn of_record(record: &Record, template: Option<&Path>) -> Result<Self> {
+    fn of_record(record: &Record, wording: Wording<'_>) -> Result<Self> {
         let has = |keys: &[&str]| keys.iter().all(|key| record.fields.contains_key(*key));
-        let pair = |columns: [&str; 2]| {
-            Self::Answers(Form::Prompts(PromptForm {
-                columns: columns.map(String::from),
-                style: PromptStyle::Plain,
-                max_source_length: None,
-                max_target_length: None,
-            }))
-        };
+        let has_any = |pairs: &[[&str; 2]]| pairs.iter().any(|pair| has(pair));
+        record.refuse_preferences()?;
         Ok(match () {
             () if has(&["ctx", "endings"]) => Self::Choices(ChoiceForm::HellaSwag),
             () if has(&["question", "choices", "answerKey"]) => Self::Choices(ChoiceForm::Arc),
             () if has(&["question", "choices"]) => Self::Choices(ChoiceForm::Mmlu),
-            () if has(&["messages"]) || has(&["conversations"]) => Self::Answers(Form::Chat(ChatForm {
-                template: template.map(PathBuf::from),
-                ..ChatForm::default()
-            })),
-            () if has(&["prompt", "completion"]) => pair(["prompt", "completion"]),
-            () if has(&["instruction", "output"]) => Self::Answers(Form::Alpaca),
+            () if has(&["messages"])
+                || has(&["conversations"])
+                || has_any(&[["prompt", "completion"], ["instruction", "output"]]) =>
+            {
+                let Wording { template, raw } = wording;
+                let template = template.map(PathBuf::from);
+                Self::Answers(Form::Chat(ChatForm { template, raw, ..ChatForm::default() }))
+            }
             () if has(&["input_ids"]) => Self::Answers(Form::Columns),
             () if has(&["text"]) => Self::Texts,
             () => {

@@ -4,6 +4,7 @@ mod alpaca;
 mod chat;
 mod columns;
 mod packing;
+mod plain;
 mod prompts;
 
 pub use self::chat::{ChatForm, ChatTemplate};
@@ -14,6 +15,7 @@ use super::batch::NO_LABEL;
 use super::codec::Codec;
 use super::records::Record;
 use crate::error::Result;
+use std::collections::BTreeSet;
 
 /// How the records of a loader become samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +26,7 @@ pub enum Form {
     Alpaca,
     /// Ready `input_ids`, with `labels` or without; or `text`.
     Columns,
-    /// Conversations, of which the assistant's turns are predicted.
+    /// Conversations, of which the assistant's turns are predicted; prompts and completions, and instructions, are conversations too.
     Chat(ChatForm),
 }
 
@@ -37,6 +39,8 @@ pub(super) struct Formed {
     pub targets: Vec<u32>,
     /// Whether a part of the record was cut off.
     pub is_cut: bool,
+    /// What of the record is not read or not written, in words.
+    pub notes: BTreeSet<String>,
 }
 
 /// A form with what it needs of the codec.
@@ -50,10 +54,10 @@ impl<'a> Former<'a> {
     /// Prepares to form samples.
     ///
     /// # Errors
-    /// If the form needs a chat template, and there is none or it is broken.
+    /// If the form has a chat template that is broken.
     pub fn new(form: &'a Form, codec: &'a Codec) -> Result<Self> {
         let template = match form {
-            Form::Chat(chat) => Some(chat.template(codec)?),
+            Form::Chat(chat) => chat.template(codec)?,
             _ => None,
         };
         Ok(Self { form, codec, template })
@@ -67,8 +71,8 @@ impl<'a> Former<'a> {
         match (self.form, &self.template) {
             (Form::Prompts(prompts), _) => prompts.form(record, self.codec),
             (Form::Alpaca, _) => alpaca::form(record, self.codec),
-            (Form::Chat(chat), Some(template)) => chat.form(record, template, self.codec),
-            (Form::Columns | Form::Chat(_), _) => columns::form(record, self.codec),
+            (Form::Chat(chat), template) => chat.form(record, template.as_ref(), self.codec),
+            (Form::Columns, _) => columns::form(record, self.codec),
         }
     }
 }
@@ -77,6 +81,6 @@ impl Formed {
     /// A sample whose labels are those of Hugging Face: for each token the same token, or [`NO_LABEL`].
     fn aligned(tokens: Vec<u32>, labels: &[u32]) -> Self {
         let targets = labels.iter().skip(1).copied().chain([NO_LABEL]).take(tokens.len()).collect();
-        Self { tokens, targets, is_cut: false }
+        Self { tokens, targets, ..Self::default() }
     }
 }

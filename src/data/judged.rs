@@ -2,9 +2,11 @@
 
 use super::choices::Question;
 use super::codec::Codec;
-use super::file_kind::FileKind;
+use super::file_kind::{FileKind, Wording};
 use super::files;
-use super::forms::{Formed, Former};
+use super::forms::{Form, Formed, Former};
+use super::notes::Notes;
+use super::plural::plural;
 use super::records::{self, Record};
 use super::sequences::Sequence;
 use crate::error::{Error, Result};
@@ -15,10 +17,13 @@ use std::path::Path;
 pub enum JudgedData {
     /// The loss of each token of texts.
     Texts {
-        /// Their windows: each token is predicted once, from what is before it in its window and the token before that.
+        /// Their windows: each token is predicted once, from what is before it in its window and the token before that. Records of
+        /// texts have the start and the end that they are trained with.
         windows: Vec<Sequence>,
         /// Bytes of all texts.
         bytes: u64,
+        /// What of records is not read.
+        notes: Notes,
     },
     /// The loss of the tokens of answers.
     Answers {
@@ -26,6 +31,8 @@ pub enum JudgedData {
         samples: Vec<Sequence>,
         /// Samples of which the end was cut off.
         cut: u64,
+        /// What of records is not read, or not written.
+        notes: Notes,
     },
     /// The choice among answers.
     Questions(Vec<Question>),
@@ -33,8 +40,7 @@ pub enum JudgedData {
 
 impl JudgedData {
     /// Reads `file`: JSON lines, an array of JSON, Parquet, or else a text. What records hold follows from the first of them.
-    /// Sequences have at most `window` tokens; at most `most` records are read. Conversations are written by `template`, if one is
-    /// named.
+    /// Sequences have at most `window` tokens; at most `most` records are read.
     ///
     /// # Errors
     /// A file that cannot be read or holds nothing to predict; records of no known kind; text that cannot be encoded.
@@ -43,9 +49,9 @@ impl JudgedData {
         codec: &Codec,
         window: usize,
         most: Option<u64>,
-        template: Option<&Path>,
+        wording: Wording<'_>,
     ) -> Result<Self> {
-        let kind = FileKind::of(file, template)?;
+        let kind = FileKind::of(file, wording)?;
         let mut left = most.unwrap_or(u64::MAX);
         let mut each = |visit: &mut dyn FnMut(&Record) -> Result<()>| {
             records::for_each(file, &mut |record| {
@@ -62,14 +68,16 @@ impl JudgedData {
             }
             FileKind::Texts => {
                 let mut texts = Texts::new(codec, window)?;
-                each(&mut |record| texts.push(record.text("text")?))?;
+                let former = Former::new(&Form::Columns, codec)?;
+                each(&mut |record| texts.push_record(former.form(record)?, record.text("text")?.len()))?;
                 texts.finish(file)
             }
             FileKind::Answers(form) => {
                 let former = Former::new(&form, codec)?;
-                let (mut samples, mut cut) = (Vec::new(), 0);
+                let (mut samples, mut cut, mut notes) = (Vec::new(), 0, Notes::default());
                 each(&mut |record| {
-                    let Formed { mut tokens, mut targets, is_cut } = former.form(record)?;
+                    let Formed { mut tokens, mut targets, is_cut, notes: of_record } = former.form(record)?;
+                    notes.add(of_record);
                     cut += u64::from(is_cut || tokens.len() > window);
                     tokens.truncate(window);
                     targets.truncate(window);
@@ -77,8 +85,15 @@ impl JudgedData {
                     Ok(())
                 })?;
                 samples.retain(Sequence::has_target);
+                if samples.is_empty() && cut > 0 {
+                    let longer = plural(cut, "sample");
+                    let message = format!(
+                        "what is to be predicted is beyond the {window} tokens that are read of each; {longer} of it are longer: shorten them, or evaluate a model of more positions"
+                    );
+                    return Err(Error::file(file, message));
+                }
                 non_empty(file, &samples)?;
-                Ok(Self::Answers { samples, cut })
+                Ok(Self::Answers { samples, cut, notes })
             }
             FileKind::Choices(form) => {
                 let mut questions = Vec::new();
@@ -100,28 +115,42 @@ struct Texts<'a> {
     start: u32,
     windows: Vec<Sequence>,
     bytes: u64,
+    notes: Notes,
 }
 
 impl<'a> Texts<'a> {
     fn new(codec: &'a Codec, window: usize) -> Result<Self> {
-        let start = codec.before_text()?.last().copied().unwrap_or(codec.separator());
-        Ok(Self { codec, window, start, windows: Vec::new(), bytes: 0 })
+        let start = codec.before_text().last().copied().unwrap_or(codec.separator());
+        Ok(Self { codec, window, start, windows: Vec::new(), bytes: 0, notes: Notes::default() })
     }
 
     fn push(&mut self, text: &str) -> Result<()> {
-        let mut before = self.start;
-        for targets in self.codec.encode(text)?.chunks(self.window) {
-            let tokens = [before].into_iter().chain(targets.iter().copied()).take(targets.len()).collect();
-            self.windows.push(Sequence { tokens, targets: targets.to_vec() });
-            before = targets[targets.len() - 1];
-        }
+        self.push_tokens(self.start, &self.codec.encode(text)?);
         self.bytes += text.len() as u64;
         Ok(())
     }
 
+    /// A record as it is trained: its first token has nothing before it.
+    fn push_record(&mut self, record: Formed, bytes: usize) -> Result<()> {
+        self.notes.add(record.notes);
+        if let Some((first, rest)) = record.tokens.split_first() {
+            self.push_tokens(*first, rest);
+        }
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
+    fn push_tokens(&mut self, mut before: u32, tokens: &[u32]) {
+        for targets in tokens.chunks(self.window) {
+            let tokens = [before].into_iter().chain(targets.iter().copied()).take(targets.len()).collect();
+            self.windows.push(Sequence { tokens, targets: targets.to_vec() });
+            before = targets[targets.len() - 1];
+        }
+    }
+
     fn finish(self, file: &Path) -> Result<JudgedData> {
         non_empty(file, &self.windows)?;
-        Ok(JudgedData::Texts { windows: self.windows, bytes: self.bytes })
+        Ok(JudgedData::Texts { windows: self.windows, bytes: self.bytes, notes: self.notes })
     }
 }
 
@@ -141,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(name);
         std::fs::write(&file, content).unwrap();
-        JudgedData::load(&file, &Codec::Bytes { eod: 7 }, window, most, None)
+        JudgedData::load(&file, &Codec::Bytes { eod: 7 }, window, most, Wording::default())
     }
 
     fn shown(sequences: &[Sequence]) -> Vec<(String, String)> {
@@ -157,23 +186,23 @@ mod tests {
 
     #[test]
     fn each_token_of_a_text_is_predicted_once() {
-        let JudgedData::Texts { windows, bytes } = load("mill.txt", "the mill", 3, None).unwrap() else {
+        let JudgedData::Texts { windows, bytes, .. } = load("mill.txt", "the mill", 3, None).unwrap() else {
             panic!("texts")
         };
         assert_eq!(shown(&windows), pairs(&[("\nth", "the"), ("e m", " mi"), ("il", "ll")]));
         assert_eq!(bytes, 8);
         let lines = "{\"text\": \"ab\"}\n{\"text\": \"cde\"}\n{\"text\": \"unread\"}\n";
-        let JudgedData::Texts { windows, bytes } = load("mill.jsonl", lines, 8, Some(2)).unwrap() else {
+        let JudgedData::Texts { windows, bytes, .. } = load("mill.jsonl", lines, 8, Some(2)).unwrap() else {
             panic!("texts")
         };
-        assert_eq!(shown(&windows), pairs(&[("\na", "ab"), ("\ncd", "cde")]));
+        assert_eq!(shown(&windows), pairs(&[("ab", "b\u{7}"), ("cde", "de\u{7}")]));
         assert_eq!(bytes, 5);
     }
 
     #[test]
     fn answers_alone_are_predicted() {
         let lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"long prompt\", \"completion\": \"e\"}\n";
-        let JudgedData::Answers { samples, cut } = load("a.jsonl", lines, 5, None).unwrap() else {
+        let JudgedData::Answers { samples, cut, .. } = load("a.jsonl", lines, 5, None).unwrap() else {
             panic!("answers")
         };
         assert_eq!(shown(&samples), pairs(&[("abcd\u{7}", "_cd\u{7}_")]));

@@ -32,14 +32,17 @@ impl<'a> Pending<'a> {
         self.bytes >= BATCH_BYTES
     }
 
-    /// Encodes and removes the pending documents. Returns the token ids of each, the last of which is the token that
-    /// ends a document.
+    /// Encodes and removes the pending documents. Returns the token ids of each: from those that the tokenizer adds before a text, if
+    /// any, to the token that ends a document.
     ///
     /// # Errors
     /// If the tokenizer has no token for a part of the text.
     pub fn encode(&mut self) -> Result<Vec<Vec<u32>>> {
         let mut documents = self.codec.encode_all(&self.texts)?;
-        documents.iter_mut().for_each(|ids| ids.push(self.eod));
+        for ids in &mut documents {
+            *ids = self.codec.started(std::mem::take(ids));
+            ids.push(self.eod);
+        }
         self.texts.clear();
         self.bytes = 0;
         Ok(documents)

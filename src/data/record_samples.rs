@@ -8,6 +8,7 @@ use super::batch::NO_LABEL;
 use super::codec::Codec;
 use super::config::RecordsConfig;
 use super::forms::{Formed, Former, Packer};
+use super::notes::Notes;
 use super::plural::plural;
 use super::records;
 use super::sample_collector::SampleCollector;
@@ -46,7 +47,7 @@ pub(super) fn load(
         })?;
     }
     let name = config.files.join(", ");
-    let dropped = taker.dropped_words();
+    let (dropped, notes) = (taker.dropped_words(), taker.notes.lines());
     let (samples, sentence) = taker.finish(files.len());
     if samples.is_empty() {
         let message =
@@ -55,7 +56,7 @@ pub(super) fn load(
     }
     let eod = codec.eod().ok();
     let (samples, split) = held_out.split(samples, &name)?;
-    Ok(vec![Loaded { sentence, eod, split, ..Loaded::whole(samples, name) }])
+    Ok(vec![Loaded { sentence, notes, eod, split, ..Loaded::whole(samples, name) }])
 }
 
 impl HeldOut {
@@ -98,6 +99,7 @@ struct Taker {
     longest: usize,
     /// Tokens of all samples, and those of them that are predicted.
     tokens: [u64; 2],
+    notes: Notes,
 }
 
 enum Collector {
@@ -112,7 +114,8 @@ impl Taker {
             Some(strategy) => Collector::Packed(Packer::new(strategy, seq_length)),
         };
         let most = config.most.unwrap_or(u64::MAX);
-        Self { rows, seq_length, most, records: 0, cut: 0, unlabelled: 0, longest: 0, tokens: [0; 2] }
+        let notes = Notes::default();
+        Self { rows, seq_length, most, records: 0, cut: 0, unlabelled: 0, longest: 0, tokens: [0; 2], notes }
     }
 
     fn is_full(&self) -> bool {
@@ -121,6 +124,7 @@ impl Taker {
 
     fn push(&mut self, mut sample: Formed) {
         self.records += 1;
+        self.notes.add(std::mem::take(&mut sample.notes));
         self.longest = self.longest.max(sample.tokens.len());
         if let Collector::Single(_) = self.rows {
             sample.is_cut |= sample.tokens.len() > self.seq_length;
@@ -200,7 +204,7 @@ mod tests {
             let mut taker = Taker::new(&config, 4);
             for first in 0..20 {
                 let tokens = vec![first, first + 100];
-                taker.push(Formed { targets: tokens.clone(), tokens, is_cut: false });
+                taker.push(Formed { targets: tokens.clone(), tokens, ..Formed::default() });
             }
             taker.finish(1).0
         };

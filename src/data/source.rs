@@ -81,12 +81,22 @@ pub(super) struct Loaded {
     pub name: String,
     /// What was read, for the log.
     pub sentence: String,
+    /// What of records was not read.
+    pub notes: Vec<String>,
 }
 
 impl Loaded {
     /// A source of weight 1 that is not split, without an end of documents or a sentence.
     pub fn whole(content: impl Into<Content>, name: String) -> Self {
-        Self { content: content.into(), split: None, eod: None, weight: 1.0, name, sentence: String::new() }
+        Self {
+            content: content.into(),
+            split: None,
+            eod: None,
+            weight: 1.0,
+            name,
+            sentence: String::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` is for evaluation.

@@ -5,39 +5,21 @@
 mod absent;
 #[cfg(feature = "tokenizers")]
 mod hugging_face;
+mod special;
 
 #[cfg(not(feature = "tokenizers"))]
 pub use absent::Tokenizer;
 #[cfg(feature = "tokenizers")]
 pub use hugging_face::Tokenizer;
+pub(crate) use special::SpecialTokens;
 
-/// The token ids of a text, and those that a tokenizer adds to it.
+/// The tokens that a tokenizer adds to a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Encoded {
-    /// Added before the text.
+pub(super) struct Added {
+    /// Before it, such as Llama's `<s>`.
     pub before: Vec<u32>,
-    /// Of the text.
-    pub ids: Vec<u32>,
-    /// Added after the text.
+    /// After it.
     pub after: Vec<u32>,
-}
-
-impl Encoded {
-    /// Number of tokens that were added.
-    pub fn added(&self) -> usize {
-        self.before.len() + self.after.len()
-    }
-
-    /// The same with at most `most` tokens of the text.
-    pub fn cut(mut self, most: usize) -> Self {
-        self.ids.truncate(most);
-        self
-    }
-
-    /// All ids in order.
-    pub fn all(self) -> Vec<u32> {
-        [self.before, self.ids, self.after].concat()
-    }
 }
 
 /// The default token that ends a document: GPT-2's.

@@ -92,12 +92,13 @@ pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab
     prompt(codec, &config.prompt, vocab_size).map(drop)
 }
 
-/// The tokens of a prompt. An empty prompt becomes a token that a text may start after.
+/// The tokens of a prompt, from those that the tokenizer adds before a text, if any. An empty prompt becomes a token that a text may start
+/// after.
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
 pub(crate) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
-    let mut tokens = codec.encode(text)?;
+    let mut tokens = codec.started(codec.encode(text)?);
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
         return Err(Error::Plan(format!(
             "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; change the prompt, or name \

@@ -53,7 +53,7 @@ impl Judgement {
     /// A token outside the vocabulary; a device that fails.
     pub async fn of(scorer: &Scorer<'_>, data: &JudgedData, on_batch: impl FnMut(u64, u64)) -> Result<Self> {
         match data {
-            JudgedData::Texts { windows, bytes } => {
+            JudgedData::Texts { windows, bytes, .. } => {
                 let losses = scorer.losses(windows, on_batch).await?;
                 Ok(Self::of_losses(windows, &losses, Some(*bytes)))
             }

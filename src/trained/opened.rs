@@ -1,7 +1,7 @@
 //! A trained model found on disk: the folder of a run, a checkpoint in one, a folder of Hugging Face's, or that of an adapter,
 //! whose base is any of the others.
 
-use crate::data::Codec;
+use crate::data::{Codec, Form, Loader, RecordsConfig, Wording};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
@@ -33,9 +33,6 @@ pub struct TrainedRun {
     adapter: Option<PathBuf>,
     /// How its publishers generate text.
     pub generation: GenerationConfig,
-    /// Whether a text starts with the tokens that the tokenizer adds, such as Llama's `<s>`: those of other trainers do, and ours
-    /// do not.
-    adds_special: bool,
 }
 
 impl TrainedRun {
@@ -92,7 +89,7 @@ impl TrainedRun {
             ));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(&weights)?);
-        Ok(Self { plan, codec, weights, adapter: None, generation, adds_special: false })
+        Ok(Self { plan, codec, weights, adapter: None, generation })
     }
 
     fn of_folder(folder: &Path, config: RunConfig) -> Result<Self> {
@@ -106,7 +103,20 @@ impl TrainedRun {
             return Err(no_tokenizer(folder));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
-        Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, adds_special: true })
+        Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation })
+    }
+
+    /// How records are written for it: by the chat template in the file `template`, or the one that it was trained with, and prompts as
+    /// it was trained with them.
+    pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
+        let trained = match &self.plan.train_dataset.loader {
+            Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => Some(form),
+            _ => None,
+        };
+        // A checkpoint keeps the template beside its tokenizer, whose own it is then; the file that training read may be elsewhere.
+        let is_kept = self.weights.join("chat_template.jinja").is_file();
+        let own = trained.and_then(|form| form.template.as_deref()).filter(|_| !is_kept);
+        Wording { template: template.or(own), raw: raw || trained.is_some_and(|form| form.raw) }
     }
 
     /// Where the weights of `model` are, which is that of the plan, perhaps with another window.
@@ -200,9 +210,5 @@ fn sound(config: RunConfig) -> Result<RunPlan> {
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
 pub fn prompt_tokens(run: &TrainedRun, text: &str) -> Result<Vec<u32>> {
-    let before = if run.adds_special { run.codec.before_text()? } else { Vec::new() };
-    if text.is_empty() && !before.is_empty() {
-        return Ok(before);
-    }
-    Ok([before, prompt(&run.codec, text, run.plan.model.vocab_size)?].concat())
+    prompt(&run.codec, text, run.plan.model.vocab_size)
 }

@@ -4,7 +4,7 @@
 use super::Kind;
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::Tokenizer;
-use gristmill::data::{Codec, DocumentFormat, JudgedData};
+use gristmill::data::{Codec, DocumentFormat, JudgedData, Wording};
 use gristmill::durable::ChosenBy;
 use gristmill::error::{Error, Result};
 use gristmill::kernels::Capabilities;
@@ -184,7 +184,8 @@ pub static questions: Kind = Kind {
     },
     read: |folder| {
         ["hellaswag.jsonl", "arc.jsonl", "mmlu.json"].iter().try_for_each(|name| {
-            JudgedData::load(&folder.join(name), &Codec::Bytes { eod: 0 }, 64, None, None).map(drop)
+            JudgedData::load(&folder.join(name), &Codec::Bytes { eod: 0 }, 64, None, Wording::default())
+                .map(drop)
         })
     },
 };

@@ -17,6 +17,7 @@ mod lazy_inline;
 mod megatron;
 mod mindrecord;
 mod own_shaders;
+mod records;
 mod registers;
 mod samples;
 mod send;

@@ -233,10 +233,6 @@ fn what_is_wrong_with_the_keys_is_one_line() {
             "path: `owner/data` is a data set of the Hugging Face hub, from which nothing is downloaded",
         ),
         (
-            "type: HFDataLoader, path: csv, data_files: a.csv",
-            "path: CSV is not read; convert it to JSON lines",
-        ),
-        (
             "type: HFDataLoader, path: ./a, split: 'train[:9]'",
             "split: `train[:9]` is a part of a split; write a handler",
         ),

@@ -88,7 +88,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
-    ("hugging_face", &["durable", "error", "model", "ops"]),
+    ("hugging_face", &["data", "durable", "error", "model", "ops"]),
     ("store", &["durable", "element", "error", "hugging_face", "model", "ops", "ranks", "record"]),
     (
         "trained",

@@ -5,7 +5,7 @@ use super::division;
 use super::keys::Keys;
 use super::{Arguments, beside};
 use crate::cli::trained::{AdapterArguments, note_lacking_tokens};
-use crate::data::{FileKind, Form};
+use crate::data::{FileKind, Form, Wording};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::adaptable;
@@ -29,9 +29,9 @@ struct Data {
 }
 
 impl Data {
-    fn read(file: &Path, template: Option<&Path>, plan: &RunPlan) -> Result<Self> {
-        let kind = FileKind::of(file, template)?;
-        let loader = loader(&kind, file, template)?;
+    fn read(file: &Path, wording: Wording<'_>, plan: &RunPlan) -> Result<Self> {
+        let kind = FileKind::of(file, wording)?;
+        let loader = loader(&kind, file)?;
         Ok(Self { lengths: kind.lengths(file, &plan.codec()?)?, kind, loader })
     }
 
@@ -51,7 +51,7 @@ impl Data {
 impl Arguments {
     /// The configuration: what follows from the model and the data, then the length of the run, then how its steps are divided.
     pub(super) fn configuration(&self) -> Result<String> {
-        let template = self.chat_template.as_deref();
+        let wording = Wording { template: self.chat_template.as_deref(), raw: self.raw };
         refuse_name_of_hub(&self.model)?;
         if !self.model.join("config.json").is_file() {
             let message = "has no config.json; name a folder of Hugging Face's, with weights and a tokenizer";
@@ -60,9 +60,9 @@ impl Arguments {
         let plan = model_of(&self.model)?;
         check_weights(&plan)?;
         check_tokenizer(&plan)?;
-        note_lacking_tokens(template, &plan.codec()?)?;
-        let data = Data::read(&self.data, template, &plan)?;
-        let eval = self.eval.as_deref().map(|file| Data::read(file, template, &plan)).transpose()?;
+        note_lacking_tokens(wording.template, &plan.codec()?)?;
+        let data = Data::read(&self.data, wording, &plan)?;
+        let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;
         let mut keys = Keys::new(Override::parse_all(&self.overrides)?);
         self.run_keys(&mut keys, &plan);
         let length = self.model_keys(&mut keys, &plan, &data);
@@ -232,25 +232,26 @@ fn model_of(folder: &Path) -> Result<RunPlan> {
 }
 
 /// `data_loader` of the data.
-fn loader(kind: &FileKind, data: &Path, chat_template: Option<&Path>) -> Result<Value> {
+fn loader(kind: &FileKind, data: &Path) -> Result<Value> {
     let files = json!([data.display().to_string()]);
     Ok(match kind {
         FileKind::Text => json!({"type": "TextDataLoader", "dataset_files": files}),
         FileKind::Texts | FileKind::Answers(Form::Columns) => {
             json!({"type": "HFDataLoader", "data_files": files})
         }
-        FileKind::Answers(Form::Alpaca) => {
-            json!({"type": "HFDataLoader", "data_files": files, "handler": [{"type": "AlpacaInstructDataHandler"}]})
+        FileKind::Answers(Form::Chat(form)) => {
+            let mut loader = json!({"type": "SFTDataLoader", "dataset_files": files});
+            if let Some(template) = &form.template {
+                loader["chat_template"] = json!(template.display().to_string());
+            }
+            if form.raw {
+                loader["raw"] = json!(true);
+            }
+            loader
         }
-        FileKind::Answers(Form::Prompts(form)) => {
-            json!({"type": "ADGenDataLoader", "dataset_files": files, "origin_columns": form.columns, "version": 3})
+        FileKind::Answers(Form::Alpaca | Form::Prompts(_)) => {
+            unreachable!("only loaders of MindFormers make these of records")
         }
-        FileKind::Answers(Form::Chat(_)) => match chat_template {
-            Some(template) => json!({
-                "type": "SFTDataLoader", "dataset_files": files, "chat_template": template.display().to_string(),
-            }),
-            None => json!({"type": "SFTDataLoader", "dataset_files": files}),
-        },
         FileKind::Choices(_) => {
             return Err(Error::file(data, "holds questions with answers to choose from, which `eval` takes"));
         }

@@ -25,11 +25,14 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
              ### Instruction:\n{instruction}\n\n### Response:"
         ),
     };
-    let mut tokens = codec.encode_special(SYSTEM)?.all();
-    tokens.append(&mut codec.encode_special(&format!("USER: {prompt} "))?.all());
+    let encode = |text: &str| -> Result<Vec<u32>> {
+        Ok([codec.before_text(), &codec.encode(text)?, codec.after_text()].concat())
+    };
+    let mut tokens = encode(SYSTEM)?;
+    tokens.append(&mut encode(&format!("USER: {prompt} "))?);
     let mut labels = vec![NO_LABEL; tokens.len()];
     // The end is spelt in the text, so it is one token only where the tokenizer has `</s>`.
-    let answer = codec.encode_special(&format!("ASSISTANT: {output}</s>"))?.all();
+    let answer = encode(&format!("ASSISTANT: {output}</s>"))?;
     tokens.extend_from_slice(&answer);
     labels.extend(answer);
     Ok(Formed::aligned(tokens, &labels))

@@ -2,52 +2,62 @@
 
 mod clock;
 mod conversation;
+mod form;
+mod generation;
 mod json;
+mod message;
+mod python;
+mod sources;
+mod spans;
+mod strings;
 mod template;
 mod turns;
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use self::conversation::Conversation;
+pub use self::form::ChatForm;
 pub use self::template::ChatTemplate;
-use super::Formed;
+use self::turns::Written;
+use super::{Formed, plain};
 use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
 use crate::error::Result;
 
-/// A sample is a conversation as the chat template writes it; the turns of the assistant are predicted, with what ends
-/// them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChatForm {
-    /// Key of the list of messages; `None`: `messages` or `conversations`.
-    pub messages: Option<String>,
-    /// Key of a message's role; `None`: `role` or `from`.
-    pub role: Option<String>,
-    /// Key of its text; `None`: `content` or `value`.
-    pub content: Option<String>,
-    /// The user's role; `None`: `user` or `human`.
-    pub user: Option<String>,
-    /// The assistant's role; `None`: `assistant` or `gpt`.
-    pub assistant: Option<String>,
-    /// A file of the chat template; `None`: that of the tokenizer.
-    pub template: Option<PathBuf>,
-}
-
 impl ChatForm {
-    /// The chat template.
-    pub(super) fn template(&self, codec: &Codec) -> Result<ChatTemplate> {
-        let tokenizer = match codec {
-            Codec::Tokenizer { tokenizer, .. } => Some(tokenizer.file()),
-            Codec::Bytes { .. } => None,
+    /// The chat template, if there is one and it is wanted.
+    pub(super) fn template(&self, codec: &Codec) -> Result<Option<ChatTemplate>> {
+        let template = match self.raw {
+            true => None,
+            false => ChatTemplate::find(self.template.as_deref(), codec.tokenizer_file())?,
         };
-        ChatTemplate::load(self.template.as_deref(), tokenizer)
+        Ok(template.map(|template| template.ending(codec.special_texts())))
     }
 
-    pub(super) fn form(&self, record: &Record, template: &ChatTemplate, codec: &Codec) -> Result<Formed> {
+    /// The tokens at which a model that learns these conversations is to stop: at the end of a turn.
+    ///
+    /// # Errors
+    /// If the chat template is broken.
+    pub fn stops(&self, codec: &Codec) -> Result<Vec<u32>> {
+        Ok(self.template(codec)?.and_then(|template| template.turn_end(codec)).into_iter().collect())
+    }
+
+    pub(super) fn form(
+        &self,
+        record: &Record,
+        template: Option<&ChatTemplate>,
+        codec: &Codec,
+    ) -> Result<Formed> {
+        let Some(template) = template else {
+            if plain::is_plain(record) {
+                return plain::form(record, codec);
+            }
+            Conversation::read(self, record)?;
+            return Err(sources::none(codec.tokenizer_file()));
+        };
         let conversation = Conversation::read(self, record)?;
-        let (text, learned) =
+        let Written { text, learned, mut notes } =
             turns::render(&conversation, template).map_err(|message| record.error(message))?;
         let pieces = codec.encode_with_ranges(&text)?;
         let overlaps = |range: &Range<usize>| {
@@ -55,7 +65,9 @@ impl ChatForm {
         };
         let label = |(id, range): &(u32, Range<usize>)| if overlaps(range) { *id } else { NO_LABEL };
         let labels: Vec<u32> = pieces.iter().map(label).collect();
-        Ok(Formed::aligned(pieces.into_iter().map(|(id, _)| id).collect(), &labels))
+        notes.extend(conversation.notes);
+        let tokens = pieces.into_iter().map(|(id, _)| id).collect();
+        Ok(Formed { notes, ..Formed::aligned(tokens, &labels) })
     }
 }
 

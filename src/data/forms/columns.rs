@@ -11,13 +11,15 @@ use crate::error::Result;
 /// The columns `input_ids`, and `labels` if there are any: for each token the same token, as Hugging Face writes them, or
 /// the one after it, as Megatron's models take them; what is negative is not predicted. Which of the two it is follows
 /// from the ids.
-/// Without `input_ids`, a column `text` is a sample that is predicted whole, with the token that ends it.
+/// Without `input_ids`, a column `text` is a sample that is predicted whole, from the token that the tokenizer adds before it, if any, to
+/// the one that ends it.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     if !record.fields.contains_key("input_ids") && record.fields.contains_key("text") {
-        let mut tokens = codec.encode(record.text("text")?)?;
-        tokens.push(codec.eod()?);
+        let tokens = codec.whole(codec.encode(record.text("text")?)?)?;
         let labels = tokens.clone();
-        return Ok(Formed::aligned(tokens, &labels));
+        let notes =
+            codec.start_text().into_iter().map(|start| format!("a text begins with {start}")).collect();
+        return Ok(Formed { notes, ..Formed::aligned(tokens, &labels) });
     }
     let ids = numbers(record, "input_ids")?;
     if let Some(bad) = ids.iter().find(|id| !(0..i64::from(NO_LABEL)).contains(*id)) {
@@ -41,7 +43,7 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
         return Ok(Formed::aligned(tokens, &labels));
     }
     match agrees(tokens.get(1..).unwrap_or_default()) {
-        true => Ok(Formed { tokens, targets: labels, is_cut: false }),
+        true => Ok(Formed { tokens, targets: labels, ..Formed::default() }),
         false => Err(record.error(
             "its `labels` are neither the `input_ids` nor these shifted by one; write -100 for tokens that are not predicted",
         )),

@@ -97,7 +97,7 @@ mod tests {
         let mut packer = Packer::new(strategy, seq_length);
         for length in lengths {
             let tokens: Vec<u32> = (0..*length as u32).collect();
-            packer.push(&Formed { targets: tokens.clone(), tokens, is_cut: false });
+            packer.push(&Formed { targets: tokens.clone(), tokens, ..Formed::default() });
         }
         let dropped = packer.dropped;
         let samples = packer.finish().finish();

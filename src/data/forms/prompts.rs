@@ -36,14 +36,20 @@ impl PromptForm {
             PromptStyle::Plain => prompt.to_string(),
             PromptStyle::Round => format!("[Round 1]\n\n问：{prompt}\n\n答："),
         };
-        let encoded = codec.encode_special(&prompt)?;
-        let room = self.max_source_length.map_or(usize::MAX, |most| most.saturating_sub(encoded.added()));
+        let mut asked = codec.encode(&prompt)?;
+        // What a tokenizer adds after a text belongs after the answer, whose end is written there.
+        let before = codec.before_text();
+        let room = self.max_source_length.map_or(usize::MAX, |most| most.saturating_sub(before.len()));
         let mut answer = codec.encode(answer)?;
         let most = self.max_target_length.unwrap_or(usize::MAX);
-        let is_cut = encoded.ids.len() > room || answer.len() > most;
-        let mut tokens = encoded.cut(room).all();
+        let is_cut = asked.len() > room || answer.len() > most;
+        asked.truncate(room);
+        let mut tokens = codec.started(asked);
         answer.truncate(most);
-        answer.push(codec.eod()?);
+        let end = codec.eod()?;
+        if answer.last() != Some(&end) {
+            answer.push(end);
+        }
         let labels = [vec![NO_LABEL; tokens.len()], answer.clone()].concat();
         tokens.append(&mut answer);
         Ok(Formed { is_cut, ..Formed::aligned(tokens, &labels) })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::Faults;
 use super::record::{Record, kind};
 use crate::data::documents::Lines;
 use crate::data::files;
@@ -18,7 +19,7 @@ const EXPECTED: &str = "expected a JSON object on each line, or an array of obje
 pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
     let shared: Arc<Path> = Arc::from(path);
     let mut lines = Lines::open(path)?;
-    let (mut number, mut records) = (0u64, 0u64);
+    let (mut number, mut records, mut faults) = (0u64, 0u64, Faults::default());
     while let Some(line) = lines.next()? {
         number += 1;
         if line.trim().is_empty() {
@@ -28,12 +29,11 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
             return for_each_of_array(&shared, visit);
         }
         records += 1;
-        let record = record(&shared, number, line.trim(), 0)?;
-        if !visit(record)? {
-            return Ok(());
+        if !faults.go_on(record(&shared, number, line.trim(), 0).and_then(&mut *visit)) {
+            break;
         }
     }
-    if records == 0 { Err(Error::file(path, format!("has no record; {EXPECTED}"))) } else { Ok(()) }
+    if records == 0 { Err(Error::file(path, format!("has no record; {EXPECTED}"))) } else { faults.finish() }
 }
 
 fn for_each_of_array(path: &Arc<Path>, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
@@ -46,16 +46,16 @@ fn for_each_of_array(path: &Arc<Path>, visit: &mut dyn FnMut(Record) -> Result<b
     if items.is_empty() {
         return Err(Error::file(&**path, format!("has no record; {EXPECTED}")));
     }
-    let (mut line, mut counted) = (1, 0);
+    let (mut line, mut counted, mut faults) = (1, 0, Faults::default());
     for item in items {
         let start = item.get().as_ptr() as usize - text.as_ptr() as usize;
         line += text[counted..start].bytes().filter(|byte| *byte == b'\n').count() as u64;
         counted = start;
-        if !visit(record(path, line, item.get(), line - 1)?)? {
+        if !faults.go_on(record(path, line, item.get(), line - 1).and_then(&mut *visit)) {
             break;
         }
     }
-    Ok(())
+    faults.finish()
 }
 
 /// The object that starts at `line`; `before` are the lines of the file that `text` leaves out.

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 use serde_json::Value;
 
-use super::Record;
+use super::{Faults, Record};
 use crate::data::files;
 use crate::error::{Error, Result, foreign};
 
@@ -24,16 +25,42 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
     let broken = |panic: String| unreadable(parquet::errors::ParquetError::General(panic));
     let file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
     let reader = foreign(|| SerializedFileReader::new(file)).map_err(broken)?.map_err(unreadable)?;
-    let mut rows = 0u64;
+    let (mut rows, mut faults) = (0u64, Faults::default());
     let mut iterator = foreign(|| reader.get_row_iter(None)).map_err(broken)?.map_err(unreadable)?;
     while let Some(row) = foreign(|| iterator.next()).map_err(broken)? {
         rows += 1;
         let row = row.map_err(unreadable)?;
-        let Value::Object(fields) = foreign(|| row.to_json_value()).map_err(broken)? else { continue };
+        let text = foreign(|| object(row.get_column_iter())).map_err(broken)?;
+        let Ok(Value::Object(fields)) = serde_json::from_str(&text) else { continue };
         let (path, place) = (shared.clone(), format!("row {rows}"));
-        if !visit(Record { fields, text: String::new(), path, place })? {
-            return Ok(());
+        if !faults.go_on(visit(Record { fields, text, path, place })) {
+            break;
         }
     }
-    if rows == 0 { Err(Error::file(path, "has no row; name a file with data")) } else { Ok(()) }
+    if rows == 0 { Err(Error::file(path, "has no row; name a file with data")) } else { faults.finish() }
+}
+
+/// A group as JSON, its columns in order. A schema has every column that any row has; those that are null were not in this one.
+fn object<'a>(columns: impl Iterator<Item = (&'a String, &'a Field)>) -> String {
+    let there = columns.filter(|(_, field)| !matches!(field, Field::Null));
+    let pairs = there.map(|(name, field)| format!("{}: {}", Value::from(name.as_str()), json(field)));
+    format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+}
+
+fn json(field: &Field) -> String {
+    match field {
+        Field::Group(group) => object(group.get_column_iter()),
+        Field::ListInternal(list) => {
+            format!("[{}]", list.elements().iter().map(json).collect::<Vec<_>>().join(", "))
+        }
+        Field::MapInternal(map) => {
+            let key = |field: &Field| match field {
+                Field::Str(text) => Value::from(text.as_str()).to_string(),
+                other => Value::from(json(other)).to_string(),
+            };
+            let pairs = map.entries().iter().map(|(name, value)| format!("{}: {}", key(name), json(value)));
+            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        one => one.to_json_value().to_string(),
+    }
 }

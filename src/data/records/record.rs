@@ -69,6 +69,19 @@ impl Record {
         }
     }
 
+    /// Refuses pairs of answers of which one is preferred (DPO), which are another kind of training.
+    ///
+    /// # Errors
+    /// If this is such a pair.
+    pub fn refuse_preferences(&self) -> Result<()> {
+        match ["chosen", "rejected"].iter().all(|key| self.fields.contains_key(*key)) {
+            true => Err(self.error(
+                "has `chosen` and `rejected`: preferences (DPO) are not learned; write the answers that are to be learned as `messages`, or as `prompt` and `completion`",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The error about a key that is missing.
     pub fn missing(&self, key: &str) -> Error {
         let known: Vec<String> = self.fields.keys().map(|key| format!("`{key}`")).collect();

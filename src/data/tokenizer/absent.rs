@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::Encoded;
+use super::Added;
 use crate::error::{Error, Result};
 
 /// What to do about the missing feature.
@@ -65,8 +65,13 @@ impl Tokenizer {
         match *self {}
     }
 
-    /// The token ids of a text, and those that are added to it.
-    pub(in crate::data) fn encode_special(&self, _: &str) -> Result<Encoded> {
+    /// The tokens that are added to a text.
+    pub(in crate::data) fn added(&self) -> &Added {
+        match *self {}
+    }
+
+    /// How its special tokens are spelt.
+    pub(in crate::data) fn special_texts(&self) -> Vec<String> {
         match *self {}
     }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
+use tokenizers::{AddedToken, DecoderWrapper, Encoding, PostProcessor, PreTokenizerWrapper, Token};
 
-use super::{END_OF_TEXT, Encoded, SMALLEST_VOCABULARY};
+use super::{Added, END_OF_TEXT, SMALLEST_VOCABULARY, SpecialTokens};
 use crate::durable::read_description;
 use crate::error::{Error, Result, foreign};
 
@@ -27,20 +27,26 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
     vocab_size: usize,
+    added: Added,
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`, with the special tokens of the files beside it.
     ///
     /// # Errors
     /// If it cannot be read, is not JSON, or is not a tokenizer.
     pub fn load(file: &Path) -> Result<Self> {
+        let special = SpecialTokens::beside(file)?;
         let bytes = read_description(file)?;
         if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
             let message = format!("is not valid JSON: {error}; {REMEDY}");
             return Err(Error::file(file, message));
         }
-        let read = foreign(|| tokenizers::Tokenizer::from_bytes(&bytes).map(|inner| Self::new(inner, file)));
+        let read = foreign(|| {
+            let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+            add_tokens(&mut inner, &special)?;
+            Ok(Self::new(inner, file))
+        });
         read.unwrap_or_else(|panic| Err(panic.into())).map_err(|error| {
             let message = format!("is JSON but not a readable tokenizer ({}); {REMEDY}", one_line(&error));
             Error::file(file, message)
@@ -92,7 +98,8 @@ impl Tokenizer {
         let _ = inner.with_truncation(None); // fails only for truncations with bad settings
         // Ids may have gaps, and the model needs a row for each id up to the largest.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
-        Self { inner, file: file.to_path_buf(), vocab_size }
+        let added = foreign(|| added_by(&inner)).unwrap_or_default();
+        Self { inner, file: file.to_path_buf(), vocab_size, added }
     }
 
     /// The content of its `tokenizer.json`.
@@ -133,21 +140,15 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The token ids of a text, and those that the file's post-processor adds before and after one.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode).
-    pub(in crate::data) fn encode_special(&self, text: &str) -> Result<Encoded> {
-        let encoding = self.guard(|inner| inner.encode_fast(text, true))?;
-        let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
-        // A special token that is written in the text is part of it.
-        let first = mask.iter().position(|is_added| *is_added == 0).unwrap_or(ids.len());
-        let last = mask.iter().rposition(|is_added| *is_added == 0).map_or(first, |last| last + 1);
-        Ok(Encoded {
-            before: ids[..first].to_vec(),
-            ids: ids[first..last].to_vec(),
-            after: ids[last..].to_vec(),
-        })
+    /// The tokens that the file's post-processor adds before and after a text.
+    pub(in crate::data) fn added(&self) -> &Added {
+        &self.added
+    }
+
+    /// How the tokens are spelt that no text is split into: special ones, and others that were added. Runs of blanks are no such.
+    pub(in crate::data) fn special_texts(&self) -> Vec<String> {
+        let tokens = self.inner.get_added_tokens_decoder().into_values().map(|token| token.content);
+        tokens.filter(|text| !text.trim().is_empty()).collect()
     }
 
     /// The token ids of a text, each with the bytes of the text that it stands for.
@@ -185,6 +186,31 @@ impl Tokenizer {
             Error::file(&self.file, message)
         })
     }
+}
+
+/// Adds the tokens that `tokenizer.json` lacks. A special one that is in the vocabulary as letters becomes a token of its own.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
+    let known: Vec<String> =
+        inner.get_added_tokens_decoder().values().map(|token| token.content.clone()).collect();
+    let lacking = special.added.iter().filter(|(text, _)| !text.is_empty() && !known.contains(text));
+    // As in transformers, one that is not special is looked for in normalised text.
+    let tokens: Vec<AddedToken> = lacking
+        .map(|(text, is_special)| AddedToken::from(text.as_str(), *is_special).normalized(!is_special))
+        .collect();
+    if !tokens.is_empty() {
+        inner.add_tokens(tokens)?;
+    }
+    Ok(())
+}
+
+/// What the post-processor adds around a text, here one of a single token.
+fn added_by(inner: &tokenizers::Tokenizer) -> Added {
+    let Some(processor) = inner.get_post_processor() else { return Added::default() };
+    let text = Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
+    let Ok(whole) = processor.process(text, None, true) else { return Added::default() };
+    let (ids, mask) = (whole.get_ids(), whole.get_special_tokens_mask());
+    let Some(place) = mask.iter().position(|is_added| *is_added == 0) else { return Added::default() };
+    Added { before: ids[..place].to_vec(), after: ids[place + 1..].to_vec() }
 }
 
 /// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so

@@ -1,4 +1,5 @@
-"""Parquet files for tests/without_adapter/samples.rs: python write_parquet.py writes them beside it (pyarrow 18.1)."""
+"""Parquet files for tests/without_adapter/samples.rs and records.rs: python write_parquet.py writes them beside it (pyarrow 18.1)."""
+import json
 import pathlib
 
 import pyarrow as pa
@@ -12,3 +13,7 @@ rows = [
 schema = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int64())), ("source", pa.string())])
 for codec in ("none", "snappy", "zstd"):
     pq.write_table(pa.Table.from_pylist(rows, schema), folder / f"{codec}.parquet", compression=codec)
+
+# Each row gets the keys of all rows, as null where it has them not.
+records = [json.loads(line) for line in (folder / "tools.jsonl").read_text(encoding="utf-8").splitlines()]
+pq.write_table(pa.Table.from_pylist(records), folder / "tools.parquet", compression="snappy")

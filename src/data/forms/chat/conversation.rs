@@ -1,140 +1,195 @@
-//! The messages of a record, under the names that chat templates know.
+//! A record as a conversation: its messages under the names that chat templates know, and what of it nothing reads.
+//!
+//! A field is used, or named: every key of a record and of its messages either becomes a part of the conversation, or a note says that
+//! it is not read. `loss`, `weight` (OpenAI), `train` and `training` (axolotl) say whether a message is learned; `system` and `history`
+//! (LLaMA-Factory) become messages; tools, calls and arguments that are JSON as text are decoded, as TRL does; reasoning is found under
+//! each of the names that transformers takes.
+
+use std::collections::BTreeSet;
 
 use minijinja::Value;
 
-use super::ChatForm;
+use super::form::ChatForm;
+use super::message::{self, Message};
+use super::python;
 use crate::data::records::Record;
 use crate::error::Result;
 
 /// A conversation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Conversation {
     /// Its messages, each with `role` and `content`.
     pub messages: Vec<Message>,
     /// The tools that the assistant may call.
     pub tools: Option<Value>,
+    /// More variables of the template: `chat_template_kwargs`.
+    pub variables: Vec<(String, Value)>,
+    /// What is not read, in words.
+    pub notes: BTreeSet<String>,
+    /// Keys of messages that only a template may read.
+    pub keys: BTreeSet<String>,
 }
 
-/// One message.
-#[derive(Debug)]
-pub(super) struct Message {
-    /// The message as a template sees it.
-    pub value: Value,
-    /// Whether the assistant wrote it and it is to be learned.
-    pub is_learned: bool,
-    /// What its text starts with: its content, or the name of the tool that it calls.
-    pub start: Option<String>,
-}
+/// Keys that hold a conversation.
+const LISTS: [&str; 2] = ["messages", "conversations"];
 
 impl Conversation {
-    /// The conversation of a record.
+    /// The conversation of a record: a list of messages; or `prompt` and `completion`, or `instruction`, `input` and `output`, which are
+    /// turns of the user and the assistant.
     ///
     /// # Errors
     /// If there are no messages, one of them has no role or no text, or none is the assistant's.
     pub fn read(form: &ChatForm, record: &Record) -> Result<Self> {
-        let key =
-            first_key(&form.messages, &["messages", "conversations"], |key| record.fields.contains_key(key));
-        record.list(key)?;
-        // Templates write out tools as JSON, so the order of keys counts, which only the text keeps.
-        let root: Value =
-            serde_json::from_str(&record.text).unwrap_or_else(|_| Value::from_serialize(&record.fields));
-        let list = root.get_attr(key).unwrap_or_default();
-        let mut messages = Vec::new();
-        for (number, value) in list.try_iter().into_iter().flatten().enumerate() {
-            messages.extend(
-                read_message(form, &value).map_err(|message| {
-                    record.error(format!("message {} of `{key}` {message}", number + 1))
-                })?,
+        let has = |key: &str| record.fields.contains_key(key);
+        record.refuse_preferences()?;
+        let mut reader =
+            Reader { form, record, root: root(record), read: BTreeSet::new(), done: Self::default() };
+        match () {
+            () if form.messages.is_some() || LISTS.iter().any(|key| has(key)) => reader.list()?,
+            () if has("prompt") && has("completion") => reader.pair()?,
+            () if has("instruction") && has("output") => reader.instruction()?,
+            () => return Err(record.missing(LISTS[0])),
+        }
+        reader.finish()
+    }
+}
+
+/// The values of a record, whose keys are in order where its text is known.
+fn root(record: &Record) -> Value {
+    let of_fields = || serde_json::to_string(&record.fields).and_then(|text| python::parse(&text));
+    python::parse(&record.text).or_else(|_| of_fields()).unwrap_or_default()
+}
+
+struct Reader<'a> {
+    form: &'a ChatForm,
+    record: &'a Record,
+    root: Value,
+    /// Keys of the record that were read.
+    read: BTreeSet<String>,
+    done: Conversation,
+}
+
+impl Reader<'_> {
+    /// The value under a key of the record; none where it is null or not there.
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.read.insert(key.to_string());
+        self.root.get_attr(key).ok().filter(|value| !value.is_undefined() && !value.is_none())
+    }
+
+    /// The text under a key, if there is one.
+    fn text(&mut self, key: &str) -> Result<Option<String>> {
+        self.read.insert(key.to_string());
+        Ok(self.record.optional_text(key)?.map(str::to_string))
+    }
+
+    /// The list of messages.
+    fn list(&mut self) -> Result<()> {
+        let has = |key: &str| self.record.fields.contains_key(key);
+        let key = message::first_key(&self.form.messages, &LISTS, has).to_string();
+        let value = self.take(&key);
+        // A column of a table is text.
+        let decoded = value.as_ref().and_then(Value::as_str).and_then(|text| python::parse(text).ok());
+        match decoded.filter(message::is_list) {
+            Some(list) => self.messages(&key, &list, true),
+            None => {
+                self.record.list(&key)?;
+                self.messages(&key, &value.unwrap_or_default(), true)
+            }
+        }
+    }
+
+    /// Adds the messages of a list; without `learns` none of them is learned.
+    fn messages(&mut self, key: &str, list: &Value, learns: bool) -> Result<()> {
+        for (number, value) in (1..).zip(list.try_iter().into_iter().flatten()) {
+            let read = message::read(self.form, &value, learns, &mut self.done.notes, &mut self.done.keys);
+            self.done.messages.extend(
+                read.map_err(|fault| self.record.error(format!("message {number} of `{key}` {fault}")))?,
             );
         }
-        if !messages.iter().any(|message: &Message| message.is_learned) {
-            let message =
-                "has no turn of the assistant, so nothing is to be learned; complete or remove the record";
-            return Err(record.error(message));
+        Ok(())
+    }
+
+    /// A prompt and a completion, each a text or a list of messages.
+    fn pair(&mut self) -> Result<()> {
+        self.done.notes.insert("a prompt and its completion are written by the chat template".to_string());
+        for (key, role) in [("prompt", "user"), ("completion", "assistant")] {
+            match self.take(key).filter(message::is_list) {
+                Some(list) => self.messages(key, &list, role == "assistant")?,
+                None => self.done.messages.push(Message::new(role, self.record.text(key)?)),
+            }
         }
-        let tools = root.get_attr("tools").ok().filter(|tools| tools.is_true());
-        Ok(Self { messages, tools })
+        Ok(())
     }
-}
 
-/// The message, or the two that a turn of a tool becomes: the assistant's call, and what the tool answered.
-fn read_message(form: &ChatForm, value: &Value) -> std::result::Result<Vec<Message>, String> {
-    let has = |key: &str| value.get_attr(key).is_ok_and(|value| !value.is_undefined());
-    let role_key = first_key(&form.role, &["role", "from"], has);
-    let content_key = first_key(&form.content, &["content", "value"], has);
-    let Some(role) = text(value, role_key) else { return Err(format!("has no text under `{role_key}`")) };
-    let is = |wanted: &Option<String>, known: &[&str]| match wanted {
-        Some(wanted) => role == *wanted,
-        None => known.contains(&role.as_str()),
-    };
-    let is_wanted = is_on(value, "loss");
-    if role == "tool" && has("observation") {
-        return tool_turn(value, is_wanted);
+    /// Alpaca's instruction, with the pairs of earlier turns that LLaMA-Factory has.
+    fn instruction(&mut self) -> Result<()> {
+        self.done.notes.insert("an instruction and its output are written by the chat template".to_string());
+        let history = self.take("history");
+        for turn in history.iter().flat_map(|history| history.try_iter().into_iter().flatten()) {
+            let pair: Vec<Value> = turn.try_iter().into_iter().flatten().collect();
+            let [Some(asked), Some(answered)] = [0, 1].map(|at| pair.get(at).and_then(Value::as_str)) else {
+                return Err(self.record.error("expected pairs of texts in `history`"));
+            };
+            let turn = [Message::new("user", asked), Message::new("assistant", answered)];
+            self.done.messages.extend(turn);
+        }
+        let asked = [Some(self.record.text("instruction")?.to_string()), self.text("input")?];
+        let asked: Vec<String> = asked.into_iter().flatten().collect();
+        let answer = self.record.text("output")?;
+        self.read.extend(["instruction", "output"].map(String::from));
+        self.done.messages.push(Message::new("user", &asked.join("\n")));
+        self.done.messages.push(Message::new("assistant", answer));
+        Ok(())
     }
-    let is_assistant = is(&form.assistant, &["assistant", "gpt"]);
-    let role = match (is_assistant, is(&form.user, &["user", "human"])) {
-        (true, _) => "assistant".to_string(),
-        (_, true) => "user".to_string(),
-        _ => role,
-    };
-    let content = text(value, content_key);
-    let calls_tools = value.get_attr("tool_calls").is_ok_and(|calls| calls.is_true());
-    if is_assistant && !calls_tools && content.as_ref().is_none_or(|content| content.trim().is_empty()) {
-        return Err(format!(
-            "is the assistant's and has no text under `{content_key}`; fill it in, or remove the record"
-        ));
+
+    /// What stands beside the messages.
+    fn finish(mut self) -> Result<Conversation> {
+        if let Some(system) = self.text("system")? {
+            if self.done.messages.first().is_some_and(|first| first.role == "system") {
+                self.note("`system` beside a message of that role");
+            } else {
+                self.done.messages.insert(0, Message::new("system", &system));
+            }
+        }
+        self.done.tools = self.tools()?;
+        let variables = self.take("chat_template_kwargs");
+        for key in variables.iter().flat_map(|map| map.try_iter().into_iter().flatten()) {
+            let value = variables.as_ref().and_then(|map| map.get_item(&key).ok()).unwrap_or_default();
+            self.done.variables.push((key.to_string(), value));
+        }
+        let unread =
+            self.record.fields.iter().filter(|(key, value)| !value.is_null() && !self.read.contains(*key));
+        let unread: Vec<String> = unread.map(|(key, _)| format!("`{key}`")).collect();
+        unread.iter().for_each(|key| self.note(key));
+        let Self { record, done, .. } = self;
+        if !done.messages.iter().any(|message| message.is_learned) {
+            let fault =
+                "has no turn of the assistant, so nothing is to be learned; complete or remove the record";
+            return Err(record.error(fault));
+        }
+        Ok(done)
     }
-    let content_value = value.get_attr(content_key).unwrap_or_default();
-    let others = value
-        .try_iter()
-        .into_iter()
-        .flatten()
-        .filter(|key| ![role_key, content_key, "loss"].contains(&key.as_str().unwrap_or_default()));
-    let pairs = [(Value::from("role"), Value::from(role)), (Value::from("content"), content_value)];
-    let others = others.map(|key| (key.clone(), value.get_item(&key).unwrap_or_default()));
-    let value = Value::from_iter(pairs.into_iter().chain(others));
-    Ok(vec![Message { value, is_learned: is_assistant && is_wanted, start: content }])
-}
 
-/// A turn of ToolAlpaca: `name`, `parameters` and `observation`, which become the assistant's call and the observation.
-fn tool_turn(value: &Value, is_learned: bool) -> std::result::Result<Vec<Message>, String> {
-    let Some(name) = text(value, "name") else {
-        return Err("is a tool's and has no text under `name`".to_string());
-    };
-    let parameters = value.get_attr("parameters").unwrap_or_default();
-    let argument = |key: Value| {
-        let argument = parameters.get_item(&key).unwrap_or_default();
-        format!("{key}={argument:?}").replace('"', "'")
-    };
-    let arguments: Vec<String> = parameters.try_iter().into_iter().flatten().map(argument).collect();
-    let call = format!("```python\ntool_call({})\n```", arguments.join(", "));
-    let observation = value.get_attr("observation").unwrap_or_default();
-    let message = |pairs: &[(&str, Value)], is_learned, start| {
-        let pairs = pairs.iter().map(|(key, value)| (Value::from(*key), value.clone()));
-        Message { value: Value::from_iter(pairs), is_learned, start }
-    };
-    let spoken = [
-        ("role", Value::from("assistant")),
-        ("metadata", Value::from(name.clone())),
-        ("content", Value::from(call)),
-    ];
-    let heard = [("role", Value::from("observation")), ("content", observation)];
-    Ok(vec![message(&spoken, is_learned, Some(name)), message(&heard, false, None)])
-}
-
-/// The key that was named, or the first of `known` that is there.
-fn first_key<'a>(named: &'a Option<String>, known: &[&'a str], has: impl Fn(&str) -> bool) -> &'a str {
-    match named {
-        Some(key) => key,
-        None => known.iter().find(|key| has(key)).unwrap_or(&known[0]),
+    fn note(&mut self, what: &str) {
+        self.done.notes.insert(format!("{what} is not read"));
     }
-}
 
-fn text(value: &Value, key: &str) -> Option<String> {
-    value.get_attr(key).ok()?.as_str().map(str::to_string)
-}
-
-/// Whether a switch is on; it is where it is not written.
-fn is_on(value: &Value, key: &str) -> bool {
-    value.get_attr(key).map_or(true, |value| value.is_undefined() || value.is_true())
+    /// The tools, which may be JSON as text.
+    fn tools(&mut self) -> Result<Option<Value>> {
+        let Some(tools) = self.take("tools").filter(Value::is_true) else { return Ok(None) };
+        let decoded = match tools.as_str().map(python::parse) {
+            None => tools,
+            Some(Ok(decoded)) => decoded,
+            Some(Err(error)) => {
+                return Err(self
+                    .record
+                    .error(format!("`tools` is text that is not JSON ({error}); correct it")));
+            }
+        };
+        match decoded {
+            list if message::is_list(&list) => Ok(Some(list).filter(Value::is_true)),
+            one if one.kind() == minijinja::value::ValueKind::Map => Ok(Some(vec![one].into())),
+            _ => Err(self.record.error("expected a list of tools under `tools`")),
+        }
+    }
 }

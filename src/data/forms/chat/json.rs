@@ -2,7 +2,8 @@
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
-use serde::Serialize;
+
+use super::python::number_text;
 
 /// `json.dumps` with the arguments that `transformers` passes on; `ensure_ascii` is false by default.
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
@@ -43,8 +44,7 @@ impl Style {
                     keys.sort();
                 }
                 let item = |key: &Value| {
-                    let (name, value) =
-                        (self.scalar(&key.to_string())?, self.text(&value.get_item(key)?, depth + 1)?);
+                    let (name, value) = (self.key(key)?, self.text(&value.get_item(key)?, depth + 1)?);
                     Ok(name + &self.separators[1] + &value)
                 };
                 let items = keys.iter().map(item).collect::<Result<Vec<_>, Error>>()?;
@@ -65,7 +65,20 @@ impl Style {
         format!("{open}{inner}{items}{}{close}", line(depth))
     }
 
-    fn scalar(&self, value: &impl Serialize) -> Result<String, Error> {
+    /// A key is text, whatever it is: `1` becomes `"1"`, and `true` the word of JSON.
+    fn key(&self, key: &Value) -> Result<String, Error> {
+        let text = if key.as_str().is_some() { key.to_string() } else { self.scalar(key)? };
+        self.scalar(&Value::from(text))
+    }
+
+    fn scalar(&self, value: &Value) -> Result<String, Error> {
+        if let Some(number) = number_text(value) {
+            return Ok(number);
+        }
+        if let ValueKind::Undefined | ValueKind::Plain | ValueKind::Invalid = value.kind() {
+            // As in Python, where an undefined value is no JSON.
+            return Err(Error::new(ErrorKind::BadSerialization, format!("{} is no JSON", value.kind())));
+        }
         let text = serde_json::to_string(value)
             .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
         let escaped = |letter: char| -> String {

@@ -8,25 +8,27 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
-use serde_json::Value;
 
 use super::clock;
-use super::conversation::{Conversation, Message};
+use super::conversation::Conversation;
+use super::generation::{MARK_NAMES, mark_generation};
 use super::json::to_json;
+use super::message::{Message, REASONING};
+use super::python;
+use super::sources::{Sources, none};
+use crate::data::codec::Codec;
 use crate::data::files;
-use crate::durable::read_json;
+use crate::data::tokenizer::SpecialTokens;
 use crate::error::{Error, Result, foreign};
 
-/// What a template writes before and after what its `{% generation %}` block contains: two of Unicode's noncharacters, which hardly a
-/// text has.
-pub(super) type Marks = [char; 2];
+/// What a template writes before and after what its `{% generation %}` block contains, and a mark by which a text is found again: three
+/// of Unicode's noncharacters, which hardly a text has.
+pub(super) type Marks = [char; 3];
 
-/// The noncharacters among which a conversation finds two that it lacks.
+/// The noncharacters among which a conversation finds three that it lacks.
 const NONCHARACTERS: RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
-
-/// The variables through which a template writes its marks.
-const MARK_NAMES: [&str; 2] = ["__generation_start__", "__generation_end__"];
 
 /// Most instructions of one rendering. The longest conversations need some hundred thousand; a template that never ends is stopped
 /// within seconds.
@@ -39,47 +41,61 @@ const LONGEST_TEXT: usize = 64 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// As it is written.
+    source: String,
+    /// How the special tokens of the tokenizer are spelt, one of which ends a turn.
+    pub(super) ends: Vec<String>,
     /// `bos_token` and the like.
     special_tokens: Vec<(String, String)>,
-    /// Whether it says by `{% generation %}` what the assistant writes.
-    pub(super) has_generation: bool,
+    /// Whether it says by `{% generation %}` what the assistant writes, without tools and with them.
+    has_generation: [bool; 2],
     /// Noncharacters that it writes itself.
     taken: String,
 }
 
-const NAME: &str = "the chat template";
+/// The template of conversations without tools, and with them.
+const NAMES: [&str; 2] = ["the chat template", "the chat template with tools"];
 
 impl ChatTemplate {
     /// Loads the template `file`, or else that of `tokenizer`: `chat_template.jinja` beside it, or `chat_template` in its
-    /// `tokenizer_config.json`, which also says what `bos_token` and `eos_token` are.
+    /// `tokenizer_config.json`, which with the other files beside it also says what `bos_token` and `eos_token` are.
     ///
     /// # Errors
     /// If there is no template, or it is no Jinja.
     pub fn load(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Self> {
-        let folder = tokenizer.map(|path| path.parent().unwrap_or(Path::new("")));
-        let config = folder.map(|folder| folder.join("tokenizer_config.json")).filter(|path| path.is_file());
-        let config: Option<(_, Value)> =
-            config.map(|path| Ok((path.clone(), read_json(&path, "JSON", "fetch it again")?))).transpose()?;
-        let beside = folder.map(|folder| folder.join("chat_template.jinja")).filter(|path| path.is_file());
-        let named = file.map(Path::to_path_buf).or(beside);
-        let (path, source) = match (named, &config) {
-            (Some(path), _) => (path.clone(), files::text_of(&path)?),
-            (None, Some((path, config))) => match source_in(config) {
-                Some(source) => (path.clone(), source),
-                None => return Err(none(path, "has no `chat_template`")),
-            },
-            (None, None) => {
-                return Err(match folder {
-                    Some(folder) => none(folder, "has no chat template"),
-                    None => none(Path::new("the data set"), "has no tokenizer and no chat template"),
-                });
+        Self::find(file, tokenizer)?.ok_or_else(|| none(tokenizer))
+    }
+
+    /// The same, if there is a template.
+    ///
+    /// # Errors
+    /// If it is no Jinja.
+    pub fn find(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Option<Self>> {
+        let special = tokenizer.map(SpecialTokens::beside).transpose()?.unwrap_or_default();
+        let beside = tokenizer.map(|tokenizer| tokenizer.with_file_name("chat_template.jinja"));
+        let named = file.map(Path::to_path_buf).or(beside.filter(|path| path.is_file()));
+        let (path, sources) = match (named, tokenizer) {
+            (Some(path), _) => {
+                let other = path.with_file_name("additional_chat_templates").join("tool_use.jinja");
+                let other = Some(other).filter(|other| file.is_none() && other.is_file());
+                let with_tools = other.map(|other| files::text_of(&other)).transpose()?;
+                (path.clone(), Sources { default: files::text_of(&path)?, with_tools })
             }
+            (None, Some(tokenizer)) => match Sources::of(&special.config) {
+                Some(sources) => (tokenizer.with_file_name("tokenizer_config.json"), sources),
+                None => return Ok(None),
+            },
+            (None, None) => return Ok(None),
         };
-        let special_tokens = config.map(|(_, config)| special_tokens(&config)).unwrap_or_default();
-        Self::parse(&source, special_tokens).map_err(|error| {
+        Self::of(&sources, special.named).map(Some).map_err(|error| {
             let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
             Error::file(path, format!("{line}is no chat template ({}); correct it", one_line(&error)))
         })
+    }
+
+    /// The same, with how the special tokens of the tokenizer are spelt.
+    pub(super) fn ending(self, ends: Vec<String>) -> Self {
+        Self { ends, ..self }
     }
 
     /// The template `source`, with the text of special tokens such as `bos_token`.
@@ -90,11 +106,17 @@ impl ChatTemplate {
         source: &str,
         special_tokens: Vec<(String, String)>,
     ) -> std::result::Result<Self, TemplateError> {
+        Self::of(&Sources { default: source.to_string(), with_tools: None }, special_tokens)
+    }
+
+    fn of(
+        sources: &Sources,
+        special_tokens: Vec<(String, String)>,
+    ) -> std::result::Result<Self, TemplateError> {
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        python::extend(&mut environment);
         environment.add_filter("tojson", to_json);
         let refusal = |message: String| TemplateError::new(ErrorKind::InvalidOperation, message);
         environment
@@ -102,13 +124,34 @@ impl ChatTemplate {
         environment.add_function("strftime_now", move |format: String| {
             clock::now().and_then(|now| clock::strftime(&format, now)).map_err(refusal)
         });
-        let marked = mark_generation(source);
-        let has_generation = marked != source;
-        foreign(|| environment.add_template_owned(NAME, marked))
-            .map_err(|panic| TemplateError::new(ErrorKind::SyntaxError, panic))??;
-        let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain([source]);
+        let with_tools = sources.with_tools.as_ref().unwrap_or(&sources.default);
+        let both = [&sources.default, with_tools];
+        let mut has_generation = [false; 2];
+        for ((name, source), is_marked) in NAMES.into_iter().zip(both).zip(&mut has_generation) {
+            // As Jinja2 reads them.
+            let source = source.replace("\r\n", "\n").replace('\r', "\n");
+            let marked = mark_generation(&source);
+            *is_marked = marked != source;
+            foreign(|| environment.add_template_owned(name, marked))
+                .map_err(|panic| TemplateError::new(ErrorKind::SyntaxError, panic))??;
+        }
+        let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain(both.map(String::as_str));
         let taken = texts.flat_map(str::chars).filter(|character| NONCHARACTERS.contains(character));
-        Ok(Self { environment, taken: taken.collect(), special_tokens, has_generation })
+        let (taken, source) = (taken.collect(), both.map(String::as_str).join("\n"));
+        Ok(Self { environment, taken, special_tokens, has_generation, source, ends: Vec::new() })
+    }
+
+    /// Whether it says by `{% generation %}` what the assistant writes in a conversation.
+    pub(super) fn has_generation(&self, conversation: &Conversation) -> bool {
+        self.has_generation[usize::from(conversation.tools.is_some())]
+    }
+
+    /// Whether the template speaks of a key; of one of the names of reasoning, whether it does so of any that it is passed under.
+    pub(super) fn names(&self, key: &str) -> bool {
+        match REASONING.contains(&key) {
+            true => REASONING[..2].iter().any(|key| self.source.contains(key)),
+            false => self.source.contains(key),
+        }
     }
 
     /// Marks that neither the conversation nor the template has.
@@ -122,10 +165,13 @@ impl ChatTemplate {
             serde_json::to_string(&values).map_err(|error| format!("cannot be written as JSON ({error})"))?;
         let mut free =
             NONCHARACTERS.filter(|character| !text.contains(*character) && !self.taken.contains(*character));
-        free.next().zip(free.next()).map(|(start, end)| [start, end]).ok_or_else(|| {
-            "has the characters U+FDD0 to U+FDEF, which no text needs and by which the assistant's turns are found; remove them"
-                .to_string()
-        })
+        let [Some(start), Some(end), Some(found)] = [free.next(), free.next(), free.next()] else {
+            return Err(
+                "has the characters U+FDD0 to U+FDEF, which no text needs and by which the assistant's turns are found; remove them"
+                    .to_string(),
+            );
+        };
+        Ok([start, end, found])
     }
 
     /// The text of a conversation of (role, content), with the prompt of the assistant's next turn.
@@ -133,15 +179,33 @@ impl ChatTemplate {
     /// # Errors
     /// If the template refuses the conversation; the message says why.
     pub fn prompt(&self, messages: &[(&str, &str)]) -> std::result::Result<String, String> {
-        let message = |(role, content): &(&str, &str)| Message {
-            value: [("role", *role), ("content", *content)].into_iter().collect(),
-            is_learned: false,
-            start: None,
-        };
-        let conversation = Conversation { messages: messages.iter().map(message).collect(), tools: None };
+        let messages: Vec<Message> =
+            messages.iter().map(|(role, content)| Message::new(role, content)).collect();
+        let count = messages.len();
+        let conversation = Conversation { messages, ..Conversation::default() };
         let marks = self.marks(&conversation)?;
-        let text = self.render(&conversation, messages.len(), true, marks)?;
+        let text = self.render(&conversation, count, true, marks)?;
         Ok(text.replace(marks, ""))
+    }
+
+    /// The token that ends a turn of the assistant, at which a chat stops: the first special token that is written after what it says, be
+    /// it that of the next turn. `None` if there is none, or the template refuses the question.
+    pub fn turn_end(&self, codec: &Codec) -> Option<u32> {
+        const SAID: &str = "The mill grinds.";
+        let turns = [("user", "Why mills?"), ("assistant", SAID), ("user", "What else?")];
+        let specials = codec.special_texts();
+        [2, 3].into_iter().find_map(|count| {
+            let messages: Vec<Message> =
+                turns[..count].iter().map(|(role, said)| Message::new(role, said)).collect();
+            let conversation = Conversation { messages, ..Conversation::default() };
+            let marks = self.marks(&conversation).ok()?;
+            let text = self.render(&conversation, count, false, marks).ok()?.replace(marks, "");
+            let after = &text[text.rfind(SAID)? + SAID.len()..];
+            let places = specials.iter().filter_map(|special| Some((after.find(special.as_str())?, special)));
+            // Of two that begin there, the longer one is meant.
+            let (_, first) = places.min_by_key(|(place, special)| (*place, usize::MAX - special.len()))?;
+            codec.token_id(first)
+        })
     }
 
     /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`, and with `marks` around what
@@ -161,15 +225,18 @@ impl ChatTemplate {
         let fixed = [
             ("messages", Template::from(messages)),
             ("tools", conversation.tools.clone().unwrap_or(Template::from(()))),
+            ("documents", Template::from(())),
             ("add_generation_prompt", Template::from(asks)),
         ];
         let tokens =
             self.special_tokens.iter().map(|(name, text)| (name.as_str(), Template::from(text.as_str())));
         let marks =
             MARK_NAMES.into_iter().zip(marks).map(|(name, mark)| (name, Template::from(mark.to_string())));
-        let context: Template = fixed.into_iter().chain(tokens).chain(marks).collect();
+        let variables = conversation.variables.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let context = Template::from_pairs(fixed.into_iter().chain(tokens).chain(marks).chain(variables));
         let mut text = Text(Vec::new());
-        let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
+        let name = NAMES[usize::from(conversation.tools.is_some())];
+        let render = || self.environment.get_template(name)?.render_captured_to(context, &mut text).map(drop);
         let rendered = foreign(render).unwrap_or_else(|panic| {
             Err(TemplateError::new(ErrorKind::InvalidOperation, format!("its interpreter fails: {panic}")))
         });
@@ -210,65 +277,6 @@ impl std::io::Write for Text {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-/// Replaces `{% generation %}`, which Jinja does not know, by a block that writes [`Marks`], with the same whitespace rules.
-fn mark_generation(source: &str) -> String {
-    let mark = |number: usize| format!("{{{{ {} }}}}", MARK_NAMES[number]);
-    let mut marked = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start + 2..].find("%}") else { break };
-        let end = start + 2 + length + 2;
-        let inner = &rest[start + 2..end - 2];
-        let word = inner.trim_matches(['-', '+']).trim();
-        let left = if inner.starts_with('-') { "-" } else { "" };
-        let right = if inner.ends_with('-') { "-" } else { "" };
-        marked.push_str(&rest[..start]);
-        match word {
-            "generation" => {
-                marked.push_str(&format!(
-                    "{{%{left} if true %}}{start}{{% if true {right}%}}",
-                    start = mark(0)
-                ));
-            }
-            "endgeneration" => {
-                marked.push_str(&format!("{{%{left} endif %}}{end}{{% endif {right}%}}", end = mark(1)));
-            }
-            _ => marked.push_str(&rest[start..end]),
-        }
-        rest = &rest[end..];
-    }
-    marked.push_str(rest);
-    marked
-}
-
-fn none(path: &Path, what: &str) -> Error {
-    let remedy = "name a Jinja file: by --chat-template where a command has that flag, or by `chat_template` under the data_loader";
-    Error::file(path, format!("{what}, which conversations need; {remedy}"))
-}
-
-/// The template of a `tokenizer_config.json`: text, or the default one of several.
-fn source_in(config: &Value) -> Option<String> {
-    match config.get("chat_template")? {
-        Value::String(source) => Some(source.clone()),
-        Value::Array(templates) => {
-            let default = templates.iter().find(|template| template["name"] == "default")?;
-            default["template"].as_str().map(str::to_string)
-        }
-        _ => None,
-    }
-}
-
-/// `bos_token` and the like, which are text or an object with `content`.
-fn special_tokens(config: &Value) -> Vec<(String, String)> {
-    let entries = config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
-    entries
-        .filter_map(|(key, value)| {
-            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-            Some((key.clone(), text.to_string()))
-        })
-        .collect()
 }
 
 fn one_line(error: &TemplateError) -> String {

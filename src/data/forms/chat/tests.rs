@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::*;
 
+mod table;
+
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/samples/chat");
 /// What `rendered.py` wrote.
 const RENDERED: &str = include_str!("../../../../tests/data/samples/chat/rendered.json");
@@ -36,8 +38,8 @@ fn record(line: &str) -> Record {
 fn learned(template: &ChatTemplate, line: &str) -> std::result::Result<(String, Vec<String>), String> {
     let form = ChatForm::default();
     let conversation = Conversation::read(&form, &record(line)).map_err(|error| error.to_string())?;
-    let (text, turns) = turns::render(&conversation, template)?;
-    let parts = turns.into_iter().map(|turn| text[turn].to_string()).collect();
+    let Written { text, learned, .. } = turns::render(&conversation, template)?;
+    let parts = learned.into_iter().map(|turn| text[turn].to_string()).collect();
     Ok((text, parts))
 }
 
@@ -66,7 +68,7 @@ fn generation_blocks_mask_the_tokens_that_transformers_masks() {
     let codec = Codec::load(Some(&config), 0, usize::MAX).unwrap();
     let rendered: Value = serde_json::from_str(RENDERED).unwrap();
     for (line, expected) in CONVERSATIONS.lines().zip(rendered["generation"].as_array().unwrap()) {
-        let formed = ChatForm::default().form(&record(line), &named("generation"), &codec).unwrap();
+        let formed = ChatForm::default().form(&record(line), Some(&named("generation")), &codec).unwrap();
         let numbers = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
         let (ids, mask) = (numbers(&expected[2][0]), numbers(&expected[2][1]));
         let targets = ids.iter().zip(&mask).skip(1).map(|(id, is_learned)| match is_learned {
@@ -75,6 +77,54 @@ fn generation_blocks_mask_the_tokens_that_transformers_masks() {
         });
         assert_eq!(formed.tokens, ids);
         assert_eq!(formed.targets, targets.chain([NO_LABEL]).collect::<Vec<_>>());
+    }
+}
+
+/// A chat stops at the token that a template writes after an answer.
+#[cfg(feature = "tokenizers")]
+#[test]
+fn a_turn_ends_at_a_token_of_the_template() {
+    let file = Path::new(FOLDER).parent().unwrap().join("tokenizer.json");
+    let config = crate::data::TokenizerConfig { file, eos_token: "</s>".to_string() };
+    let codec = Codec::load(Some(&config), 0, usize::MAX).unwrap();
+    let of = |source: &str| template(source).turn_end(&codec);
+    assert_eq!(named("generation").turn_end(&codec), Some(2));
+    assert_eq!(named("mistral").turn_end(&codec), Some(2));
+    // The vocabulary has no `<|im_end|>`.
+    assert_eq!(named("qwen2").turn_end(&codec), None);
+    // Where nothing ends a turn, it is what begins the next one.
+    assert_eq!(
+        of("{% for m in messages %}{{ '<unk>' if m.role == 'user' else '<s>' }}{{ m.content }}{% endfor %}"),
+        Some(0)
+    );
+    assert_eq!(of("{{ raise_exception('no') }}"), None);
+    assert_eq!(named("generation").turn_end(&Codec::Bytes { eod: 0 }), None);
+}
+
+/// Templates that write a turn before the last one otherwise: without the empty block of thoughts of Qwen3 and GLM-4.5, after a prompt
+/// that opens thoughts, and with another end, as gpt-oss does.
+#[test]
+fn the_span_of_an_answer_is_what_is_written_for_it() {
+    let source = |last: &str, others: &str, prompt: &str| {
+        let written = format!("{{% if loop.last %}}{last}{{% else %}}{others}{{% endif %}}");
+        let turn =
+            format!("{{% if m.role == 'user' %}}U{{{{ m.content }}}}\n{{% else %}}A\n{written}{{% endif %}}");
+        format!(
+            "{{% for m in messages %}}{turn}{{% endfor %}}{{% if add_generation_prompt %}}{prompt}{{% endif %}}"
+        )
+    };
+    let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "first"},
+        {"role": "user", "content": "b"}, {"role": "assistant", "content": "second"}]}"#;
+    let said = "{{ m.content }}";
+    for (last, others, prompt, parts) in [
+        ("<t></t>{}$", "{}$", "A\n", ["first$", "<t></t>second$"]),
+        ("<t>\n</t>{}$", "{}$", "A\n<t>\n", ["first$", "</t>second$"]),
+        ("{}<r>", "{}<e>", "A\n", ["first<e>", "second<r>"]),
+        ("{}$", "{}$", "A\n", ["first$", "second$"]),
+    ] {
+        let [last, others] = [last, others].map(|text| text.replace("{}", said));
+        let template = template(&source(&last, &others, prompt)).ending(vec!["<e>".into(), "<r>".into()]);
+        assert_eq!(learned(&template, line).unwrap().1, parts, "{last} {others}");
     }
 }
 
@@ -266,9 +316,9 @@ fn a_template_is_found_beside_the_tokenizer() {
     let form = ChatForm::default();
     let conversation = |line: &str| Conversation::read(&form, &record(line)).unwrap();
     let hello = conversation(CONVERSATIONS.lines().next().unwrap());
-    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 2]).unwrap(), "B");
+    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 3]).unwrap(), "B");
     write("chat_template.jinja", "{{ bos_token }}!");
-    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 2]).unwrap(), "B!");
+    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 3]).unwrap(), "B!");
     // The end of a block does not begin within its start.
     write("chat_template.jinja", "{%}");
     assert!(load().unwrap_err().contains("chat_template.jinja: line 1: is no chat template ("));

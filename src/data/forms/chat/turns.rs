@@ -1,45 +1,110 @@
-//! A conversation as text, and which parts of it the assistant wrote.
+//! A conversation as text, which parts of it are learned, and what the template leaves out.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::conversation::{Conversation, Message};
+use super::conversation::Conversation;
+use super::message::Message;
+use super::spans;
 use super::template::{ChatTemplate, Marks};
+
+/// Texts of fewer bytes may stand in what the template writes by chance.
+const SHORT: usize = 12;
+
+/// A conversation as the template writes it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The text.
+    pub text: String,
+    /// The ranges of its bytes that are to be learned.
+    pub learned: Vec<Range<usize>>,
+    /// What is left out, in words.
+    pub notes: BTreeSet<String>,
+}
 
 /// The text of a conversation, and the ranges of its bytes that are to be learned: what `{% generation %}` blocks contain,
 /// or where a template has none, what a turn of the assistant adds to the text up to its prompt.
 ///
 /// # Errors
 /// If the template refuses the conversation, or does not tell where the assistant's turns begin.
-pub(super) fn render(
-    conversation: &Conversation,
-    template: &ChatTemplate,
-) -> Result<(String, Vec<Range<usize>>), String> {
+pub(super) fn render(conversation: &Conversation, template: &ChatTemplate) -> Result<Written, String> {
     let all = conversation.messages.len();
     let marks = template.marks(conversation)?;
     let text = template.render(conversation, all, false, marks)?;
-    if template.has_generation {
-        return marked(conversation, &text, marks);
-    }
-    let mut turns = Vec::new();
-    for (index, message) in conversation.messages.iter().enumerate().filter(|(_, message)| message.is_learned)
-    {
-        let before = template.render(conversation, index, true, marks)?;
-        let after = template.render(conversation, index + 1, false, marks)?;
-        let number = index + 1;
-        let (Some(turn), true) = (after.strip_prefix(&before), text.starts_with(&after)) else {
-            return Err(format!(
-                "the chat template writes message {number} differently depending on what follows it, so the assistant's text cannot be told apart; use a template with `{{% generation %}}` blocks"
-            ));
-        };
-        let start = message.start.as_deref().unwrap_or_default().trim();
-        if !turn.trim_start().starts_with(start) {
-            return Err(format!(
-                "the chat template has no generation prompt before message {number}, so the assistant's text cannot be told apart; let it heed `add_generation_prompt`, or use a template with `{{% generation %}}` blocks"
-            ));
+    let (text, learned) = match template.has_generation(conversation) {
+        true => marked(conversation, &text, marks)?,
+        false => {
+            let learned = spans::find(conversation, template, &text, marks)?;
+            (text, learned)
         }
-        turns.push(before.len()..after.len());
+    };
+    let notes = left_out(conversation, template, &text, marks);
+    Ok(Written { text, learned, notes })
+}
+
+/// What the template does not write, in words: messages of a role, tools, keys that it does not name.
+fn left_out(
+    conversation: &Conversation,
+    template: &ChatTemplate,
+    text: &str,
+    marks: Marks,
+) -> BTreeSet<String> {
+    let mut notes: BTreeSet<String> = conversation
+        .keys
+        .iter()
+        .filter(|key| !template.names(key))
+        .map(|key| format!("`{key}` of a message is not written by the chat template"))
+        .collect();
+    if conversation.tools.is_some() && !template.names("tools") {
+        notes.insert("`tools` are not written by the chat template".to_string());
     }
-    Ok((text, turns))
+    let (mut at, mut doubtful) = (0, Vec::new());
+    for (index, message) in conversation.messages.iter().enumerate() {
+        for said in message.texts.iter().map(|said| said.trim()).filter(|said| !said.is_empty()) {
+            match text[at..].find(said) {
+                Some(place) => at += place + said.len(),
+                None if text.contains(said) => {}
+                None => doubtful.push(index),
+            }
+            if said.len() < SHORT {
+                doubtful.push(index);
+            }
+        }
+    }
+    doubtful.dedup();
+    let lacks = |index: &usize| !is_written(conversation, template, *index, text, marks);
+    let dropped =
+        doubtful.iter().filter(|index| lacks(index)).map(|index| &conversation.messages[*index].role);
+    notes.extend(
+        dropped.map(|role| format!("a message of the role `{role}` is left out by the chat template")),
+    );
+    notes
+}
+
+/// Whether a template writes the text of a message: whether a mark in it is in what is written, or for several parts, they are.
+fn is_written(
+    conversation: &Conversation,
+    template: &ChatTemplate,
+    index: usize,
+    text: &str,
+    marks: Marks,
+) -> bool {
+    let mut marked = Conversation {
+        messages: conversation.messages.clone(),
+        tools: conversation.tools.clone(),
+        variables: conversation.variables.clone(),
+        ..Conversation::default()
+    };
+    let message = &mut marked.messages[index];
+    let content = message.value.get_attr("content").unwrap_or_default();
+    let Some(content) = content.as_str() else {
+        return message.texts.iter().all(|said| text.contains(said.trim()));
+    };
+    let mark = marks[2];
+    message.value = message.with_content(&format!("{}{mark}", content.trim_end()));
+    let all = marked.messages.len();
+    // One that is refused with the mark says nothing.
+    template.render(&marked, all, false, marks).map_or(true, |text| text.contains(mark))
 }
 
 /// The text without the marks, and the ranges between them, one for each turn of the assistant that is to be learned.
@@ -64,9 +129,7 @@ fn marked(
         );
     }
     // Turns that are not to be learned are blocks too.
-    let is_spoken = |message: &&Message| {
-        message.value.get_attr("role").is_ok_and(|role| role.as_str() == Some("assistant"))
-    };
+    let is_spoken = |message: &&Message| message.role == "assistant";
     let spoken: Vec<bool> =
         conversation.messages.iter().filter(is_spoken).map(|message| message.is_learned).collect();
     if spoken.iter().all(|is_learned| *is_learned) {

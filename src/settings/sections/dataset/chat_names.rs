@@ -32,7 +32,7 @@ impl ChatNames {
         for (other, _) in entries.iter().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
             reader.note(key, format!("`{other}` is not read; the chat template says what surrounds a turn"));
         }
-        Some(Self(ChatForm { messages, role, content, user, assistant, template: None }))
+        Some(Self(ChatForm { messages, role, content, user, assistant, ..ChatForm::default() }))
     }
 }
 

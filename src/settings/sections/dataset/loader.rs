@@ -63,6 +63,9 @@ rows! {
         /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
         /// its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the environment has it.
         chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),
+        /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written as they are, without the chat
+        /// template, as those of a tokenizer without a template always are.
+        raw: Option<bool> = Numbers.optional().of(CHAT).example("True"),
         /// Whether windows come in a new random order every epoch.
         shuffle: bool = Numbers.default(true),
     }

@@ -11,7 +11,7 @@ pub(crate) static SOURCES: Replaced = Replaced {
 };
 
 /// Values of `path` that name no files but the format of `data_files`.
-pub(super) const FORMATS: [&str; 2] = ["json", "parquet"];
+pub(super) const FORMATS: [&str; 3] = ["json", "csv", "parquet"];
 
 /// Shares of the documents to train, evaluate and test on; they sum to 1.
 #[derive(Clone, Debug, PartialEq)]

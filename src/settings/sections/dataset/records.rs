@@ -211,12 +211,7 @@ impl Loader {
         let is_format = |path: &str| FORMATS.contains(&path);
         let has_files = !self.data_files.is_empty() || !self.dataset_files.is_empty();
         let is_sound = reader.are_sound(&["path", "data_files", "dataset_dir", "dataset_files"]);
-        if self.path == "csv" {
-            reader.source.data_fault(
-                &reader.path("path"),
-                "CSV is not read; convert it to JSON lines and write `path: json`",
-            );
-        } else if is_hub_name(&self.path) && !is_format(&self.path) {
+        if is_hub_name(&self.path) && !is_format(&self.path) {
             let message = format!(
                 "`{}` is a data set of the Hugging Face hub, from which nothing is downloaded; download its files, write `path: json` or `parquet`, and name them under `data_files`",
                 self.path
@@ -280,7 +275,8 @@ impl Loader {
             LoaderType::Records => self.hub_config(plain),
             _ => {
                 let template = self.chat_template.as_ref().map(Into::into);
-                plain(Form::Chat(ChatForm { template, ..self.map_function_kwargs.form() }))
+                let raw = self.raw.unwrap_or(false);
+                plain(Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.form() }))
             }
         }
     }
@@ -310,6 +306,8 @@ impl Loader {
 /// nor `/`.
 fn is_hub_name(path: &str) -> bool {
     let is_path = path.starts_with(['.', '/', '~']) || path.contains(['*', '\\', ':']);
-    let is_file = [".json", ".jsonl", ".parquet"].iter().any(|ending| path.ends_with(ending));
+    let is_file = [".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"]
+        .iter()
+        .any(|ending| path.ends_with(ending));
     !path.is_empty() && !is_path && !is_file
 }

@@ -1,0 +1,60 @@
+//! Prompts and completions, and instructions, without a chat template: as they are, and in the words of Stanford's Alpaca.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::Formed;
+use crate::data::batch::NO_LABEL;
+use crate::data::codec::Codec;
+use crate::data::records::Record;
+use crate::error::Result;
+
+/// What an instruction starts with, with an input and without.
+const WITH_INPUT: &str = "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
+    response that appropriately completes the request.";
+const WITHOUT_INPUT: &str = "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
+
+/// Whether a record is one of these.
+pub(super) fn is_plain(record: &Record) -> bool {
+    let has = |keys: [&str; 2]| {
+        keys.iter().all(|key| record.fields.get(*key).is_some_and(|value| value.is_string()))
+    };
+    has(["prompt", "completion"]) || has(["instruction", "output"])
+}
+
+/// The sample of a record: prompt and answer as one text, in which each token with a letter of the answer is learned, and the token that
+/// ends a text.
+pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
+    record.refuse_preferences()?;
+    let (prompt, answer, read) = match record.fields.contains_key("completion") {
+        true => {
+            (record.text("prompt")?.to_string(), record.text("completion")?, &["prompt", "completion"][..])
+        }
+        false => {
+            (instruction(record)?, record.text("output")?, &["instruction", "input", "system", "output"][..])
+        }
+    };
+    let pieces = codec.encode_with_ranges(&format!("{prompt}{answer}"))?;
+    let is_learned = |range: &Range<usize>| range.end > prompt.len();
+    let asked = pieces.iter().filter(|(_, range)| !is_learned(range)).count();
+    let ids: Vec<u32> = pieces.into_iter().map(|(id, _)| id).collect();
+    let asked = asked + codec.started(ids.clone()).len() - ids.len();
+    let tokens = codec.whole(ids)?;
+    let labels = [vec![NO_LABEL; asked], tokens[asked..].to_vec()].concat();
+    let unread =
+        record.fields.iter().filter(|(key, value)| !value.is_null() && !read.contains(&key.as_str()));
+    let notes = unread.map(|(key, _)| format!("`{key}` is not read"));
+    let how = format!("`{}` and `{}` are written without a chat template", read[0], read[read.len() - 1]);
+    let notes: BTreeSet<String> = notes.chain([how]).collect();
+    Ok(Formed { notes, ..Formed::aligned(tokens, &labels) })
+}
+
+fn instruction(record: &Record) -> Result<String> {
+    let asked = record.text("instruction")?;
+    let (words, input) = match record.optional_text("input")? {
+        Some(input) => (WITH_INPUT, format!("### Input:\n{input}\n\n")),
+        None => (WITHOUT_INPUT, String::new()),
+    };
+    let words = record.optional_text("system")?.unwrap_or(words);
+    Ok(format!("{words}\n\n### Instruction:\n{asked}\n\n{input}### Response:\n"))
+}

@@ -1,0 +1,113 @@
+"""Chat templates as transformers renders them, for src/data/forms/chat/tests/table.rs.
+
+    SOURCE_DATE_EPOCH=1751500800 python templates.py FOLDER
+
+writes, beside the conversations in tests/data/samples/chat/table, what Jinja2 makes of every expression of `expressions.txt`
+(`expressions.json`), and of every template `FOLDER/*.jinja` and conversation of `forms.jsonl` (`templates.json`): the length and hash of
+the text, without and with a generation prompt, and the spans that are learned, in characters. The templates are those of other people,
+so they are not in this repository: FOLDER is, say, `trl/chat_templates` of PyPI's trl. Run with transformers 5.23, trl 1.16, jinja2 3.1.6.
+
+The span of an answer is what a template without `{% generation %}` adds for its message to the generation prompt, where the text before
+it and with it are prefixes of the whole; what else there is to say of a span has no judge here.
+"""
+import datetime
+import json
+import os
+import pathlib
+import sys
+
+from transformers.utils import chat_template_utils as utils
+
+NOW = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "data/samples/chat/table"
+NAMES = dict(bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+
+
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return NOW
+
+
+utils.datetime = Clock
+
+
+def decoded(message):
+    """Arguments that are JSON as text become what they say, and switches of learning go."""
+    message = {key: value for key, value in message.items() if key != "weight"}
+    for call in message.get("tool_calls") or []:
+        if isinstance(call["function"]["arguments"], str):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return message
+
+
+def rendered(template, messages, tools, asks=False):
+    has = "{% generation" in template or "{%- generation" in template
+    texts, spans = utils.render_jinja_template(
+        [messages], tools=tools, chat_template=template, add_generation_prompt=asks, return_assistant_tokens_mask=has, **NAMES
+    )
+    return texts[0], spans[0] if has else None
+
+
+def brief(text):
+    """Its characters, and FNV-1a of its UTF-8."""
+    hashed = 0xCBF29CE484222325
+    for byte in text.encode():
+        hashed = (hashed ^ byte) * 0x100000001B3 % 2**64
+    return [len(text), f"{hashed:016x}"]
+
+
+def spans(template, messages, tools, wanted):
+    text, blocks = rendered(template, messages, tools)
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if blocks is not None:
+        if all(wanted[index] for index in answers):
+            return [list(block) for block in blocks]
+        return [list(block) for block, index in zip(blocks, answers) if wanted[index]] if len(blocks) == len(answers) else None
+    found = []
+    for index in answers:
+        before = rendered(template, messages[:index], tools, True)[0]
+        after = rendered(template, messages[: index + 1], tools)[0]
+        if not (after.startswith(before) and text.startswith(after)):
+            return None
+        if wanted[index]:
+            found.append([len(before), len(after)])
+    return found
+
+
+def row(template, record):
+    wanted = [message.get("weight", 1) for message in record["messages"]]
+    messages = [decoded(message) for message in record["messages"]]
+    tools, cells = record.get("tools"), []
+    for asks in (False, True):
+        try:
+            cells.append(brief(rendered(template, messages, tools, asks)[0]))
+        except Exception:  # the template refuses the conversation
+            cells.append(None)
+    try:
+        cells.append(spans(template, messages, tools, wanted))
+    except Exception:
+        cells.append(None)
+    return cells
+
+
+def expression(line):
+    values = json.loads((TABLE / "values.json").read_text(encoding="utf-8"))
+    try:
+        return utils._compile_jinja_template(line).render(**values)
+    except Exception:
+        return None
+
+
+lines = (TABLE / "expressions.txt").read_text(encoding="utf-8").split("\n")
+table = {line: expression(line) for line in lines if line}
+(TABLE / "expressions.json").write_text(json.dumps(table, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+records = [json.loads(line) for line in (TABLE / "forms.jsonl").read_text(encoding="utf-8").split("\n") if line]
+table = {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja")) if len(sys.argv) > 1 else []:
+    template = path.read_text(encoding="utf-8")
+    table[path.stem] = {"source": brief(template), "rows": [row(template, record) for record in records]}
+if table:
+    rows = [f'"{name}": {json.dumps(entry)}' for name, entry in table.items()]
+    (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
