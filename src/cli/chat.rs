@@ -34,9 +34,14 @@ impl<'a> Chat<'a> {
     /// There is no template, or it is broken.
     pub fn new(run: &'a TrainedRun, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
         let tokenizer = run.plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
-        let template = ChatTemplate::load(template, tokenizer)?;
+        let template = ChatTemplate::load(run.wording(template, false).template, tokenizer)?;
         let messages = system.iter().map(|text| (SYSTEM, text.to_string())).collect();
         Ok(Self { codec: &run.codec, template, messages })
+    }
+
+    /// The token that ends a turn in the template, if there is one.
+    pub fn turn_end(&self) -> Option<u32> {
+        self.template.turn_end(self.codec)
     }
 
     /// Answers each line of standard input until it ends, reading at most `limit` tokens of the conversation.

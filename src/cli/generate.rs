@@ -96,7 +96,10 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
         seed: arguments.seed,
-        stops: if arguments.ignore_eod { Vec::new() } else { run.stops() },
+        stops: match arguments.ignore_eod {
+            true => Vec::new(),
+            false => run.stops().into_iter().chain(chat.as_ref().and_then(Chat::turn_end)).collect(),
+        },
     };
     if let Some(chat) = chat {
         return chat.hold(&gpu, &run, limit, &settings).await;

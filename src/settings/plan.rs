@@ -12,7 +12,7 @@ use super::sections::recompute::Operators;
 use super::sections::run::Resume;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
-use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Form, Loader};
+use crate::data::{self, BatchSpec, ChatForm, Codec, DataConfig, Dataset, Form, Loader, RecordsConfig};
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
@@ -221,6 +221,14 @@ impl RunPlan {
             Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), seed)?;
         data.eval = data.eval.map(|eval| eval.first(self.settings.run.eval_batches));
         Ok(data)
+    }
+
+    /// How the conversations are written that it learns, if it learns such.
+    pub fn conversations(&self) -> Option<&ChatForm> {
+        match &self.train_dataset.loader {
+            Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => Some(form),
+            _ => None,
+        }
     }
 
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.

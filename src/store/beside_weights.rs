@@ -3,8 +3,9 @@
 
 use super::OUTPUT_DIR;
 use super::base::Base;
-use crate::durable::read_error;
+use crate::durable::{read_error, read_json};
 use crate::error::Result;
+use crate::hugging_face::generation::{self, GenerationConfig};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,8 @@ pub(crate) struct BesideWeights {
     made: Vec<(&'static str, Vec<u8>)>,
     /// The model that adapters train on, if it came from files.
     base: Option<Base>,
+    /// Tokens at which the model has learned to stop.
+    stops: Vec<u32>,
 }
 
 /// What turns the text of a run into tokens.
@@ -123,6 +126,11 @@ impl BesideWeights {
         self
     }
 
+    /// The same of a model that stops at these tokens too, which its `generation_config.json` then says.
+    pub fn stopping_at(self, stops: Vec<u32>) -> Self {
+        Self { stops, ..self }
+    }
+
     /// The same of adapters on `base`, which checkpoints name.
     pub fn on(self, base: Option<Base>) -> Self {
         Self { base, ..self }
@@ -147,8 +155,38 @@ impl BesideWeights {
             }
         }
         let left = self.made.iter().map(|(name, bytes)| (folder.join(name), bytes));
-        left.filter(|(file, _)| !file.exists()).try_for_each(|(file, bytes)| OUTPUT_DIR.write(&file, bytes))
+        left.filter(|(file, _)| !file.exists())
+            .try_for_each(|(file, bytes)| OUTPUT_DIR.write(&file, bytes))?;
+        add_stops(folder, &self.stops)
     }
+}
+
+/// Says in the `generation_config.json` of the folder `to` that the model stops at the tokens at which that in `from` does, too.
+///
+/// # Errors
+/// A file that cannot be read; a disk that fails.
+pub(super) fn carry_stops(from: &Path, to: &Path) -> Result<()> {
+    let folder = if from.is_dir() { from } else { from.parent().unwrap_or(from) };
+    match folder.join(generation::FILE).is_file() {
+        true => add_stops(to, &GenerationConfig::of(folder)?.stops),
+        false => Ok(()),
+    }
+}
+
+fn add_stops(folder: &Path, stops: &[u32]) -> Result<()> {
+    let known = GenerationConfig::of(folder)?.stops;
+    let mut all = known.clone();
+    all.extend(stops.iter().filter(|stop| !known.contains(stop)));
+    if all == known {
+        return Ok(());
+    }
+    let file = folder.join(generation::FILE);
+    let mut config: Map<String, Value> = match file.is_file() {
+        true => read_json(&file, "a generation configuration", "fetch it again, or remove it")?,
+        false => Map::new(),
+    };
+    config.insert("eos_token_id".to_string(), json!(all));
+    OUTPUT_DIR.write(&file, &bytes_of(&config.into()))
 }
 
 fn bytes_of(value: &Value) -> Vec<u8> {
@@ -215,6 +253,21 @@ mod tests {
         fs::remove_file(left).unwrap();
         beside.write(next.path(), Some(checkpoint.path())).unwrap();
         assert_eq!(names(next.path()), all);
+
+        // What it has learned to stop at is added to what its publishers say.
+        let config = theirs.path().join("generation_config.json");
+        let stops = |stops: Vec<u32>, to: &Path| {
+            beside.clone().stopping_at(stops).write(to, None).unwrap();
+            GenerationConfig::of(to).unwrap().stops
+        };
+        fs::write(&config, r#"{"eos_token_id": 2, "top_k": 5}"#).unwrap();
+        let to = tempfile::tempdir().unwrap();
+        assert_eq!(stops(vec![2], to.path()), [2]);
+        assert_eq!(stops(vec![7, 2], to.path()), [2, 7]);
+        assert_eq!(GenerationConfig::of(to.path()).unwrap().top_k, Some(5));
+        let exported = tempfile::tempdir().unwrap();
+        carry_stops(to.path(), exported.path()).unwrap();
+        assert_eq!(GenerationConfig::of(exported.path()).unwrap().stops, [2, 7]);
 
         let other = theirs.path().join("other.json");
         fs::rename(&file, &other).unwrap();

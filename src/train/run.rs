@@ -26,7 +26,7 @@ use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
 use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
 use super::trainer::Trainer;
-use crate::data::{Dataset, Form, Loader, RecordsConfig};
+use crate::data::{ChatForm, Dataset, Loader};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
@@ -467,11 +467,18 @@ fn beside_weights(plan: &RunPlan) -> BesideWeights {
     };
     let weights =
         plan.settings.run.weights().map(|path| model_at(path).unwrap_or_else(|_| path.to_path_buf()));
-    let template = match &data.loader {
-        Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => form.template.as_deref(),
-        _ => None,
-    };
-    BesideWeights::of(by, weights.as_deref()).with_template(template)
+    let chat = plan.conversations();
+    let template = chat.and_then(|form| form.template.as_deref());
+    let stops = chat.map_or_else(Vec::new, |form| stops(form, plan));
+    BesideWeights::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
+}
+
+/// The tokens at which a model that learns conversations stops: at the end of a turn, and of a text.
+fn stops(form: &ChatForm, plan: &RunPlan) -> Vec<u32> {
+    // What is broken is said where the data are read.
+    let Ok(codec) = plan.codec() else { return Vec::new() };
+    let turn = form.stops(&codec).unwrap_or_default();
+    if turn.is_empty() { turn } else { turn.into_iter().chain(codec.eod().ok()).collect() }
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

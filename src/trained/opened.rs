@@ -1,7 +1,7 @@
 //! A trained model found on disk: the folder of a run, a checkpoint in one, a folder of Hugging Face's, or that of an adapter,
 //! whose base is any of the others.
 
-use crate::data::{Codec, Form, Loader, RecordsConfig, Wording};
+use crate::data::{Codec, Wording};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::GenerationConfig;
@@ -109,10 +109,7 @@ impl TrainedRun {
     /// How records are written for it: by the chat template in the file `template`, or the one that it was trained with, and prompts as
     /// it was trained with them.
     pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
-        let trained = match &self.plan.train_dataset.loader {
-            Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => Some(form),
-            _ => None,
-        };
+        let trained = self.plan.conversations();
         // A checkpoint keeps the template beside its tokenizer, whose own it is then; the file that training read may be elsewhere.
         let is_kept = self.weights.join("chat_template.jinja").is_file();
         let own = trained.and_then(|form| form.template.as_deref()).filter(|_| !is_kept);
