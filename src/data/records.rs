@@ -49,6 +49,8 @@ impl Faults {
         match visited {
             // After a fault nothing is used, so nothing is enough either.
             Ok(goes_on) => goes_on || !self.0.is_empty(),
+            // What is no fault of a record is that of all of them.
+            Err(error) if self.0.last().is_some_and(|last| last.to_string() == error.to_string()) => false,
             Err(error) => {
                 self.0.push(error);
                 self.0.len() < MOST_FAULTS

@@ -174,6 +174,9 @@ pub(super) fn carry_stops(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn add_stops(folder: &Path, stops: &[u32]) -> Result<()> {
+    if stops.is_empty() {
+        return Ok(());
+    }
     let known = GenerationConfig::of(folder)?.stops;
     let mut all = known.clone();
     all.extend(stops.iter().filter(|stop| !known.contains(stop)));

@@ -53,7 +53,10 @@ impl ChatForm {
             if plain::is_plain(record) {
                 return plain::form(record, codec);
             }
-            Conversation::read(self, record)?;
+            record.refuse_preferences()?;
+            if !Conversation::has_list(self, record) {
+                Conversation::read(self, record)?;
+            }
             return Err(sources::none(codec.tokenizer_file()));
         };
         let conversation = Conversation::read(self, record)?;

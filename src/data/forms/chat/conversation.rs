@@ -34,6 +34,11 @@ pub(super) struct Conversation {
 const LISTS: [&str; 2] = ["messages", "conversations"];
 
 impl Conversation {
+    /// Whether a record has a list of messages, or is to have one.
+    pub fn has_list(form: &ChatForm, record: &Record) -> bool {
+        form.messages.is_some() || LISTS.iter().any(|key| record.fields.contains_key(*key))
+    }
+
     /// The conversation of a record: a list of messages; or `prompt` and `completion`, or `instruction`, `input` and `output`, which are
     /// turns of the user and the assistant.
     ///
@@ -45,7 +50,7 @@ impl Conversation {
         let mut reader =
             Reader { form, record, root: root(record), read: BTreeSet::new(), done: Self::default() };
         match () {
-            () if form.messages.is_some() || LISTS.iter().any(|key| has(key)) => reader.list()?,
+            () if Self::has_list(form, record) => reader.list()?,
             () if has("prompt") && has("completion") => reader.pair()?,
             () if has("instruction") && has("output") => reader.instruction()?,
             () => return Err(record.missing(LISTS[0])),
