@@ -161,18 +161,7 @@ impl BesideWeights {
     }
 }
 
-/// Says in the `generation_config.json` of the folder `to` that the model stops at the tokens at which that in `from` does, too.
-///
-/// # Errors
-/// A file that cannot be read; a disk that fails.
-pub(super) fn carry_stops(from: &Path, to: &Path) -> Result<()> {
-    let folder = if from.is_dir() { from } else { from.parent().unwrap_or(from) };
-    match folder.join(generation::FILE).is_file() {
-        true => add_stops(to, &GenerationConfig::of(folder)?.stops),
-        false => Ok(()),
-    }
-}
-
+/// Says in the `generation_config.json` of `folder` that the model stops at these tokens, too.
 fn add_stops(folder: &Path, stops: &[u32]) -> Result<()> {
     if stops.is_empty() {
         return Ok(());
@@ -269,7 +258,7 @@ mod tests {
         assert_eq!(stops(vec![7, 2], to.path()), [2, 7]);
         assert_eq!(GenerationConfig::of(to.path()).unwrap().top_k, Some(5));
         let exported = tempfile::tempdir().unwrap();
-        carry_stops(to.path(), exported.path()).unwrap();
+        beside.clone().under(to.path()).write(exported.path(), None).unwrap();
         assert_eq!(GenerationConfig::of(exported.path()).unwrap().stops, [2, 7]);
 
         let other = theirs.path().join("other.json");

@@ -7,7 +7,6 @@
 //! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
 
 use super::OUTPUT_DIR;
-use super::beside_weights::carry_stops;
 use super::foreign::OTHER_MODEL;
 use super::kept;
 use super::located::chosen;
@@ -82,7 +81,6 @@ pub async fn export(
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })
     .await?;
-    carry_stops(checkpoint, out)?;
     Ok(Exported { trained: sources.len(), copied: count - sources.len() })
 }
 

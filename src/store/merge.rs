@@ -1,7 +1,6 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
 use super::base::Base;
-use super::beside_weights::carry_stops;
 use super::kept;
 use super::located::{chosen, located};
 use super::lora::{self, Adapter, Factors, factor_names};
@@ -54,7 +53,6 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
     .await?;
-    carry_stops(&newest(lora)?, out)?;
     Ok(Merged { tensors, adapted: adapted.len() })
 }
 
