@@ -162,7 +162,7 @@ mod tests {
                 "g finetune --lora=8 --resume m d --a.b=1 --c.d=2",
             ),
             ("g finetune m d --do_eval --watch", "g finetune --watch m d --do_eval"),
-            ("g train x.yaml --seed 7 --lora 8", "g train x.yaml --seed 7 --lora 8"),
+            ("g train x.yaml --seed 7 --epochs 8", "g train x.yaml --seed 7 --epochs 8"),
         ] {
             assert_eq!(moved(text), expected);
         }
