@@ -57,7 +57,7 @@ impl<'a> Chat<'a> {
     ) -> Result<()> {
         let mut settings = settings.clone();
         let mut context = Context { gpu, run, limit, window: 0, model: None };
-        context.grow(1).await?;
+        context.grow(settings.tokens).await?;
         // What is piped needs no words.
         let is_typed = std::io::stdin().is_terminal();
         if is_typed {
@@ -166,10 +166,7 @@ impl Context<'_> {
         self.model = None; // its memory is needed
         let (model, fitting) = TrainedModel::load_fitting(self.gpu, self.run, 1, window).await?;
         if fitting < window {
-            eprintln!(
-                "notice: there is memory for a context of {fitting} tokens, and the model has {}",
-                self.limit
-            );
+            eprintln!("notice: there is memory for a context of {fitting} tokens, of {}", self.limit);
             self.limit = fitting;
         }
         (self.model, self.window) = (Some(model), fitting);

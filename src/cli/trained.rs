@@ -5,6 +5,7 @@ use crate::data::Codec;
 use crate::device::{Gpu, GpuOptions};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
+use crate::hugging_face::refuse_name_of_hub;
 use crate::kernels::Tier;
 use crate::model::groups::compile;
 use crate::settings::Override;
@@ -58,9 +59,17 @@ impl ModelArguments {
     /// Opens the model.
     ///
     /// # Errors
-    /// There is none; a flag that no adapter can have.
+    /// There is none; a flag that no adapter can have, or that names nothing; an adapter in place of a base.
     pub fn open(&self) -> Result<TrainedRun> {
         self.adapter.options()?;
+        if let Some(base) = self.base.as_ref().filter(|base| !base.exists()) {
+            refuse_name_of_hub(base)?;
+            return Err(Error::config("--base-model", format!("there is no {}", base.display())));
+        }
+        if self.low_rank.is_some() && is_adapter(&self.model) {
+            let message = "is an adapter, as is that of --adapter, and they are not stacked; name the base in its place";
+            return Err(Error::file(&self.model, message));
+        }
         [Some(&self.model), self.low_rank.as_ref()]
             .into_iter()
             .flatten()

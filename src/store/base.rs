@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The note is called so, beside the adapter.
 const NOTE: &str = "base.json";
 /// What to do where the base is not the one that it was.
-const REMEDY: &str =
+pub(super) const REMEDY: &str =
     "name the base with `--base-model` (`--load_checkpoint` of `train`), or as BASE of `merge`";
 
 /// Weights that came from files, and that training leaves as they are.
@@ -112,7 +112,9 @@ impl Base {
     /// # Errors
     /// It is at neither, or what is there are other weights.
     pub(super) fn found(&self, moved: Option<&Path>) -> Result<Self> {
-        let moved = moved.filter(|moved| moved.canonicalize().ok().as_ref() != Some(&self.path));
+        // What is gone has no canonical path.
+        let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+        let moved = moved.filter(|moved| whole(moved).as_ref() != Some(&self.path));
         let here = self.path.exists().then(|| self.check(&self.path));
         match (here, moved.filter(|moved| moved.exists())) {
             (Some(Ok(base)), Some(other)) if Self::noted(other)?.is_none_or(|other| other != base) => {

@@ -61,7 +61,8 @@ pub struct Exported {
 /// the model become that. Tokenizer, chat template and generation defaults are those of the checkpoint, where it has some.
 ///
 /// # Errors
-/// A file that is missing or damaged; weights of another model; an adapter of a part of a module; a disk that fails.
+/// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type; weights beyond
+/// the range of their type; a disk that fails.
 pub async fn export(
     checkpoint: &Path,
     like: &Path,
@@ -71,6 +72,10 @@ pub async fn export(
     let folder = WeightFiles::open(like)?;
     let checkpoint = &chosen(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
+        if dtype.is_some() {
+            let message = "holds an adapter, which is written in the type that it has; leave out --type, or merge it first";
+            return Err(Error::file(adapter, message));
+        }
         return export_adapter(&adapter, &folder, like, out).await;
     }
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };

@@ -1,7 +1,7 @@
 //! Where the tensors of a model are that a user names: in the best or newest checkpoint of a run, in a checkpoint, in the base that a
 //! checkpoint or an adapter names, or in the folder or file itself.
 
-use super::base::{Base, holds_model};
+use super::base::{Base, REMEDY, holds_model};
 use super::checkpoint_folder::{Best, CheckpointFolder};
 use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::{CHECKPOINTS, CONFIG};
@@ -145,8 +145,12 @@ impl Alone {
     /// Checks that each module that it adapts is one of `model` that can have an adapter.
     ///
     /// # Errors
-    /// One that is not, such as the head, or a fused projection of another class.
+    /// One that is not, such as the head, or a fused projection of another class; it adapts none.
     pub fn check(&self, model: &ModelConfig) -> Result<()> {
+        if self.modules.is_empty() {
+            let message = "has no factors of low rank, only trained copies; merge both by `gristmill merge`";
+            return Err(Error::file(&self.weights, message));
+        }
         let can_adapt = adaptable_modules(model);
         match self.modules.iter().find(|module| !can_adapt.contains(*module)) {
             None => Ok(()),
@@ -215,18 +219,17 @@ pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
     let config = path.join(lora::CONFIG);
     let noted = Base::beside(&config)?.map(|base| base.path().to_path_buf());
     let named = LoraConfig::required(&path.join(lora::WEIGHTS))?.base_model_name_or_path.map(PathBuf::from);
-    let remedy = "name the folder of the model, and this one with `--adapter`";
     let Some(base) = noted.or(named) else {
-        return Err(Error::file(&config, format!("names no `base_model_name_or_path`; {remedy}")));
+        return Err(Error::file(&config, format!("names no `base_model_name_or_path`; {REMEDY}")));
     };
     let shown = base.display();
     if !base.exists() {
         let download = download_of(&base).map_or_else(String::new, |download| format!("{download}; "));
-        let message = format!("its base `{shown}` is no folder on this disk; {download}{remedy}");
+        let message = format!("its base `{shown}` is no folder on this disk; {download}{REMEDY}");
         return Err(Error::file(&config, message));
     }
     if is_adapter(&base) {
-        let message = format!("its base `{shown}` is an adapter itself, and they are not stacked; {remedy}");
+        let message = format!("its base `{shown}` is an adapter itself, and they are not stacked; {REMEDY}");
         return Err(Error::file(&config, message));
     }
     Ok(Some(base))

@@ -86,7 +86,23 @@ fn infos(files: &WeightFiles) -> Result<Vec<TensorInfo>> {
 }
 
 /// The bytes of `values` in the type of a tensor.
+///
+/// # Errors
+/// A type in which nothing is written; a finite value that would become infinite.
 fn encoded(files: &WeightFiles, info: &TensorInfo, values: &[f32]) -> Result<Vec<u8>> {
+    let beyond = match info.dtype {
+        Dtype::F16 => 65520.0, // halfway from the largest to the power of two above it
+        Dtype::BF16 => f32::from_bits(0x7f7f_8000),
+        _ => f32::INFINITY,
+    };
+    if let Some(value) = values.iter().find(|value| value.is_finite() && value.abs() >= beyond) {
+        let message = format!(
+            "`{}` holds {value:e}, which {} cannot hold; write another --type",
+            info.name,
+            name_of(info.dtype)
+        );
+        return Err(Error::file(files.path(), message));
+    }
     let encoding = Encoding::of(info.dtype);
     encoding.and_then(|encoding| encoding.encode(values)).ok_or_else(|| {
         let message = format!("`{}` holds {:?}, in which nothing is written", info.name, info.dtype);
@@ -123,8 +139,14 @@ fn correct_config(path: &Path, is_untied: bool, dtype: Option<Dtype>) -> Result<
         config.remove(QUANTISED);
     }
     if let Some(dtype) = dtype {
-        let known = ["dtype", "torch_dtype"].into_iter().find(|key| config.contains_key(*key));
-        config.insert(known.unwrap_or("torch_dtype").to_string(), name_of(dtype).into());
+        const TYPES: [&str; 2] = ["dtype", "torch_dtype"];
+        let inner = config.get_mut("text_config").and_then(Value::as_object_mut);
+        let named = inner.into_iter().flatten().filter(|(key, _)| TYPES.contains(&key.as_str()));
+        named.for_each(|(_, value)| *value = name_of(dtype).into());
+        let known: Vec<&str> = TYPES.into_iter().filter(|key| config.contains_key(*key)).collect();
+        for key in if known.is_empty() { vec![TYPES[1]] } else { known } {
+            config.insert(key.to_string(), name_of(dtype).into());
+        }
     }
     if is_untied {
         config.insert(TIED.to_string(), Value::Bool(false));

@@ -143,7 +143,11 @@ async fn train(
     }
     loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
     let (plan, length) = (&loaded.config.plan, &loaded.length);
-    ranks.by_first(|| check_weights(plan).and_then(|()| check_tokenizer(plan))).await?;
+    ranks
+        .by_first(|| {
+            check_weights(plan).and_then(|()| check_tokenizer(plan, Some("train_dataset.tokenizer")))
+        })
+        .await?;
     let mut opened;
     let gpu = match gpu {
         Some(gpu) => ranks.agree(check_tier(plan, gpu)).await.map(|()| gpu)?,

@@ -24,24 +24,25 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
     }
 }
 
-/// Checks that text has a tokenizer where `plan` starts from a folder of Hugging Face's: bytes are the tokens of no such model.
+/// Checks that text has a tokenizer where `plan` starts from a folder of Hugging Face's: bytes are the tokens of no such model. `flag` of
+/// the command at hand names one.
 ///
 /// # Errors
 /// There is none.
-pub fn check_tokenizer(plan: &RunPlan) -> Result<()> {
+pub fn check_tokenizer(plan: &RunPlan, flag: Option<&str>) -> Result<()> {
     let reads_bytes =
         plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 && plan.has_text();
     let Some(path) = plan.settings.run.weights().filter(|_| reads_bytes) else { return Ok(()) };
     let model = model_at(path)?;
     let folder = if model.is_dir() { &model } else { model.parent().unwrap_or(&model) };
     match folder.join("config.json").is_file() && !folder.join("tokenizer.json").is_file() {
-        true => Err(no_tokenizer(folder)),
+        true => Err(no_tokenizer(folder, flag)),
         false => Ok(()),
     }
 }
 
 /// The error of a folder without a tokenizer, and how to make one of the files that `transformers` can read.
-pub(crate) fn no_tokenizer(folder: &Path) -> Error {
+pub(crate) fn no_tokenizer(folder: &Path, flag: Option<&str>) -> Error {
     let others = ["vocab.json", "tokenizer.model", "vocab.txt", "spiece.model"];
     let remedy = match others.iter().find(|name| folder.join(name).is_file()) {
         Some(other) => format!(
@@ -50,7 +51,7 @@ pub(crate) fn no_tokenizer(folder: &Path) -> Error {
             shell_quoted(folder)
         ),
         None => {
-            "fetch it, or name one (--tokenizer, or train_dataset.tokenizer of a configuration)".to_string()
+            flag.map_or_else(|| "fetch it".to_string(), |flag| format!("fetch it, or name one by {flag}"))
         }
     };
     Error::file(folder, format!("has no tokenizer.json, and nothing says what its tokens mean; {remedy}"))

@@ -36,8 +36,8 @@ pub struct TrainedRun {
 }
 
 impl TrainedRun {
-    /// Opens what is at `path`: a run folder, of which the newest checkpoint is used, a checkpoint inside one, a folder of Hugging
-    /// Face's, or one of an adapter, which names its base.
+    /// Opens what is at `path`: a run folder, of which the best checkpoint is used, or else the newest, a checkpoint inside one, a
+    /// folder of Hugging Face's, or one of an adapter, which names its base.
     ///
     /// # Errors
     /// One line: there is none of these, it has no checkpoint, its base is not here, or its tokenizer is missing.
@@ -100,7 +100,7 @@ impl TrainedRun {
         }
         check_weights(&plan)?;
         if plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 {
-            return Err(no_tokenizer(folder));
+            return Err(no_tokenizer(folder, Some("--tokenizer")));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
         Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation })

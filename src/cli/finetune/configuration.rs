@@ -59,7 +59,7 @@ impl Arguments {
         }
         let plan = model_of(&self.model)?;
         check_weights(&plan)?;
-        check_tokenizer(&plan)?;
+        check_tokenizer(&plan, None)?;
         note_lacking_tokens(wording.template, &plan.codec()?)?;
         let data = Data::read(&self.data, wording, &plan)?;
         let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;

@@ -95,10 +95,7 @@ impl Adapter {
     /// # Errors
     /// Nothing does.
     pub fn config(&self) -> Result<&LoraConfig> {
-        match &self.config {
-            Some(config) => Ok(config),
-            None => LoraConfig::required(&self.weights).map(|_| unreachable!("it was not there")),
-        }
+        self.config.as_ref().ok_or_else(|| LoraConfig::missing(&self.weights))
     }
 
     /// The rank that the factors of `module` have for a model on the base as it is.

@@ -21,7 +21,9 @@ pub(in crate::store) struct LoraConfig {
     peft_type: String,
     task_type: Option<String>,
     pub base_model_name_or_path: Option<String>,
+    #[serde(default = "default_rank")]
     r: usize,
+    #[serde(default = "default_alpha")]
     lora_alpha: f64,
     use_rslora: bool,
     /// Whether the model's matrices are (in, out), where its class does not say it.
@@ -36,6 +38,15 @@ pub(in crate::store) struct LoraConfig {
     /// Whether a copy of the embedding is the head too, where the model ties them.
     pub ensure_weight_tying: bool,
     init_lora_weights: Value,
+}
+
+/// PEFT's, where the file has none.
+fn default_rank() -> usize {
+    8
+}
+
+fn default_alpha() -> f64 {
+    8.0
 }
 
 /// What an adapter's initial values left of the base, which PEFT does again whenever it opens the adapter.
@@ -76,11 +87,15 @@ impl LoraConfig {
                 format!("is {task}, and not CAUSAL_LM, the task of a language model"),
             ));
         }
-        let is_one = |rank: usize| rank > 0;
-        let ranks = config.rank_pattern.iter().flat_map(|patterns| &patterns.0);
-        if config.peft_type.is_empty() || !is_one(config.r) || !ranks.map(|(_, rank)| *rank).all(is_one) {
-            let key = if config.peft_type.is_empty() { "peft_type" } else { "r" };
-            return Err(Error::file(&path, format!("its `{key}` is missing or 0; {REMEDY}")));
+        let mut ranks = config.rank_pattern.iter().flat_map(|patterns| &patterns.0);
+        let fault = match () {
+            () if config.peft_type.is_empty() => Some("`peft_type` is missing"),
+            () if config.r == 0 => Some("`r` is 0"),
+            () if ranks.any(|(_, rank)| *rank == 0) => Some("`rank_pattern` has a rank of 0"),
+            () => None,
+        };
+        if let Some(fault) = fault {
+            return Err(Error::file(&path, format!("its {fault}; {REMEDY}")));
         }
         let bias = config.bias.as_deref().unwrap_or("none");
         // Biases that trained are tensors of the file, and replace those of the model.
@@ -96,11 +111,15 @@ impl LoraConfig {
     /// # Errors
     /// There is none, or it is of something else.
     pub fn required(weights: &Path) -> Result<Self> {
-        Self::beside(weights)?.ok_or_else(|| {
-            let message =
-                "has no adapter_config.json beside it, which says what the product is multiplied by";
-            Error::file(weights, message)
-        })
+        Self::beside(weights)?.ok_or_else(|| Self::missing(weights))
+    }
+
+    /// The error of an adapter in the file `weights` without a configuration.
+    pub fn missing(weights: &Path) -> Error {
+        Error::file(
+            weights,
+            "has no adapter_config.json beside it, which says what the product is multiplied by",
+        )
     }
 
     /// Rows of A of the adapter of `module`.
@@ -248,6 +267,14 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_rank_or_factor_is_that_of_peft() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(CONFIG), r#"{"peft_type": "LORA"}"#).unwrap();
+        let config = LoraConfig::required(&folder.path().join("x.safetensors")).unwrap();
+        assert_eq!((config.rank_of("q_proj"), config.scale_of("q_proj")), (8, 1.0));
+    }
+
+    #[test]
     fn what_changed_the_base_is_done_again_or_refused() {
         let start =
             |word: Value| read(&json!({"init_lora_weights": word})).map(|config| config.start().unwrap());
@@ -278,7 +305,8 @@ mod tests {
         for (keys, named) in [
             (json!({"peft_type": "IA3"}), "its `peft_type` is \"IA3\", and not \"LORA\""),
             (json!({"task_type": "SEQ_CLS"}), "its `task_type` is SEQ_CLS"),
-            (json!({"r": 0}), "its `r` is missing or 0"),
+            (json!({"r": 0}), "its `r` is 0"),
+            (json!({"rank_pattern": {"q_proj": 0}}), "its `rank_pattern` has a rank of 0"),
             (json!({"bias": "some"}), "its `bias` is some"),
             (json!({"use_dora": true}), "its `use_dora` asks for"),
         ] {

@@ -22,12 +22,12 @@ const KEYS: [(&str, Policy); 18] = [
         Policy::Used,
     ),
     ("lora_bias bias modules_to_save ensure_weight_tying init_lora_weights", Policy::Used),
+    // Where no config.json says whether the model's matrices are transposed.
+    ("fan_in_fan_out", Policy::Used),
     // Of training alone.
     ("lora_dropout inference_mode runtime_config", Policy::Inert),
     // The tensors say which modules are adapted: one that has none starts at a product of zero.
     ("target_modules exclude_modules layers_to_transform layers_pattern", Policy::Inert),
-    // Whether a matrix is transposed is known of the model's class, which PEFT follows too.
-    ("fan_in_fan_out", Policy::Inert),
     // Options of what another key turns on.
     ("loftq_config eva_config corda_config lora_ga_config megatron_core qalora_group_size", Policy::Inert),
     // Names and versions.
