@@ -83,9 +83,8 @@ impl Batches {
         spec: BatchSpec,
         shuffle: Option<u64>,
     ) -> Result<Self> {
-        let source =
-            Source { content: Content::Stream(stream), range, weight: 1.0, name: "the data".to_string() };
-        Self::of_sources(vec![source], spec, shuffle, None)
+        let source = Source::from(Content::Stream(stream));
+        Self::of_sources(vec![Source { range, ..source }], spec, shuffle, None)
     }
 
     /// The rows of `sources`, in proportion to their weights. An epoch has `samples` rows, or without that
@@ -96,8 +95,38 @@ impl Batches {
     ///
     /// # Panics
     /// If there is no source, a weight is not above 0, or a size in `spec` is 0.
+    ///
+    /// # Examples
+    ///
+    /// Samples in memory, of which some tokens are learned:
+    ///
+    /// ```
+    /// use gristmill::data::{BatchSpec, Batches, NO_LABEL, SampleCollector};
+    ///
+    /// # fn main() -> gristmill::error::Result<()> {
+    /// let mut samples = SampleCollector::default();
+    /// samples.push(&[5, 6, 7], &[NO_LABEL, 7, 8]); // what to predict from each token
+    /// samples.push(&[9, 6], &[NO_LABEL, 2]);
+    /// let spec = BatchSpec {
+    ///     seq_length: 4,
+    ///     batch_size: 2,
+    ///     micro_batches: 1,
+    ///     vocab_size: 16,
+    ///     ignore_id: 15,
+    ///     sorts_positions: false,
+    ///     ahead: 0,
+    ///     rank: 0,
+    ///     world: 1,
+    /// };
+    /// let batches = Batches::of_sources(vec![samples.finish().into()], spec, None, None)?;
+    /// let batch = batches.batch(0)?;
+    /// assert_eq!(batch.tokens, [5, 6, 7, 0, 9, 6, 0, 0]);
+    /// assert_eq!(batch.targets, [15, 7, 8, 15, 15, 2, 15, 15]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
-    pub(crate) fn of_sources(
+    pub fn of_sources(
         sources: Vec<Source>,
         spec: BatchSpec,
         shuffle: Option<u64>,
@@ -127,7 +156,7 @@ impl Batches {
     ///
     /// # Errors
     /// If a source is shorter than a window or has no sample.
-    pub(crate) fn of_evaluation(sources: Vec<Source>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
+    pub fn of_evaluation(sources: Vec<Source>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
         let batches = Self::of_rows(sources, spec, None, samples)?;
         let end = Some(batches.rows_per_epoch.div_ceil(batches.spec.batch_size as u64));
         Ok(Self { end, ..batches })
@@ -170,7 +199,7 @@ impl Batches {
 
     /// The same batches with documents treated by `rules`.
     #[must_use]
-    pub(crate) fn with_rules(self, rules: DocumentRules) -> Self {
+    pub fn with_rules(self, rules: DocumentRules) -> Self {
         Self { rules, ..self }
     }
 

@@ -4,7 +4,7 @@ use super::batch::{Batch, NO_LABEL};
 use super::batches::{BatchSpec, Batches};
 use super::document_rules::DocumentRules;
 use super::sample_collector::SampleCollector;
-use super::source::{Content, Source};
+use super::source::Source;
 use crate::error::Result;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -56,10 +56,7 @@ impl PackedSequences {
         for _ in rows.len()..rows.len().next_multiple_of(spec.batch_size) {
             collector.push(&[0], &[NO_LABEL]);
         }
-        let samples = collector.finish();
-        let range = 0..samples.len();
-        let source =
-            Source { content: Content::from(samples), range, weight: 1.0, name: "the data".to_string() };
+        let source = Source::from(collector.finish());
         let rules =
             DocumentRules { resets_positions: true, isolates_documents: true, ..DocumentRules::default() };
         let batches = Batches::of_sources(vec![source], spec.clone(), None, None)?.with_rules(rules);

@@ -63,6 +63,14 @@ pub struct Source {
     pub name: String,
 }
 
+impl<C: Into<Content>> From<C> for Source {
+    /// All of it, as the only source.
+    fn from(content: C) -> Self {
+        let content = content.into();
+        Self { range: 0..content.len(), content, weight: 1.0, name: "the data".to_string() }
+    }
+}
+
 /// The parts for training and for evaluation.
 pub(super) type Split = (Range<u64>, Range<u64>);
 

@@ -19,6 +19,10 @@ impl Gpu {
     /// Opens an adapter with its full limits; tests its matrices where they are asked for, and otherwise whether its lanes can share
     /// loads.
     ///
+    /// Vulkan's loader and drivers may write to standard error meanwhile, past any logger: without a desktop session
+    /// `XDG_RUNTIME_DIR is invalid or not set`, once for each display that Mesa looks for. It means nothing here, and setting the
+    /// variable to a folder of the user's silences it. What this crate has to say goes to `tracing`.
+    ///
     /// # Errors
     /// No adapter, none of that name or number, one that cannot be opened, or not on the tier of `options`.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
