@@ -142,6 +142,11 @@ impl Alone {
         })
     }
 
+    /// The folder with the files beside it: of an adapter in a checkpoint that of the checkpoint.
+    pub fn folder(&self) -> &Path {
+        folder_of(&self.weights)
+    }
+
     /// Checks that each module that it adapts is one of `model` that can have an adapter.
     ///
     /// # Errors
@@ -203,9 +208,27 @@ impl Alone {
     }
 }
 
+/// The folder with the files beside an adapter: of one in a checkpoint those of the checkpoint.
+pub(super) fn folder_of(weights: &Path) -> &Path {
+    let folder = weights.parent().unwrap_or(Path::new(""));
+    let checkpoint = folder.parent().filter(|_| folder.ends_with(lora::FOLDER));
+    checkpoint.unwrap_or(folder)
+}
+
 /// Whether `path` is the folder of an adapter, and no run.
 pub(crate) fn is_adapter(path: &Path) -> bool {
-    path.join(lora::CONFIG).is_file() && !path.join(CONFIG).is_file() && !holds_model(path)
+    adapter_in(path).is_some()
+}
+
+/// The folder of the adapter that `path` is, or that a checkpoint copied out of its run has.
+fn adapter_in(path: &Path) -> Option<PathBuf> {
+    let is_alone = |folder: &&Path| {
+        folder.join(lora::CONFIG).is_file() && !folder.join(CONFIG).is_file() && !holds_model(folder)
+    };
+    let within = path.join(lora::FOLDER);
+    let copied = || Some(&*within).filter(|_| run_of(path).is_none() && !holds_model(path));
+    let found = Some(path).filter(is_alone).or_else(|| copied().filter(is_alone));
+    found.map(Path::to_path_buf)
 }
 
 /// The base that the adapter folder `path` names; `None` if it is none, but a run, a checkpoint or a model.
@@ -213,9 +236,7 @@ pub(crate) fn is_adapter(path: &Path) -> bool {
 /// # Errors
 /// It names none that is here, itself, or another adapter.
 pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
-    if !is_adapter(path) {
-        return Ok(None);
-    }
+    let Some(path) = adapter_in(path) else { return Ok(None) };
     let config = path.join(lora::CONFIG);
     let noted = Base::beside(&config)?.map(|base| base.path().to_path_buf());
     let named = LoraConfig::required(&path.join(lora::WEIGHTS))?.base_model_name_or_path.map(PathBuf::from);

@@ -2,7 +2,7 @@
 
 use super::base::Base;
 use super::kept;
-use super::located::{chosen, located};
+use super::located::{chosen, folder_of, located};
 use super::lora::{self, Adapter, Factors, factor_names};
 use super::rewriting::{Further, Untied, rewrite};
 use super::tensor_file::TensorInfo;
@@ -54,13 +54,6 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     })
     .await?;
     Ok(Merged { tensors, adapted: adapted.len() })
-}
-
-/// The folder with the files beside an adapter: of one in a checkpoint those of the checkpoint.
-fn folder_of(weights: &Path) -> &Path {
-    let folder = weights.parent().unwrap_or(Path::new(""));
-    let checkpoint = folder.parent().filter(|_| folder.ends_with(lora::FOLDER));
-    checkpoint.unwrap_or(folder)
 }
 
 /// The files of a merge.

@@ -4,7 +4,7 @@
 use crate::data::{Codec, Wording};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
-use crate::hugging_face::generation::GenerationConfig;
+use crate::hugging_face::generation::{self, GenerationConfig};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::ModelConfig;
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
@@ -33,6 +33,8 @@ pub struct TrainedRun {
     adapter: Option<PathBuf>,
     /// How its publishers generate text.
     pub generation: GenerationConfig,
+    /// The chat template that its checkpoint or its adapter keeps: the file that training read may be elsewhere.
+    template: Option<PathBuf>,
 }
 
 impl TrainedRun {
@@ -58,6 +60,10 @@ impl TrainedRun {
         adapter.check(&outline_of_model(path, overrides, None)?.plan.model)?;
         let mut run = Self::open_model(path, &[&[pet_of(&adapter)], overrides].concat())?;
         adapter.extend(&mut run.plan.model)?;
+        if adapter.folder().join(generation::FILE).is_file() {
+            run.generation = GenerationConfig::of(adapter.folder())?;
+        }
+        run.template = kept_template(adapter.folder()).or(run.template);
         Ok(Self { adapter: Some(adapter.weights), ..run })
     }
 
@@ -89,7 +95,8 @@ impl TrainedRun {
             ));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(&weights)?);
-        Ok(Self { plan, codec, weights, adapter: None, generation })
+        let template = kept_template(&weights);
+        Ok(Self { plan, codec, weights, adapter: None, generation, template })
     }
 
     fn of_folder(folder: &Path, config: RunConfig) -> Result<Self> {
@@ -103,16 +110,14 @@ impl TrainedRun {
             return Err(no_tokenizer(folder, Some("--tokenizer")));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
-        Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation })
+        Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, template: None })
     }
 
     /// How records are written for it: by the chat template in the file `template`, or the one that it was trained with, and prompts as
     /// it was trained with them.
     pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
         let trained = self.plan.conversations();
-        // A checkpoint keeps the template beside its tokenizer, whose own it is then; the file that training read may be elsewhere.
-        let is_kept = self.weights.join("chat_template.jinja").is_file();
-        let own = trained.and_then(|form| form.template.as_deref()).filter(|_| !is_kept);
+        let own = self.template.as_deref().or_else(|| trained?.template.as_deref());
         Wording { template: template.or(own), raw: raw || trained.is_some_and(|form| form.raw) }
     }
 
@@ -155,6 +160,11 @@ impl TrainedRun {
             stops => stops.to_vec(),
         }
     }
+}
+
+/// The chat template that training left in the folder of a checkpoint.
+fn kept_template(folder: &Path) -> Option<PathBuf> {
+    Some(folder.join("chat_template.jinja")).filter(|file| file.is_file())
 }
 
 /// The configuration of the model at `path`, whatever [`TrainedRun::open`] finds there, for a plan on `ranks` ranks or else on as many

@@ -99,6 +99,34 @@ fn adapters_say_where_their_base_was_and_take_it_by_one_flag() {
     assert_refused("generate", &ended, &["/base: is not there", "--base-model"]);
     let base = format!("--base-model={}", work.path("moved").display());
     assert_eq!(work.judged(&work.path("run"), &[&base]).0, loss);
+    // The adapter by itself, and a checkpoint that was copied out of its run, on the base in full: the template is still that of training.
+    let checkpoints = work.path("run").join("checkpoint");
+    let best: Value =
+        serde_json::from_slice(&fs::read(checkpoints.join("best.json")).expect("a file")).expect("JSON");
+    let checkpoint = checkpoints.join(format!("step_{:07}", best["step"].as_u64().expect("a step")));
+    let copied = work.path("copied");
+    fs::create_dir_all(copied.join("adapter")).expect("a folder");
+    for file in ["chat_template.jinja", "tokenizer.json", "config.json", "generation_config.json"] {
+        let from = checkpoint.join(file);
+        if from.is_file() {
+            fs::copy(from, copied.join(file)).expect("a file");
+        }
+    }
+    for file in ["adapter_config.json", "adapter_model.safetensors", "base.json"] {
+        fs::copy(checkpoint.join("adapter").join(file), copied.join("adapter").join(file)).expect("a file");
+    }
+    let (of_copy, _, _) = work.judged(&copied, &[&base]);
+    let adapter = format!("--adapter={}", checkpoint.join("adapter").display());
+    assert_eq!(work.judged(&work.path("moved"), &[&adapter]).0, of_copy);
+    let (bare, _, _) = work.judged(&work.path("moved"), &[]);
+    let (templated, _, _) = work.judged(
+        &work.path("moved"),
+        &[&format!("--chat-template={}", work.path("template.jinja").display())],
+    );
+    assert!(
+        (of_copy - templated).abs() > 1e-4 && (of_copy - bare).abs() > 1e-4,
+        "{of_copy}, {templated}, {bare}"
+    );
     let out = work.path("merged");
     run(gristmill(["merge"]).arg(work.path("moved")).arg(work.path("run")).arg(&out)).succeeded();
     assert_eq!(fs::read_to_string(out.join("chat_template.jinja")).expect("a file"), TEMPLATE);
@@ -113,7 +141,9 @@ fn positions_are_those_of_the_model() {
         run(gristmill(["generate", "--temperature=0", "--ignore-eod"]).arg(work.path("run")).args(flags))
     };
     let said = generate(&["--prompt=which?", "--tokens=80"]).succeeded().stderr;
-    assert!(said.contains("80 tokens") && !said.contains("notice"), "{said}");
+    assert!(said.contains("80 tokens"), "{said}");
+    let mut notices = said.lines().filter(|line| line.contains("notice"));
+    assert!(notices.all(|line| line.contains("is used, the best by its eval_loss")), "{said}");
     assert_refused(
         "too long",
         &generate(&["--context=97"]),

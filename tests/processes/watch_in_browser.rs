@@ -46,7 +46,8 @@ fn shown(page: &Page<'_>) -> (usize, f32) {
     let texts = page.evaluate(&format!("[{}, {}]", of("Steps"), of("Loss")));
     let text = |index: usize| texts[index].as_str().expect("a text").replace(',', "");
     // Before the first step there are dashes.
-    (text(0).parse().unwrap_or(0), text(1).parse().unwrap_or(f32::NAN))
+    let steps = text(0).split(" of ").next().and_then(|steps| steps.parse().ok());
+    (steps.unwrap_or(0), text(1).parse().unwrap_or(f32::NAN))
 }
 
 /// What a page shows once it shows more steps than now.
