@@ -3,7 +3,7 @@
 //! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is its device side alone. What a
 //! run keeps on disk is in [`store`](crate::store), what it reports in [`report`](crate::report).
 
-mod announce;
+pub(crate) mod announce;
 pub mod arenas;
 pub(crate) mod batch_arrays;
 mod checkpoint;
@@ -47,7 +47,6 @@ mod tensors;
 pub mod trainer;
 mod update;
 
-pub(crate) use announce::shell_word;
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
 pub use run::run_watched;

@@ -7,7 +7,8 @@ use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
-use crate::train::{Milestone, shell_word};
+use crate::train::Milestone;
+use crate::train::announce::shell_word;
 use clap::Parser;
 use std::path::{Path, PathBuf};
 

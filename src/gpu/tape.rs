@@ -57,7 +57,7 @@ pub struct Target {
 /// One closure of the backward pass, and the path of what it records.
 struct Node<'p> {
     path: Vec<String>,
-    undo: Box<dyn FnOnce(&mut Tape<'_, 'p>) + 'p>,
+    undo: Box<dyn FnOnce(&mut Tape<'_, 'p>) + Send + 'p>,
 }
 
 /// The ops recorded so far, and the closures of their backward. `'p` is the lifetime of the parameters they refer to.
@@ -96,6 +96,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// Runs `body` with `name` appended to the path of everything it records.
+    #[track_caller]
     pub fn scope<T>(&mut self, name: impl Into<String>, body: impl FnOnce(&mut Self) -> T) -> T {
         self.end_op(None);
         self.rec.enter(name);
@@ -106,6 +107,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// A value that is not the result of an op. Its gradient is computed if `needs_gradient`.
+    #[track_caller]
     pub fn leaf(&mut self, tensor: Tensor, needs_gradient: bool) -> Var {
         self.gradients.push(None);
         self.needs_gradient.push(needs_gradient);
@@ -123,6 +125,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// The tensor of a handle, for a backward. If it was dropped, the op that made it is recorded again first.
+    #[track_caller]
     pub fn saved(&mut self, Saved(tensor): Saved) -> Tensor {
         Tensor { buffer: self.present(tensor.buffer), ..tensor }
     }
@@ -130,12 +133,13 @@ impl<'r, 'p> Tape<'r, 'p> {
     /// The result of an op, with the closure that records its backward given the gradient of the result. The result
     /// needs a gradient if an input does or if a parameter of the op `trains`. A result that no op gives a gradient has
     /// no backward. An op in place returns the tensor of an input, which must have no other reader.
+    #[track_caller]
     pub fn result(
         &mut self,
         tensor: Tensor,
         inputs: &[Var],
         trains: bool,
-        undo: impl FnOnce(&mut Tape<'_, 'p>, Tensor) + 'p,
+        undo: impl FnOnce(&mut Tape<'_, 'p>, Tensor) + Send + 'p,
     ) -> Var {
         self.end_op(Some(tensor));
         let needs = trains || inputs.iter().any(|input| self.needs_gradient[input.id]);
@@ -152,7 +156,8 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     /// Adds a closure that the backward pass always runs, whether or not a result has a gradient by then: an op may add
     /// to the objective by itself.
-    pub fn always(&mut self, undo: impl FnOnce(&mut Tape<'_, 'p>) + 'p) {
+    #[track_caller]
+    pub fn always(&mut self, undo: impl FnOnce(&mut Tape<'_, 'p>) + Send + 'p) {
         if self.is_recording {
             let path = self.rec.scopes().to_vec();
             self.nodes.push(Node { path, undo: Box::new(undo) });
@@ -160,6 +165,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// Where a backward must write the gradient of `var`; `None` if it is not needed.
+    #[track_caller]
     pub fn target(&mut self, var: Var) -> Option<Target> {
         if !self.needs_gradient[var.id] {
             return None;
@@ -178,6 +184,7 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     /// Adds `gradient` to that of `var`. The first one given becomes the gradient itself, and later ones are added to
     /// it in place.
+    #[track_caller]
     pub fn give(&mut self, var: Var, gradient: Tensor) {
         if !self.needs_gradient[var.id] {
             return;
@@ -195,6 +202,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// Records the backward pass, from the results that were given gradients.
+    #[track_caller]
     pub fn backward(&mut self) {
         while let Some(Node { path, undo }) = self.nodes.pop() {
             let path = path.into_iter().chain(["backward".to_string()]).collect();

@@ -2,7 +2,9 @@
 //! checkpoint or an adapter names, or in the folder or file itself.
 
 use super::base::{Base, REMEDY, holds_model};
-use super::checkpoint_folder::{Best, CheckpointFolder};
+#[cfg(feature = "cli")]
+use super::checkpoint_folder::Best;
+use super::checkpoint_folder::CheckpointFolder;
 use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::{CHECKPOINTS, CONFIG};
 use super::weight_files::{EMBEDDINGS, HEAD};
@@ -49,6 +51,7 @@ fn checkpoints(run: &Path) -> CheckpointFolder {
 ///
 /// # Errors
 /// A folder that cannot be read.
+#[cfg(feature = "cli")]
 pub(crate) fn choice(path: &Path) -> Result<Option<String>> {
     if !path.join(CONFIG).is_file() {
         return Ok(None);

@@ -1,5 +1,6 @@
 //! The weights that a run starts from.
 
+use super::announce::shell_word;
 use super::resume::start_of;
 use super::trainer::Trainer;
 use crate::error::{Error, Result};
@@ -48,17 +49,13 @@ pub(crate) fn no_tokenizer(folder: &Path, flag: Option<&str>) -> Error {
         Some(other) => format!(
             "convert {other}: `python3 -c \"import sys, transformers as t; t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(\
              sys.argv[1])\" {}`, which needs transformers",
-            shell_quoted(folder)
+            shell_word(&folder.display().to_string())
         ),
         None => {
             flag.map_or_else(|| "fetch it".to_string(), |flag| format!("fetch it, or name one by {flag}"))
         }
     };
     Error::file(folder, format!("has no tokenizer.json, and nothing says what its tokens mean; {remedy}"))
-}
-
-fn shell_quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// The weights that the adapters of `plan` train on, if they come from files: checkpoints name them.

@@ -24,10 +24,13 @@ use std::sync::atomic::Ordering;
 const MEASURED_AFTER: u64 = 20;
 
 impl Trainer<'_> {
-    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank.
+    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank: step s of a run
+    /// starts at (s - 1) · micro-batches of a step. Learning rates are those of the length that the trainer was made for.
+    ///
+    /// Results are read by [`finished_steps`](Self::finished_steps) after every step; [`wait`](Self::wait) before it, after the last.
     ///
     /// # Errors
-    /// A token outside the vocabulary; a device that fails; a rank that has ended.
+    /// A token outside the vocabulary; steps whose results nobody has read; a device that fails; a rank that has ended.
     pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
         self.micro_steps(data, first_micro_step).await?;
         self.update(step).await

@@ -28,6 +28,53 @@ use std::time::{Duration, Instant};
 /// [`step`](Self::step) and [`evaluate`](Self::evaluate) submit work and return, on a GPU before it is done;
 /// [`finished_steps`](Self::finished_steps) and [`finished_evaluations`](Self::finished_evaluations) return the results
 /// that have arrived.
+///
+/// # Examples
+///
+/// A configuration in code, and data in memory, for which any loader may be named, since none is asked:
+///
+/// ```
+/// use gristmill::data::{Batches, NO_LABEL, SampleCollector};
+/// use gristmill::prelude::*;
+/// use gristmill::train::Trainer;
+/// use gristmill::train::length::RunLength;
+/// use std::path::Path;
+///
+/// const CONFIG: &str = "
+/// model:
+///   model_config: {type: LlamaConfig, vocab_size: 32, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}
+/// train_dataset: {data_loader: {type: TokenDataLoader, dataset_dir: none}}
+/// runner_config: {batch_size: 4, epochs: 2}
+/// optimizer: {type: AdamW}
+/// lr_schedule: {type: ConstantWarmUpLR, learning_rate: 1.0e-2, warmup_steps: 0}
+/// ";
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let plan = RunConfig::parse(CONFIG, Path::new("in memory"), &[])?.plan;
+/// let mut samples = SampleCollector::default();
+/// for first in 0..16 {
+///     let tokens: Vec<u32> = (first..first + 8).collect();
+///     let mut targets: Vec<u32> = (first + 1..first + 9).collect();
+///     targets[0] = NO_LABEL; // not learned
+///     samples.push(&tokens, &targets);
+/// }
+/// let data = Batches::of_sources(vec![samples.finish().into()], plan.batch_spec(), Some(1), None)?;
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// let length = RunLength::new(&plan, data.steps_per_epoch());
+/// let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
+/// let mut losses = Vec::new();
+/// for step in 1..=length.total_steps {
+///     trainer.step(step, &data, step - 1).await?; // of one micro-batch
+///     losses.extend(trainer.finished_steps()?.iter().map(|step| step.state.loss));
+/// }
+/// trainer.wait().await?;
+/// losses.extend(trainer.finished_steps()?.iter().map(|step| step.state.loss));
+/// assert!(losses.len() == 8 && losses[7] < losses[0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct Trainer<'gpu> {
     pub(super) gpu: &'gpu Gpu,
     pub(super) recordings: Recordings,

@@ -80,4 +80,5 @@ fn a_prepared_job_takes_other_values() {
     refused(prepared.write(&ids, &[1.0; 5]), "write them with `write_words`");
     refused(prepared.write_words(&x, &[1; 6]), "write them with `write`");
     refused(prepared.write(&transient, &[1.0; 6]), "make it an input or output of the job");
+    refused(prepared.write_state(&ids, &other), "holds u32 values, and not a StepState of 12 words");
 }

@@ -223,13 +223,9 @@ impl PreparedJob<'_> {
     /// Replaces a state struct ([`Job::state`]) for the replays that follow.
     ///
     /// # Errors
-    /// A transient tensor.
-    ///
-    /// # Panics
-    /// If the tensor holds another struct.
-    #[track_caller]
+    /// A transient tensor, or one that holds another struct.
     pub fn write_state<S: State>(&self, tensor: &Tensor, state: &S) -> Result<()> {
-        S::assert_held_by(*tensor);
+        check_state::<S>(tensor)?;
         self.write_bytes(tensor, S::WORDS as usize, bytemuck::bytes_of(state))
     }
 
@@ -287,12 +283,9 @@ impl PreparedJob<'_> {
     /// A state struct ([`Job::state`]) as the replays so far have left it.
     ///
     /// # Errors
-    /// A device failure.
-    ///
-    /// # Panics
-    /// If the tensor holds another struct.
+    /// A tensor that holds another one, or a device failure.
     pub async fn state<S: State>(&self, tensor: &Tensor) -> Result<S> {
-        S::assert_held_by(*tensor);
+        check_state::<S>(tensor)?;
         let bytes = self.bytes_around(tensor, 0).await?;
         Ok(bytemuck::pod_read_unaligned(&bytes[..size_of::<S>()]))
     }
@@ -388,6 +381,14 @@ fn decode_words(tensor: &Tensor, bytes: &[u8]) -> Result<Vec<u32>> {
         ));
     }
     Ok(without_padding(tensor, &bytemuck::pod_collect_to_vec::<u8, u32>(bytes)))
+}
+
+/// Checks that `tensor` has the shape of one that holds a state struct.
+fn check_state<S: State>(tensor: &Tensor) -> Result<()> {
+    match (tensor.rows, tensor.cols, tensor.element) == (1, S::WORDS, U32) {
+        true => Ok(()),
+        false => Err(mismatch(tensor, &format!("values, and not a {} of {} words", S::NAME, S::WORDS))),
+    }
 }
 
 fn mismatch(tensor: &Tensor, what: &str) -> Error {

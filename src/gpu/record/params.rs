@@ -9,12 +9,13 @@ pub trait Params: bytemuck::NoUninit {
     const FIELDS: &'static [Field];
 }
 
-/// Defines a params struct and its list of fields.
+/// Defines a params struct of `u32`, `i32` and `f32` and its list of fields. (It names this crate as `gristmill`.)
 ///
 /// ```
 /// gristmill::params! {
 ///     struct Params {
 ///         rows: u32,
+///         /// What each row is multiplied by.
 ///         factor: f32,
 ///     }
 /// }
@@ -22,13 +23,13 @@ pub trait Params: bytemuck::NoUninit {
 /// ```
 #[macro_export]
 macro_rules! params {
-    ($(#[$meta:meta])* struct $name:ident { $($field:ident: $kind:ty,)* }) => {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $of:vis $field:ident: $kind:ty),* $(,)? }) => {
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy, $crate::bytemuck::NoUninit)]
         #[bytemuck(crate = "gristmill::bytemuck")]
-        struct $name {
-            $($field: $kind,)*
+        $vis struct $name {
+            $($(#[$doc])* $of $field: $kind,)*
         }
         impl $crate::record::Params for $name {
             const FIELDS: &'static [$crate::record::Field] = $crate::fields!($name { $($field: $kind,)* });

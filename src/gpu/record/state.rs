@@ -5,8 +5,8 @@ use super::persistent::Persistents;
 use super::tensor::{Binding, Tensor};
 use crate::element::Element;
 
-/// A struct that a kernel binds as a variable of its own. A tensor of one row holds it. Defined with
-/// [`state!`](crate::state) only: a test compares it with the struct of the same name in the shaders.
+/// A struct that a kernel binds as a variable of its own. A tensor of one row holds it. This crate's own kernels alone have some: a
+/// test compares each with the struct of the same name in the shaders.
 pub trait State: bytemuck::Pod + Default {
     /// The name of the struct in Rust and WGSL.
     const NAME: &'static str;

@@ -22,6 +22,7 @@ struct SavedPlacement {
 
 impl Tape<'_, '_> {
     /// The rows of experts (R, D): in the row of each choice its token of x (N, D), zeros in unassigned rows.
+    #[track_caller]
     pub fn permute(&mut self, x: Var, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = x.tensor;
         let rows = self.rec.tensor("rows", placement.config.rows(), cols, element);
@@ -37,6 +38,7 @@ impl Tape<'_, '_> {
 
     /// residual + Σ gate · row over a token's choices: (N, D). `rows` (R, D), `gates` (N, k) f32. The gradient of the
     /// residual is that of the result, not copied.
+    #[track_caller]
     pub fn combine(&mut self, rows: Var, gates: Var, residual: Option<Var>, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
         let y = self.rec.tensor("y", placement.config.tokens, cols, element);
@@ -62,6 +64,7 @@ impl Tape<'_, '_> {
     }
 
     /// Gates (N, k) with those of kept choices renormalised to sum to `scaling`, those of dropped choices 0.
+    #[track_caller]
     pub fn renormalise_gates(&mut self, gates: Var, placement: &Placement, scaling: f32) -> Var {
         let Tensor { rows, cols, element, .. } = gates.tensor;
         let renormalised = self.rec.tensor("gates", rows, cols, element);
@@ -179,6 +182,7 @@ fn stacked_rows(weight: &Parameter) -> u32 {
 
 impl Tape<'_, '_> {
     /// The rows that arrive here when every rank sends its own (R, D) in `direction`. The gradient returns the other way.
+    #[track_caller]
     pub fn exchange_rows(&mut self, rows: Var, spread: &SpreadRows, direction: Direction) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
         let received = match direction {
@@ -190,6 +194,7 @@ impl Tape<'_, '_> {
     }
 
     /// The same in the rows `moved` of a tensor.
+    #[track_caller]
     pub fn exchange_rows_into(
         &mut self,
         rows: Var,

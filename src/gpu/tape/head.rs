@@ -41,6 +41,7 @@ impl<'p> Tape<'_, 'p> {
     /// `h`.
     ///
     /// Where `ranks` share the vocabulary, `table` is this one's part, and the gradient of `h` a part of a sum.
+    #[track_caller]
     pub fn linear_cross_entropy(
         &mut self,
         h: Var,

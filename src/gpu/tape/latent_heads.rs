@@ -10,6 +10,7 @@ use crate::record::{Recorder, Tensor};
 impl Tape<'_, '_> {
     /// Packed queries, keys and values (N, layout().cols()) of their parts, rotated by `angles`. Nothing is saved: the backward
     /// needs the angles alone.
+    #[track_caller]
     pub fn latent_heads(&mut self, parts: LatentParts<Var>, angles: Angles, sizes: LatentHeads) -> Var {
         let LatentParts { q, kv, k_rope } = parts;
         let qkv = self.rec.tensor("y", q.tensor.rows, sizes.layout().cols(), q.tensor.element);

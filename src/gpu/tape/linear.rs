@@ -27,6 +27,7 @@ pub(super) enum Activation {
 
 impl<'p> Tape<'_, 'p> {
     /// x (N, K) Wᵀ + bias + residual: (N, M). The gradient of the residual is that of the result, not copied.
+    #[track_caller]
     pub fn linear(
         &mut self,
         x: Var,
@@ -39,6 +40,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// A part of such a product, of which ranks have one each: the rank that `adds_bias` adds the bias, which they all have the
     /// gradient of.
+    #[track_caller]
     pub fn linear_part(
         &mut self,
         x: Var,
@@ -52,6 +54,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// GELU of x (N, K) Wᵀ + bias: (N, M), by the kernel of the product.
+    #[track_caller]
     pub fn linear_gelu(
         &mut self,
         x: Var,
@@ -65,6 +68,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// x · Φ(x), (N, F).
+    #[track_caller]
     pub fn gelu(&mut self, x: Var, kind: Gelu) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -88,6 +92,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// silu(gate) · up of gate and up, which are x (N, K) Wᵀ + bias, packed as for [`swiglu`](Self::swiglu): (N, `width`), by the kernel of
     /// the product where it can.
+    #[track_caller]
     pub fn linear_swiglu(
         &mut self,
         x: Var,
@@ -101,6 +106,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
+    #[track_caller]
     pub fn swiglu(&mut self, gate_up: Var, width: u32) -> Var {
         let y = self.rec.tensor("y", gate_up.tensor.rows, width, gate_up.tensor.element);
         swiglu::swiglu(self.rec, gate_up.tensor, y);
@@ -197,6 +203,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// [a | b] Wᵀ of a and b (N, K), concatenated, and W (M, 2 K): (N, M). K must be a multiple of 4.
+    #[track_caller]
     pub fn linear_of_two(&mut self, [a, b]: [Var; 2], weight: &'p Parameter) -> Var {
         let (w, width) = (weight.weight(), a.tensor.cols);
         assert!(
@@ -231,6 +238,7 @@ impl<'p> Tape<'_, 'p> {
     ///
     /// # Panics
     /// On a tape for training: it has no backward.
+    #[track_caller]
     pub fn linear_of_few_rows(
         &mut self,
         x: Var,

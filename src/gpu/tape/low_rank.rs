@@ -17,6 +17,7 @@ type Columns = (u32, u32);
 
 impl<'p> Tape<'_, 'p> {
     /// factor · dropout(x) Aᵀ of x (N, in) and A (R, in): (N, R).
+    #[track_caller]
     pub fn low_rank_down(&mut self, x: Var, a: &'p Parameter, dropout: Option<Dropout>, factor: f32) -> Var {
         let w = a.weight();
         let dropped = dropped(self.rec, x.tensor, dropout);
@@ -49,6 +50,7 @@ impl<'p> Tape<'_, 'p> {
     /// rows of one range after the other; range i adds the product of its rows with r columns of z (N, k · padded r), which
     /// start at i times r, rounded up to a multiple of 4. Columns between the end of a range and the next multiple of 4 must be
     /// zero.
+    #[track_caller]
     pub fn low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, ranges: Vec<Columns>) -> Var {
         let blocks = Blocks { ranges, rank: b.weight().cols };
         assert!(

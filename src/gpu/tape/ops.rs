@@ -13,6 +13,7 @@ use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
     /// Rows of `table` (V, D) by id: (N, D). `order` (1, N): token indices sorted by id.
+    #[track_caller]
     pub fn embedding(&mut self, ids: Tensor, order: Tensor, table: &'p Parameter, element: Element) -> Var {
         let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
         embedding::embedding(self.rec, ids, &table.weight, y);
@@ -20,6 +21,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// A part of such rows, of which `ranks` have one each: `table` has as many rows on each.
+    #[track_caller]
     pub fn embedding_part(
         &mut self,
         ids: Tensor,
@@ -37,6 +39,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
     /// sorted by id. Where x is a part of a sum, one rank adds them, as `adds` says, and all have the gradient.
+    #[track_caller]
     pub fn add_embedding(
         &mut self,
         x: Var,
@@ -73,6 +76,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// [a | b] of a (N, K) and b (N, M): (N, K + M). K must be a multiple of 4.
+    #[track_caller]
     pub fn join(&mut self, [a, b]: [Var; 2]) -> Var {
         let (rows, split, cols) = (a.tensor.rows, a.tensor.cols, b.tensor.cols);
         let y = self.rec.tensor("y", rows, split + cols, a.tensor.element);
@@ -90,6 +94,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// x / rms(x) · w, (N, D).
+    #[track_caller]
     pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, epsilon: f32) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -109,6 +114,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// (x - mean(x)) / std(x) · w + b, (N, D).
+    #[track_caller]
     pub fn layer_norm(&mut self, x: Var, weight: &'p Parameter, bias: &'p Parameter, epsilon: f32) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -130,6 +136,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// q and k heads of packed `qkv` normalised one by one; v is copied.
+    #[track_caller]
     pub fn qk_norm(
         &mut self,
         qkv: Var,
@@ -155,6 +162,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// q and k heads of packed `qkv` rotated by their positions, in place: `qkv` must have no other reader.
+    #[track_caller]
     pub fn rope(
         &mut self,
         qkv: Var,
@@ -172,6 +180,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). Raises `largest` (1, heads of all ranks), if
     /// given, to the [largest scores](max_logit::max_logit) of its heads.
+    #[track_caller]
     pub fn attention(
         &mut self,
         qkv: Var,
@@ -204,6 +213,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// residual + mask · x / (1 - p), (N, D). Saves nothing: the backward recomputes the mask. The residual's gradient
     /// is the result's own, handed on.
+    #[track_caller]
     pub fn dropout(&mut self, x: Var, residual: Option<Var>, dropout: Dropout) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -223,6 +233,7 @@ impl<'p> Tape<'_, 'p> {
     ///
     /// # Panics
     /// On a tape for training: a cache has no backward.
+    #[track_caller]
     pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, shape: &Decode) {
         assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let kept = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
@@ -234,6 +245,7 @@ impl<'p> Tape<'_, 'p> {
     ///
     /// # Panics
     /// On a tape for training, as [`fill_cache`](Self::fill_cache).
+    #[track_caller]
     pub fn decode(
         &mut self,
         qkv: Var,

@@ -50,7 +50,7 @@ struct Rule<'p> {
     /// Components of the block's path.
     depth: usize,
     /// Whether the results of the op at this path below the block are dropped.
-    drops: Box<dyn Fn(&str) -> bool + 'p>,
+    drops: Box<dyn Fn(&str) -> bool + Send + 'p>,
 }
 
 /// An op whose results were dropped.
@@ -85,9 +85,10 @@ impl<'p> Tape<'_, 'p> {
     ///
     /// An op in place drops nothing by itself: its result is dropped, and made again, with that of the op it writes to. An op
     /// that counts, or adds to a buffer that outlives the pass, must be [kept](Self::keeping).
+    #[track_caller]
     pub fn recompute(
         &mut self,
-        drops: impl Fn(&str) -> bool + 'p,
+        drops: impl Fn(&str) -> bool + Send + 'p,
         block: impl FnOnce(&mut Self) -> Var,
     ) -> Var {
         let rule = Rule { depth: self.rec.scopes().len(), drops: Box::new(drops) };
@@ -97,12 +98,14 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// Runs `body`, of which nothing is dropped or recorded again, although it is part of a block that is recomputed.
+    #[track_caller]
     pub fn keeping<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.under(None, body)
     }
 
     /// Keeps this rank's rows of x (N, D), which is the same on all of `ranks`, for the backward pass: it gathers the others where it
     /// first reads x.
+    #[track_caller]
     pub fn keep_slice(&mut self, x: Var, ranks: &MatrixRanks) {
         let Tensor { cols, element, .. } = x.tensor;
         let rows = ranks.own_rows(x.tensor.rows);

@@ -30,6 +30,7 @@ pub struct Routing {
 impl<'p> Tape<'_, 'p> {
     /// x (N, D) Wᵀ of W (E, D) f32, in f32 whatever x is stored in: (N, E). Scores that decide what a token passes through
     /// are not rounded to 16 bits.
+    #[track_caller]
     pub fn scores(&mut self, x: Var, weight: &'p Parameter) -> Var {
         if x.tensor.element == Element::F32 {
             return self.linear(x, weight, None, None);
@@ -55,6 +56,7 @@ impl<'p> Tape<'_, 'p> {
     /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits
     /// and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the
     /// gates. It reuses the choices of the forward pass, which are always [kept](Tape::keeping).
+    #[track_caller]
     pub fn route(
         &mut self,
         logits: Var,
@@ -101,12 +103,14 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// Adds the choices of a micro-batch to a layer's tally, as [`tally()`](tally::tally), once.
+    #[track_caller]
     pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
         self.keeping(|tape| tally::tally(tape.rec, counts, capacities, row));
     }
 
     /// residual + x · sigmoid(g) of x (N, D) and g (N, 1), f32. The gradient of the residual is that of the
     /// result, not copied.
+    #[track_caller]
     pub fn row_gate(&mut self, x: Var, g: Var, residual: Option<Var>) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);

@@ -15,6 +15,7 @@ use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
     /// What every rank reads of x: the result (N, D) has a part of its gradient on each.
+    #[track_caller]
     pub fn enter_shared(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let ranks = ranks.clone();
         if ranks.shares_tokens {
@@ -32,6 +33,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The sum over the ranks of x (N, D), which nothing else reads.
+    #[track_caller]
     pub fn leave_shared(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let ranks = ranks.clone();
         if ranks.shares_tokens {
@@ -47,6 +49,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// This rank's rows of x (N, D), which is the same on all ranks, as its gradient will be.
+    #[track_caller]
     pub fn own_rows(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let (ranks, rows) = (ranks.clone(), ranks.own_rows(x.tensor.rows));
         let own = self.rows_like("rows", x.tensor, rows.len() as u32);
@@ -58,6 +61,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The rows of all ranks: (N, D), whose gradient is the same on all of them.
+    #[track_caller]
     pub fn all_rows(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let rows = ranks.own_rows(x.tensor.rows * ranks.size());
         let all = self.gathered(ranks, x.tensor);
@@ -70,6 +74,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// y + x, in place: `y` must have no other reader.
+    #[track_caller]
     pub fn add_to(&mut self, y: Var, x: Var) -> Var {
         add(self.rec, x.tensor, y.tensor, 1.0, true);
         self.result(y.tensor, &[y, x], false, move |tape, dy| {
