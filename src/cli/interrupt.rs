@@ -108,6 +108,6 @@ fn leave(folder: Option<&NewFolder>) -> ! {
     if let Some(NewFolder { path, is_own }) = folder {
         run_folder::forget(path, *is_own);
     }
-    say_last("interrupted before the first step; nothing was trained, and nothing is left");
+    say_last("interrupted before the first step; nothing was trained, and no file was changed");
     exit(INTERRUPTED);
 }

@@ -31,11 +31,6 @@ impl DataConfig {
         self.documents.isolates_documents || is_packed
     }
 
-    /// Whether its samples are conversations.
-    pub fn has_conversations(&self) -> bool {
-        matches!(&self.loader, Loader::Records(config) if matches!(config.form, Form::Chat(_)))
-    }
-
     /// Whether a part of the data is held out for evaluation.
     pub fn keeps_evaluation(&self) -> bool {
         match &self.loader {

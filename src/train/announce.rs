@@ -219,7 +219,8 @@ pub(super) fn announce_files(plan: &RunPlan, summary: &Summary, report: Option<&
     }
     match (&summary.checkpoint, summary.is_interrupted) {
         (Some(_), false) if plan.has_text() => {
-            let what = if plan.train_dataset.has_conversations() { "--chat" } else { "--prompt \"...\"" };
+            let talks = plan.conversations().is_some_and(|form| !form.raw);
+            let what = if talks { "--chat" } else { "--prompt \"...\"" };
             tracing::info!("next: gristmill generate {} {what}", shell_word(&folder.display().to_string()));
         }
         (None, false) => {
