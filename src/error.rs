@@ -1,8 +1,10 @@
 //! The crate's error type. Every message is one line that names the culprit and the remedy, or several such lines.
 
 mod foreign;
+mod remedies;
 
 pub(crate) use foreign::foreign;
+pub(crate) use remedies::{new_run_from, shell_word};
 
 use std::path::{Path, PathBuf};
 

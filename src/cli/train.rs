@@ -6,9 +6,8 @@ use super::output::say;
 use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
-use crate::error::Result;
+use crate::error::{Result, shell_word};
 use crate::train::Milestone;
-use crate::train::announce::shell_word;
 use clap::Parser;
 use std::path::{Path, PathBuf};
 
@@ -102,12 +101,32 @@ impl Arguments {
 
 /// The command line of this process, quoted for a shell, with the `flag` that continues its run. A launcher's own is not known here.
 pub fn again(flag: &str) -> String {
-    let words: Vec<String> = std::env::args().map(|word| shell_word(&word)).collect();
-    let name = flag.split('=').next().unwrap_or(flag);
-    let has_it = words
-        .iter()
-        .any(|word| word.split('=').next().unwrap_or(word).replace('-', "_") == name.replace('-', "_"));
-    words.into_iter().chain((!has_it).then(|| flag.to_string())).collect::<Vec<_>>().join(" ")
+    with_flag(std::env::args(), flag)
+}
+
+/// The words of a command line with `flag`, in the place of what they say of it otherwise: not to continue, or where.
+fn with_flag(words: impl Iterator<Item = String>, flag: &str) -> String {
+    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+    let plain = |text: &str| text.trim_start_matches('-').replace('-', "_");
+    let continues = |text: &str| ["true", "auto"].contains(&&*text.to_lowercase());
+    let (mut words, mut again, mut has_it) = (words.peekable(), Vec::new(), false);
+    while let Some(mut word) = words.next() {
+        let (own, given) = word.split_once('=').map_or((&*word, None), |(own, given)| (own, Some(given)));
+        // Without hyphens it is a pair behind `--options`.
+        if plain(own) == plain(name) && (own.starts_with("--") || given.is_some()) {
+            has_it = true;
+            // A switch of a command takes no value from the next word.
+            let next = words.next_if(|next| value.is_some() && given.is_none() && !next.starts_with("--"));
+            let given = next.as_deref().or(given);
+            if let Some((value, given)) = value.zip(given) {
+                let value = if continues(given) { given } else { value };
+                word = format!("{own}={value}");
+            }
+        }
+        again.push(shell_word(&word));
+    }
+    again.extend((!has_it).then(|| flag.to_string()));
+    again.join(" ")
 }
 
 /// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
@@ -162,5 +181,31 @@ pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     match folder {
         Some(folder) => dump_wgsl(config, overrides, &folder),
         None => arguments.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_goes_on_has_the_flag_once_and_says_yes() {
+        let of = |line: &str, flag: &str| with_flag(line.split(' ').map(str::to_string), flag);
+        for (line, expected) in [
+            ("g train x.yaml", "g train x.yaml --resume_training=True"),
+            ("g train x.yaml --resume_training", "g train x.yaml --resume_training"),
+            ("g train x.yaml --resume_training=auto --a=1", "g train x.yaml --resume_training=auto --a=1"),
+            ("g train x.yaml --resume_training=False --a=1", "g train x.yaml --resume_training=True --a=1"),
+            ("g train x.yaml --resume-training False --a 1", "g train x.yaml --resume-training=True --a 1"),
+            ("g train x.yaml --resume_training=step_0000002", "g train x.yaml --resume_training=True"),
+            (
+                "g train x.yaml --options a=1 resume_training=False b=2",
+                "g train x.yaml --options a=1 resume_training=True b=2",
+            ),
+        ] {
+            assert_eq!(of(line, "--resume_training=True"), expected);
+        }
+        assert_eq!(of("g finetune m --resume d", "--resume"), "g finetune m --resume d");
+        assert_eq!(of("g finetune m d", "--resume"), "g finetune m d --resume");
     }
 }

@@ -18,7 +18,7 @@ use super::checkpoint_folder::Best;
 use super::hex::{self, hex};
 use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_json;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, new_run_from};
 use crate::ops::loss_scale::LossScaleState;
 
 /// The format this version writes and reads.
@@ -144,9 +144,8 @@ impl TrainerState {
         Err(Error::file(
             checkpoint,
             format!(
-                "{listed}: continue with the configuration and data of the checkpoint, or start a new run from its \
-                 weights: --load_checkpoint={} and another --output_dir or --run_name",
-                checkpoint.display()
+                "{listed}: continue with the configuration and data of the checkpoint, or {}",
+                new_run_from(checkpoint, "--output_dir or --run_name")
             ),
         ))
     }

@@ -5,6 +5,7 @@ use super::length::RunLength;
 use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::Batches;
+use crate::error::{new_run_from, shell_word};
 use crate::hugging_face::export;
 use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
@@ -17,15 +18,6 @@ use std::path::{Path, PathBuf};
 
 /// How a user continues a run that names no command.
 pub(super) const AGAIN: &str = "--resume_training=True";
-
-/// `text` as one word of a command line, quoted for a POSIX shell where it has to be.
-pub(crate) fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_string(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
 
 /// How far a run has got on a rank.
 #[derive(Clone, Copy, Debug)]
@@ -150,10 +142,7 @@ pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, che
         schedules.any(|(config, schedule)| config.total_steps.is_none() && schedule.depends_on_length());
     let longer = match plan.settings.runner.stop_step {
         stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0 trains on"),
-        _ if depends => format!(
-            "a new run from its weights trains on, by --load_checkpoint={} and another folder",
-            shell_word(&place.to_string())
-        ),
+        _ if depends => format!("to train on, {}", new_run_from(checkpoint, "folder")),
         _ => format!("--epochs above {} trains on", plan.settings.runner.epochs),
     };
     tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer}");

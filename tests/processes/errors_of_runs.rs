@@ -195,7 +195,7 @@ fn checkpoints_of_another_model() {
         ),
     ];
     for (name, change, difference) in resumed {
-        let remedy = "continue with the configuration and data of the checkpoint, or start a new run from its weights: --load_checkpoint=";
+        let remedy = "continue with the configuration and data of the checkpoint, or start a new run from its weights, by --load_checkpoint=";
         place.refuses(name, &["--resume_training=True", change], &["step_0000002: ", difference, remedy]);
     }
     let checkpoint = format!("--load_checkpoint={}", place.newest().1.display());

@@ -7,7 +7,7 @@ use crate::cli::doctor::naming_the_flag;
 use crate::cli::plan::recompute_keys;
 use crate::device::Gpu;
 use crate::durable::read_error;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, new_run_from};
 use crate::kernels::{Capabilities, Tier};
 use crate::settings::{Bytes, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
@@ -144,10 +144,9 @@ fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan) -> Resul
     let folder = arguments.output();
     let checkpoint = chosen(&folder)?;
     let message = format!(
-        "--resume continues a run as it was begun: {}; repeat its flags, or train on from its weights as a new run, by \
-         --load_checkpoint={} and another --output in place of --resume",
+        "--resume continues a run as it was begun: {}; repeat its flags, or {}",
         said.join(", "),
-        shell_word(&checkpoint.display().to_string())
+        new_run_from(&checkpoint, "--output in place of --resume")
     );
     Err(Error::file(folder, message))
 }
