@@ -64,7 +64,7 @@ impl Dataset {
             }
             None if held_out.iter().all(|source| source.range.is_empty()) => None,
             None => {
-                summary.push(split_sentence(&held_out));
+                summary.push(split_sentence(&held_out, train.eval_samples > 0));
                 Some(EvalData { sources: held_out, rules, samples: eval_samples })
             }
         };
@@ -218,13 +218,18 @@ fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
     loaded.iter().flat_map(lines).collect()
 }
 
-fn split_sentence(held_out: &[Source]) -> String {
+/// Which part of the data is held out; `drawn` if a hash chose it, and it is not the end.
+fn split_sentence(held_out: &[Source], drawn: bool) -> String {
     let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
     match held_out {
         [one] => {
             let (len, unit) = (one.content.len(), one.content.unit());
-            let which = if one.range.end == len { "the last " } else { "" };
-            format!("evaluation data: {which}{count} of these {len} {unit}")
+            let (which, how) = match drawn {
+                true => ("", ", drawn by the seed"),
+                false if one.range.end == len => ("the last ", ""),
+                false => ("", ""),
+            };
+            format!("evaluation data: {which}{count} of these {len} {unit}{how}")
         }
         several => {
             let unit = several.first().map_or("tokens", |one| one.content.unit());
