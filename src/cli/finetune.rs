@@ -6,15 +6,19 @@
 mod choices;
 mod configuration;
 mod division;
+mod flags;
 mod keys;
 mod names;
+mod numbers;
+#[cfg(test)]
+mod tests;
 
 use super::output::print;
 use super::train::{again, train};
 use super::trained::AdapterArguments;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
-use crate::settings::{BaseType, Bytes};
+use crate::settings::{BaseType, Bytes, Override};
 use std::path::{Path, PathBuf};
 
 /// The section of `--help` on what comes after.
@@ -37,14 +41,14 @@ pub struct Arguments {
     /// Keys of the configuration, for example --lr_schedule.type=linear
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "--SECTION.KEY=VALUE")]
     overrides: Vec<String>,
-    /// Train low-rank adapters of this rank
-    #[arg(long, value_name = "RANK", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
-    lora: u16,
+    /// Train low-rank adapters of this rank [default: 16]
+    #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u16).range(1..))]
+    lora: Option<u16>,
     /// The adapters' product is multiplied by this and divided by the rank [default: twice the rank]
-    #[arg(long, value_name = "ALPHA", conflicts_with = "full")]
+    #[arg(long, value_name = "ALPHA", conflicts_with = "full", value_parser = numbers::above_zero)]
     lora_alpha: Option<f64>,
     /// Share of the adapters' inputs that training drops [default: 0]
-    #[arg(long, value_name = "SHARE", conflicts_with = "full")]
+    #[arg(long, value_name = "SHARE", conflicts_with = "full", value_parser = numbers::share)]
     lora_dropout: Option<f64>,
     /// The layers that get adapters, such as q_proj,v_proj [default: all linear layers]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "full")]
@@ -56,7 +60,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "lora")]
     full: bool,
     /// The highest learning rate, from which a cosine goes down to a tenth [default: 2e-4, with --full 1e-5]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = numbers::above_zero)]
     learning_rate: Option<f64>,
     /// Passes over the data [default: as many as make 100 steps, 1 to 25]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -67,9 +71,9 @@ pub struct Arguments {
     /// Samples of a step, which is computed in parts where the memory asks for it [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     batch_size: Option<u16>,
-    /// Multiply the samples of a step by this
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    accumulate: u16,
+    /// Multiply the samples of a step by this [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    accumulate: Option<u16>,
     /// Tokens of a sample at most; what is longer is cut [default: what 99 % of the samples have]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_length: Option<u32>,
@@ -80,7 +84,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     eval: Option<PathBuf>,
     /// Share of the samples to evaluate on, which are not learned from; 0: none [default: 5 %, of 16 to 200 samples]
-    #[arg(long, value_name = "SHARE", conflicts_with = "eval")]
+    #[arg(long, value_name = "SHARE", conflicts_with = "eval", value_parser = numbers::share)]
     eval_fraction: Option<f64>,
     /// Device memory to fit (8GB, 6000MiB), of which a tenth stays free; by default the adapter's
     #[arg(long, value_name = "BYTES")]
@@ -112,12 +116,12 @@ pub struct Arguments {
 /// # Errors
 /// A folder or file that cannot be used; a model that does not fit the memory; those of a run.
 pub fn finetune(arguments: &Arguments) -> Result<()> {
-    run(arguments).map_err(naming_flags)
+    let written = arguments.written()?;
+    run(arguments, &written).map_err(|error| flags::naming(error, &written, &beside(&arguments.output())))
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { overrides, resume, watch, print_config, .. } = arguments;
-    overrides.iter().filter(|one| one.starts_with("--")).try_for_each(|one| names::check(one))?;
+fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
+    let Arguments { resume, watch, print_config, .. } = arguments;
     arguments.adapter.options()?;
     let output = arguments.output();
     if !print_config && !resume && ["config.yaml", "checkpoint"].iter().any(|name| output.join(name).exists())
@@ -125,7 +129,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         let message = "holds a run already: continue it with --resume, or name another folder by --output";
         return Err(Error::file(output, message));
     }
-    let config = arguments.configuration()?;
+    let config = arguments.configuration(written)?;
     if *print_config {
         let _ = print(&config);
         return Ok(());
@@ -146,25 +150,6 @@ fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Keys, and the flags that stand for them.
-const FLAGS: [(&str, &str); 5] = [
-    ("model.model_config.seq_length", "--max-length"),
-    ("runner_config.batch_size", "--batch-size"),
-    ("runner_config.epochs", "--epochs"),
-    ("lr_schedule.learning_rate", "--learning-rate"),
-    ("`eval_samples`", "--eval-fraction"),
-];
-
-/// The error with the flags of this command in place of keys of a file that its user has not written.
-fn naming_flags(error: Error) -> Error {
-    let flagged = |text: String| FLAGS.iter().fold(text, |text, (key, flag)| text.replace(key, flag));
-    match error {
-        Error::Plan(text) => Error::Plan(flagged(text)),
-        Error::File { path, message } => Error::File { path, message: flagged(message) },
-        error => error,
-    }
-}
-
 /// The configuration beside the folder of a run.
 fn beside(output: &Path) -> PathBuf {
     let mut name = output.file_name().unwrap_or_default().to_os_string();
@@ -173,6 +158,20 @@ fn beside(output: &Path) -> PathBuf {
 }
 
 impl Arguments {
+    /// The keys that the command line sets, each value of a section by itself.
+    ///
+    /// # Errors
+    /// One that is no flag, or another program's, or what a flag of this command sets.
+    fn written(&self) -> Result<Vec<Override>> {
+        // Before their values are read, which other programs' may lack.
+        self.overrides.iter().filter(|one| one.starts_with("--")).try_for_each(|one| names::check(one))?;
+        let all = Override::parse_all(&self.overrides)?;
+        let written: Vec<Override> = all.into_iter().flat_map(Override::values).collect();
+        written.iter().try_for_each(|one| names::check(&format!("--{}", one.path)))?;
+        flags::refuse_written(self, &written)?;
+        Ok(written)
+    }
+
     /// The folder of the run.
     fn output(&self) -> PathBuf {
         let name = self.model.canonicalize().unwrap_or_else(|_| self.model.clone());

@@ -102,6 +102,7 @@ fn conversations_become_adapters() {
     assert!(!ended.stdout.contains("seq_length"), "{}", ended.stdout);
     assert_eq!(fs::read_to_string(work.path("tuned.yaml")).expect("a file"), printed);
     assert!(ended.stderr.contains("; 1 cut"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("16 of these 200 samples, drawn by the seed"), "{}", ended.stderr);
     assert!(
         ended.stderr.contains("step 0: eval_loss") && ended.stderr.contains("before training"),
         "{}",
@@ -134,8 +135,8 @@ fn memory_changes_no_number() {
     let talks = work.talks(60);
     let template = format!("--chat-template={}", work.path("template.jinja").display());
     let rounded = |name: &str, more: &[&str]| {
-        work.finetune_into(name, "qwen3", &talks, &[&[template.as_str(), "--steps=3"], more].concat())
-            .succeeded();
+        let flags = [template.as_str(), "--steps=3", "--max-length=512"];
+        work.finetune_into(name, "qwen3", &talks, &[&flags, more].concat()).succeeded();
         let lines = metrics(&work.path(name));
         lines.iter().map(|line| (line.loss, line.global_norm, line.eval_loss)).collect::<Vec<_>>()
     };
@@ -147,12 +148,13 @@ fn memory_changes_no_number() {
             value(&config, "gradient_accumulation_steps").map(str::to_string),
         )
     };
-    for (name, flags) in
-        [("single", ["--runner_config.batch_size=1", "--runner_config.gradient_accumulation_steps=8"])]
+    assert_eq!(rows("whole"), (Some("8".into()), Some("1".into())));
+    let single = ["--runner_config.batch_size=1", "--runner_config.gradient_accumulation_steps=8"];
+    for (name, flags, division) in
+        [("less", &["--memory=8MB"][..], ("4", "2")), ("single", &single, ("1", "8"))]
     {
-        let parts = rounded(name, &flags);
-        assert_eq!(rows("whole").0.as_deref(), Some("8"));
-        assert_eq!(rows(name), (Some("1".into()), Some("8".into())));
+        let parts = rounded(name, flags);
+        assert_eq!(rows(name), (Some(division.0.into()), Some(division.1.into())));
         for (one, other) in whole.iter().zip(&parts) {
             let near = |a: f32, b: f32| (a - b).abs() <= 4e-3 * a.abs();
             assert!(near(one.0, other.0) && near(one.1, other.1), "{one:?} {other:?}");

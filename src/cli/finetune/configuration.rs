@@ -17,6 +17,8 @@ use std::path::Path;
 
 /// Evaluations without a better one that end the run, of the ten that it has.
 const PATIENCE: u64 = 4;
+/// The rank of adapters.
+const RANK: u32 = 16;
 /// Tokens of a window of text, where the model reads as many.
 const LONGEST_TEXT: usize = 2048;
 
@@ -38,7 +40,7 @@ impl Data {
     /// Samples, or windows of `length` tokens of a text.
     fn samples(&self, length: usize) -> usize {
         match self.kind {
-            FileKind::Text => self.tokens().saturating_sub(1) / length,
+            FileKind::Text => self.tokens().saturating_sub(1) / length.max(1),
             _ => self.lengths.len(),
         }
     }
@@ -50,7 +52,7 @@ impl Data {
 
 impl Arguments {
     /// The configuration: what follows from the model and the data, then the length of the run, then how its steps are divided.
-    pub(super) fn configuration(&self) -> Result<String> {
+    pub(super) fn configuration(&self, written: &[Override]) -> Result<String> {
         let wording = Wording { template: self.chat_template.as_deref(), raw: self.raw };
         refuse_name_of_hub(&self.model)?;
         if !self.model.join("config.json").is_file() {
@@ -63,14 +65,16 @@ impl Arguments {
         note_lacking_tokens(wording.template, &plan.codec()?)?;
         let data = Data::read(&self.data, wording, &plan)?;
         let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;
-        let mut keys = Keys::new(Override::parse_all(&self.overrides)?);
+        let mut keys = Keys::new(written.to_vec());
         self.run_keys(&mut keys, &plan);
         let length = self.model_keys(&mut keys, &plan, &data);
-        let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length)?;
+        let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
         let file = beside(&self.output());
         self.rate_keys(&mut keys);
-        // How many samples are learned from is known once they are read.
+        // How many samples are learned from is known once they are read, by a configuration that has all keys: some are sound only
+        // beside others.
         let mut probe = keys.clone();
+        self.length_keys(&mut probe, 1, held_out);
         probe.add("runner_config.batch_size", 1);
         let probe = RunConfig::parse(&probe.yaml(), &file, &[])?.plan;
         let samples = probe.divided(1, 1, &[]).load_data()?.train.rows_per_epoch();
@@ -83,13 +87,14 @@ impl Arguments {
 
     /// Samples of a step, of which there are no more than there are to learn from.
     fn step(&self, keys: &Keys, samples: u64) -> usize {
-        let written = [division::BATCH, division::ACCUMULATION].map(|path| keys.written(path));
-        if written.iter().any(Option::is_some) {
-            let size = |text: Option<&str>| text.and_then(|text| text.parse::<usize>().ok()).unwrap_or(1);
-            return written.map(size).iter().product::<usize>().max(1);
+        let paths = [division::BATCH, division::ACCUMULATION];
+        if paths.iter().any(|path| keys.written(path).is_some()) {
+            let [batch, parts] = paths.map(|path| keys.number::<usize>(path).unwrap_or(1));
+            return batch.saturating_mul(parts).max(1);
         }
-        let asked = self.batch_size.map_or(SAMPLES_PER_STEP, usize::from) * usize::from(self.accumulate);
-        let there = usize::try_from(samples).unwrap_or(asked);
+        let batch = self.batch_size.map_or(SAMPLES_PER_STEP, usize::from);
+        let asked = batch * self.accumulate.map_or(1, usize::from);
+        let there = usize::try_from(samples).unwrap_or(asked).max(1);
         if there < asked {
             eprintln!(
                 "notice: a step takes {there} samples in place of {asked}, since there are no more to learn from"
@@ -127,12 +132,14 @@ impl Arguments {
         keys.add("model.model_config.seq_length", length);
         keys.add("model.model_config.compute_dtype", "bfloat16");
         if !self.full {
+            let written = keys.number::<u32>("model.model_config.pet_config.lora_rank");
+            let rank = written.or(self.lora.map(u32::from)).unwrap_or(RANK);
             let mut add = |key: &str, value: Value| {
                 keys.add_json(&format!("model.model_config.pet_config.{key}"), &value)
             };
             add("pet_type", json!("lora"));
-            add("lora_rank", json!(self.lora));
-            add("lora_alpha", self.lora_alpha.map_or(json!(2 * u32::from(self.lora)), Value::from));
+            add("lora_rank", json!(rank));
+            add("lora_alpha", self.lora_alpha.map_or(json!(2 * u64::from(rank)), Value::from));
             add("lora_dropout", json!(self.lora_dropout.unwrap_or(0.0)));
             let all = matches!(&self.targets[..], [] | [_])
                 && self.targets.iter().all(|one| ["all", "all-linear"].contains(&&**one));
@@ -141,19 +148,13 @@ impl Arguments {
             add("target_modules", json!(targets));
             self.base.iter().for_each(|base| add("base_dtype", json!(base)));
         }
-        keys.written("model.model_config.seq_length").and_then(|text| text.parse().ok()).unwrap_or(length)
+        keys.number("model.model_config.seq_length").unwrap_or(length)
     }
 
     /// The keys of the data, in rows of `length` tokens. Returns how many samples or windows an evaluation takes.
-    fn data_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> Result<usize> {
+    fn data_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> usize {
         let samples = data.samples(length);
         let held_out = match self.eval_fraction {
-            Some(share) if !(0.0..1.0).contains(&share) => {
-                return Err(Error::config(
-                    "--eval-fraction",
-                    format!("expected a share from 0 to below 1, found `{share}`"),
-                ));
-            }
             Some(share) => (share * samples as f64).round() as usize,
             None if eval.is_some() => 0,
             None => held_out(samples),
@@ -176,12 +177,20 @@ impl Arguments {
                 keys.add_json(&format!("{section}.data_loader.{key}"), value);
             }
         }
-        Ok(eval.map_or(held_out, |eval| eval.samples(length)))
+        let written = match data.kind {
+            FileKind::Text => {
+                let share: Option<f64> = keys.number("train_dataset.eval_fraction");
+                share.map(|share| (share * samples as f64).round() as usize)
+            }
+            _ => keys.number("train_dataset.eval_samples"),
+        };
+        eval.map_or(written.unwrap_or(held_out), |eval| eval.samples(length))
     }
 
     /// The keys of the optimizer and its rate.
     fn rate_keys(&self, keys: &mut Keys) {
-        let rate = self.learning_rate.unwrap_or(if self.full { 1e-5 } else { 2e-4 });
+        let written = keys.number("lr_schedule.learning_rate").filter(|rate| *rate > 0.0);
+        let rate = written.or(self.learning_rate).unwrap_or(if self.full { 1e-5 } else { 2e-4 });
         keys.add("optimizer.type", "AdamW");
         keys.add("optimizer.weight_decay", "0.0");
         keys.add("lr_schedule.type", "CosineWithWarmUpLR");
@@ -197,15 +206,14 @@ impl Arguments {
     /// The length of the run, and when it evaluates and saves, for epochs of `steps`.
     fn length_keys(&self, keys: &mut Keys, steps: u64, evaluated: usize) {
         let steps = steps.max(1);
-        let number = |keys: &Keys, path: &str| keys.written(path).and_then(|text| text.parse::<u64>().ok());
         let epochs = match self.steps {
             Some(all) => all.div_ceil(steps),
             None => self.epochs.unwrap_or_else(|| epochs(steps)),
         };
         keys.add("runner_config.epochs", epochs);
         self.steps.iter().for_each(|all| keys.add("runner_config.stop_step", all));
-        let epochs = number(keys, "runner_config.epochs").unwrap_or(epochs);
-        let stop = number(keys, "runner_config.stop_step").or(self.steps).filter(|stop| *stop > 0);
+        let epochs = keys.number("runner_config.epochs").unwrap_or(epochs);
+        let stop = keys.number("runner_config.stop_step").or(self.steps).filter(|stop| *stop > 0);
         let all = epochs.saturating_mul(steps).min(stop.unwrap_or(u64::MAX));
         if evaluated > 0 {
             keys.add("do_eval", "True");

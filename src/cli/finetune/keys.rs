@@ -2,6 +2,7 @@
 
 use crate::settings::Override;
 use serde_json::Value;
+use std::str::FromStr;
 
 /// Columns of a line at most that holds a section.
 const COLUMNS: usize = 110;
@@ -20,7 +21,7 @@ enum Part<'a> {
 }
 
 impl Keys {
-    /// Those of a user's command line, which nothing that is added takes the place of.
+    /// Those of a user's command line, which nothing that is added takes the place of; of sections the [`Override::values`].
     pub fn new(written: Vec<Override>) -> Self {
         Self { written, entries: Vec::new() }
     }
@@ -30,12 +31,14 @@ impl Keys {
         self.written.iter().rev().find(|one| one.path == path).map(|one| one.value.as_str())
     }
 
+    /// The number that the user has written for `path`.
+    pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
+        self.written(path)?.parse().ok()
+    }
+
     /// Adds a key, unless the user has written it, or a section that it is in.
     pub fn add(&mut self, path: &str, value: impl ToString) {
-        let is_above = |one: &Override| {
-            path.strip_prefix(&*one.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        if !self.written.iter().any(is_above) {
+        if !self.written.iter().any(|one| one.covers(path)) {
             self.entries.push((path.to_string(), value.to_string()));
         }
     }
@@ -154,7 +157,8 @@ mod tests {
     #[test]
     fn sections_that_fit_are_one_line_and_what_was_written_counts() {
         let written = ["--b.rate=3", "--seed=7", "--list.0.max=2", "--d={x: 1}"];
-        let mut keys = Keys::new(Override::parse_all(written).unwrap());
+        let written = Override::parse_all(written).unwrap().into_iter().flat_map(Override::values);
+        let mut keys = Keys::new(written.collect());
         keys.add_json("a", &json!("x/y.z"));
         keys.add_json("b.name", &json!("it's: 1"));
         keys.add("b.rate", 1);
@@ -164,15 +168,17 @@ mod tests {
         keys.add("c.long.first", "x".repeat(60));
         keys.add("c.long.second", "y".repeat(60));
         keys.add("d.x", 2);
+        keys.add("d.y", 3);
         let (x, y) = ("x".repeat(60), "y".repeat(60));
         assert_eq!(
             keys.yaml(),
             format!(
-                "a: x/y.z\nseed: 7\nd: {{x: 1}}\nb: {{ name: \"it's: 1\", kind: True, rate: 3 }}\nlist: [{{ type: Monitor, max: 2 }}]\nc:\n  long:\n    first: {x}\n    \
-                 second: {y}\n"
+                "a: x/y.z\nseed: 7\nb: {{ name: \"it's: 1\", kind: True, rate: 3 }}\nlist: [{{ type: Monitor, max: 2 }}]\nc:\n  long:\n    first: {x}\n    \
+                 second: {y}\nd: {{ y: 3, x: 1 }}\n"
             )
         );
         assert_eq!((keys.written("b.rate"), keys.written("b")), (Some("3"), None));
+        assert_eq!((keys.number("d.x"), keys.number::<u64>("d.y")), (Some(1), None));
         for text in ["yes", "1e3", "", "a b", "#x", "-x", "."] {
             assert!(yaml_of(&json!(text)).starts_with('"'), "{text}");
         }

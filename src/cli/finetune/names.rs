@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Their names, with words joined by `_`, and ours.
-const NAMES: [(&str, &str); 32] = [
+pub(super) const NAMES: [(&str, &str); 33] = [
     ("num_train_epochs num_epochs", "--epochs"),
     ("max_steps iters num_steps", "--steps"),
     ("per_device_train_batch_size train_batch_size micro_batch_size", "--batch-size"),
@@ -15,8 +15,8 @@ const NAMES: [(&str, &str); 32] = [
     ("target_modules lora_target_modules lora_target lora_modules", "--targets"),
     ("max_seq_length max_seq_len model_max_length cutoff_len seq_length", "--max-length"),
     ("val_size test_size eval_split", "--eval-fraction"),
-    ("eval_file eval_dataset validation_file valid_file", "--eval FILE"),
-    ("output_dir save_path adapter_path", "--output"),
+    ("eval_file eval_dataset eval_dataset_dir validation_file valid_file", "--eval FILE"),
+    ("output_dir run_name save_path adapter_path", "--output"),
     ("resume_training resume_from_checkpoint resume_adapter_file", "--resume"),
     ("load_in_4bit quantization_bit", "--base nf4"),
     ("load_in_8bit", "--base int8"),
@@ -24,13 +24,18 @@ const NAMES: [(&str, &str); 32] = [
     ("full_finetuning fine_tune_type finetuning_type", "--full, or --lora RANK"),
     ("model_name_or_path model_name", "the first argument"),
     ("dataset dataset_name train_file train_data dataset_path", "the second argument"),
+    (
+        "train_dataset_dir train_dataset.data_loader.dataset_dir train_dataset.data_loader.dataset_files \
+         train_dataset.data_loader.data_files",
+        "the second argument",
+    ),
     ("warmup_ratio", "--lr_schedule.warmup_ratio=0.1"),
     ("warmup_steps warmup", "--lr_schedule.warmup_steps=10"),
     ("lr_scheduler_type", "--lr_schedule.type=linear"),
     ("weight_decay", "--optimizer.weight_decay=0.01"),
     ("optim", "--optimizer.type=AdamW"),
     ("adam_beta1 adam_beta2", "--optimizer.betas=[0.9,0.999]"),
-    ("max_grad_norm", "--runner_wrapper={use_clip_grad: True, max_grad_norm: 1.0}"),
+    ("max_grad_norm", "--runner_wrapper.use_clip_grad=True --runner_wrapper.max_grad_norm=1.0"),
     ("bf16 fp16 torch_dtype dtype", "--model.model_config.compute_dtype=bfloat16"),
     ("eval_steps steps_per_eval", "--eval_step_interval=50"),
     ("save_steps save_every", "--callbacks.0.save_checkpoint_steps=50"),
@@ -38,7 +43,7 @@ const NAMES: [(&str, &str); 32] = [
     ("load_best_model_at_end", "--keep_best=True"),
 ];
 
-/// Fails if the flag is one of another program, and names ours. One that names a key by its path is ours.
+/// Fails if the flag is one of another program, and names ours, or a key that ours sets. Another that names a key by its path is ours.
 ///
 /// # Errors
 /// What the flag is called here.

@@ -166,6 +166,17 @@ impl Document {
     }
 }
 
+/// Calls `each` with every value in `node`, which is at `path`, and with sections that have no keys, or keys that no path can name.
+fn take_apart(path: &str, node: &Node, each: &mut impl FnMut(&str, &Node)) {
+    let is_name = |name: &str| name.parse::<usize>().is_err() && !name.is_empty() && !name.contains('.');
+    match node {
+        Node::Map(entries) if !entries.is_empty() && entries.iter().all(|(name, _)| is_name(name)) => {
+            entries.iter().for_each(|(name, node)| take_apart(&join(path, name), node, each));
+        }
+        _ => each(path, node),
+    }
+}
+
 fn value_of(one: &Override) -> Result<Parsed> {
     parse(&one.value).map_err(|(_, message)| {
         Error::config(&one.flag, format!("`{}` is not a valid value: {message}", one.value))
@@ -216,5 +227,31 @@ impl Override {
     /// Whether it sets the value at the dotted path `section`, or one in it.
     pub(crate) fn lies_within(&self, section: &str) -> bool {
         is_below(&self.path, section)
+    }
+
+    /// Whether it sets the value at the dotted path, or a section that has it.
+    pub(crate) fn covers(&self, path: &str) -> bool {
+        is_below(path, &self.path)
+    }
+
+    /// One for each value, of one that sets a section. What cannot be read stays, to be reported where it is laid over a file.
+    pub(crate) fn values(self) -> Vec<Self> {
+        match parse(&self.value) {
+            Ok(Parsed { root: root @ Node::Map(_), repeated }) if repeated.is_empty() => {
+                let mut values = Vec::new();
+                take_apart(&self.path, &root, &mut |path, node| {
+                    // JSON is YAML, but has no `.nan`.
+                    let value = match node {
+                        Node::Float(number) => {
+                            format!("{number:?}").replace("NaN", ".nan").replace("inf", ".inf")
+                        }
+                        _ => serde_json::to_string(node).unwrap_or_default(),
+                    };
+                    values.push(Self { path: path.to_string(), value, flag: self.flag.clone() });
+                });
+                values
+            }
+            _ => vec![self],
+        }
     }
 }

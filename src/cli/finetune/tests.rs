@@ -1,0 +1,131 @@
+//! The configuration that a command line makes, without a device: its steps are divided as they are written.
+
+use super::flags::naming;
+use super::names::NAMES;
+use super::{Arguments, beside};
+use crate::cli::parse::parse;
+use crate::cli::{Arguments as Program, Command};
+use crate::error::{Error, Result};
+use crate::settings::Override;
+use clap::CommandFactory;
+use std::path::Path;
+
+fn arguments(flags: &[&str]) -> Result<Arguments> {
+    let folder = ["gristmill", "finetune", "tests/data/folders/mistral", "tests/data/mill.txt"];
+    let words = folder.iter().chain(flags).map(ToString::to_string);
+    match parse::<Program>(words)?.command {
+        Command::Finetune(arguments) => Ok(arguments),
+        _ => unreachable!("`finetune` was asked for"),
+    }
+}
+
+/// The configuration with `flags`, of single windows of 16 tokens.
+fn configured(flags: &[&str]) -> Result<String> {
+    let arguments = arguments(flags)?;
+    let written = arguments.written()?;
+    let named = |error| naming(error, &written, &beside(&arguments.output()));
+    arguments.configuration(&written).map_err(named)
+}
+
+const SINGLE: &str = "--runner_config.batch_size=1";
+const SHORT: &str = "--max-length=16";
+
+/// The line that refuses `flags`.
+fn refused(flags: &[&str]) -> String {
+    let line = configured(flags).expect_err("refused").to_string();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    line
+}
+
+#[test]
+fn what_other_programs_flags_are_here_is_taken() {
+    let program = Program::command();
+    let own: Vec<&str> = program
+        .find_subcommand("finetune")
+        .expect("a command")
+        .get_arguments()
+        .filter_map(|argument| argument.get_long())
+        .collect();
+    for (theirs, ours) in NAMES {
+        let words =
+            ours.split(' ').map(|word| word.trim_end_matches(',')).filter(|word| word.starts_with("--"));
+        let (keys, flags): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
+        assert!(flags.iter().all(|flag| own.contains(&&flag[2..])), "{theirs}: {ours}");
+        if !keys.is_empty() {
+            let config = configured(&[&[SINGLE, SHORT][..], &keys].concat());
+            assert!(config.is_ok(), "{theirs}: {ours}: {config:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_written_twice_is_refused() {
+    for (given, expected) in [
+        (
+            &["--learning-rate=1e-3", "--lr_schedule.learning_rate=1e-4"][..],
+            "--learning-rate: decides `lr_schedule.learning_rate` too, which --lr_schedule.learning_rate sets; keep one",
+        ),
+        (&["--batch-size=4", "--runner_config.gradient_accumulation_steps=2"], "--batch-size: decides"),
+        (&["--accumulate=1", "--runner_config={batch_size: 2}"], "--accumulate: decides"),
+        (&["--memory=1GB", SINGLE], "--memory: decides"),
+        (&["--lora=16", "--model.model_config.pet_config={lora_rank: 8}"], "--lora: decides"),
+        (&["--full", "--model.model_config.pet_config.lora_rank=8"], "--full: decides"),
+        (&["--eval-fraction=0.1", "--train_dataset={eval_samples: 2}"], "--eval-fraction: decides"),
+        (&["--steps=3", "--runner_config=[]"], "--steps: decides `runner_config` too"),
+        (&["--run_name=x"], "--run_name: is --output here"),
+        (&["--options", "run_name=x"], "--run_name: is --output here"),
+        (&["--train_dataset.data_loader={dataset_files: [x]}"], "is the second argument here"),
+        (&["--learning-rate=-1"], "expected a number above 0, found `-1`"),
+        (&["--lora-alpha=nan"], "expected a number above 0, found `nan`"),
+        (&["--lora-dropout=nan"], "expected a share from 0 to below 1, found `nan`"),
+        (&["--eval-fraction=1"], "expected a share from 0 to below 1, found `1`"),
+    ] {
+        let line = refused(given);
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+#[test]
+fn defaults_follow_what_is_written_and_fill_sections() {
+    let of = |key: &str| configured(&[SINGLE, SHORT, key]).expect("a configuration");
+    for (key, expected) in [
+        ("--lr_schedule.learning_rate=1e-4", &["lr_end: 1e-5", "CosineWithWarmUpLR"][..]),
+        ("--lr_schedule={learning_rate: 1e-4}", &["lr_end: 1e-5", "CosineWithWarmUpLR"]),
+        ("--runner_config={epochs: 2}", &["epochs: 2", "batch_size: 1"]),
+        (
+            "--model.model_config.pet_config={lora_rank: 4}",
+            &["pet_type: lora", "lora_rank: 4", "lora_alpha: 8", "q_proj"],
+        ),
+        ("--train_dataset.eval_fraction=0", &["eval_fraction: 0"]),
+    ] {
+        let config = of(key);
+        expected.iter().for_each(|expected| assert!(config.contains(expected), "{expected} in\n{config}"));
+    }
+    assert!(!of("--train_dataset.eval_fraction=0").contains("do_eval"));
+}
+
+#[test]
+fn errors_name_flags_and_no_line_of_a_file_that_is_not_there() {
+    let zero = refused(&[SINGLE, "--model.model_config.seq_length=0"]);
+    assert!(zero.starts_with("--model.model_config.seq_length: "), "{zero}");
+    let misspelt = refused(&[SINGLE, SHORT, "--lr_schedule.learning_rat=1"]);
+    assert!(misspelt.starts_with("--lr_schedule.learning_rat: "), "{misspelt}");
+    let file = Path::new("output/m.yaml");
+    let named = |key: &str, written: &[Override]| {
+        let error = Error::config(format!("output/m.yaml:17: {key}"), "is wrong");
+        naming(Error::Several(vec![error]), written, file).to_string()
+    };
+    for (key, flag) in [
+        ("seed", "--seed"),
+        ("runner_config.stop_step", "--steps"),
+        ("model.model_config.pet_config.lora_alpha", "--lora-alpha"),
+        ("model.model_config.pet_config.pet_type", "--model.model_config.pet_config.pet_type"),
+        ("optimizer.eps", "--optimizer.eps"),
+    ] {
+        assert_eq!(named(key, &[]), format!("{flag}: is wrong"));
+    }
+    let written = Override::parse_all(["--runner_config.epochs=0"]).expect("a key");
+    assert_eq!(named("runner_config.epochs", &written), "--runner_config.epochs: is wrong");
+    let folder = Error::file("out", "choose another --output_dir or --run_name");
+    assert_eq!(naming(folder, &[], file).to_string(), "out: choose another --output");
+}
