@@ -37,18 +37,10 @@ impl Codec {
     /// The tokenizer that `config` names. Without one: bytes, with `eod` at the end of a document.
     ///
     /// # Errors
-    /// If the tokenizer cannot be read, or has more tokens than the model's `vocab_size`.
+    /// If the tokenizer cannot be read, or its own vocabulary is larger than the model's `vocab_size`.
     pub fn load(config: Option<&TokenizerConfig>, eod: u8, vocab_size: usize) -> Result<Self> {
         let Some(config) = config else { return Ok(Self::Bytes { eod }) };
-        let tokenizer = Tokenizer::load(&config.file)?;
-        if tokenizer.vocab_size() > vocab_size {
-            let message = format!(
-                "has tokens up to {}, outside vocab_size {vocab_size}: raise model.model_config.vocab_size to at least {}",
-                tokenizer.vocab_size() - 1,
-                tokenizer.vocab_size()
-            );
-            return Err(Error::file(&config.file, message));
-        }
+        let tokenizer = Tokenizer::load(&config.file)?.within(vocab_size)?;
         Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), eos_token: config.eos_token.clone() })
     }
 

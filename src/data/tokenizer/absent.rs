@@ -47,6 +47,14 @@ impl Tokenizer {
         match *self {}
     }
 
+    /// The same for a model of some tokens.
+    ///
+    /// # Errors
+    /// None.
+    pub(in crate::data) fn within(self, _: usize) -> Result<Self> {
+        match self {}
+    }
+
     /// One more than the largest token id.
     pub fn vocab_size(&self) -> usize {
         match *self {}

@@ -27,6 +27,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
     vocab_size: usize,
+    /// The ids that the model has are below this.
+    limit: usize,
     added: Added,
 }
 
@@ -99,7 +101,27 @@ impl Tokenizer {
         // Ids may have gaps, and the model needs a row for each id up to the largest.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         let added = foreign(|| added_by(&inner)).unwrap_or_default();
-        Self { inner, file: file.to_path_buf(), vocab_size, added }
+        Self { inner, file: file.to_path_buf(), vocab_size, limit: usize::MAX, added }
+    }
+
+    /// The same for a model of `vocab_size` tokens. Tokens that were added may be beyond them, as a `pad_token` that no text has: what
+    /// is an error is a text with one.
+    ///
+    /// # Errors
+    /// If its own vocabulary, or what it adds to each text, has tokens that the model lacks.
+    pub(in crate::data) fn within(self, vocab_size: usize) -> Result<Self> {
+        let own = self.inner.get_vocab(false).into_values();
+        let needed = own.chain(self.added.before.iter().chain(&self.added.after).copied()).max();
+        match needed.filter(|id| *id as usize >= vocab_size) {
+            Some(id) => {
+                let message = format!(
+                    "has tokens up to {id}, outside vocab_size {vocab_size}: raise model.model_config.vocab_size to at least {}",
+                    id + 1
+                );
+                Err(Error::file(&self.file, message))
+            }
+            None => Ok(Self { limit: vocab_size, ..self }),
+        }
     }
 
     /// The content of its `tokenizer.json`.
@@ -122,9 +144,9 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// The id of the token with this spelling, if there is one.
+    /// The id of the token with this spelling, if there is one that the model has.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
+        self.inner.token_to_id(token).filter(|id| (*id as usize) < self.limit)
     }
 
     /// The token ids of a text.
@@ -135,7 +157,7 @@ impl Tokenizer {
         let mut ids = Vec::new();
         for piece in pieces(text, PIECE_BYTES) {
             let encoding = self.guard(|inner| inner.encode_fast(piece, false))?;
-            ids.extend_from_slice(encoding.get_ids());
+            ids.extend_from_slice(self.known(&encoding)?);
         }
         Ok(ids)
     }
@@ -158,7 +180,7 @@ impl Tokenizer {
     pub(in crate::data) fn encode_with_ranges(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
         let encoding = self.guard(|inner| inner.encode(text, false))?;
         let ranges = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
-        Ok(encoding.get_ids().iter().copied().zip(ranges).collect())
+        Ok(self.known(&encoding)?.iter().copied().zip(ranges).collect())
     }
 
     /// The token ids of each of `texts`, encoded in parallel.
@@ -171,7 +193,20 @@ impl Tokenizer {
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let encodings = self.guard(|inner| inner.encode_batch_fast(texts, false))?;
-        Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
+        encodings.iter().map(|encoding| Ok(self.known(encoding)?.to_vec())).collect()
+    }
+
+    /// The ids of a text, all of which the model must have.
+    fn known<'a>(&self, encoding: &'a Encoding) -> Result<&'a [u32]> {
+        let ids = encoding.get_ids();
+        let Some(beyond) = ids.iter().find(|id| **id as usize >= self.limit) else { return Ok(ids) };
+        let token = self.inner.id_to_token(*beyond).unwrap_or_default();
+        let message = format!(
+            "a text has the added token `{token}` of id {beyond}, outside vocab_size {}, so the model has no row for it: take it out of the \
+             text, or name weights that have it",
+            self.limit
+        );
+        Err(Error::file(&self.file, message))
     }
 
     /// The text of token ids. Ids that are not tokens are left out; special tokens are written as they are spelt.
@@ -274,6 +309,35 @@ mod tests {
         let texts: Vec<String> = (0..40).map(|i| format!("grain {i} of the mill")).collect();
         let each: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
         assert_eq!(tokenizer.encode_all(&texts).unwrap(), each);
+    }
+
+    /// As transformers loads it, which lets the model fail at a text with the token.
+    #[test]
+    fn added_tokens_may_be_beyond_the_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokenizer.json");
+        std::fs::write(&file, trained().to_json().unwrap()).unwrap();
+        let config = r#"{"pad_token": "[PAD]", "additional_special_tokens": ["<x>"]}"#;
+        std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+        let load = || Tokenizer::load(&file).unwrap();
+        let count = load().vocab_size() - 2;
+        let last = count as u32;
+        let whole = load().within(count + 2).unwrap();
+        assert_eq!(whole.encode("[PAD]").unwrap(), [last]);
+        assert_eq!(whole.encode("<x>hi").unwrap()[0], last + 1);
+        let smaller = load().within(count).unwrap();
+        assert_eq!(smaller.encode("hi").unwrap(), whole.encode("hi").unwrap());
+        assert_eq!((smaller.token_id("[PAD]"), whole.token_id("[PAD]")), (None, Some(last)));
+        for error in [
+            smaller.encode("a [PAD]").unwrap_err(),
+            smaller.encode_with_ranges("a [PAD]").unwrap_err(),
+            smaller.encode_all(&["a".to_string(), "[PAD]".to_string()]).unwrap_err(),
+        ] {
+            let error = error.to_string();
+            assert!(error.contains(&format!("`[PAD]` of id {count}, outside vocab_size {count}")), "{error}");
+        }
+        let error = load().within(count - 1).unwrap_err().to_string();
+        assert!(error.contains(&format!("has tokens up to {}, outside", count - 1)), "{error}");
     }
 
     #[test]
