@@ -12,6 +12,7 @@ mod spans;
 mod strings;
 mod template;
 mod turns;
+mod words;
 
 use std::ops::Range;
 
@@ -56,6 +57,11 @@ impl ChatForm {
             record.refuse_preferences()?;
             if !Conversation::has_list(self, record) {
                 Conversation::read(self, record)?;
+            }
+            if self.raw {
+                return Err(record.error(
+                    "holds messages, which only a chat template writes: leave out --raw, or `raw` under the data_loader",
+                ));
             }
             return Err(sources::none(codec.tokenizer_file()));
         };

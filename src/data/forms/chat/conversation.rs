@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use minijinja::Value;
+use minijinja::value::ValueKind;
 
 use super::form::ChatForm;
 use super::message::{self, Message};
@@ -32,6 +33,11 @@ pub(super) struct Conversation {
 
 /// Keys that hold a conversation.
 const LISTS: [&str; 2] = ["messages", "conversations"];
+
+/// The key of more variables of the template.
+pub(super) const KWARGS: &str = "chat_template_kwargs";
+/// Variables of a template that are not among these.
+const OF_CONVERSATION: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
 impl Conversation {
     /// Whether a record has a list of messages, or is to have one.
@@ -129,7 +135,10 @@ impl Reader<'_> {
     /// Alpaca's instruction, with the pairs of earlier turns that LLaMA-Factory has.
     fn instruction(&mut self) -> Result<()> {
         self.done.notes.insert("an instruction and its output are written by the chat template".to_string());
-        let history = self.take("history");
+        let history = self.decoded("history")?;
+        if history.as_ref().is_some_and(|history| !message::is_list(history)) {
+            return Err(self.record.error("expected pairs of texts in `history`"));
+        }
         for turn in history.iter().flat_map(|history| history.try_iter().into_iter().flatten()) {
             let pair: Vec<Value> = turn.try_iter().into_iter().flatten().collect();
             let [Some(asked), Some(answered)] = [0, 1].map(|at| pair.get(at).and_then(Value::as_str)) else {
@@ -157,11 +166,7 @@ impl Reader<'_> {
             }
         }
         self.done.tools = self.tools()?;
-        let variables = self.take("chat_template_kwargs");
-        for key in variables.iter().flat_map(|map| map.try_iter().into_iter().flatten()) {
-            let value = variables.as_ref().and_then(|map| map.get_item(&key).ok()).unwrap_or_default();
-            self.done.variables.push((key.to_string(), value));
-        }
+        self.done.variables = self.variables()?;
         let unread =
             self.record.fields.iter().filter(|(key, value)| !value.is_null() && !self.read.contains(*key));
         let unread: Vec<String> = unread.map(|(key, _)| format!("`{key}`")).collect();
@@ -179,21 +184,46 @@ impl Reader<'_> {
         self.done.notes.insert(format!("{what} is not read"));
     }
 
-    /// The tools, which may be JSON as text.
-    fn tools(&mut self) -> Result<Option<Value>> {
-        let Some(tools) = self.take("tools").filter(Value::is_true) else { return Ok(None) };
-        let decoded = match tools.as_str().map(python::parse) {
-            None => tools,
+    /// The value under a key, unless it is empty; decoded where it is JSON as text, as a column of a table has it.
+    fn decoded(&mut self, key: &str) -> Result<Option<Value>> {
+        let Some(value) = self.take(key).filter(Value::is_true) else { return Ok(None) };
+        let decoded = match value.as_str().map(python::parse) {
+            None => value,
             Some(Ok(decoded)) => decoded,
             Some(Err(error)) => {
                 return Err(self
                     .record
-                    .error(format!("`tools` is text that is not JSON ({error}); correct it")));
+                    .error(format!("`{key}` is text that is not JSON ({error}); correct it")));
             }
         };
-        match decoded {
+        Ok(Some(decoded).filter(Value::is_true))
+    }
+
+    /// More variables of the template. As in `transformers`, they are none of those that a conversation itself sets.
+    fn variables(&mut self) -> Result<Vec<(String, Value)>> {
+        let Some(map) = self.decoded(KWARGS)? else { return Ok(Vec::new()) };
+        if map.kind() != ValueKind::Map {
+            return Err(self.record.error(format!("expected an object under `{KWARGS}`")));
+        }
+        let pair = |key: Value| {
+            let value = map.get_item(&key).unwrap_or_default();
+            (key.as_str().map_or_else(|| key.to_string(), str::to_string), value)
+        };
+        let variables: Vec<_> = map.try_iter().into_iter().flatten().map(pair).collect();
+        match variables.iter().find(|(name, _)| OF_CONVERSATION.contains(&name.as_str())) {
+            Some((name, _)) => Err(self.record.error(format!(
+                "has `{name}` under `{KWARGS}`, which the conversation itself says; take it out"
+            ))),
+            None => Ok(variables),
+        }
+    }
+
+    /// The tools.
+    fn tools(&mut self) -> Result<Option<Value>> {
+        let Some(tools) = self.decoded("tools")? else { return Ok(None) };
+        match tools {
             list if message::is_list(&list) => Ok(Some(list).filter(Value::is_true)),
-            one if one.kind() == minijinja::value::ValueKind::Map => Ok(Some(vec![one].into())),
+            one if one.kind() == ValueKind::Map => Ok(Some(vec![one].into())),
             _ => Err(self.record.error("expected a list of tools under `tools`")),
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn find(
         let [unasked, before] = match template.render(conversation, index, true, marks) {
             // By far the most turns are what follows the prompt.
             Ok(before)
-                if template.names("add_generation_prompt")
+                if template.reads("add_generation_prompt")
                     && after.starts_with(&before)
                     && text.starts_with(&after) =>
             {
@@ -52,7 +52,7 @@ pub(super) fn find(
             }
             Err(refusal) => return Err(refusal),
         };
-        if !template.names("add_generation_prompt")
+        if !template.reads("add_generation_prompt")
             && unasked == before
             && !said.iter().any(|said| after[common(&before, &after)..].trim_start().starts_with(said))
         {

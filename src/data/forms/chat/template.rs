@@ -18,6 +18,7 @@ use super::json::to_json;
 use super::message::{Message, REASONING};
 use super::python;
 use super::sources::{Sources, none};
+use super::words::Words;
 use crate::data::codec::Codec;
 use crate::data::files;
 use crate::data::tokenizer::SpecialTokens;
@@ -41,8 +42,8 @@ const LONGEST_TEXT: usize = 64 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// As it is written.
-    source: String,
+    /// The names that it speaks of.
+    words: Words,
     /// How the special tokens of the tokenizer are spelt, one of which ends a turn.
     pub(super) ends: Vec<String>,
     /// `bos_token` and the like.
@@ -137,8 +138,8 @@ impl ChatTemplate {
         }
         let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain(both.map(String::as_str));
         let taken = texts.flat_map(str::chars).filter(|character| NONCHARACTERS.contains(character));
-        let (taken, source) = (taken.collect(), both.map(String::as_str).join("\n"));
-        Ok(Self { environment, taken, special_tokens, has_generation, source, ends: Vec::new() })
+        let (taken, words) = (taken.collect(), Words::of(both.map(String::as_str)));
+        Ok(Self { environment, taken, special_tokens, has_generation, words, ends: Vec::new() })
     }
 
     /// Whether it says by `{% generation %}` what the assistant writes in a conversation.
@@ -146,12 +147,18 @@ impl ChatTemplate {
         self.has_generation[usize::from(conversation.tools.is_some())]
     }
 
-    /// Whether the template speaks of a key; of one of the names of reasoning, whether it does so of any that it is passed under.
+    /// Whether the template speaks of a key of a message; of one of the names of reasoning, whether it does so of any that it is passed
+    /// under.
     pub(super) fn names(&self, key: &str) -> bool {
         match REASONING.contains(&key) {
-            true => REASONING[..2].iter().any(|key| self.source.contains(key)),
-            false => self.source.contains(key),
+            true => REASONING[..2].iter().any(|key| self.words.keys.contains(*key)),
+            false => self.words.keys.contains(key),
         }
+    }
+
+    /// Whether the template reads a variable.
+    pub(super) fn reads(&self, variable: &str) -> bool {
+        self.words.variables.contains(variable)
     }
 
     /// Marks that neither the conversation nor the template has.
@@ -233,7 +240,7 @@ impl ChatTemplate {
         let marks =
             MARK_NAMES.into_iter().zip(marks).map(|(name, mark)| (name, Template::from(mark.to_string())));
         let variables = conversation.variables.iter().map(|(name, value)| (name.as_str(), value.clone()));
-        let context = Template::from_pairs(fixed.into_iter().chain(tokens).chain(marks).chain(variables));
+        let context = Template::from_pairs(fixed.into_iter().chain(tokens).chain(variables).chain(marks));
         let mut text = Text(Vec::new());
         let name = NAMES[usize::from(conversation.tools.is_some())];
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut text).map(drop);

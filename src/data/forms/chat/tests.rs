@@ -251,6 +251,86 @@ fn what_is_wrong_is_one_line() {
     }
 }
 
+/// Of `chat_template_kwargs`, which transformers takes as keywords and a column of a table has as text.
+#[test]
+fn variables_are_read_or_named() {
+    let source = "{% for m in messages %}{{ m.role }}>{{ m.content }}{{ '!' if loud and loop.last }}\n{% endfor %}\
+        {% if add_generation_prompt %}assistant>{% endif %}";
+    let of = |kwargs: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "assistant", "content": "b"}}], "chat_template_kwargs": {kwargs}}}"#
+        )
+    };
+    let written = |kwargs: &str| {
+        let conversation = Conversation::read(&ChatForm::default(), &record(&of(kwargs)))?;
+        Ok::<_, crate::error::Error>(turns::render(&conversation, &template(source)).unwrap())
+    };
+    for kwargs in [r#"{"loud": true}"#, r#""{\"loud\": true}""#] {
+        let Written { text, notes, .. } = written(kwargs).unwrap();
+        assert!(text.ends_with("b!\n") && notes.is_empty(), "{text} {notes:?}");
+    }
+    for kwargs in ["null", "{}", r#""""#, r#""{}""#, r#""null""#] {
+        assert!(written(kwargs).unwrap().text.ends_with("b\n"));
+    }
+    for (kwargs, name) in [(r#"{"lou": true}"#, "lou"), (r#""{\"content\": 1}""#, "content")] {
+        let notes: Vec<_> = written(kwargs).unwrap().notes.into_iter().collect();
+        assert_eq!(notes, [format!("`{name}` of `chat_template_kwargs` is not read by the chat template")]);
+    }
+    for (kwargs, fault) in [
+        (
+            r#"{"messages": []}"#,
+            "has `messages` under `chat_template_kwargs`, which the conversation itself says",
+        ),
+        (r#""{\"add_generation_prompt\": true}""#, "has `add_generation_prompt` under"),
+        ("[1]", "expected an object under `chat_template_kwargs`"),
+        (r#""loud""#, "`chat_template_kwargs` is text that is not JSON ("),
+    ] {
+        let error = written(kwargs).unwrap_err().to_string();
+        assert!(error.contains(fault), "{kwargs}: {error}");
+    }
+    let history = |history: &str| {
+        let line = format!(r#"{{"instruction": "a", "output": "b", "history": {history}}}"#);
+        let conversation = Conversation::read(&ChatForm::default(), &record(&line));
+        conversation.map(|conversation| conversation.messages.len()).map_err(|error| error.to_string())
+    };
+    for (text, count) in [(r#"[["x", "y"]]"#, 4), (r#""[[\"x\", \"y\"]]""#, 4), (r#""[]""#, 2), ("[]", 2)] {
+        assert_eq!(history(text), Ok(count), "{text}");
+    }
+    assert!(history(r#"{"x": "y"}"#).unwrap_err().ends_with("expected pairs of texts in `history`"));
+    assert!(history(r#""x""#).unwrap_err().contains("`history` is text that is not JSON"));
+}
+
+/// A key is read by its whole name, in code.
+#[test]
+fn keys_within_other_words_are_not_read() {
+    let template = template(
+        "name: {% for m in messages if m.role is string %}{{ m['sender'] }}{{ m.content }}{% endfor %}",
+    );
+    for (key, is_read) in [("sender", true), ("is", false), ("sage", false), ("name", false), ("send", false)]
+    {
+        assert_eq!(template.names(key), is_read, "{key}");
+    }
+    assert!(template.reads("messages") && !template.reads("message"));
+}
+
+/// Without the template there are no messages, whatever the tokenizer has.
+#[test]
+fn messages_are_not_raw() {
+    let form = ChatForm { raw: true, ..ChatForm::default() };
+    for line in [
+        r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#,
+        r#"{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}]}"#,
+    ] {
+        let error = form.form(&record(line), None, &Codec::Bytes { eod: 0 }).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "x.jsonl: line 3: holds messages, which only a chat template writes: leave out --raw"
+            ),
+            "{error}"
+        );
+    }
+}
+
 /// The text of a template for a conversation without messages.
 fn rendered(source: &str) -> std::result::Result<String, String> {
     template(source).prompt(&[])

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, KWARGS};
 use super::message::Message;
 use super::spans;
 use super::template::{ChatTemplate, Marks};
@@ -55,7 +55,9 @@ fn left_out(
         .filter(|key| !template.names(key))
         .map(|key| format!("`{key}` of a message is not written by the chat template"))
         .collect();
-    if conversation.tools.is_some() && !template.names("tools") {
+    let unread = conversation.variables.iter().filter(|(name, _)| !template.reads(name));
+    notes.extend(unread.map(|(name, _)| format!("`{name}` of `{KWARGS}` is not read by the chat template")));
+    if conversation.tools.is_some() && !template.reads("tools") {
         notes.insert("`tools` are not written by the chat template".to_string());
     }
     let (mut at, mut doubtful) = (0, Vec::new());

@@ -1,0 +1,91 @@
+//! The names that a template speaks of, by which what it leaves out is told.
+
+use std::collections::BTreeSet;
+
+/// Names in the code of templates, which is what stands in `{{ }}` and `{% %}`.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    /// Those that may be keys of a value: after a dot (`message.name`), or in quotes (`message['name']`).
+    pub keys: BTreeSet<String>,
+    /// The others, which may be variables; words of the language are among them.
+    pub variables: BTreeSet<String>,
+}
+
+impl Words {
+    /// Those of some templates.
+    pub fn of<'a>(sources: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut words = Self::default();
+        for source in sources {
+            let mut rest = source;
+            while let Some(at) =
+                rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min()
+            {
+                let (start, after) = rest[at..].split_at(2);
+                rest = match start {
+                    "{#" => after.find("#}").map_or("", |end| &after[end..]),
+                    "{{" => words.code(after, "}}"),
+                    _ => words.code(after, "%}"),
+                };
+            }
+        }
+        words
+    }
+
+    /// Takes the names of code up to its `end`; returns what comes after.
+    fn code<'a>(&mut self, mut rest: &'a str, end: &str) -> &'a str {
+        let mut before = ' ';
+        while let Some(first) = rest.chars().next().filter(|_| !rest.starts_with(end)) {
+            let length = match first {
+                '\'' | '"' => quoted(rest, first),
+                _ if is_of_name(first) => rest.find(|letter| !is_of_name(letter)).unwrap_or(rest.len()),
+                _ => first.len_utf8(),
+            };
+            let (token, after) = rest.split_at(length);
+            match first {
+                '\'' | '"' => drop(self.keys.insert(token.trim_matches(first).to_string())),
+                _ if is_of_name(first) && before == '.' => drop(self.keys.insert(token.to_string())),
+                _ if is_of_name(first) => drop(self.variables.insert(token.to_string())),
+                _ => {}
+            }
+            if !first.is_whitespace() {
+                before = first;
+            }
+            rest = after;
+        }
+        rest
+    }
+}
+
+fn is_of_name(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// Bytes of a text in quotes, with them.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut is_escaped = false;
+    let end = text.char_indices().skip(1).find(|(_, letter)| {
+        let ends = *letter == quote && !is_escaped;
+        is_escaped = *letter == '\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |(at, _)| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole_and_of_code() {
+        let words = Words::of([
+            "{# message.gone #}name: {%- for message in messages -%}{{ message['role'] + \"it's }} \\\" 'a'\" }}{% endfor %}",
+            "{% if thinking is defined and m . content|trim %}{{ m.get('tool_calls') }}{% endif %} m.prose {{ open",
+        ]);
+        let all = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(all(&words.keys), "content get it's }} \\\" 'a' role tool_calls");
+        assert_eq!(
+            all(&words.variables),
+            "and defined endfor endif for if in is m message messages open thinking trim"
+        );
+    }
+}
