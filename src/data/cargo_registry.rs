@@ -31,7 +31,7 @@ pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Lo
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, config, codec)?;
     let whole = Loaded::whole(stream, "the cargo registry".to_string());
-    Ok(vec![Loaded { sentence, eod: Some(codec.eod()?), ..whole }])
+    Ok(vec![Loaded { sentence, eod: Some(codec.end()?), ..whole }])
 }
 
 /// The folder in which cargo keeps the registry.

@@ -10,7 +10,6 @@ const BATCH_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Pending<'a> {
     codec: &'a Codec,
-    eod: u32,
     texts: Vec<String>,
     /// Bytes of all `texts`.
     bytes: usize,
@@ -20,9 +19,10 @@ impl<'a> Pending<'a> {
     /// No documents yet.
     ///
     /// # Errors
-    /// If the tokenizer has no token that ends a document.
+    /// If the tokenizer has no token that ends a text.
     pub fn new(codec: &'a Codec) -> Result<Self> {
-        Ok(Self { codec, eod: codec.eod()?, texts: Vec::new(), bytes: 0 })
+        codec.end()?;
+        Ok(Self { codec, texts: Vec::new(), bytes: 0 })
     }
 
     /// Adds a document. Returns whether enough are pending to encode them.
@@ -32,19 +32,50 @@ impl<'a> Pending<'a> {
         self.bytes >= BATCH_BYTES
     }
 
-    /// Encodes and removes the pending documents. Returns the token ids of each: from those that the tokenizer adds before a text, if
-    /// any, to the token that ends a document.
+    /// Encodes and removes the pending documents. Returns the token ids of each, [whole](Codec::whole).
     ///
     /// # Errors
     /// If the tokenizer has no token for a part of the text.
     pub fn encode(&mut self) -> Result<Vec<Vec<u32>>> {
-        let mut documents = self.codec.encode_all(&self.texts)?;
-        for ids in &mut documents {
-            *ids = self.codec.started(std::mem::take(ids));
-            ids.push(self.eod);
-        }
+        let documents = self.codec.encode_all(&self.texts)?.into_iter().map(|ids| self.codec.whole(ids));
+        let documents = documents.collect::<Result<_>>()?;
         self.texts.clear();
         self.bytes = 0;
         Ok(documents)
+    }
+}
+
+#[cfg(all(test, feature = "tokenizers"))]
+mod tests {
+    use super::*;
+    use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
+    use std::sync::Arc;
+
+    /// As records of texts end: once, or with what the tokenizer adds where the end that is named is none of its tokens.
+    #[test]
+    fn documents_end_as_whole_texts_do() {
+        let text = [Ok("the mill ".repeat(9))];
+        let json = Tokenizer::train(text.into_iter(), 260, 2).unwrap().to_json().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokenizer.json");
+        let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        value["post_processor"] = serde_json::json!({
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": END_OF_TEXT, "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [0], "tokens": [END_OF_TEXT]}}
+        });
+        std::fs::write(&file, value.to_string()).unwrap();
+        let tokenizer = Arc::new(Tokenizer::load(&file).unwrap());
+        for eos_token in [END_OF_TEXT, "<no token>"] {
+            let codec = Codec::Tokenizer { tokenizer: tokenizer.clone(), eos_token: eos_token.to_string() };
+            let mut pending = Pending::new(&codec).unwrap();
+            pending.push("mill".to_string());
+            pending.push(format!("mill{END_OF_TEXT}"));
+            let documents = pending.encode().unwrap();
+            assert_eq!(documents[0], documents[1]);
+            assert_eq!(documents[0].iter().filter(|id| **id == 0).count(), 1);
+            assert_eq!(documents[0].last(), Some(&0));
+        }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, config, codec)?;
             let whole = Loaded::whole(stream, paths.join(", "));
-            Ok(Loaded { sentence, weight, eod: Some(codec.eod()?), ..whole })
+            Ok(Loaded { sentence, weight, eod: Some(codec.end()?), ..whole })
         })
         .collect()
 }
