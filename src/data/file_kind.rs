@@ -4,6 +4,7 @@ use super::choices::ChoiceForm;
 use super::codec::Codec;
 use super::files;
 use super::forms::{ChatForm, Form, Former};
+use super::notes::Notes;
 use super::records::{self, Record};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -57,24 +58,27 @@ impl FileKind {
         Ok(kind)
     }
 
-    /// Tokens of each sample that its records become, or of the whole text; none for questions.
+    /// Tokens of each sample that its records become, or of the whole text, none for questions; and what of the records is not read.
     ///
     /// # Errors
     /// A file that cannot be read; a record that is not of this kind.
-    pub fn lengths(&self, file: &Path, codec: &Codec) -> Result<Vec<usize>> {
+    pub fn lengths(&self, file: &Path, codec: &Codec) -> Result<(Vec<usize>, Notes)> {
+        let mut notes = Notes::default();
         let form = match self {
-            Self::Text => return Ok(vec![codec.encode(&files::text_of(file)?)?.len()]),
-            Self::Choices(_) => return Ok(Vec::new()),
+            Self::Text => return Ok((vec![codec.encode(&files::text_of(file)?)?.len()], notes)),
+            Self::Choices(_) => return Ok((Vec::new(), notes)),
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,
         };
         let former = Former::new(form, codec)?;
         let mut lengths = Vec::new();
         records::for_each(file, &mut |record| {
-            lengths.push(former.form(&record)?.tokens.len());
+            let formed = former.form_all(&record)?;
+            lengths.push(formed.tokens.len());
+            notes.add(formed.notes);
             Ok(true)
         })?;
-        Ok(lengths)
+        Ok((lengths, notes))
     }
 
     fn of_record(record: &Record, wording: Wording<'_>) -> Result<Self> {

@@ -75,6 +75,19 @@ impl<'a> Former<'a> {
             (Form::Columns, _) => columns::form(record, self.codec),
         }
     }
+
+    /// The same for a command of ours, which also notes what other columns stand beside ready ids: the loader of those is MindFormers', which
+    /// passes over them.
+    ///
+    /// # Errors
+    /// As [`form`](Self::form).
+    pub fn form_all(&self, record: &Record) -> Result<Formed> {
+        let mut formed = self.form(record)?;
+        if *self.form == Form::Columns && record.fields.contains_key("input_ids") {
+            formed.notes.extend(record.unread(&["input_ids", "labels"]));
+        }
+        Ok(formed)
+    }
 }
 
 impl Formed {

@@ -56,7 +56,7 @@ impl JudgedData {
         let mut each = |visit: &mut dyn FnMut(&Record) -> Result<()>| {
             records::for_each(file, &mut |record| {
                 visit(&record)?;
-                left -= 1;
+                left = left.saturating_sub(1); // lines are read on after a fault, for others
                 Ok(left > 0)
             })
         };
@@ -76,7 +76,8 @@ impl JudgedData {
                 let former = Former::new(&form, codec)?;
                 let (mut samples, mut cut, mut notes) = (Vec::new(), 0, Notes::default());
                 each(&mut |record| {
-                    let Formed { mut tokens, mut targets, is_cut, notes: of_record } = former.form(record)?;
+                    let Formed { mut tokens, mut targets, is_cut, notes: of_record } =
+                        former.form_all(record)?;
                     notes.add(of_record);
                     cut += u64::from(is_cut || tokens.len() > window);
                     tokens.truncate(window);
@@ -210,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_read_is_named() {
+        let notes = |lines: &str| match load("a.jsonl", lines, 8, None).unwrap() {
+            JudgedData::Texts { notes, .. } | JudgedData::Answers { notes, .. } => notes.lines(),
+            JudgedData::Questions(_) => panic!("questions"),
+        };
+        assert_eq!(
+            notes("{\"text\": \"ab\", \"title\": \"c\", \"meta\": null}\n"),
+            ["`title` is not read (1 record)"]
+        );
+        assert_eq!(
+            notes("{\"input_ids\": [1, 2, 3], \"labels\": [1, 2, 3], \"attention_mask\": [1, 1, 1]}\n"),
+            ["`attention_mask` is not read (1 record)"]
+        );
+    }
+
+    #[test]
     fn what_cannot_be_judged_is_named() {
         let error = |name, content| load(name, content, 8, None).unwrap_err().to_string();
         assert!(
@@ -218,5 +235,8 @@ mod tests {
         );
         assert!(error("a.txt", "").contains("holds nothing to predict"));
         assert!(error("a.jsonl", "{\"messages\": []}\n").contains("template"));
+        let lines = "{\"text\": 1}\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+        let error = load("a.jsonl", lines, 8, Some(1)).unwrap_err().to_string();
+        assert!(error.ends_with("line 1: expected text under `text`, found a number"), "{error}");
     }
 }

@@ -34,7 +34,12 @@ impl Data {
     fn read(file: &Path, wording: Wording<'_>, plan: &RunPlan) -> Result<Self> {
         let kind = FileKind::of(file, wording)?;
         let loader = loader(&kind, file)?;
-        Ok(Self { lengths: kind.lengths(file, &plan.codec()?)?, kind, loader })
+        let (lengths, notes) = kind.lengths(file, &plan.codec()?)?;
+        // The run says it of the others.
+        if kind == FileKind::Answers(Form::Columns) {
+            notes.lines().iter().for_each(|line| eprintln!("notice: {}: {line}", file.display()));
+        }
+        Ok(Self { lengths, kind, loader })
     }
 
     /// Samples, or windows of `length` tokens of a text.

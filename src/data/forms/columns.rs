@@ -17,8 +17,8 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     if !record.fields.contains_key("input_ids") && record.fields.contains_key("text") {
         let tokens = codec.whole(codec.encode(record.text("text")?)?)?;
         let labels = tokens.clone();
-        let notes =
-            codec.start_text().into_iter().map(|start| format!("a text begins with {start}")).collect();
+        let mut notes = record.unread(&["text"]);
+        notes.extend(codec.start_text().map(|start| format!("a text begins with {start}")));
         return Ok(Formed { notes, ..Formed::aligned(tokens, &labels) });
     }
     let ids = numbers(record, "input_ids")?;

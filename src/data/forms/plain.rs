@@ -1,6 +1,5 @@
 //! Prompts and completions, and instructions, without a chat template: as they are, and in the words of Stanford's Alpaca.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::Formed;
@@ -41,11 +40,8 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     let asked = asked + codec.started(ids.clone()).len() - ids.len();
     let tokens = codec.whole(ids)?;
     let labels = [vec![NO_LABEL; asked], tokens[asked..].to_vec()].concat();
-    let unread =
-        record.fields.iter().filter(|(key, value)| !value.is_null() && !read.contains(&key.as_str()));
-    let notes = unread.map(|(key, _)| format!("`{key}` is not read"));
-    let how = format!("`{}` and `{}` are written without a chat template", read[0], read[read.len() - 1]);
-    let notes: BTreeSet<String> = notes.chain([how]).collect();
+    let mut notes = record.unread(read);
+    notes.insert(format!("`{}` and `{}` are written without a chat template", read[0], read[read.len() - 1]));
     Ok(Formed { notes, ..Formed::aligned(tokens, &labels) })
 }
 

@@ -1,5 +1,6 @@
 //! One record, and where it stands.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,6 +81,13 @@ impl Record {
             )),
             false => Ok(()),
         }
+    }
+
+    /// Which of its fields are not among those that were `read`, in words.
+    pub fn unread(&self, read: &[&str]) -> BTreeSet<String> {
+        let unread =
+            self.fields.iter().filter(|(key, value)| !value.is_null() && !read.contains(&key.as_str()));
+        unread.map(|(key, _)| format!("`{key}` is not read")).collect()
     }
 
     /// The error about a key that is missing.
