@@ -254,7 +254,7 @@ fn what_is_wrong_is_one_line() {
 /// Of `chat_template_kwargs`, which transformers takes as keywords and a column of a table has as text.
 #[test]
 fn variables_are_read_or_named() {
-    let source = "{% for m in messages %}{{ m.role }}>{{ m.content }}{{ '!' if loud and loop.last }}\n{% endfor %}\
+    let source = "{% for m in messages %}{{ m.role }}>{{ m.content }}{{ '!' if loud }}\n{% endfor %}\
         {% if add_generation_prompt %}assistant>{% endif %}";
     let of = |kwargs: &str| {
         format!(
