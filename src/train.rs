@@ -3,7 +3,7 @@
 //! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is its device side alone. What a
 //! run keeps on disk is in [`store`](crate::store), what it reports in [`report`](crate::report).
 
-pub(crate) mod announce;
+mod announce;
 pub mod arenas;
 pub(crate) mod batch_arrays;
 mod checkpoint;

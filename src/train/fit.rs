@@ -20,7 +20,7 @@ pub use search::Candidate;
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
-use super::shortage::{mib, remedies, smaller};
+use super::shortage::{QUANTISE, mib, remedies, smaller};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
@@ -79,6 +79,7 @@ impl Fit {
         let smallest = plan.divided(1, 1, &(0..layers).collect::<Vec<_>>()).model;
         let is_loaded = plan.settings.run.weights().is_some();
         let mut left = remedies(&smallest, 1, is_loaded);
+        left.retain(|remedy| remedy != QUANTISE); // it is proposed below, where it helps
         if plan.optimizer.moments(UpdateRule::Elementwise) > 1 {
             left.push("choose an `optimizer.type` that keeps fewer moments, as SGD does".to_string());
         }

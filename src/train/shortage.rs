@@ -99,10 +99,7 @@ pub(super) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> 
         ("write `recompute_config.recompute: True`", model.recomputed_layers.len() < layers),
         ("write `model.model_config.compute_dtype: bfloat16`", model.compute == Element::F32),
         ("train adapters, by a `model.model_config.pet_config`", is_loaded && model.low_rank.is_none()),
-        (
-            "write `base_dtype: nf4` under pet_config",
-            is_loaded && model.low_rank.as_ref().is_some_and(|low_rank| low_rank.base.is_none()),
-        ),
+        (QUANTISE, is_loaded && model.low_rank.as_ref().is_some_and(|low_rank| low_rank.base.is_none())),
     ];
     let left: Vec<String> =
         settings.into_iter().filter(|(_, is_left)| *is_left).map(|(remedy, _)| remedy.to_string()).collect();
@@ -111,6 +108,9 @@ pub(super) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> 
         false => left,
     }
 }
+
+/// A remedy that changes what is computed.
+pub(super) const QUANTISE: &str = "write `base_dtype: nf4` under pet_config";
 
 /// What is left where no setting helps.
 pub(super) fn smaller(is_loaded: bool) -> &'static str {

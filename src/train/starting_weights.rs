@@ -1,9 +1,8 @@
 //! The weights that a run starts from.
 
-use super::announce::shell_word;
 use super::resume::start_of;
 use super::trainer::Trainer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shell_word};
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
 use crate::store::Base;

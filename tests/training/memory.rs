@@ -168,7 +168,7 @@ fn tensors_that_cannot_be_split_are_named_in_the_error() {
             &["--model.model_config.hidden_size=512"],
             &[
                 "layers.0.attention.wqkv (1536 x 512, 3 MiB) does not fit",
-                "largest binding of 1 MiB; make the model narrower",
+                "largest binding of 1 MiB; choose another adapter with context.device_name, or a narrower model",
             ],
         ),
         // A row of logits takes 80 kB, and a chunk has at least 16 rows.

@@ -228,7 +228,7 @@ impl Arguments {
             keys.add("keep_best", "True");
             keys.add("early_stopping_patience", PATIENCE);
         }
-        keys.add("callbacks.0.type", CHECKPOINTS);
+        keys.add("callbacks.0.type", "CheckpointMonitor");
         keys.add("callbacks.0.save_checkpoint_steps", interval(all));
         keys.add("callbacks.0.keep_checkpoint_max", 1);
     }

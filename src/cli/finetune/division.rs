@@ -13,7 +13,6 @@ use crate::settings::{Bytes, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::located::chosen;
 use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
-use crate::train::announce::shell_word;
 use crate::train::fit::{Candidate, Fit, Recomputation};
 use crate::train::length::RunLength;
 use crate::train::recordings::assumed_capabilities;

@@ -57,30 +57,3 @@ pub fn check(flag: &str) -> Result<()> {
         None => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Arguments;
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    /// Whoever is told a key can write it as it is told.
-    #[test]
-    fn each_key_that_is_named_is_taken() {
-        let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-        let [model, data] = ["folders/qwen3", "mill.txt"].map(|name| tests.join(name).display().to_string());
-        let keys: Vec<&str> = NAMES.iter().map(|(_, ours)| *ours).filter(|ours| ours.contains('=')).collect();
-        assert!(keys.len() > 10);
-        for key in keys {
-            let words = ["finetune", &model, &data, "--memory=1GB", "--print-config", key.trim_matches('\'')];
-            let arguments = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).arguments;
-            arguments.configuration().unwrap_or_else(|error| panic!("{key}: {error}"));
-        }
-    }
-}
