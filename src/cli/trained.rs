@@ -64,7 +64,7 @@ impl ModelArguments {
         self.adapter.options()?;
         if let Some(base) = self.base.as_ref().filter(|base| !base.exists()) {
             refuse_name_of_hub(base)?;
-            return Err(Error::config("--base-model", format!("there is no {}", base.display())));
+            return Err(Error::file(base, "is not there; name the base of the adapters by --base-model"));
         }
         if self.low_rank.is_some() && is_adapter(&self.model) {
             let message = "is an adapter, as is that of --adapter, and they are not stacked; name the base in its place";

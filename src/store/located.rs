@@ -229,7 +229,8 @@ fn adapter_in(path: &Path) -> Option<PathBuf> {
         folder.join(lora::CONFIG).is_file() && !folder.join(CONFIG).is_file() && !holds_model(folder)
     };
     let within = path.join(lora::FOLDER);
-    let copied = || Some(&*within).filter(|_| run_of(path).is_none() && !holds_model(path));
+    let is_copied = path.join("config.json").is_file() && run_of(path).is_none() && !holds_model(path);
+    let copied = || Some(&*within).filter(|_| is_copied);
     let found = Some(path).filter(is_alone).or_else(|| copied().filter(is_alone));
     found.map(Path::to_path_buf)
 }

@@ -350,7 +350,7 @@ fn an_adapter_without_a_base_is_one_line() {
         fs::write(adapter.join("adapter_config.json"), config.to_string()).expect("a file");
         let out = tuned.place.path("out");
         let merge = run(gristmill(["merge"]).args([&adapter, &adapter, &out]));
-        let expected = ["adapter_config.json: ", expected, "--adapter"];
+        let expected = ["adapter_config.json: ", expected, "--base-model"];
         for ended in [tuned.generate(&adapter, &[]), merge, tuned.train(name, &adapter, &[])] {
             assert_refused(name, &ended, &expected);
         }

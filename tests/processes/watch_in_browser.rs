@@ -83,7 +83,7 @@ fn browsers_see_a_run_grow_and_their_end_does_not_change_it() {
         assert!(page.text("eyebrow").contains("live"));
     }
     for page in &pages {
-        page.assert_drawn(7);
+        page.assert_drawn(6);
     }
     drop(browser);
     assert!(
@@ -115,6 +115,6 @@ fn an_open_page_shows_the_end() {
     }
     assert_eq!(page.evaluate("document.querySelector('#state .pill').textContent"), "Complete");
     assert_eq!(shown(&page).0, 200);
-    page.assert_drawn(7);
+    page.assert_drawn(6);
     end(child).succeeded();
 }

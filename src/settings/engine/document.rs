@@ -167,6 +167,7 @@ impl Document {
 }
 
 /// Calls `each` with every value in `node`, which is at `path`, and with sections that have no keys, or keys that no path can name.
+#[cfg(feature = "cli")]
 fn take_apart(path: &str, node: &Node, each: &mut impl FnMut(&str, &Node)) {
     let is_name = |name: &str| name.parse::<usize>().is_err() && !name.is_empty() && !name.contains('.');
     match node {
@@ -230,11 +231,13 @@ impl Override {
     }
 
     /// Whether it sets the value at the dotted path, or a section that has it.
+    #[cfg(feature = "cli")]
     pub(crate) fn covers(&self, path: &str) -> bool {
         is_below(path, &self.path)
     }
 
     /// One for each value, of one that sets a section. What cannot be read stays, to be reported where it is laid over a file.
+    #[cfg(feature = "cli")]
     pub(crate) fn values(self) -> Vec<Self> {
         match parse(&self.value) {
             Ok(Parsed { root: root @ Node::Map(_), repeated }) if repeated.is_empty() => {
