@@ -4,6 +4,7 @@ use gristmill::data::Batches;
 use gristmill::device::{Gpu, GpuOptions, Guard, Job, PreparedJob};
 use gristmill::record::Tensor;
 use gristmill::settings::RunPlan;
+use gristmill::tape::Tape;
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
 
@@ -27,6 +28,16 @@ fn on_a_device(gpu: &Gpu, job: Job, prepared: &PreparedJob<'_>, tensor: &Tensor)
     is_send(&prepared.replay());
     is_send(&prepared.values(tensor));
     is_send(&gpu.wait());
+    // A tape may wait for the device, too.
+    is_send(&async {
+        let mut job = Job::new("on a tape", gpu.capabilities());
+        let x = job.input(&[1.0; 4], 1, 4);
+        let mut tape = Tape::new(&mut job.rec);
+        let x = tape.leaf(x, true);
+        let recorded = gpu.wait().await;
+        tape.backward();
+        recorded.map(|()| x)
+    });
 }
 
 fn in_training(gpu: &Gpu, plan: &RunPlan, length: &RunLength, data: &Batches, trainer: &mut Trainer<'_>) {
