@@ -397,3 +397,27 @@ pub enum Positions {
     /// Scores of attention fall with the distance between query and key (ALiBi, Press et al. 2022).
     Alibi,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window as long as what is read hides nothing, and is kept for when more is read.
+    #[test]
+    fn a_window_slides_where_more_is_read() {
+        let sizes = Sizes {
+            vocab_size: 64,
+            hidden_size: 64,
+            num_layers: 1,
+            num_heads: 4,
+            intermediate_size: 128,
+            seq_length: 32,
+        };
+        let short = ModelConfig { wide_window: Some(64), max_positions: 128, ..ModelConfig::llama(sizes) };
+        let windows = |config: &ModelConfig| (config.seq_length, config.sliding_window, config.wide_window);
+        let long = short.with_window(100);
+        assert_eq!(windows(&long), (100, Some(64), None));
+        assert_eq!(windows(&long.with_window(64)), (64, None, Some(64)));
+        assert_eq!(windows(&short.with_window(1000)), (128, Some(64), None));
+    }
+}

@@ -320,7 +320,7 @@ fn what_is_wrong_is_one_line() {
     for (family, data, flags, expected) in [
         ("qwen3", talks.as_path(), vec![], "name a Jinja file: by --chat-template"),
         ("qwen3", &questions, vec![], "holds questions with answers to choose from, which `eval` takes"),
-        ("none", &talks, vec![], "has no config.json; name a folder of Hugging Face's"),
+        ("none", &talks, vec![], "no such folder; name one of Hugging Face's"),
         ("qwen3", Path::new("/nowhere.jsonl"), vec![], "/nowhere.jsonl: no such file"),
         ("qwen3", Path::new("tests/data/mill.txt"), vec!["--tier=warp"], "--tier: expected one of"),
         ("qwen3", Path::new("tests/data/mill.txt"), vec!["--lora=0"], "--lora"),

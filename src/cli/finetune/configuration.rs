@@ -61,7 +61,12 @@ impl Arguments {
         let wording = Wording { template: self.chat_template.as_deref(), raw: self.raw };
         refuse_name_of_hub(&self.model)?;
         if !self.model.join("config.json").is_file() {
-            let message = "has no config.json; name a folder of Hugging Face's, with weights and a tokenizer";
+            let message = match self.model.exists() {
+                true => "has no config.json; name a folder of Hugging Face's, with weights and a tokenizer",
+                false => {
+                    "no such folder; name one of Hugging Face's, with config.json, weights and a tokenizer"
+                }
+            };
             return Err(Error::file(&self.model, message));
         }
         let plan = model_of(&self.model)?;
