@@ -111,13 +111,13 @@ fn section_text(id: &TableId, table: &Table) -> String {
 
 fn key_text(id: &TableId, table: &Table, key: &str) -> Option<String> {
     let key = NAMES.key(id.section, key);
-    let row = table.row(key);
-    let other = table.unused_keys().find(|other| other.covers(key));
-    match (row, other) {
-        (Some(row), _) => Some(in_section_text(id, row)),
-        (None, Some(other)) => Some(format!("in {id}\n{key}\n  {}\n", fate_text(other))),
-        (None, None) => None,
+    let rows = table.rows.iter().filter(|row| row.key == key).map(|row| in_section_text(id, row));
+    let rows = rows.collect::<Vec<_>>().join("\n");
+    if !rows.is_empty() {
+        return Some(rows);
     }
+    let other = table.unused_keys().find(|other| other.covers(key))?;
+    Some(format!("in {id}\n{key}\n  {}\n", fate_text(other)))
 }
 
 /// The sections of `tables`, a line each.
@@ -152,6 +152,13 @@ fn default_text(row: &RowText) -> String {
         _ if row.is_required => "must be written".to_string(),
         _ if !row.filled.is_empty() => row.filled.to_string(),
         None => "none".to_string(),
+        Some(node) if row.default_of.is_some() => {
+            let of_others = row
+                .default_of
+                .iter()
+                .map(|(kinds, other)| format!(", of `{}` `{}`", kinds.join("` and `"), to_json(other)));
+            format!("`{}`", to_json(node)) + &of_others.collect::<String>()
+        }
         Some(Node::Text(text)) if text.is_empty() => "none".to_string(),
         Some(Node::List(items)) if items.is_empty() => "none".to_string(),
         Some(Node::Bool(value)) => format!("`{}`", if *value { "True" } else { "False" }),

@@ -6,7 +6,6 @@ use super::matrix_checks;
 use super::model_config::model_config;
 use super::monitor_checks;
 use super::sections::model::{BaseType, Pet, pet_path};
-use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
 use super::sections::run::Resume;
@@ -40,8 +39,6 @@ pub struct RunPlan {
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
     pub tokens_per_step: usize,
-    /// The optimizer and its numbers.
-    pub optimizer: OptimizerConfig,
     /// The learning rate, its length still open.
     pub schedule: ScheduleConfig,
     /// The learning rates of the parameter groups that have one of their own, as numbered from 1.
@@ -89,7 +86,6 @@ impl RunPlan {
             stages: distribution.stages,
             model,
             tokens_per_step,
-            optimizer: settings.optimizer.config(),
             schedule: settings.schedule.config(),
             group_schedules: settings.groups.iter().map(|group| group.schedule.config()).collect(),
             train_dataset: settings.train_dataset.config(),
@@ -113,7 +109,7 @@ impl RunPlan {
             freeze_exclude: model.freeze_exclude.clone(),
             no_decay: run.no_decay_params.clone(),
             groups: groups.iter().map(|group| group.keys.params.clone()).collect(),
-            matrices: self.optimizer.matrix_rule(),
+            matrices: self.settings.optimizer.matrix_rule(),
         }
     }
 
@@ -145,7 +141,7 @@ impl RunPlan {
     pub fn weight_decay(&self, group: usize) -> f64 {
         let groups = &self.settings.groups;
         let own = group.checked_sub(1).and_then(|number| groups.get(number)?.keys.weight_decay);
-        own.unwrap_or(self.optimizer.weight_decay)
+        own.unwrap_or(self.settings.optimizer.weight_decay)
     }
 
     /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, but for a base of adapters that is named, and
@@ -156,8 +152,8 @@ impl RunPlan {
         let is_named = self.model.low_rank.is_some() && self.settings.run.weights().is_some();
         let is_saved = |spec: &&Spec| spec.trains || !is_named;
         let bytes = |spec: &Spec| {
-            let moments = if spec.trains { self.optimizer.moments(spec.rule) as u64 } else { 0 };
-            let stored = self.optimizer.stored(!spec.trains, spec.compute);
+            let moments = if spec.trains { self.settings.optimizer.moments(spec.rule) as u64 } else { 0 };
+            let stored = self.settings.optimizer.stored(!spec.trains, spec.compute);
             let count = spec.count() as u64;
             stored.bytes_of(count) + count * moments * Element::F32.bytes()
         };

@@ -45,7 +45,7 @@ fn resolve(path: &str, key: &str, kind: Option<&str>, value: &Node, resolved: &m
         return keys.iter().for_each(|(key, value)| resolve(&below, key, None, value, resolved));
     }
     let row = row_at(path, key, kind);
-    let default = row.and_then(|row| row.default.as_ref());
+    let default = row.and_then(|row| row.default_in(kind));
     resolved.push(Resolved {
         path: below,
         value: to_json(value),

@@ -38,5 +38,5 @@ pub(super) fn row_at(path: &str, key: &str, kind: Option<&str>) -> Option<&'stat
     let sections = described_at(path);
     let of_callback = kind.filter(|_| sections[0] == "callbacks").map(|kind| join("callbacks", kind));
     let is_meant = |id: &TableId| sections.iter().chain(&of_callback).any(|section| section == id.section);
-    tables().iter().filter(|(id, _)| is_meant(id)).find_map(|(_, table)| table.row(key))
+    tables().iter().filter(|(id, _)| is_meant(id)).find_map(|(_, table)| table.row_of(key, kind))
 }

@@ -180,5 +180,6 @@ impl Settings {
 /// others.
 pub(crate) fn default_decision(path: &str) -> Option<Value> {
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
-    row_at(section, key, None)?.default.as_ref().map(to_json)
+    let row = row_at(section, key, None).filter(|row| row.default_of.is_none())?;
+    row.default.as_ref().map(to_json)
 }

@@ -9,7 +9,7 @@
 use crate::element::Element;
 use crate::model::arena::{Arena, ArenaLayout, Segment, SegmentKind};
 use crate::record::Persistents;
-use crate::settings::OptimizerConfig;
+use crate::settings::Optimizer;
 use crate::sharding::ownership::Ownership;
 
 /// The arenas. Each has room only for the parameters that need it.
@@ -33,7 +33,7 @@ impl Arenas {
     pub(super) fn new(
         layout: &ArenaLayout,
         persistents: &mut Persistents,
-        optimizer: &OptimizerConfig,
+        optimizer: &Optimizer,
         ownership: &Ownership,
     ) -> Self {
         let moments = |kind: SegmentKind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };

@@ -80,7 +80,7 @@ impl Fit {
         let is_loaded = plan.settings.run.weights().is_some();
         let mut left = remedies(&smallest, 1, is_loaded);
         left.retain(|remedy| remedy != QUANTISE); // it is proposed below, where it helps
-        if plan.optimizer.moments(UpdateRule::Elementwise) > 1 {
+        if plan.settings.optimizer.moments(UpdateRule::Elementwise) > 1 {
             left.push("choose an `optimizer.type` that keeps fewer moments, as SGD does".to_string());
         }
         if !left.iter().any(|remedy| remedy == smaller(is_loaded)) {

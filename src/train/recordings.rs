@@ -20,7 +20,7 @@ use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording};
-use crate::settings::{OptimizerConfig, RunPlan};
+use crate::settings::{Optimizer, RunPlan};
 use crate::sharding::ownership::Ownership;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Recordings {
     /// Which layers each stage of a pipeline holds.
     pub stages: Stages,
     /// What moments there are follows from the optimizer.
-    pub optimizer: OptimizerConfig,
+    pub optimizer: Optimizer,
     /// Where parameters lie in the arenas.
     pub layout: ArenaLayout,
     /// The arenas.
@@ -83,7 +83,7 @@ impl Recordings {
         let mut persistents = Persistents::new();
         let (whole, layout, ownership) = shared_layout(plan, &capabilities)?;
         let stretches = Stretches::of(plan);
-        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &ownership);
+        let arenas = Arenas::new(&layout, &mut persistents, &plan.settings.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
         let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
@@ -120,7 +120,7 @@ impl Recordings {
             persistents,
             whole,
             stages: plan.stages.clone(),
-            optimizer: plan.optimizer.clone(),
+            optimizer: plan.settings.optimizer.clone(),
             layout,
             arenas,
             hot_copies,

@@ -74,12 +74,12 @@ impl RunParts<'_> {
     /// Norm, clipping, step state and the optimizer.
     pub fn update(&self) -> Result<Recording> {
         let Self { plan, whole, layout, arenas, hot_copies, ownership, tensors, capabilities } = *self;
-        let places = match plan.optimizer.stochastic_rounding {
+        let places = match plan.settings.optimizer.stochastic_rounding {
             true => Some(Places::new(layout, &ArenaLayout::new(whole.to_vec(), &capabilities.limits)?)),
             false => None,
         };
         let update = Update {
-            optimizer: &plan.optimizer,
+            optimizer: &plan.settings.optimizer,
             seed: plan.settings.run.seed,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),

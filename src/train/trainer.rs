@@ -184,7 +184,7 @@ impl<'gpu> Trainer<'gpu> {
         };
         let schedules: Vec<&Schedule> =
             [&length.schedule].into_iter().chain(&length.group_schedules).collect();
-        trainer.write_schedules(length.total_steps, &schedules, plan.optimizer.corrected_betas());
+        trainer.write_schedules(length.total_steps, &schedules, plan.settings.optimizer.corrected_betas());
         trainer.write_tables();
         let scale = &plan.settings.wrapper.scale_sense;
         let loss_scale = scale.loss_scale_value as f32;

@@ -15,16 +15,17 @@ use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepRules, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
 use crate::ops::loss_scale::loss_scale;
+use crate::ops::muon::Muon;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
-use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
+use crate::settings::{Correction, Optimizer, Rule};
 use crate::sharding::ownership::Ownership;
 use crate::sharding::places::{PlacedRange, Places};
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
-    pub optimizer: &'a OptimizerConfig,
+    pub optimizer: &'a Optimizer,
     /// The run's seed, for weights that are rounded stochastically.
     pub seed: u64,
     /// The weight decay of each parameter group, by its number.
@@ -69,17 +70,24 @@ impl Update<'_> {
         }
         let elementwise = |part: &&Updated| self.kind_of(part).rule == UpdateRule::Elementwise;
         for part in updated.iter().filter(elementwise) {
-            match self.optimizer.kind {
-                OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {
-                    rec.scope(part.label("adamw"), |rec| self.adamw(rec, part, &adamw));
+            match self.optimizer.rule {
+                Rule::AdamW { betas, eps } | Rule::Muon { adamw_betas: betas, adamw_eps: eps, .. } => {
+                    rec.scope(part.label("adamw"), |rec| self.adamw(rec, part, betas, eps));
                 }
-                OptimizerKind::Sgd(config) => {
-                    rec.scope(part.label("sgd"), |rec| self.sgd(rec, part, &config));
+                Rule::Sgd { momentum, dampening, nesterov } => {
+                    rec.scope(part.label("sgd"), |rec| self.sgd(rec, part, momentum, dampening, nesterov));
                 }
             }
         }
-        if let OptimizerKind::Muon(config) = self.optimizer.kind {
-            rec.scope("muon", |rec| self.update_matrices(rec, &config))?;
+        if let Rule::Muon { momentum, nesterov, ns_steps, matched_adamw_rms, .. } = self.optimizer.rule {
+            let settings = Muon {
+                momentum: momentum as f32,
+                is_nesterov: nesterov,
+                steps: ns_steps as u32,
+                rms: matched_adamw_rms as f32,
+                ..Muon::default()
+            };
+            rec.scope("muon", |rec| self.update_matrices(rec, &settings))?;
         }
         if let Some(experts) = experts {
             experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, state));
@@ -108,7 +116,7 @@ impl Update<'_> {
     }
 
     /// AdamW on all parameters of a part at once.
-    fn adamw(&self, rec: &mut Recorder, part: &Updated, config: &AdamWConfig) {
+    fn adamw(&self, rec: &mut Recorder, part: &Updated, betas: [f64; 2], eps: f64) {
         let segment = adamw::AdamWTensors {
             weights: part.of(&self.arenas.weights),
             gradients: part.of(&self.arenas.gradients),
@@ -118,10 +126,10 @@ impl Update<'_> {
         let kind = self.kind_of(part);
         let settings = AdamW {
             decay: self.decay_of(kind),
-            beta1: config.beta1 as f32,
-            beta2: config.beta2 as f32,
-            epsilon: config.eps as f32,
-            corrects_epsilon: config.correction == Correction::WithEps,
+            beta1: betas[0] as f32,
+            beta2: betas[1] as f32,
+            epsilon: eps as f32,
+            corrects_epsilon: self.optimizer.correction() == Correction::WithEps,
             rate_column: rate_column(kind.group),
             rounding: part.placed.rounding(self.seed),
         };
@@ -129,15 +137,15 @@ impl Update<'_> {
     }
 
     /// SGD on all parameters of a part at once.
-    fn sgd(&self, rec: &mut Recorder, part: &Updated, config: &SgdConfig) {
+    fn sgd(&self, rec: &mut Recorder, part: &Updated, momentum: f64, dampening: f64, is_nesterov: bool) {
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
         let [weights, gradients, moments] = [weights, gradients, first_moments].map(|arena| part.of(arena));
         let kind = self.kind_of(part);
         let settings = Sgd {
             decay: self.decay_of(kind),
-            momentum: config.momentum as f32,
-            dampening: config.dampening as f32,
-            is_nesterov: config.nesterov,
+            momentum: momentum as f32,
+            dampening: dampening as f32,
+            is_nesterov,
             rate_column: rate_column(kind.group),
             rounding: part.placed.rounding(self.seed),
         };

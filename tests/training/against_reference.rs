@@ -4,9 +4,7 @@ use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::element::Element;
 use gristmill::model::config::ModelConfig;
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
-use gristmill::settings::{
-    AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan, SgdConfig,
-};
+use gristmill::settings::{Correction, Optimizer, Rule as OptimizerRule, RunPlan};
 use gristmill::train::length::RunLength;
 use reference::adamw;
 use reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
@@ -55,7 +53,7 @@ pub fn follows_the_reference_on(
     let plan = setup.plan();
     let bounds = Bounds::of(plan.model.compute);
     let (mut reference, groups) = reference_trainer(setup, &plan);
-    let (rule, settings) = reference_optimizer(&plan.optimizer);
+    let (rule, settings) = reference_optimizer(&plan.settings.optimizer);
     reference.rule = rule;
     let data = plan.load_data().expect("the text is there");
     let length = RunLength::new(&plan, data.train.steps_per_epoch());
@@ -178,7 +176,7 @@ pub fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String
     let decay = |name: &String| {
         let own = group(name).checked_sub(1).and_then(|number| groups[number].keys.weight_decay);
         let is_exempt = !decays(name) || takes(&run.no_decay_params, name);
-        if is_exempt { 0.0 } else { own.unwrap_or(plan.optimizer.weight_decay) }
+        if is_exempt { 0.0 } else { own.unwrap_or(plan.settings.optimizer.weight_decay) }
     };
     // Beside adapters nothing trains but what `freeze_exclude` of `pet_config` names.
     let trains = |name: &String| {
@@ -221,20 +219,25 @@ fn takes(patterns: &[String], name: &str) -> bool {
 }
 
 /// The f64 trainer's rule, and AdamW's settings for the tensors that the rule leaves to it.
-pub fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
-    let (rule, adamw) = match optimizer.kind {
-        OptimizerKind::AdamW(adamw) => (Rule::AdamW, adamw),
-        OptimizerKind::Sgd(SgdConfig { momentum, dampening, nesterov }) => {
-            let unused = AdamWConfig { beta1: 0.0, beta2: 0.0, eps: 1.0, correction: Correction::Absent };
-            (Rule::Sgd(SgdSettings { momentum, dampening, nesterov }), unused)
+pub fn reference_optimizer(optimizer: &Optimizer) -> (Rule, AdamWSettings) {
+    let (rule, [beta1, beta2], eps) = match optimizer.rule {
+        OptimizerRule::AdamW { betas, eps } => (Rule::AdamW, betas, eps),
+        OptimizerRule::Sgd { momentum, dampening, nesterov } => {
+            (Rule::Sgd(SgdSettings { momentum, dampening, nesterov }), [0.0; 2], 1.0)
         }
-        OptimizerKind::Muon(muon) => {
-            let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms, adamw } = muon;
-            (Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }), adamw)
+        OptimizerRule::Muon {
+            momentum,
+            nesterov,
+            ns_steps,
+            matched_adamw_rms: rms,
+            adamw_betas,
+            adamw_eps,
+        } => {
+            let steps = ns_steps as u32;
+            (Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }), adamw_betas, adamw_eps)
         }
     };
-    let AdamWConfig { beta1, beta2, eps, correction } = adamw;
-    let correction = match correction {
+    let correction = match optimizer.correction() {
         Correction::Published => adamw::Correction::Published,
         Correction::Absent => adamw::Correction::Absent,
         Correction::WithEps => adamw::Correction::WithEps,

@@ -145,7 +145,7 @@ impl<'a> Report<'a> {
         let model = &self.plan.model;
         let recomputed = recomputed(model, &model.recomputed_layers, &model.recomputed_operators);
         let half = model.compute.name();
-        let weights = match (self.plan.optimizer.stochastic_rounding, &model.low_rank) {
+        let weights = match (self.plan.settings.optimizer.stochastic_rounding, &model.low_rank) {
             (_, Some(LowRank { base: Some(base), .. })) => {
                 format!("weights, in {} if they are matrices of layers, which are frozen", base.name())
             }

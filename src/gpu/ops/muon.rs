@@ -39,7 +39,7 @@ crate::params! {
 }
 
 /// Settings that are constant during a run; the learning rate comes from the schedule.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Muon {
     /// Decay rate of the momentum.
     pub momentum: f32,

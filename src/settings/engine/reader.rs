@@ -6,7 +6,7 @@ use super::path::join;
 use super::section::Section;
 use super::setting::{Setting, ValueKind, Words};
 use super::source::{Source, unknown_type};
-use super::table::{RowText, Table, TableId};
+use super::table::{Table, TableId};
 
 /// A section of the document, opened to be read row by row.
 pub(crate) struct Reader<'a> {
@@ -69,10 +69,12 @@ impl<'a> Reader<'a> {
         self.kinds.contains(&kind)
     }
 
-    /// The rows of the table of `S` that were written although sections of this type do not read them.
-    pub fn foreign<S: Section>(&self) -> impl Iterator<Item = &'static RowText> {
-        let rows = self.source.table(S::ID).map_or(&[][..], |table| &table.rows);
-        rows.iter().filter(|row| !self.reads(&row.types) && self.has(row.key))
+    /// The keys of `S` that were written although sections of this type do not read them, each with the types that do.
+    pub fn foreign<S: Section>(&self) -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+        let table = self.source.table(S::ID);
+        let keys = table.into_iter().flat_map(Table::keys);
+        let with_types = move |key| Some((key, table?.types_of(key)));
+        keys.filter_map(with_types).filter(|(key, types)| self.has(key) && !self.reads(types))
     }
 
     /// Refuses `key`, which sections of `types` read, and this one does not.

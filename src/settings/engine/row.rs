@@ -4,6 +4,7 @@ use super::node::Node;
 use super::other::words;
 use super::range::Range;
 use super::reader::Reader;
+use super::section::Entry;
 use super::setting::Setting;
 use super::table::{Decides, RowText, paragraph};
 
@@ -14,6 +15,8 @@ pub(crate) struct Row<T> {
     pub decides: Decides,
     /// Its value where none is written.
     pub default: T,
+    /// The default of some types of the section, named between spaces, where it is another.
+    pub default_of: Option<(&'static str, T)>,
     /// Whether it must be written; the default then only stands in for it after that fault was reported.
     pub is_required: bool,
     /// What numbers it takes.
@@ -31,8 +34,17 @@ pub(crate) struct Row<T> {
 impl Decides {
     /// A key with a default.
     pub fn default<T>(self, default: T) -> Row<T> {
-        let (types, filled, example) = ("", "", "");
-        Row { decides: self, default, is_required: false, range: None, types, reader: None, filled, example }
+        Row {
+            decides: self,
+            default,
+            default_of: None,
+            is_required: false,
+            range: None,
+            types: "",
+            reader: None,
+            filled: "",
+            example: "",
+        }
     }
 
     /// A key without a default of its own: absent, or decided by other keys when the section is filled.
@@ -57,6 +69,16 @@ impl<T: Setting> Row<T> {
         Self { types, ..self }
     }
 
+    /// Read by these types, but for a row that is read by fewer.
+    pub fn of_variant(self, types: &'static str) -> Self {
+        if self.types.is_empty() { self.of(types) } else { self }
+    }
+
+    /// The default in sections of these types, between spaces.
+    pub fn default_of(self, types: &'static str, default: T) -> Self {
+        Self { default_of: Some((types, default)), ..self }
+    }
+
     /// Read by `reader` instead of the type's own rule.
     pub fn read_by(self, reader: fn(&Reader<'_>, &'static str) -> Option<T>) -> Self {
         Self { reader: Some(reader), ..self }
@@ -73,7 +95,12 @@ impl<T: Setting> Row<T> {
     }
 
     /// The value of `key` that `reader` finds; the default where there is none, or after a fault was reported.
-    pub fn read(self, reader: &Reader<'_>, key: &'static str) -> T {
+    pub fn read(mut self, reader: &Reader<'_>, key: &'static str) -> T {
+        if let Some((types, default)) = self.default_of.take()
+            && words(types).any(|kind| reader.kind_is(kind))
+        {
+            self.default = default;
+        }
         if !reader.reads(&words(self.types).collect::<Vec<_>>()) {
             return self.default;
         }
@@ -110,6 +137,11 @@ impl<T: Setting> Row<T> {
         }
     }
 
+    /// The row with `value`.
+    pub fn entry(&self, key: &'static str, value: &T) -> Entry {
+        Entry { key, decides: self.decides, written: self.written(value), decision: value.to_decision() }
+    }
+
     /// What is written of `value`: nothing where it is empty, as its default is.
     pub fn written(&self, value: &T) -> Option<Node> {
         let is_empty = |node: &Node| match node {
@@ -129,6 +161,9 @@ impl<T: Setting> Row<T> {
             decides: self.decides,
             is_required: self.is_required,
             default: self.default.to_node().filter(|_| !self.is_required),
+            default_of: self
+                .default_of
+                .and_then(|(types, default)| Some((words(types).collect(), default.to_node()?))),
             kind: T::kind(),
             range: self.range,
             types: words(self.types).collect(),

@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::reader::Reader;
 use super::source::Source;
-use super::table::{Decides, Table, TableId};
+use super::table::{Decides, RowText, Table, TableId};
 
 /// A struct made by [`rows!`].
 pub(crate) trait Section: Sized + Clone {
@@ -41,6 +41,18 @@ pub(crate) trait Section: Sized + Clone {
     }
 }
 
+/// The keys that each `type` of a section has alone: an enum made by [`rows!`], a variant for the types that share their keys.
+pub(crate) trait Variants: Sized + Default {
+    /// Reads the rows of the reader's type; faults are reported to the reader.
+    fn read(reader: &Reader<'_>) -> Self;
+
+    /// What is to be written so that it reads back as `self`, row by row.
+    fn entries(&self) -> Vec<Entry>;
+
+    /// The rows of all variants, as data.
+    fn rows() -> Vec<RowText>;
+}
+
 /// A section's entries and where they belong.
 pub(crate) struct Placed {
     /// Dotted path of the section.
@@ -68,7 +80,8 @@ pub(crate) struct Entry {
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
 /// `Shape`, `Numbers` or `Host` ([`Decides`]). `in` names the path of the section, and `forms` says that the keys are
-/// other forms of that section's; after the rows come the keys that hold sections.
+/// other forms of that section's; after the rows come the keys that depend on the section's type (`by field: Enum`), and those that
+/// hold sections. Such an enum has rows by type: `Variant = "types between spaces" => { rows }`; the first is the default.
 macro_rules! rows {
     (
         $(#[doc = $about:literal])*
@@ -78,6 +91,7 @@ macro_rules! rows {
                 $field:ident $($key:literal)?: $type:ty = $row:expr,
             )*
         }
+        $(by $(#[doc = $by:literal])* $variants:ident: $enum:ident)?
         $(sections $sections:literal)?
     ) => {
         $(#[doc = $about])*
@@ -87,6 +101,7 @@ macro_rules! rows {
                 $(#[doc = $doc])*
                 pub $field: $type,
             )*
+            $($(#[doc = $by])* pub $variants: $enum,)?
         }
 
         impl Default for $name {
@@ -97,6 +112,7 @@ macro_rules! rows {
                         let row: $crate::settings::engine::row::Row<$type> = $row;
                         row.default
                     },)*
+                    $($variants: <$enum>::default(),)?
                 }
             }
         }
@@ -111,32 +127,104 @@ macro_rules! rows {
                         let row: $crate::settings::engine::row::Row<$type> = $row;
                         row.read(reader, $crate::settings::engine::section::rows!(@key $field $($key)?))
                     },)*
+                    $($variants: <$enum as $crate::settings::engine::section::Variants>::read(reader),)?
                 }
             }
 
             fn entries(&self) -> Vec<$crate::settings::engine::section::Entry> {
-                use $crate::settings::engine::setting::Setting as _;
-                vec![$({
+                let entries = vec![$({
                     let row: $crate::settings::engine::row::Row<$type> = $row;
-                    $crate::settings::engine::section::Entry {
-                        key: $crate::settings::engine::section::rows!(@key $field $($key)?),
-                        decides: row.decides,
-                        written: row.written(&self.$field),
-                        decision: self.$field.to_decision(),
-                    }
-                },)*]
+                    row.entry($crate::settings::engine::section::rows!(@key $field $($key)?), &self.$field)
+                },)*];
+                $(let entries = [entries, $crate::settings::engine::section::Variants::entries(&self.$variants)].concat();)?
+                entries
             }
 
             fn table() -> $crate::settings::engine::table::Table {
+                let rows = vec![$({
+                    let row: $crate::settings::engine::row::Row<$type> = $row;
+                    let key = $crate::settings::engine::section::rows!(@key $field $($key)?);
+                    row.text(key, &[$($doc),*])
+                },)*];
+                $(let rows = rows.into_iter().chain(<$enum as $crate::settings::engine::section::Variants>::rows()).collect();)?
                 $crate::settings::engine::table::Table {
                     about: $crate::settings::engine::table::paragraph(&[$($about),*]),
-                    rows: vec![$({
-                        let row: $crate::settings::engine::row::Row<$type> = $row;
-                        let key = $crate::settings::engine::section::rows!(@key $field $($key)?);
-                        row.text(key, &[$($doc),*])
-                    },)*],
+                    rows,
                     others: vec![$($crate::settings::engine::other::sections($sections))?],
                 }
+            }
+        }
+    };
+    (
+        $(#[doc = $about:literal])*
+        pub enum $name:ident {
+            $(
+                $(#[doc = $variant_about:literal])*
+                $variant:ident = $types:expr => {
+                    $(
+                        $(#[doc = $doc:literal])*
+                        $field:ident: $type:ty = $row:expr,
+                    )*
+                }
+            )*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $name {
+            $(
+                $(#[doc = $variant_about])*
+                $variant {
+                    $(
+                        $(#[doc = $doc])*
+                        $field: $type,
+                    )*
+                },
+            )*
+        }
+
+        impl Default for $name {
+            /// What the first type says where nothing is written.
+            fn default() -> Self {
+                let [first, ..] = [$(Self::$variant {
+                    $($field: {
+                        let row: $crate::settings::engine::row::Row<$type> = $row;
+                        row.default
+                    },)*
+                },)*];
+                first
+            }
+        }
+
+        impl $crate::settings::engine::section::Variants for $name {
+            fn read(reader: &$crate::settings::engine::reader::Reader<'_>) -> Self {
+                $(
+                    if $crate::settings::engine::other::words($types).any(|kind| reader.kind_is(kind)) {
+                        return Self::$variant {
+                            $($field: {
+                                let row: $crate::settings::engine::row::Row<$type> = $row;
+                                row.read(reader, stringify!($field))
+                            },)*
+                        };
+                    }
+                )*
+                Self::default()
+            }
+
+            fn entries(&self) -> Vec<$crate::settings::engine::section::Entry> {
+                match self {
+                    $(Self::$variant { $($field,)* } => vec![$({
+                        let row: $crate::settings::engine::row::Row<$type> = $row;
+                        row.entry(stringify!($field), $field)
+                    },)*],)*
+                }
+            }
+
+            fn rows() -> Vec<$crate::settings::engine::table::RowText> {
+                vec![$($({
+                    let row: $crate::settings::engine::row::Row<$type> = $row;
+                    row.of_variant($types).text(stringify!($field), &[$($doc),*])
+                },)*)*]
             }
         }
     };

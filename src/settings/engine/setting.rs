@@ -230,3 +230,18 @@ impl<T: Setting> Setting for Vec<T> {
         Some(Node::List(self.iter().filter_map(T::to_node).collect()))
     }
 }
+
+/// A list of so many.
+impl<T: Setting, const N: usize> Setting for [T; N] {
+    fn kind() -> ValueKind {
+        Vec::<T>::kind()
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        Vec::from_node(node)?.try_into().ok()
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        self.to_vec().to_node()
+    }
+}

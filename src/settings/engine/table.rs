@@ -97,6 +97,8 @@ pub(crate) struct RowText {
     pub is_required: bool,
     /// Its default, if it has one of its own.
     pub default: Option<Node>,
+    /// The default of some types of the section, where it is another.
+    pub default_of: Option<(Vec<&'static str>, Node)>,
     /// What kind of value it takes.
     pub kind: ValueKind,
     /// What numbers it takes.
@@ -131,6 +133,12 @@ impl Table {
         self.rows.iter().find(|row| row.key == key)
     }
 
+    /// The row of `key` in sections of type `kind`.
+    pub fn row_of(&self, key: &str, kind: Option<&str>) -> Option<&RowText> {
+        let is_read = |row: &&RowText| kind.is_some_and(|kind| row.types.contains(&kind));
+        self.rows.iter().filter(|row| row.key == key).find(is_read).or_else(|| self.row(key))
+    }
+
     /// Whether `key` is one whose values are words, and the word `node` is one of them.
     pub fn takes(&self, key: &str, node: &Node) -> bool {
         let Some(word) = node.word() else { return false };
@@ -144,6 +152,18 @@ impl Table {
         of_row || self.others.iter().any(passes)
     }
 
+    /// The keys that are used.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        let is_first =
+            |(number, row): &(usize, &RowText)| self.rows[..*number].iter().all(|other| other.key != row.key);
+        self.rows.iter().enumerate().filter(is_first).map(|(_, row)| row.key)
+    }
+
+    /// The types of the section that read `key`; empty: all.
+    pub fn types_of(&self, key: &str) -> Vec<&'static str> {
+        self.rows.iter().filter(|row| row.key == key).flat_map(|row| row.types.iter().copied()).collect()
+    }
+
     /// The keys that are not used, but for sections with a table of their own.
     pub fn unused_keys(&self) -> impl Iterator<Item = &Other> {
         self.others.iter().filter(|other| !matches!(other.fate, Fate::Section))
@@ -151,8 +171,18 @@ impl Table {
 
     /// Every known name.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let used = self.rows.iter().flat_map(|row| std::iter::once(row.key).chain(row.names.iter().copied()));
+        let others = |key| self.row(key).into_iter().flat_map(|row| row.names.iter().copied());
+        let used = self.keys().flat_map(move |key| std::iter::once(key).chain(others(key)));
         used.chain(self.others.iter().flat_map(|other| words(other.keys)))
+    }
+}
+
+impl RowText {
+    /// Its default in sections of type `kind`.
+    pub fn default_in(&self, kind: Option<&str>) -> Option<&Node> {
+        let of_kind =
+            self.default_of.as_ref().filter(|(kinds, _)| kind.is_some_and(|kind| kinds.contains(&kind)));
+        of_kind.map(|(_, default)| default).or(self.default.as_ref())
     }
 }
 

@@ -56,10 +56,10 @@ pub(crate) fn read(source: &Source) -> Model {
     if !is_described(source) {
         return Model::default();
     }
-    let foreign = reader.foreign::<Model>().filter(|row| reader.asks(row.key));
-    let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
-    others.iter().for_each(|row| reader.refuse(row.key, &row.types));
-    latent::refuse(&reader, &of_latent.iter().map(|row| row.key).collect::<Vec<_>>());
+    let foreign = reader.foreign::<Model>().filter(|(key, _)| reader.asks(key));
+    let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|(key, _)| latent::KEYS.contains(key));
+    others.iter().for_each(|(key, types)| reader.refuse(key, types));
+    latent::refuse(&reader, &of_latent.iter().map(|(key, _)| *key).collect::<Vec<_>>());
     let mut model = Model::read(&reader);
     if model.pet_config.is_none() {
         pet::note_absence(source);

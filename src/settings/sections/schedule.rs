@@ -127,10 +127,10 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
 fn note_idle(reader: &Reader<'_>, kind: ScheduleType) {
     // -1 and 0 say what an absent length says.
     let says_nothing = |node: &Node| node.is_off() || *node == Node::Int(-1);
-    for row in reader.foreign::<Schedule>() {
-        let is_scaled_schedule = row.key == "base_lr" && kind == ScheduleType::WiseLayer;
-        if !is_scaled_schedule && reader.node(row.key).is_some_and(|node| !says_nothing(node)) {
-            reader.note(row.key, format!("`{}` does not read it", kind.word()));
+    for (key, _) in reader.foreign::<Schedule>() {
+        let is_scaled_schedule = key == "base_lr" && kind == ScheduleType::WiseLayer;
+        if !is_scaled_schedule && reader.node(key).is_some_and(|node| !says_nothing(node)) {
+            reader.note(key, format!("`{}` does not read it", kind.word()));
         }
     }
 }

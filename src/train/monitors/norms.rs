@@ -8,7 +8,7 @@ use crate::model::groups::Selection;
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::squares::squares;
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
-use crate::settings::OptimizerKind;
+use crate::settings::Rule;
 use crate::train::run_parts::RunParts;
 
 /// Norms that are computed after the same steps.
@@ -122,7 +122,8 @@ impl RunParts<'_> {
         let monitor = &self.plan.settings.monitor;
         let moments = if monitor.optimizer_state_format.is_on() { self.selected() } else { vec![] };
         let each = |of: fn(usize) -> Watched, number: usize| {
-            let has = |index: &&usize| self.plan.optimizer.moments(self.spec(**index).rule) >= number;
+            let has =
+                |index: &&usize| self.plan.settings.optimizer.moments(self.spec(**index).rule) >= number;
             moments.iter().filter(has).map(|&index| of(index)).collect::<Vec<_>>()
         };
         each(Watched::FirstMoment, 1)
@@ -137,10 +138,10 @@ impl RunParts<'_> {
         match watched {
             Watched::Gradient(index) => format!("local_norm/{}", self.spec(index).path),
             Watched::FirstMoment(index) => {
-                let is_adam = match self.plan.optimizer.kind {
-                    OptimizerKind::AdamW(_) => true,
-                    OptimizerKind::Muon(_) => self.spec(index).rule == UpdateRule::Elementwise,
-                    OptimizerKind::Sgd(_) => false,
+                let is_adam = match self.plan.settings.optimizer.rule {
+                    Rule::AdamW { .. } => true,
+                    Rule::Muon { .. } => self.spec(index).rule == UpdateRule::Elementwise,
+                    Rule::Sgd { .. } => false,
                 };
                 format!("{}/{}", if is_adam { "adam_m_norm" } else { "momentum_norm" }, self.spec(index).path)
             }

@@ -7,14 +7,13 @@ use crate::model::arena::Part;
 use crate::model::parameters::{Piece, Spec, Strip, UpdateRule};
 use crate::ops::grad_norm::rate_column;
 use crate::ops::muon::{self, Block, Matrix, Muon, muon_in_turns};
-use crate::ops::rounding::Rounding;
 use crate::ranks::RankLayout;
 use crate::record::Recorder;
-use crate::settings::MuonConfig;
 
 impl Update<'_> {
-    /// Updates all matrices that this rank does, those that ranks divide last.
-    pub(super) fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
+    /// Updates all matrices that this rank does by `settings`, in which decay, rate and rounding are each one's own; those that ranks
+    /// divide last.
+    pub(super) fn update_matrices(&self, rec: &mut Recorder, settings: &Muon) -> Result<()> {
         let mut divided = Vec::new();
         let parameters = self.layout.parameters.iter();
         for (spec, parts) in parameters.filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix) {
@@ -32,7 +31,7 @@ impl Update<'_> {
                     spec.path
                 )));
             };
-            self.update_pieces(rec, spec, &part, config, &mut divided);
+            self.update_pieces(rec, spec, &part, settings, &mut divided);
         }
         let ranks = &self.ownership.ranks;
         let group = (&ranks.matrix_group(), ranks.matrix_part());
@@ -46,18 +45,11 @@ impl Update<'_> {
         rec: &mut Recorder,
         spec: &Spec,
         part: &Part,
-        config: &MuonConfig,
+        settings: &Muon,
         divided: &mut Vec<muon::Part>,
     ) {
-        let settings = Muon {
-            momentum: config.momentum as f32,
-            is_nesterov: config.nesterov,
-            steps: config.ns_steps,
-            rms: config.matched_adamw_rms as f32,
-            decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
-            rate_column: rate_column(spec.group),
-            rounding: Rounding::default(),
-        };
+        let decay = if spec.decays { self.decays[spec.group] as f32 } else { 0.0 };
+        let settings = Muon { decay, rate_column: rate_column(spec.group), ..*settings };
         let peers = self.peers(spec);
         for piece in &spec.pieces {
             let own = blocks(spec, piece);

@@ -56,7 +56,7 @@ type Reference = (StepResult, Trainer);
 /// The first `steps` steps of `setup` in f64.
 fn reference(setup: &Setup, plan: &RunPlan, steps: u64) -> Vec<Reference> {
     let (mut trainer, _) = reference_trainer(setup, plan);
-    let (rule, settings) = reference_optimizer(&plan.optimizer);
+    let (rule, settings) = reference_optimizer(&plan.settings.optimizer);
     trainer.rule = rule;
     let data = plan.load_data().expect("the text is there");
     let length = RunLength::new(plan, data.train.steps_per_epoch());

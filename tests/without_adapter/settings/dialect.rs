@@ -377,7 +377,10 @@ fn the_flags_of_the_original_launcher() {
         (run.output_dir.as_path(), run.load_checkpoint.as_path()),
         (Path::new("./runs"), Path::new("./weights"))
     );
-    assert_eq!((plan.schedule.learning_rate, plan.optimizer.corrected_betas()), (2e-3, Some([0.8, 0.9])));
+    assert_eq!(
+        (plan.schedule.learning_rate, plan.settings.optimizer.corrected_betas()),
+        (2e-3, Some([0.8, 0.9]))
+    );
     let wrong = message(BASE, &["--options", "runner_config.batch_size=many"]);
     assert_eq!(
         wrong,

@@ -1,7 +1,7 @@
 //! `optimizer` under every name that files of MindFormers use.
 
 use super::*;
-use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
+use gristmill::settings::{Correction, Optimizer, Rule};
 
 #[test]
 fn every_type_reads_and_reads_back() {
@@ -16,37 +16,49 @@ fn every_type_reads_and_reads_back() {
     for (name, correction, eps) in rows {
         let text = BASE.replace("type: AdamW", &format!("type: {name}\n  beta1: 0.8\n  weight_decay: 0.1"));
         let found = plan(&text);
-        let kind = OptimizerKind::AdamW(AdamWConfig { beta1: 0.8, beta2: 0.999, eps, correction });
-        let want = OptimizerConfig { kind, weight_decay: 0.1, stochastic_rounding: false };
-        assert_eq!(found.optimizer, want, "{name}");
+        let Optimizer { rule, weight_decay, .. } = &found.settings.optimizer;
+        assert_eq!((rule, *weight_decay), (&Rule::AdamW { betas: [0.8, 0.999], eps }, 0.1), "{name}");
+        assert_eq!(found.settings.optimizer.correction(), correction, "{name}");
         let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
         assert_eq!(found, again, "{name}");
         assert_eq!(notices, [""; 0], "{name}");
     }
 }
 
+#[track_caller]
+fn assert_rule(plan: &RunPlan, rule: Rule, weight_decay: f64) {
+    let found = &plan.settings.optimizer;
+    let want = Optimizer { rule, weight_decay, stochastic_rounding: false, kind: found.kind };
+    assert_eq!(*found, want);
+}
+
 #[test]
 fn muon_has_keys_of_its_own() {
     let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: Muon{keys}"));
     let found = plan(&with(""));
-    let adamw = AdamWConfig { beta1: 0.95, beta2: 0.95, eps: 1e-8, correction: Correction::Published };
-    let muon = MuonConfig { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2, adamw };
-    let want =
-        OptimizerConfig { kind: OptimizerKind::Muon(muon), weight_decay: 0.1, stochastic_rounding: false };
-    assert_eq!(found.optimizer, want);
+    let rule = Rule::Muon {
+        momentum: 0.95,
+        nesterov: true,
+        ns_steps: 5,
+        matched_adamw_rms: 0.2,
+        adamw_betas: [0.95; 2],
+        adamw_eps: 1e-8,
+    };
+    assert_rule(&found, rule, 0.1);
+    assert_eq!(found.settings.optimizer.correction(), Correction::Published);
     let found = plan(&with(
         "\n  momentum: 0.9\n  nesterov: False\n  ns_steps: 3\n  matched_adamw_rms: 0.3\n  adamw_betas: [0.8, 0.9]\n  \
          adamw_eps: 1e-6\n  weight_decay: 0",
     ));
-    let kind = OptimizerKind::Muon(MuonConfig {
+    let rule = Rule::Muon {
         momentum: 0.9,
         nesterov: false,
         ns_steps: 3,
         matched_adamw_rms: 0.3,
-        adamw: AdamWConfig { beta1: 0.8, beta2: 0.9, eps: 1e-6, ..adamw },
-    });
-    let want = OptimizerConfig { kind, weight_decay: 0.0, stochastic_rounding: false };
-    assert_eq!(found.optimizer, want);
+        adamw_betas: [0.8, 0.9],
+        adamw_eps: 1e-6,
+    };
+    assert_rule(&found, rule, 0.0);
     let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
     assert_eq!(found, again);
     assert_eq!(notices, [""; 0]);
@@ -60,10 +72,8 @@ fn muon_has_keys_of_its_own() {
 #[test]
 fn nesterov_momentum_needs_momentum() {
     let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: SGD\n{keys}"));
-    let sgd = SgdConfig { momentum: 0.9, dampening: 0.0, nesterov: true };
-    let want =
-        OptimizerConfig { kind: OptimizerKind::Sgd(sgd), weight_decay: 0.0, stochastic_rounding: false };
-    assert_eq!(plan(&with("  momentum: 0.9\n  nesterov: True")).optimizer, want);
+    let sgd = Rule::Sgd { momentum: 0.9, nesterov: true, dampening: 0.0 };
+    assert_rule(&plan(&with("  momentum: 0.9\n  nesterov: True")), sgd, 0.0);
     assert_answers(SGD, |_, keys| message(&with(keys), &[]));
 }
 
@@ -74,14 +84,13 @@ fn momentum_is_sgd_in_the_words_of_mindspore() {
     let found = plan(&with(
         "  learning_rate: 0.1\n  momentum: 0.9\n  use_nesterov: True\n  weight_decay: 0.01\n  loss_scale: 1.0",
     ));
-    let sgd = |momentum, nesterov| OptimizerKind::Sgd(SgdConfig { momentum, dampening: 0.0, nesterov });
-    let want = OptimizerConfig { kind: sgd(0.9, true), weight_decay: 0.01, stochastic_rounding: false };
-    assert_eq!(found.optimizer, want);
+    let sgd = |momentum, nesterov| Rule::Sgd { momentum, nesterov, dampening: 0.0 };
+    assert_rule(&found, sgd(0.9, true), 0.01);
     let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
     assert_eq!((&found, notices), (&again, Vec::new()));
-    assert_eq!(plan(&with("  momentum: 0.9")).optimizer.kind, sgd(0.9, false));
+    assert_rule(&plan(&with("  momentum: 0.9")), sgd(0.9, false), 0.0);
     let none = plan(&with("  momentum: 0\n  use_nesterov: True"));
-    assert_eq!(none.optimizer.kind, sgd(0.0, false), "what is ahead by no momentum is here");
+    assert_rule(&none, sgd(0.0, false), 0.0); // what is ahead by no momentum is here
     assert_reads_back(&none);
     assert_answers(MOMENTUM, |_, keys| message(&with(keys), &[]));
 }
@@ -131,7 +140,7 @@ fn stochastic_rounding_needs_weights_in_bfloat16() {
     let stored = |word: &str| format!("--model.model_config.param_init_type={word}");
     for flags in [&[compute, rounding][..], &[compute, rounding, &stored("bfloat16")]] {
         let (plan, notices) = resolved(flags).unwrap();
-        assert!(plan.optimizer.stochastic_rounding, "{flags:?}");
+        assert!(plan.settings.optimizer.stochastic_rounding, "{flags:?}");
         assert!(!notices.iter().any(|notice| notice.contains("param_init_type")), "{notices:?}");
         assert_reads_back(&plan);
     }

@@ -45,7 +45,7 @@ fn a_file_of_the_original() {
         ),
         (Some(1.0), 4294967296.0, 8 * 4 * 6 * 4096)
     );
-    assert_eq!(plan.optimizer.corrected_betas(), Some([0.9, 0.95]));
+    assert_eq!(plan.settings.optimizer.corrected_betas(), Some([0.9, 0.95]));
     assert_eq!(plan.schedule.warmup, Warmup::Ratio(0.03));
     assert_eq!(plan.settings.context.max_device_memory, None);
     let (stand_alone, _) = resolve(LLAMA_STYLE, &["--use_parallel=False"]).unwrap();

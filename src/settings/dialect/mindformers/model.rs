@@ -57,8 +57,8 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
         return ModelForms::default();
     };
     let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());
-    let foreign = reader.foreign::<ModelForms>().filter(|row| reader.asks(row.key));
-    foreign.for_each(|row| reader.refuse(row.key, &row.types));
+    let foreign = reader.foreign::<ModelForms>().filter(|(key, _)| reader.asks(key));
+    foreign.for_each(|(key, types)| reader.refuse(key, &types));
     let forms = ModelForms::read(&reader);
     note_types(&reader, &forms);
     tie(source, &forms);

@@ -128,12 +128,12 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
     let loader_path = format!("{path}.data_loader");
     let kind = find_type(source, path, &format!("{loader_path}.type"))?;
     let reader = Reader::open(source, &loader_path, &[Loader::ID]).of_type(kind.word());
-    for row in reader.foreign::<Loader>() {
+    for (key, types) in reader.foreign::<Loader>() {
         // A folder that a flag of the launcher names does no harm.
-        if kind == LoaderType::CargoRegistry && row.key == "dataset_dir" {
+        if kind == LoaderType::CargoRegistry && key == "dataset_dir" {
             reader.ignore(&["dataset_dir"]);
         } else {
-            reader.refuse(row.key, &row.types);
+            reader.refuse(key, &types);
         }
     }
     if kind != LoaderType::Megatron {

@@ -120,8 +120,8 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
 fn read_parameters(reader: &Reader<'_>, key: &'static str, method: Method, word: &str) -> Option<Scaling> {
     let path = reader.path(key);
     let section = Reader::open(reader.source, &path, &[Scaling::ID]).of_type(method.word());
-    for row in section.foreign::<Scaling>() {
-        section.fault(row.key, format!("unknown key; {}", takes(method, word)));
+    for (key, _) in section.foreign::<Scaling>() {
+        section.fault(key, format!("unknown key; {}", takes(method, word)));
     }
     let parameters = Scaling { kind: method, ..Scaling::read(&section) };
     reader.source.is_sound(&path).then_some(parameters)

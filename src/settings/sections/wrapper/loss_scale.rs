@@ -171,7 +171,7 @@ fn section(source: &Source, path: &str) -> Option<LossScale> {
     };
     let reader = reader.of_type(kind.word());
     let mut scale = LossScale::read(&reader);
-    reader.foreign::<LossScale>().for_each(|row| reader.refuse(row.key, &row.types));
+    reader.foreign::<LossScale>().for_each(|(key, types)| reader.refuse(key, &types));
     scale.fill(&reader);
     Some(scale)
 }
