@@ -65,10 +65,8 @@ pub use sections::recompute::{Amount, Count, CountsOfInterleave, Offset, Operato
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;
-pub use sections::schedule::{
-    CoolDown, Decay, DecayStart, Group, GroupKeys, Schedule, ScheduleConfig, ScheduleType, Warmup,
-};
+pub use sections::schedule::{Decay, Group, GroupKeys, Schedule, ScheduleType};
 pub use sections::tensorboard::TensorBoard;
-pub use sections::wrapper::{Adaptation, LossScale, LossScaleKind, Wrapper};
+pub use sections::wrapper::{Adaptation, Growth, LossScale, LossScaleKind, Wrapper};
 pub use values::Settings;
 pub(crate) use values::default_decision;

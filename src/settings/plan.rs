@@ -9,7 +9,6 @@ use super::sections::model::{BaseType, Pet, pet_path};
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
 use super::sections::run::Resume;
-use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, ChatForm, Codec, DataConfig, Dataset, Form, Loader, RecordsConfig};
 use crate::element::Element;
@@ -39,10 +38,6 @@ pub struct RunPlan {
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
     pub tokens_per_step: usize,
-    /// The learning rate, its length still open.
-    pub schedule: ScheduleConfig,
-    /// The learning rates of the parameter groups that have one of their own, as numbered from 1.
-    pub group_schedules: Vec<ScheduleConfig>,
     /// Where the tokens come from.
     pub train_dataset: DataConfig,
     /// Where the tokens of evaluation come from, if not from the tail of the training data.
@@ -86,8 +81,6 @@ impl RunPlan {
             stages: distribution.stages,
             model,
             tokens_per_step,
-            schedule: settings.schedule.config(),
-            group_schedules: settings.groups.iter().map(|group| group.schedule.config()).collect(),
             train_dataset: settings.train_dataset.config(),
             eval_dataset: settings.eval_dataset.as_ref().map(|data| data.config()),
             settings,

@@ -136,10 +136,8 @@ pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, che
         return tracing::info!("continuing after step {step} of {total}, from {place}");
     }
     // Where rates depend on the length, more epochs are another run.
-    let configs = [&plan.schedule].into_iter().chain(&plan.group_schedules);
-    let mut schedules = configs.zip([&length.schedule].into_iter().chain(&length.group_schedules));
-    let depends =
-        schedules.any(|(config, schedule)| config.total_steps.is_none() && schedule.depends_on_length());
+    let mut schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
+    let depends = schedules.any(|schedule| schedule.depends_on_epochs());
     let longer = match plan.settings.runner.stop_step {
         stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0 trains on"),
         _ if depends => format!("to train on, {}", new_run_from(checkpoint, "folder")),

@@ -25,12 +25,13 @@ impl RunLength {
         let runner = &plan.settings.runner;
         let run_steps = runner.epochs.saturating_mul(steps_per_epoch);
         let stop = Some(runner.stop_step).filter(|step| *step > 0);
-        let resolve = |config| Schedule::new(config, run_steps, steps_per_epoch);
+        let resolve = |schedule| Schedule::new(schedule, run_steps, steps_per_epoch);
+        let groups = plan.settings.groups.iter().map(|group| &group.schedule);
         Self {
             steps_per_epoch,
             total_steps: stop.map_or(run_steps, |stop| run_steps.min(stop)),
-            schedule: resolve(&plan.schedule),
-            group_schedules: plan.group_schedules.iter().map(resolve).collect(),
+            schedule: resolve(&plan.settings.schedule),
+            group_schedules: groups.map(resolve).collect(),
         }
     }
 }

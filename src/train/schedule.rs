@@ -2,7 +2,7 @@
 //!
 //! Letters: t updates done before, W of warm-up, T in the schedule; lr the highest rate.
 
-use crate::settings::{CoolDown, Decay, DecayStart, ScheduleConfig, Warmup};
+use crate::settings::{self, Decay};
 use std::f64::consts::{PI, TAU};
 
 /// A schedule with its length decided.
@@ -11,97 +11,116 @@ use std::f64::consts::{PI, TAU};
 /// the first update then changes nothing but the moments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    config: ScheduleConfig,
+    keys: settings::Schedule,
     warmup_steps: u64,
     total_steps: u64,
 }
 
 impl Schedule {
-    /// Decides the length of `config`: a run takes `run_steps` in epochs of `steps_per_epoch`.
-    pub fn new(config: &ScheduleConfig, run_steps: u64, steps_per_epoch: u64) -> Self {
-        let total_steps = config.total_steps.unwrap_or(run_steps);
-        let warmup_steps = match config.warmup {
-            Warmup::Steps(steps) => steps,
-            Warmup::Ratio(ratio) => (total_steps as f64 * ratio) as u64,
-            Warmup::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
+    /// Decides the length of the schedule that `keys` describe: a run takes `run_steps` in epochs of `steps_per_epoch`.
+    pub fn new(keys: &settings::Schedule, run_steps: u64, steps_per_epoch: u64) -> Self {
+        let total_steps = keys.total_steps.and_then(|steps| steps.try_into().ok()).unwrap_or(run_steps);
+        let warmup_steps = match (keys.warmup_ratio, keys.warmup_epochs) {
+            (Some(ratio), _) => share(total_steps, ratio),
+            (None, Some(epochs)) => epochs.saturating_mul(steps_per_epoch),
+            (None, None) => keys.warmup_steps.unwrap_or(0),
         };
-        Self { config: config.clone(), warmup_steps, total_steps }
+        Self { keys: keys.clone(), warmup_steps, total_steps }
     }
 
     /// The rate of the update that `global_step` updates went before.
     pub fn lr_at(&self, global_step: u64) -> f64 {
-        let ScheduleConfig { learning_rate: lr, warmup_lr_init, scale, .. } = self.config;
+        let scale = self.keys.scale();
         if global_step < self.warmup_steps {
             let done = global_step as f64 / self.warmup_steps as f64;
-            return scale * (warmup_lr_init + (lr - warmup_lr_init) * done);
+            let first = self.keys.warmup_lr_init.unwrap_or(0.0);
+            return scale * (first + (self.keys.rate() - first) * done);
         }
         scale * self.after_warmup(global_step)
     }
 
     fn after_warmup(&self, step: u64) -> f64 {
-        let ScheduleConfig { learning_rate: lr, lr_end, .. } = self.config;
+        let lr = self.keys.rate();
         let (since, total) = (step - self.warmup_steps, self.total_steps);
         let decaying = total.saturating_sub(self.warmup_steps).max(1);
         let progress = since as f64 / decaying as f64;
-        let between = |share: f64| lr_end + (lr - lr_end) * share;
-        match self.config.decay {
-            Decay::Constant => lr,
-            Decay::Linear => lr * ((total as f64 - step as f64) / decaying as f64).max(0.0),
-            Decay::Cosine { decay_steps, .. } | Decay::CosineWithRestarts { decay_steps, .. }
+        let between = |end: f64, share: f64| end + (lr - end) * share;
+        match self.keys.decay {
+            Decay::Constant {} => lr,
+            Decay::Linear {} => lr * ((total as f64 - step as f64) / decaying as f64).max(0.0),
+            Decay::Cosine { decay_steps, lr_end, .. }
+            | Decay::CosineWithRestarts { decay_steps, lr_end, .. }
                 if step >= decay_steps.unwrap_or(total) =>
             {
                 lr_end
             }
-            Decay::Cosine { num_cycles, .. } => between(half_cosine(TAU * num_cycles * progress)),
-            Decay::CosineWithRestarts { .. } if progress >= 1.0 => lr_end,
-            Decay::CosineWithRestarts { num_cycles, .. } => {
-                between(half_cosine(PI * (num_cycles * progress).fract()))
+            Decay::Cosine { num_cycles, lr_end, .. } => {
+                between(lr_end, half_cosine(TAU * num_cycles * progress))
             }
-            Decay::Polynomial { .. } if step > total => lr_end,
-            Decay::Polynomial { power, decay_steps } => {
+            Decay::CosineWithRestarts { lr_end, .. } if progress >= 1.0 => lr_end,
+            Decay::CosineWithRestarts { num_cycles, lr_end, .. } => {
+                between(lr_end, half_cosine(PI * (num_cycles * progress).fract()))
+            }
+            Decay::Polynomial { lr_end, .. } if step > total => lr_end,
+            Decay::Polynomial { lr_end, power, decay_steps } => {
                 let steps = decay_steps.unwrap_or(decaying).max(1);
-                between((1.0 - since as f64 / steps as f64).max(0.0).powf(power))
+                between(lr_end, (1.0 - since as f64 / steps as f64).max(0.0).powf(power))
             }
-            Decay::CoolDown { keep_steps, ref length, num_cycles, final_steps, lr_end2 } => {
-                let steps = match *length {
-                    CoolDown::Steps(steps) => steps,
-                    CoolDown::Ratio(ratio) => (total as f64 * ratio) as u64,
-                    CoolDown::Rest => decaying.saturating_sub(keep_steps).saturating_sub(final_steps),
+            Decay::CoolDown {
+                lr_end1,
+                lr_end2,
+                num_cycles,
+                decay_steps,
+                decay_ratio,
+                keep_steps,
+                final_steps,
+            } => {
+                let steps = match (decay_ratio, decay_steps) {
+                    (Some(ratio), _) => share(total, ratio),
+                    (None, Some(steps)) => steps,
+                    (None, None) => decaying.saturating_sub(keep_steps).saturating_sub(final_steps),
                 };
                 let Some(since) = since.checked_sub(keep_steps) else { return lr };
                 match since.checked_sub(steps) {
-                    None => between(half_cosine(TAU * num_cycles * since as f64 / steps as f64)),
-                    Some(since) if since < final_steps => lr_end,
-                    Some(_) => lr_end2,
+                    None => between(lr_end1, half_cosine(TAU * num_cycles * since as f64 / steps as f64)),
+                    Some(since) if since < final_steps => lr_end1,
+                    Some(_) => lr_end2.unwrap_or(lr_end1),
                 }
             }
-            Decay::StableDecay(ref start) => {
-                let start = match *start {
-                    DecayStart::Step(step) => step,
-                    DecayStart::Ratio(ratio) => (total as f64 * ratio) as u64,
+            Decay::StableDecay { lr_end, decay_start_steps, decay_start_ratio } => {
+                let start = match decay_start_ratio {
+                    Some(ratio) => share(total, ratio),
+                    None => decay_start_steps.unwrap_or(0),
                 };
                 let Some(since) = step.checked_sub(start) else { return lr };
-                between((1.0 - since as f64 / total.saturating_sub(start).max(1) as f64).max(0.0))
+                between(lr_end, (1.0 - since as f64 / total.saturating_sub(start).max(1) as f64).max(0.0))
             }
             // A whole cycle is taken off first: far out the cosine of a huge number would be noise.
-            Decay::Annealing { t_max } => {
-                between(half_cosine(PI * (step % t_max.saturating_mul(2)) as f64 / t_max as f64))
+            Decay::Annealing { eta_min, t_max } => {
+                between(eta_min, half_cosine(PI * (step % t_max.saturating_mul(2)) as f64 / t_max as f64))
             }
-            Decay::AnnealingWithRestarts { t_0, t_mult } => {
+            Decay::AnnealingWithRestarts { eta_min, t_0, t_mult } => {
                 let (since, length) = since_restart(step, t_0, t_mult);
-                between(half_cosine(PI * since as f64 / length as f64))
+                between(eta_min, half_cosine(PI * since as f64 / length as f64))
             }
         }
     }
 
     /// Whether rates depend on [`total_steps`](Self::total_steps) after the warm-up.
     pub(crate) fn depends_on_length(&self) -> bool {
-        match &self.config.decay {
-            Decay::Constant | Decay::Annealing { .. } | Decay::AnnealingWithRestarts { .. } => false,
-            Decay::CoolDown { length: CoolDown::Steps(_), .. } => false,
-            Decay::CoolDown { .. } | Decay::Linear | Decay::StableDecay(_) => true,
+        match self.keys.decay {
+            Decay::Constant {} | Decay::Annealing { .. } | Decay::AnnealingWithRestarts { .. } => false,
+            Decay::CoolDown { decay_steps, decay_ratio, .. } => {
+                decay_ratio.is_some() || decay_steps.is_none()
+            }
+            Decay::Linear {} | Decay::StableDecay { .. } => true,
             Decay::Cosine { .. } | Decay::CosineWithRestarts { .. } | Decay::Polynomial { .. } => true,
         }
+    }
+
+    /// Whether rates depend on how long the run is: on its epochs, where no `total_steps` is written.
+    pub(crate) fn depends_on_epochs(&self) -> bool {
+        self.keys.total_steps.is_none() && self.depends_on_length()
     }
 
     /// Number of steps over which the rate changes.
@@ -113,6 +132,11 @@ impl Schedule {
     pub fn warmup_steps(&self) -> u64 {
         self.warmup_steps
     }
+}
+
+/// A share of `steps`, rounded down.
+fn share(steps: u64, ratio: f64) -> u64 {
+    (steps as f64 * ratio) as u64
 }
 
 /// 1 at phase 0, 0 at π.

@@ -106,7 +106,7 @@ impl<T: Setting> Row<T> {
         }
         let Some(node) = reader.node(key) else {
             if self.is_required {
-                reader.missing(key, T::kind().expected());
+                reader.missing(key, self.expected());
             }
             return self.default;
         };
@@ -115,9 +115,7 @@ impl<T: Setting> Row<T> {
             None => {
                 let value = T::from_node(node);
                 if value.is_none() {
-                    let expected =
-                        self.range.map_or_else(|| T::kind().expected(), |range| range.words.into());
-                    reader.fault(key, format!("expected {expected}, found {node}"));
+                    reader.fault(key, format!("expected {}, found {node}", self.expected()));
                 }
                 value
             }
@@ -135,6 +133,11 @@ impl<T: Setting> Row<T> {
             }
             None => value,
         }
+    }
+
+    /// What a message says was expected.
+    fn expected(&self) -> String {
+        self.range.map_or_else(|| T::kind().expected(), |range| range.words.into())
     }
 
     /// The row with `value`.

@@ -1,11 +1,9 @@
 //! A learning-rate schedule: `lr_schedule`, and every other section that holds one.
 
-mod description;
 mod fill;
 mod rows;
 
-pub use description::{CoolDown, Decay, DecayStart, ScheduleConfig, Warmup};
-pub use rows::{GroupKeys, Schedule, ScheduleType};
+pub use rows::{Decay, GroupKeys, Schedule, ScheduleType};
 
 use crate::settings::engine::*;
 use rows::PLANNED;

@@ -2,7 +2,7 @@
 
 mod loss_scale;
 
-pub use loss_scale::{Adaptation, LossScale, LossScaleKind};
+pub use loss_scale::{Adaptation, Growth, LossScale, LossScaleKind};
 
 use crate::settings::engine::*;
 

@@ -378,7 +378,7 @@ fn the_flags_of_the_original_launcher() {
         (Path::new("./runs"), Path::new("./weights"))
     );
     assert_eq!(
-        (plan.schedule.learning_rate, plan.settings.optimizer.corrected_betas()),
+        (plan.settings.schedule.rate(), plan.settings.optimizer.corrected_betas()),
         (2e-3, Some([0.8, 0.9]))
     );
     let wrong = message(BASE, &["--options", "runner_config.batch_size=many"]);

@@ -48,7 +48,8 @@ fn defaults_are_those_of_the_pages() {
     // The windows of a loss scale.
     let cell = "runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, loss_scale_value: 1, scale_factor: 2}}";
     let scale = self::plan(cell, &[]).0.settings.wrapper.scale_sense;
-    assert_eq!((scale.min_scale_window, scale.max_scale_window), (Some(20), Some(1000)));
+    let windows = scale.adaptation().expect("windows").windows;
+    assert_eq!((windows.first(), windows.last()), (Some(&20), Some(&1000)));
 }
 
 #[test]

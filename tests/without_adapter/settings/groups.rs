@@ -1,7 +1,7 @@
 //! Groups of parameters: `grouped_lr_schedule`, `no_decay_params`, `freeze`.
 
 use super::{BASE, assert_answers, assert_reads_back, message, plan, replace, resolve};
-use gristmill::settings::{Decay, Warmup};
+use gristmill::settings::{Decay, Settings};
 
 /// As one file of MindFormers writes it, and what it does not have.
 const GROUPED: &str = "
@@ -30,16 +30,14 @@ fn groups_read_and_read_back() {
     let (plan, notices) = resolve(&(frozen + GROUPED), &[]).unwrap();
     let unused = "lr_schedule: grouped_lr_schedule is used instead, as in MindFormers";
     assert!(notices.iter().any(|notice| notice == unused), "{notices:?}");
-    assert_eq!((plan.schedule.decay.clone(), plan.schedule.learning_rate), (Decay::Constant, 2e-4));
-    assert_eq!(plan.settings.groups.len(), 2);
-    assert_eq!(plan.settings.groups[0].keys.params, ["embedding.*", "output_layer.weight"]);
+    let Settings { schedule, groups, .. } = &plan.settings;
+    assert_eq!((&schedule.decay, schedule.rate()), (&Decay::Constant {}, 2e-4));
+    assert_eq!(groups.len(), 2);
+    assert_eq!(groups[0].keys.params, ["embedding.*", "output_layer.weight"]);
     assert_eq!([0, 1, 2].map(|group| plan.weight_decay(group)), [0.0, 0.0, 0.0]);
-    let [first, second] = plan.group_schedules.as_slice() else { panic!("two groups") };
-    assert_eq!(
-        (&first.decay, first.learning_rate, &first.warmup),
-        (&Decay::Linear, 1e-4, &Warmup::Ratio(0.1))
-    );
-    assert_eq!((&second.decay, second.learning_rate, second.scale), (&Decay::Constant, 4e-4, 0.5));
+    let [first, second] = [0, 1].map(|number| &groups[number].schedule);
+    assert_eq!((&first.decay, first.rate(), first.warmup_ratio), (&Decay::Linear {}, 1e-4, Some(0.1)));
+    assert_eq!((&second.decay, second.rate(), second.scale()), (&Decay::Constant {}, 4e-4, 0.5));
     assert_reads_back(&plan);
 }
 

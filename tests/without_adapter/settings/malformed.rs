@@ -39,7 +39,7 @@ const MALFORMED: &str = r#"
 
 -    seq_length: 32
 +
-= x.yaml:3: model.model_config: `seq_length` is missing; give it a whole number from 0
+= x.yaml:3: model.model_config: `seq_length` is missing; give it a whole number from 1 to 2147483648
 +    seq_length: 0
 = x.yaml:9: model.model_config.seq_length: expected a whole number from 1 to 2147483648, found `0`
 

@@ -1,7 +1,7 @@
 //! Whole files: in the style of MindFormers and of Megatron, the repository's own, absent ones, and random text.
 
 use super::{BASE, assert_reads_back, message, plan, resolve};
-use gristmill::settings::{Resume, RunConfig, Warmup};
+use gristmill::settings::{Resume, RunConfig};
 use std::path::{Path, PathBuf};
 
 /// In the style of MindFormers' Llama files.
@@ -17,7 +17,7 @@ fn numbers_and_words_of_yaml_1_1() {
     let text =
         text.replace("seed: 7", "seed: 7\nload_checkpoint: ''\nresume_training: no\ncontext: {tier: None}");
     let plan = plan(&text);
-    assert_eq!((plan.schedule.learning_rate, plan.model.norm_eps), (1e-3, 1e-6));
+    assert_eq!((plan.settings.schedule.rate(), plan.model.norm_eps), (1e-3, 1e-6));
     assert_eq!(
         (plan.settings.run.load_checkpoint, plan.settings.run.resume_training, plan.settings.context.tier),
         (PathBuf::new(), Resume::No, None)
@@ -46,7 +46,7 @@ fn a_file_of_the_original() {
         (Some(1.0), 4294967296.0, 8 * 4 * 6 * 4096)
     );
     assert_eq!(plan.settings.optimizer.corrected_betas(), Some([0.9, 0.95]));
-    assert_eq!(plan.schedule.warmup, Warmup::Ratio(0.03));
+    assert_eq!(plan.settings.schedule.warmup_ratio, Some(0.03));
     assert_eq!(plan.settings.context.max_device_memory, None);
     let (stand_alone, _) = resolve(LLAMA_STYLE, &["--use_parallel=False"]).unwrap();
     assert_eq!(stand_alone.settings.context.max_device_memory.map(|size| size.0), Some(58 << 30));
@@ -85,7 +85,8 @@ fn a_file_with_the_names_of_megatron() {
     );
     assert_eq!((plan.settings.run.eval_interval(), plan.settings.run.eval_batches), (Some(20), 16));
     assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers"]);
-    assert_eq!((plan.schedule.total_steps, plan.schedule.warmup.clone()), (Some(50), Warmup::Epochs(1)));
+    let schedule = &plan.settings.schedule;
+    assert_eq!((schedule.total_steps, schedule.warmup_epochs), (Some(50), Some(1)));
     let anchored = MEGATRON_STYLE.replace("eval_epoch_interval", "defaults: &loader\neval_epoch_interval");
     assert!(message(&anchored, &[]).starts_with("x.yaml:4: defaults: unknown key"));
 }

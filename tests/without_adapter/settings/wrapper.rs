@@ -49,7 +49,7 @@ fn a_window_that_is_not_in_the_list_is_noticed() {
           with 20"
         ]
     );
-    assert_eq!(plan.settings.wrapper.scale_sense.scale_window, Some(20));
+    assert_eq!(plan.settings.wrapper.scale_sense.adaptation().expect("windows").first, 0);
     assert_reads_back(&plan);
 }
 

@@ -1,31 +1,26 @@
-//! The defaults of each type of schedule, what of it must fit together, and what becomes of it.
+//! What a type of schedule leaves open, and what of it must fit together.
 
-use super::description::{CoolDown, Decay, DecayStart, ScheduleConfig, Warmup};
-use super::rows::{Schedule, ScheduleType};
+use super::rows::{Decay, Schedule, ScheduleType};
 use crate::settings::engine::Reader;
 
-/// Fills in what the type of `schedule` leaves open.
+/// Fills in what follows from other keys, and checks what must fit together.
 pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
-    let kind = schedule.kind;
     fill_rate(schedule, reader);
-    match kind {
-        ScheduleType::Cosine | ScheduleType::CosineWithRestarts => {
-            schedule.lr_end.get_or_insert(0.0);
-            let cycles = if kind == ScheduleType::Cosine { 0.5 } else { 1.0 };
-            schedule.num_cycles.get_or_insert(cycles);
-        }
-        ScheduleType::Polynomial => {
-            schedule.power.get_or_insert(1.0);
-            let end = *schedule.lr_end.get_or_insert(1e-7);
-            let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
+    let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
+    match &mut schedule.decay {
+        Decay::Polynomial { lr_end, .. } => {
             // As in MindFormers.
-            let message = format!("{end} is not below the learning rate {rate}");
-            reader.require(&["lr_end", "learning_rate"], end < rate, message);
+            let message = format!("{lr_end} is not below the learning rate {rate}");
+            reader.require(&["lr_end", "learning_rate"], *lr_end < rate, message);
         }
-        ScheduleType::CoolDown => fill_cool_down(schedule, reader),
-        ScheduleType::StableDecay => {
-            schedule.lr_end.get_or_insert(1e-7);
-            match (schedule.decay_start_ratio, schedule.decay_start_steps) {
+        Decay::CoolDown { lr_end1, lr_end2, decay_steps, decay_ratio, .. } => {
+            lr_end2.get_or_insert(*lr_end1);
+            if decay_ratio.is_some() && decay_steps.is_some() {
+                reader.fault("decay_ratio", beside("decay_steps"));
+            }
+        }
+        Decay::StableDecay { decay_start_steps, decay_start_ratio, .. } => {
+            match (decay_start_ratio, decay_start_steps) {
                 (Some(_), Some(_)) => reader.fault("decay_start_ratio", beside("decay_start_steps")),
                 (None, None) if !reader.has("decay_start_ratio") => {
                     reader.missing("decay_start_steps", "a whole number from 0");
@@ -33,20 +28,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
                 _ => {}
             }
         }
-        ScheduleType::Annealing | ScheduleType::AnnealingWithRestarts => {
-            schedule.eta_min.get_or_insert(0.0);
-            let (key, length) = match kind {
-                ScheduleType::Annealing => ("t_max", schedule.t_max),
-                _ => ("t_0", schedule.t_0),
-            };
-            if length.is_none() {
-                reader.missing(key, "a whole number above 0");
-            }
-            if kind == ScheduleType::AnnealingWithRestarts {
-                schedule.t_mult.get_or_insert(1);
-            }
-        }
-        ScheduleType::Linear | ScheduleType::Constant | ScheduleType::WiseLayer => {}
+        _ => {}
     }
     if !schedule.is_annealing() {
         fill_warmup(schedule, reader);
@@ -56,49 +38,14 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
 }
 
 impl Schedule {
-    /// The schedule as the trainer needs it, of a section that was filled.
-    pub(crate) fn config(&self) -> ScheduleConfig {
-        let or_zero = |rate: Option<f64>| rate.unwrap_or(0.0);
-        let (num_cycles, decay_steps) = (self.num_cycles.unwrap_or(0.5), self.decay_steps);
-        let decay = match self.kind {
-            ScheduleType::Cosine => Decay::Cosine { num_cycles, decay_steps },
-            ScheduleType::CosineWithRestarts => Decay::CosineWithRestarts { num_cycles, decay_steps },
-            ScheduleType::Linear => Decay::Linear,
-            ScheduleType::Polynomial => Decay::Polynomial { power: self.power.unwrap_or(1.0), decay_steps },
-            ScheduleType::Constant | ScheduleType::WiseLayer => Decay::Constant,
-            ScheduleType::CoolDown => Decay::CoolDown {
-                keep_steps: self.keep_steps.unwrap_or(0),
-                length: match (self.decay_ratio, decay_steps) {
-                    (Some(ratio), _) => CoolDown::Ratio(ratio),
-                    (None, Some(steps)) => CoolDown::Steps(steps),
-                    (None, None) => CoolDown::Rest,
-                },
-                num_cycles,
-                final_steps: self.final_steps.unwrap_or(0),
-                lr_end2: or_zero(self.lr_end2),
-            },
-            ScheduleType::StableDecay => Decay::StableDecay(match self.decay_start_ratio {
-                Some(ratio) => DecayStart::Ratio(ratio),
-                None => DecayStart::Step(self.decay_start_steps.unwrap_or(0)),
-            }),
-            ScheduleType::Annealing => Decay::Annealing { t_max: self.t_max.unwrap_or(1) },
-            ScheduleType::AnnealingWithRestarts => {
-                Decay::AnnealingWithRestarts { t_0: self.t_0.unwrap_or(1), t_mult: self.t_mult.unwrap_or(1) }
-            }
-        };
-        ScheduleConfig {
-            decay,
-            learning_rate: or_zero(self.learning_rate.or(self.base_lr)),
-            lr_end: or_zero(self.lr_end.or(self.lr_end1).or(self.eta_min)),
-            warmup: match (self.warmup_ratio, self.warmup_epochs) {
-                (Some(ratio), _) => Warmup::Ratio(ratio),
-                (None, Some(epochs)) => Warmup::Epochs(epochs),
-                (None, None) => Warmup::Steps(self.warmup_steps.unwrap_or(0)),
-            },
-            warmup_lr_init: or_zero(self.warmup_lr_init),
-            total_steps: self.total_steps.and_then(|steps| u64::try_from(steps).ok()),
-            scale: self.lr_scale.unwrap_or(1.0),
-        }
+    /// The highest rate.
+    pub fn rate(&self) -> f64 {
+        self.learning_rate.or(self.base_lr).unwrap_or(0.0)
+    }
+
+    /// What every rate is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.lr_scale.unwrap_or(1.0)
     }
 
     fn is_annealing(&self) -> bool {
@@ -116,17 +63,6 @@ fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
     }
     (schedule.learning_rate, schedule.base_lr) =
         if schedule.is_annealing() { (None, rate) } else { (rate, None) };
-}
-
-fn fill_cool_down(schedule: &mut Schedule, reader: &Reader<'_>) {
-    schedule.keep_steps.get_or_insert(0);
-    schedule.final_steps.get_or_insert(0);
-    schedule.num_cycles.get_or_insert(0.5);
-    let end = *schedule.lr_end1.get_or_insert(0.0);
-    schedule.lr_end2.get_or_insert(end);
-    if schedule.decay_ratio.is_some() && schedule.decay_steps.is_some() {
-        reader.fault("decay_ratio", beside("decay_steps"));
-    }
 }
 
 /// A ratio wins over epochs, epochs over steps, as in MindFormers.

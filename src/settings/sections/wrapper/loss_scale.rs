@@ -14,15 +14,35 @@ rows! {
         kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
         /// The scale of the first step; from 1 if it adapts.
         loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
-        /// What the scale is multiplied and divided by.
-        scale_factor: Option<f64> = Numbers.optional().filled("`2`").within(FACTOR).of(ADAPTING).example("4.0"),
-        /// Steps without overflow before the scale grows; of the adaptive cell the first window, which must be in its list, or the
-        /// list's first is taken with a notice.
-        scale_window: Option<u64> = Numbers.optional().filled("`1000`, or the first of the list").within(SIZE).of(ADAPTING).example("50"),
-        /// The longest window; not from 101 to 199, for which MindFormers' list starts with a window of 0.
-        max_scale_window: Option<u64> = Numbers.optional().filled("`1000`").within(SIZE).of(ADAPTIVE).example("2000"),
-        /// About the shortest window, below `max_scale_window`.
-        min_scale_window: Option<u64> = Numbers.optional().filled("`20`").within(SIZE).of(ADAPTIVE).example("50"),
+    }
+    by
+    /// How the scale adapts.
+    growth: Growth
+}
+
+rows! {
+    /// How a loss scale adapts.
+    pub enum Growth {
+        /// Not at all.
+        Fixed = "FixedLossScaleUpdateCell" => {}
+        /// By one window.
+        Dynamic = "DynamicLossScaleUpdateCell" => {
+            /// What the scale is multiplied and divided by.
+            scale_factor: f64 = Numbers.default(2.0).within(FACTOR).example("4.0"),
+            /// Steps without overflow before the scale grows.
+            scale_window: u64 = Numbers.default(1000).within(SIZE),
+        }
+        /// By a list of windows.
+        Adaptive = "AdaptiveLossScaleUpdateCell" => {
+            /// What the scale is multiplied and divided by.
+            scale_factor: f64 = Numbers.default(2.0).within(FACTOR).example("4.0"),
+            /// The first window, which must be in its list, or the list's first is taken with a notice.
+            scale_window: Option<u64> = Numbers.optional().filled("the first of the list").within(SIZE).example("50"),
+            /// The longest window; not from 101 to 199, for which MindFormers' list starts with a window of 0.
+            max_scale_window: u64 = Numbers.default(1000).within(SIZE).example("2000"),
+            /// About the shortest window, below `max_scale_window`.
+            min_scale_window: u64 = Numbers.default(20).within(SIZE).example("50"),
+        }
     }
 }
 
@@ -39,7 +59,7 @@ words! {
     }
 }
 
-/// How a loss scale adapts.
+/// The windows of a loss scale that adapts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adaptation {
     /// What the scale is multiplied and divided by, from 1.
@@ -49,9 +69,6 @@ pub struct Adaptation {
     /// Index of the first window.
     pub first: usize,
 }
-
-const ADAPTING: &str = "DynamicLossScaleUpdateCell AdaptiveLossScaleUpdateCell";
-const ADAPTIVE: &str = "AdaptiveLossScaleUpdateCell";
 
 /// The scale and its inverse are far from the limits of float32, also times a loss or a gradient.
 const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
@@ -81,70 +98,49 @@ impl LossScale {
         Self { loss_scale_value, ..Self::default() }
     }
 
-    /// How the scale adapts, if it does, of a section that was filled.
+    /// How the scale adapts, if it does.
     pub fn adaptation(&self) -> Option<Adaptation> {
-        let written = |number: Option<u64>| number.unwrap_or(1);
-        let window = written(self.scale_window);
-        let windows = match self.kind {
-            LossScaleKind::Fixed => return None,
-            LossScaleKind::Dynamic => vec![window as u32],
-            LossScaleKind::Adaptive => {
-                scale_windows(written(self.max_scale_window), written(self.min_scale_window))
+        let (factor, windows, window) = match self.growth {
+            Growth::Fixed {} => return None,
+            Growth::Dynamic { scale_factor, scale_window } => {
+                (scale_factor, vec![scale_window as u32], Some(scale_window))
+            }
+            Growth::Adaptive { scale_factor, scale_window, max_scale_window, min_scale_window } => {
+                (scale_factor, scale_windows(max_scale_window, min_scale_window), scale_window)
             }
         };
-        let first = windows.iter().position(|&steps| u64::from(steps) == window).unwrap_or(0);
-        Some(Adaptation { factor: self.scale_factor.unwrap_or(1.0), windows, first })
+        let first = windows.iter().position(|&steps| window == Some(steps.into())).unwrap_or(0);
+        Some(Adaptation { factor, windows, first })
     }
 
-    /// Fills in the defaults of the type and checks what must fit together.
+    /// Checks what must fit together, and chooses the first window.
     fn fill(&mut self, reader: &Reader<'_>) {
-        let is_adaptive = self.kind == LossScaleKind::Adaptive;
-        if self.kind == LossScaleKind::Fixed {
-            return;
-        }
         let value = self.loss_scale_value;
-        reader.require(
-            &["loss_scale_value"],
-            value >= 1.0,
-            format!("{value} is below 1, the least of a scale that adapts"),
-        );
-        self.scale_factor.get_or_insert(2.0);
-        if is_adaptive {
-            self.fill_windows(reader);
-        } else {
-            self.scale_window.get_or_insert(1000);
-        }
-    }
-
-    fn fill_windows(&mut self, reader: &Reader<'_>) {
-        let max = *self.max_scale_window.get_or_insert(1000);
-        let min = *self.min_scale_window.get_or_insert(20);
+        let is_fixed = self.growth == Growth::Fixed {};
+        let message = format!("{value} is below 1, the least of a scale that adapts");
+        reader.require(&["loss_scale_value"], is_fixed || value >= 1.0, message);
+        let Growth::Adaptive { scale_window, max_scale_window: max, min_scale_window: min, .. } =
+            &mut self.growth
+        else {
+            return;
+        };
         let keys = ["max_scale_window", "min_scale_window"];
-        reader.require(
-            &keys,
-            max > min,
-            format!("a largest window of {max} is not above min_scale_window {min}"),
-        );
-        let windows = scale_windows(max, min);
+        let message = format!("a largest window of {max} is not above min_scale_window {min}");
+        reader.require(&keys, max > min, message);
+        let windows = scale_windows(*max, *min);
         let message = format!(
             "a largest window of {max} gives a list that starts with a window of 0 steps, by which the scale would double in every step; write \
              100 or less, or 200 or more"
         );
         reader.require(&keys, max <= min || !windows.contains(&0), message);
         let Some(first) = windows.first().map(|&steps| u64::from(steps)) else { return };
-        let window = self.scale_window.unwrap_or(first);
+        let window = *scale_window.get_or_insert(first);
         if !windows.iter().any(|&steps| u64::from(steps) == window) {
-            let list: Vec<String> = windows.iter().map(u32::to_string).collect();
-            reader.note(
-                "scale_window",
-                format!(
-                    "{window} is not in the list of windows ({}); the run starts with {first}",
-                    list.join(" ")
-                ),
-            );
-            self.scale_window = Some(first);
-        } else {
-            self.scale_window = Some(window);
+            let list = windows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            let message =
+                format!("{window} is not in the list of windows ({list}); the run starts with {first}");
+            reader.note("scale_window", message);
+            *scale_window = Some(first);
         }
     }
 }
