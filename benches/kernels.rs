@@ -21,7 +21,6 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
 use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::ops::power_iteration::{PowerIteration, Spectra, power_iteration};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
@@ -407,13 +406,6 @@ fn monitors(c: &mut Criterion) {
         let (x, sums) = (row.tensor(1, 8192 * D, F32), row.tensor(1, 4, F32));
         squares::squares(&mut row.rec, &[x], sums, 0);
         Work::Bytes(4.0 * 8192.0 * D as f64)
-    });
-    row(c, &gpu, "power_iteration V=8192, 5 iterations", |row| {
-        let (x, state) = (row.tensor(8192, D, F32), row.state(StepState::default()));
-        let spectra = Spectra { eigenvalues: row.tensor(1, 1, F32), sums: row.tensor(1, 4, F32) };
-        let settings = PowerIteration { iterations: 5, seed: 0, stream: 0, first_matrix: 0 };
-        power_iteration(&mut row.rec, &[x], 1, state, &settings, &spectra, 0);
-        Work::Bytes(11.0 * 4.0 * 8192.0 * D as f64)
     });
     row(c, &gpu, "max_logit 16 heads", |row| {
         let (logits, largest) = (row.tensor(8192, 16, F32), row.tensor(1, 16, U32));

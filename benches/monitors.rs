@@ -18,14 +18,13 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What is watched, and the keys that say so.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 6] = [
     ("nothing", ""),
     ("norms of gradients", "local_norm_format: log"),
     ("norms of moments", "optimizer_state_format: log"),
     ("norm of weights", "weight_state_format: log"),
-    ("losses of micro-batches", "local_loss_format: log, device_local_loss_format: log"),
+    ("losses of micro-batches", "local_loss_format: log"),
     ("largest attention scores", "max_attention_logit_format: log"),
-    ("stable ranks", "stable_rank_config: {format: log, step_interval: 1, power_iteration_num: 5}"),
 ];
 
 /// Turns that warm caches up and are not counted.

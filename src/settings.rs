@@ -55,7 +55,7 @@ pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::metric::{MetricKeys, MetricType, Metrics};
 pub use sections::model::{BaseType, Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
-pub use sections::monitor::{Formats, MoeShowMode, Monitor, StableRank};
+pub use sections::monitor::{Formats, Monitor};
 pub use sections::optimizer::*;
 pub use sections::parallel::{
     OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded, Sharding,

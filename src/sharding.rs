@@ -18,7 +18,6 @@ pub(crate) mod buckets;
 pub(crate) mod ownership;
 pub mod places;
 pub(crate) mod shards;
-mod together;
 
 /// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
 /// decides memory and what is exchanged, and no result but by the order of sums.

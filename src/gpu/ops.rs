@@ -30,7 +30,6 @@ pub mod matrix_ranks;
 pub mod max_logit;
 pub mod muon;
 pub mod permute;
-pub mod power_iteration;
 pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;

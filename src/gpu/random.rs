@@ -2,8 +2,8 @@
 //! state to save, and any step can be repeated or resumed exactly.
 //!
 //! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], drawn tokens
-//! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], power iteration those from
-//! [`POWER_STREAM`], dropout those from [`DROPOUT_STREAM`]; initialisation numbers its streams below these.
+//! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], dropout those from
+//! [`DROPOUT_STREAM`]; initialisation numbers its streams below these.
 
 /// The stream that draws the tokens of a generated text, on the device; see `shaders/draw.wgsl`.
 pub const DRAW_STREAM: u64 = 1 << 40;
@@ -16,10 +16,6 @@ pub const DROPOUT_STREAM: u64 = 1 << 63;
 
 /// The stream of the bits that round updated weights, which are drawn on the device; see `shaders/lib/rounding.wgsl`.
 pub const ROUNDING_STREAM: u64 = 1 << 62;
-
-/// First stream of the vectors that power iteration starts from, which are drawn on the device; see
-/// `shaders/power_iteration.wgsl`.
-pub const POWER_STREAM: u64 = 1 << 61;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 ///

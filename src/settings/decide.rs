@@ -2,7 +2,7 @@
 
 use super::engine::{MAX_SIZE, Section, Source};
 use super::micro_batches;
-use super::sections::monitor::{self, Formats, Monitor, STABLE_RANK_PATH, StableRank};
+use super::sections::monitor::{self, Formats, Monitor};
 use super::sections::parallel::{Distribution, Sharding};
 use super::values::Settings;
 use crate::element::Element;
@@ -126,22 +126,17 @@ fn decide_monitor(settings: &mut Settings, source: &Source) {
         let Monitor { global_norm_spike_count_threshold, device_local_metrics, .. } = settings.monitor;
         settings.monitor =
             Monitor { global_norm_spike_count_threshold, device_local_metrics, ..Monitor::default() };
-        settings.stable_rank = None;
         return;
     }
     let has_tensorboard = settings.tensorboard.is_some();
-    let shown = |path: String, formats: Formats| {
+    settings.monitor.change_formats(|key, formats| {
         if !formats.tensorboard || has_tensorboard {
             return formats;
         }
-        source.note(format!("{path}: to the log alone, as there is no `tensorboard` section"));
+        let path = monitor::PATH;
+        source.note(format!("{path}.{key}: to the log alone, as there is no `tensorboard` section"));
         Formats::LOG
-    };
-    settings.monitor.change_formats(|key, formats| shown(format!("{}.{key}", monitor::PATH), formats));
-    if let Some(config) = &mut settings.stable_rank {
-        config.format = shown(format!("{STABLE_RANK_PATH}.format"), config.format);
-    }
-    settings.stable_rank = settings.stable_rank.take().filter(|config| config.format.is_on());
+    });
 }
 
 /// Says which keys a monitor that is off leaves without effect.
@@ -150,10 +145,7 @@ fn note_idle(settings: &Settings, source: &Source) {
     let default = Monitor::default().entries();
     let written = settings.monitor.entries().into_iter().zip(default);
     let idle = written.filter(|(entry, default)| !other(entry.key) && entry.written != default.written);
-    let mut idle: Vec<&str> = idle.map(|(entry, _)| entry.key).collect();
-    if settings.stable_rank.as_ref().is_some_and(|config| *config != StableRank::default()) {
-        idle.push("stable_rank_config");
-    }
+    let idle: Vec<&str> = idle.map(|(entry, _)| entry.key).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
         source.note(format!("{}: without effect while `monitor_on` is False: {keys}", monitor::PATH));

@@ -27,7 +27,6 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
         wrapper::Wrapper::documented(),
         wrapper::LossScale::documented(),
         monitor::Monitor::documented(),
-        monitor::StableRank::documented(),
         optimizer::Optimizer::documented(),
         schedule::Schedule::documented(),
         schedule::grouped_table(),

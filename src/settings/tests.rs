@@ -18,7 +18,7 @@ const BASES: [&[&str]; 41] = [
         "--metric={type: PerplexityMetric}",
     ],
     &["--runner_wrapper={use_clip_grad: True}"],
-    &["--monitor_config={monitor_on: True, local_norm_format: log, stable_rank_config: {format: log}}"],
+    &["--monitor_config={monitor_on: True, local_norm_format: log}"],
     &["--runner_wrapper={scale_sense: {type: FixedLossScaleUpdateCell}}"],
     &["--runner_wrapper={scale_sense: {type: DynamicLossScaleUpdateCell}}"],
     &["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}}"],

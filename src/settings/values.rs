@@ -7,7 +7,7 @@ use super::sections::dataset::{self, Dataset};
 use super::sections::metric::{self, Metrics};
 use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
-use super::sections::monitor::{self, Monitor, StableRank};
+use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
 use super::sections::parallel::{self, Distribution, Parallelism, Started};
 use super::sections::recompute::{self, Recompute};
@@ -38,8 +38,6 @@ pub struct Settings {
     pub wrapper: Wrapper,
     /// `monitor_config`.
     pub monitor: Monitor,
-    /// `monitor_config.stable_rank_config`, where stable ranks are reported.
-    pub stable_rank: Option<StableRank>,
     /// `optimizer`.
     pub optimizer: Optimizer,
     /// `lr_schedule`, or the default of `grouped_lr_schedule`.
@@ -74,8 +72,6 @@ impl Settings {
         let moe = is_known.then(|| moe::read(source, &model)).flatten();
         let runner = Runner::read_at(source, "runner_config");
         let monitor = Monitor::read_at(source, monitor::PATH);
-        let path = monitor::STABLE_RANK_PATH;
-        let stable_rank = source.node(path).map(|_| StableRank::read_at(source, path));
         let wrapper = wrapper::read(source);
         let optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source);
@@ -106,7 +102,6 @@ impl Settings {
             runner,
             wrapper,
             monitor,
-            stable_rank,
             optimizer,
             schedule,
             groups,
@@ -142,7 +137,6 @@ impl Settings {
             runner,
             wrapper,
             monitor,
-            stable_rank,
             optimizer,
             schedule,
             groups,
@@ -161,7 +155,6 @@ impl Settings {
         placed.push(runner.placed("runner_config"));
         placed.push(wrapper.placed("runner_wrapper"));
         placed.push(monitor.placed(monitor::PATH));
-        placed.extend(stable_rank.as_ref().map(|config| config.placed(monitor::STABLE_RANK_PATH)));
         placed.push(optimizer.placed("optimizer"));
         placed.extend(schedule::placed(schedule, groups));
         placed.extend(train_dataset.placed("train_dataset", true));

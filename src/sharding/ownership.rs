@@ -126,7 +126,7 @@ impl Ownership {
     }
 
     /// Whether this rank's gradients of a segment count in the norm: what both ends of a pipeline hold counts in the first stage.
-    pub(crate) fn counts(&self, layout: &ArenaLayout, segment: usize) -> bool {
+    fn counts(&self, layout: &ArenaLayout, segment: usize) -> bool {
         !layout.segments[segment].kind.is_copied || self.ranks.stage() == 0
     }
 
@@ -158,7 +158,7 @@ impl Ownership {
     }
 
     /// The same of `rank`, whose matrices are as those of `layout`: of what several tensor-parallel ranks hold, the first has all.
-    pub(crate) fn normed_on(&self, rank: usize, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+    fn normed_on(&self, rank: usize, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         if !self.counts(layout, segment) {
             return Vec::new();
         }

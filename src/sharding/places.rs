@@ -56,40 +56,6 @@ impl PlacedRange {
         })
     }
 
-    /// Those of its elements whose places are in `places`.
-    pub(crate) fn placed_in(&self, places: &Range<u64>) -> Option<Self> {
-        let Range { start, end } = self.range;
-        let before = |place: u64| {
-            let from_run = place.max(self.place) - (self.place - self.skipped);
-            let period = self.run.saturating_add(self.gap);
-            let elements = from_run / period * self.run + (from_run % period).min(self.run);
-            (start + elements - self.skipped).min(end)
-        };
-        self.within(&(before(places.start)..before(places.end)))
-    }
-
-    /// It in ranges that are one run or several whole ones.
-    pub(crate) fn blocks(&self) -> Vec<Self> {
-        let Range { start, end } = self.range;
-        if self.run == ONE_RUN {
-            return vec![self.clone()];
-        }
-        let first = if self.skipped == 0 { start } else { end.min(start + self.run - self.skipped) };
-        let last = first + (end - first) / self.run * self.run;
-        let one_run = |range| self.within(&range).map(|one| Self::consecutive(one.range, one.place));
-        let blocks = [one_run(start..first), self.within(&(first..last)), one_run(last..end)];
-        blocks.into_iter().flatten().collect()
-    }
-
-    /// Rows and columns of a block, and how far apart the places of its rows are.
-    pub(crate) fn rows(&self) -> ([u32; 2], u32) {
-        let length = self.range.end - self.range.start;
-        match self.run {
-            ONE_RUN => ([1, length as u32], length as u32),
-            run => ([(length / run) as u32, run as u32], (run + self.gap) as u32),
-        }
-    }
-
     /// Takes the run `next`, which follows in the segment, unless its length or its distance is another.
     fn take(&mut self, next: &Self) -> bool {
         let [length, next_length] = [&self.range, &next.range].map(|range| range.end - range.start);
@@ -170,12 +136,6 @@ impl Places {
         assert!(runs.len() == 1, "segment {segment} has no element {element}");
         runs[0].place
     }
-}
-
-/// The places of a part of a parameter among the elements of all of it.
-pub(crate) fn places_in_parameter(spec: &Spec, part: &Part) -> Vec<PlacedRange> {
-    let before = if spec.share.is_none() { part.first_row as u64 * u64::from(spec.stride()) } else { 0 };
-    runs_of(spec, part, before)
 }
 
 /// The places of a part of a parameter whose first element in the whole model has the place `first`.
@@ -295,21 +255,7 @@ mod tests {
                 let cut = runs.within(&(start..end)).unwrap();
                 let want = &all[start as usize - 100..end as usize - 100];
                 assert_eq!(places(&cut), want);
-                let blocks = cut.blocks();
-                assert!(blocks.len() <= 3);
-                let of_blocks = blocks.iter().flat_map(|block| {
-                    let ([rows, cols], stride) = block.rows();
-                    assert_eq!(u64::from(rows * cols), block.range.end - block.range.start);
-                    let place = block.place;
-                    (0..rows).flat_map(move |r| (0..cols).map(move |c| place + u64::from(r * stride + c)))
-                });
-                assert_eq!(of_blocks.collect::<Vec<u64>>(), want);
             }
-        }
-        for (start, end) in (990..1060).flat_map(|start| (start..1060).map(move |end| (start, end))) {
-            let want: Vec<u64> = all.iter().copied().filter(|place| (start..end).contains(place)).collect();
-            let got = runs.placed_in(&(start..end)).map(|cut| places(&cut)).unwrap_or_default();
-            assert_eq!(got, want, "places {start} to {end}");
         }
     }
 

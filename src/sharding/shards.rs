@@ -80,11 +80,6 @@ impl Shards {
         block_of(&self.ranks, self.ranks.data_group(), self.block)
     }
 
-    /// Those that own parameters of one kind together with this one: of all that hold them, the block of this one.
-    pub(crate) fn owners(&self, is_spread: bool) -> Group {
-        owners(&self.ranks, is_spread, self.block)
-    }
-
     /// The rank of the [`block`](Self::block) that owns the most elements; of equal ones the first.
     pub(crate) fn fullest_rank(&self) -> usize {
         // Bucket by bucket, since there may be thousands of both ranks and buckets.

@@ -12,14 +12,11 @@ mod board;
 mod logits;
 mod losses;
 mod norms;
-mod spectra;
-mod stable_rank;
 
 pub use board::Board;
 pub use logits::MaxLogits;
 pub use losses::{Losses, MicroLosses, SumCopy};
 pub use norms::{Norms, Watched};
-pub use stable_rank::{Matrices, StableRanks};
 
 use super::programs::Programs;
 use super::readback::{Slot, Sources, values};
@@ -41,8 +38,6 @@ pub struct Monitors {
     pub losses: Option<MicroLosses>,
     /// The largest attention scores.
     pub logits: Option<MaxLogits>,
-    /// Stable ranks of weights.
-    pub stable_ranks: Option<StableRanks>,
     /// Exchanges what ranks have of scores and losses in due steps, where one rank has not all.
     pub shared: Option<Recording>,
     /// The scores and losses are due after every so many steps.
@@ -66,20 +61,17 @@ impl Monitors {
         let weighs_tokens = run.plan.settings.wrapper.calculate_per_token_loss;
         let loss = gradients.is_some().then_some(run.tensors.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
-        let stable_ranks = StableRanks::new(run, persistents)?;
         let shared = shared(run, logits.as_ref(), losses.as_ref())?;
         let interval = run.plan.settings.monitor.step_interval;
-        Ok(Self { gradients, states, losses, stable_ranks, logits, loss, shared, interval })
+        Ok(Self { gradients, states, losses, logits, loss, shared, interval })
     }
 
     /// The programs that are replayed after the update of step number `step`, counted from 1.
     pub(super) fn due(&self, step: u64, programs: &Programs<usize>) -> Vec<usize> {
         let norms = |norms: &Option<Norms>| norms.as_ref().map(|norms| norms.interval);
-        let ranks = self.stable_ranks.as_ref().map(|ranks| ranks.interval);
         let all = [
             (norms(&self.gradients), programs.gradient_norms),
             (norms(&self.states), programs.state_norms),
-            (ranks, programs.stable_ranks),
             (Some(self.interval), programs.shared),
         ];
         let is_due = |interval: &Option<u64>| interval.is_some_and(|interval| step.is_multiple_of(interval));
@@ -93,15 +85,12 @@ impl Monitors {
         };
         let (gradients, states) = (sums(&self.gradients), sums(&self.states));
         let rows = |rows: Tensor| (rows.rows * rows.stride) as usize;
-        let spectra = self.stable_ranks.as_ref().map(|ranks| &ranks.spectra);
         WatchedSlots {
             gradients,
             states,
             loss: self.loss.map(|loss| sources.add_tensor(loss, 1)),
             losses: self.losses.as_ref().map(|of| sources.add_tensor(of.rows, rows(of.rows))),
             logits: self.logits.as_ref().map(|of| sources.add_tensor(of.largest, rows(of.largest))),
-            eigenvalues: spectra.map(|of| sources.add_tensor(of.eigenvalues, of.eigenvalues.cols as usize)),
-            squares: spectra.map(|of| sources.add_tensor(of.sums, of.sums.rows as usize)),
         }
     }
 }
@@ -135,8 +124,6 @@ pub(super) struct WatchedSlots {
     loss: Option<Slot<LossState>>,
     losses: Option<Slot<f32>>,
     logits: Option<Slot<u32>>,
-    eigenvalues: Option<Slot<f32>>,
-    squares: Option<Slot<SquareSum>>,
 }
 
 /// What monitors leave after a step; empty where nothing is watched. What is not due is that of an earlier step.
@@ -152,10 +139,6 @@ pub struct WatchedStep {
     pub losses: Vec<f32>,
     /// The rows of [`MaxLogits`].
     pub logits: Vec<u32>,
-    /// The largest eigenvalue of each matrix of [`StableRanks`].
-    pub eigenvalues: Vec<f32>,
-    /// Their sums of squares.
-    pub squares: Vec<SquareSum>,
 }
 
 impl WatchedSlots {
@@ -166,8 +149,6 @@ impl WatchedSlots {
             loss: self.loss.as_ref().map(|loss| loss.value(bytes)),
             losses: values(self.losses.as_ref(), bytes),
             logits: values(self.logits.as_ref(), bytes),
-            eigenvalues: values(self.eigenvalues.as_ref(), bytes),
-            squares: values(self.squares.as_ref(), bytes),
         }
     }
 }

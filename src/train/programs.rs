@@ -22,8 +22,6 @@ pub struct Programs<T> {
     pub gradient_norms: Option<T>,
     /// Norms of moments and weights.
     pub state_norms: Option<T>,
-    /// Stable ranks of weights.
-    pub stable_ranks: Option<T>,
     /// Exchanges of what else ranks watch.
     pub shared: Option<T>,
     /// Fingerprints of the weights, which ranks compare.
@@ -44,7 +42,6 @@ impl<T> Programs<T> {
             copy: self.copy.map(&mut of),
             gradient_norms: self.gradient_norms.map(&mut of),
             state_norms: self.state_norms.map(&mut of),
-            stable_ranks: self.stable_ranks.map(&mut of),
             shared: self.shared.map(&mut of),
             fingerprints: self.fingerprints.map(&mut of),
         }

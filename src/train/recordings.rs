@@ -180,7 +180,7 @@ impl Recordings {
 
     /// The recordings by name.
     pub fn programs(&self) -> Programs<&Recording> {
-        let Monitors { gradients, states, stable_ranks, shared, .. } = &self.monitors;
+        let Monitors { gradients, states, shared, .. } = &self.monitors;
         Programs {
             micro_steps: self.micro_steps.iter().map(|slots| slots.iter().collect()).collect(),
             update: &self.update,
@@ -190,7 +190,6 @@ impl Recordings {
             copy: self.copy.as_ref(),
             gradient_norms: gradients.as_ref().map(|norms| &norms.recording),
             state_norms: states.as_ref().map(|norms| &norms.recording),
-            stable_ranks: stable_ranks.as_ref().map(|ranks| &ranks.recording),
             shared: shared.as_ref(),
             fingerprints: self.replicas.as_ref().map(|replicas| &replicas.recording),
         }

@@ -79,7 +79,7 @@ impl Reporter<'_> {
                 metrics.rank_step_ms = Some(by_rank(metrics.step));
                 metrics.rank_memory_mib = self.memory_by_rank.clone();
             }
-            let watched = self.board.values(&timed.finished, timed.step_ms);
+            let watched = self.board.values(&timed.finished);
             metrics.monitor = singles(&watched);
             self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }

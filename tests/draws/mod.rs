@@ -1,7 +1,7 @@
 //! The random numbers that the device draws, on the host.
 #![allow(dead_code)] // each test binary uses its own part
 
-use gristmill::random::{DROPOUT_STREAM, POWER_STREAM, Philox, ROUNDING_STREAM};
+use gristmill::random::{DROPOUT_STREAM, Philox, ROUNDING_STREAM};
 
 /// The random words of dropout as the device draws them: the host version of `shaders/lib/dropout.wgsl`.
 #[derive(Clone, Copy, Debug)]
@@ -39,26 +39,5 @@ impl RoundingBits {
     pub fn at(&self, group: u32) -> [u16; 4] {
         let counter = u64::from(self.update) << 32 | u64::from(group);
         Philox::new(self.seed, ROUNDING_STREAM).block(counter).map(|word| (word >> 16) as u16)
-    }
-}
-
-/// The vectors that power iteration starts from, as the device draws them: the host version of `start_vectors` in
-/// `shaders/power_iteration.wgsl`.
-#[derive(Clone, Copy, Debug)]
-pub struct StartVector {
-    /// The run's seed.
-    pub seed: u64,
-    /// Number of the parameter.
-    pub stream: u32,
-    /// Updates done before.
-    pub step: u32,
-}
-
-impl StartVector {
-    /// The 4 numbers in [-1, 1) of group `group`, counted from the first vector of the parameter's matrices.
-    pub fn at(&self, group: u32) -> [f32; 4] {
-        let counter = u64::from(self.step) << 32 | u64::from(group);
-        let words = Philox::new(self.seed, POWER_STREAM | u64::from(self.stream)).block(counter);
-        words.map(|word| (word >> 8) as f32 / (1 << 23) as f32 - 1.0)
     }
 }

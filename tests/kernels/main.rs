@@ -38,7 +38,6 @@ mod own_device;
 mod own_kernel;
 mod permute;
 mod placement;
-mod power_iteration;
 mod rounding;
 mod route;
 mod row_gate;

@@ -17,9 +17,8 @@ fn everything() -> FolderRun {
     let setup = Setup::experts("watched", routing, "mtp_depth: 1, mtp_loss_factor: 0.3");
     let both = "[log, tensorboard]";
     let monitor = format!(
-        "--monitor_config={{monitor_on: True, step_interval: 3, local_norm_format: {both}, device_local_norm_format: {both}, \
-         local_loss_format: tensorboard, device_local_loss_format: {both}, optimizer_state_format: {both}, weight_state_format: \
-         {both}, stable_rank_config: {{format: {both}, step_interval: 4}}}}"
+        "--monitor_config={{monitor_on: True, step_interval: 3, local_norm_format: {both}, \
+         local_loss_format: tensorboard, optimizer_state_format: {both}, weight_state_format: {both}}}"
     );
     let tensorboard = "--tensorboard={log_timers_to_tensorboard: True, log_loss_scale_to_tensorboard: True, \
                        log_expert_load_to_tensorboard: True}";

@@ -30,7 +30,7 @@ fn lines_have_the_numbers_of_the_metrics() {
     let place = Place::new();
     let monitor = "--monitor_config={monitor_on: True, step_interval: 2, local_norm_format: log, local_loss_format: log, \
                    weight_state_format: tensorboard, optimizer_state_format: [log, tensorboard], \
-                   max_attention_logit_format: log, throughput_baseline: 3.0}";
+                   max_attention_logit_format: log}";
     let ended = run(&mut place.command(&[monitor, "--tensorboard={}"])).succeeded();
     let log = std::fs::read_to_string(place.folder().join("log.txt")).expect("a log");
     let printed = lines(&ended.stderr);

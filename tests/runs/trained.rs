@@ -95,7 +95,7 @@ impl Setup {
         Trained {
             states: finished.iter().map(|step| step.state).collect(),
             local_norms: finished.iter().filter_map(|step| board.squares(step)).collect(),
-            watched: finished.iter().map(|step| board.values(step, 1.0)).collect(),
+            watched: finished.iter().map(|step| board.values(step)).collect(),
             reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
             weights: tensors(&trainer, |arenas| &arenas.weights),
             gradients: tensors(&trainer, |arenas| &arenas.gradients),

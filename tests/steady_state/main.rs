@@ -148,13 +148,12 @@ fn a_mixture_creates_nothing_after_the_second_step() {
     }
 }
 
-/// Norms, stable ranks and scores that are due first when everything has been created.
+/// Norms and scores that are due first when everything has been created.
 #[test]
 fn monitors_create_nothing_after_the_second_step() {
     let _alone = alone();
     let monitor = "--monitor_config={monitor_on: True, step_interval: 3, local_norm_format: log, optimizer_state_format: log, \
-                   weight_state_format: log, local_loss_format: log, max_attention_logit_format: log, \
-                   stable_rank_config: {format: log, step_interval: 7}}";
+                   weight_state_format: log, local_loss_format: log, max_attention_logit_format: log}";
     let setup = Setup::new("watched", "").with(&["--train_dataset.eval_fraction=0.3", monitor]);
     let schedule = Schedule { steps: 30, evaluation_at: 12, checkpoint_at: 21 };
     let Observed { finished, .. } = observe(&setup, &setup.gpu(), &schedule, |_| ());

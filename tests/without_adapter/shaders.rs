@@ -291,8 +291,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     ];
     let watched = [
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
-         max_attention_logit_format: log, \
-         stable_rank_config: {format: log}}",
+         max_attention_logit_format: log}",
     ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =

@@ -1,10 +1,8 @@
 //! `monitor_config`: what MindFormers watches during a run.
 
 mod formats;
-mod stable_rank;
 
 pub use formats::Formats;
-pub use stable_rank::{MoeShowMode, StableRank};
 
 use crate::settings::engine::*;
 
@@ -13,8 +11,7 @@ rows! {
     /// `Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672`, to TensorBoard or to both, as its `_format` says, and is in
     /// `monitor` of `metrics.jsonl`. What is off costs nothing.
     pub struct Monitor in PATH {
-        /// Whether anything is watched. Where it is False the formats, `throughput_baseline`, `print_struct` and
-        /// `stable_rank_config` have no effect.
+        /// Whether anything is watched. Where it is False the formats and `print_struct` have no effect.
         monitor_on: bool = Host.default(false),
         /// Steps from one report to the next; the launches of norms are made at these steps alone.
         step_interval: u64 = Host.default(1).within(COUNT),
@@ -25,15 +22,10 @@ rows! {
         invert: bool = Host.default(false).example("True\ntarget: ['wo']"),
         /// `local_norm/{parameter}`: L2 norm of the parameter's gradient of the whole step, unscaled and before clipping.
         local_norm_format: Formats = Host.optional().example("log"),
-        /// `device_local_norm`: L2 norm of all gradients of this device, which on one rank are those of the step.
-        device_local_norm_format: Formats = Host.optional().example("log"),
         /// `micro_local_lm_loss`: mean loss of each micro-batch of the first rank in nats per token, one line each; in TensorBoard
         /// and `metrics.jsonl` `local_lm_loss`, the mean of these. For multi-token prediction `mtp` in place of `lm`, without its
         /// factor, and for balance losses of experts `aux`, with their factors.
         local_loss_format: Formats = Host.optional().example("log"),
-        /// `device_accum_local_lm_loss`: mean of the losses that the first rank accumulated in the step, in nats per token; `mtp` and
-        /// `aux` as for `local_loss_format`.
-        device_local_loss_format: Formats = Host.optional().example("log"),
         /// `adam_m_norm/{parameter}` and `adam_v_norm/{parameter}`: L2 norms of the first and second moments after the update.
         /// The momentum of Muon and SGD is `momentum_norm/{parameter}`.
         optimizer_state_format: Formats = Host.optional().example("log"),
@@ -42,8 +34,6 @@ rows! {
         /// `max_attention_logit/{layer}`: the largest attention score of each head over the rows and micro-batches of the step, scaled
         /// and masked as the softmax gets it, in one line; with `/mean` and `/max` over the heads, which are in TensorBoard too.
         max_attention_logit_format: Formats = Host.optional().example("log"),
-        /// `throughput_linearity`, to the log and to TensorBoard: samples per second and device, divided by this.
-        throughput_baseline: Option<f64> = Host.optional().within(ABOVE_ZERO).example("2.5"),
         /// Whether the names of the parameters that train are logged, and the run ends before its first step.
         print_struct: bool = Host.default(false),
         /// So many steps in a row that `use_skip_data_by_global_norm` skips end the run with an error.
@@ -52,22 +42,16 @@ rows! {
         /// device memory of its model.
         device_local_metrics: bool = Host.default(false),
     }
-    sections "stable_rank_config"
 }
 
 /// The dotted path of the section.
 pub(crate) const PATH: &str = "monitor_config";
 
-/// That of the section in it.
-pub(crate) const STABLE_RANK_PATH: &str = "monitor_config.stable_rank_config";
-
 impl Monitor {
     /// Changes what each key says of where its number goes.
     pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {
         self.local_norm_format = change("local_norm_format", self.local_norm_format);
-        self.device_local_norm_format = change("device_local_norm_format", self.device_local_norm_format);
         self.local_loss_format = change("local_loss_format", self.local_loss_format);
-        self.device_local_loss_format = change("device_local_loss_format", self.device_local_loss_format);
         self.optimizer_state_format = change("optimizer_state_format", self.optimizer_state_format);
         self.weight_state_format = change("weight_state_format", self.weight_state_format);
         let key = "max_attention_logit_format";

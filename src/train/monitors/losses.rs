@@ -64,7 +64,7 @@ impl MicroLosses {
     /// Those that the run asks for.
     pub(super) fn new(run: &RunParts<'_>, persistents: &mut Persistents) -> Option<Self> {
         let monitor = &run.plan.settings.monitor;
-        if !monitor.local_loss_format.is_on() && !monitor.device_local_loss_format.is_on() {
+        if !monitor.local_loss_format.is_on() {
             return None;
         }
         let mixture = run.plan.model.mixture.as_ref();

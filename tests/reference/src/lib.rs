@@ -50,7 +50,6 @@ pub mod row_gate;
 pub mod sgd;
 pub mod softmax;
 pub mod spread;
-pub mod stable_rank;
 pub mod storage;
 pub mod swiglu;
 pub mod trainer;

@@ -1,7 +1,7 @@
 //! `monitor_config`: what is watched, where it goes, and what is refused.
 
 use super::{BASE, assert_reads_back, message, resolve};
-use gristmill::settings::{Formats, MoeShowMode, Override, RunConfig, RunPlan};
+use gristmill::settings::{Formats, Override, RunConfig, RunPlan};
 use std::path::Path;
 
 fn watched(keys: &str) -> (RunPlan, Vec<String>) {
@@ -57,30 +57,13 @@ fn every_form_of_a_format() {
 }
 
 #[test]
-fn stable_ranks_have_a_section() {
-    let (plan, _) = watched(
-        "stable_rank_config: {format: log, step_interval: 7, moe_show_mode: full, do_aggregation: True}",
-    );
-    let config = plan.settings.stable_rank.expect("a section");
-    assert_eq!(
-        (config.step_interval, config.power_iteration_num, config.moe_show_mode),
-        (7, 5, MoeShowMode::Full)
-    );
-    let (plan, _) = watched("stable_rank_config: {step_interval: 7}");
-    assert_eq!(plan.settings.stable_rank, None, "without a format there are none");
-    let line = refused(&["stable_rank_config.moe_show_mode=some"]);
-    assert!(line.ends_with("moe_show_mode: expected all, full or statistics, found `some`"), "{line}");
-}
-
-#[test]
 fn a_monitor_that_is_off_has_no_effect() {
-    let keys =
-        "local_norm_format: log, target: ['wo'], print_struct: True, stable_rank_config: {format: log}";
+    let keys = "local_norm_format: log, target: ['wo'], print_struct: True";
     let (plan, notices) = resolve(BASE, &[&format!("--monitor_config={{{keys}}}")]).unwrap();
     assert_eq!(
         without_clipping(notices),
         [
-            "monitor_config: without effect while `monitor_on` is False: target, local_norm_format, print_struct, stable_rank_config"
+            "monitor_config: without effect while `monitor_on` is False: target, local_norm_format, print_struct"
         ]
     );
     assert_eq!(plan, resolve(BASE, &[]).unwrap().0);
@@ -96,8 +79,6 @@ fn patterns_that_select_nothing_are_one_line() {
     }
     let line = refused(&["target=['*']"]);
     assert!(line.starts_with("--monitor_config.target: `*` is no regular expression"), "{line}");
-    let line = refused(&["stable_rank_config={format: log, target: ['(']}"]);
-    assert!(line.contains("`(` is no regular expression"), "{line}");
     let (plan, _) = watched("local_norm_format: log, target: ['layers.[01]', 'no_such'], invert: True");
     assert!(plan.settings.monitor.invert);
 }
@@ -109,12 +90,24 @@ fn what_is_not_built_is_one_line() {
         line.contains("check_for_global_norm: not built yet (found `True`); write `False`, and "),
         "{line}"
     );
-    assert!(refused(&["throughput_baseline=0"]).contains("expected a number above 0, found `0`"));
+    for (key, remedy) in [
+        ("device_local_norm_format=log", "remove it; the log has `global_norm`"),
+        ("device_local_loss_format=log", "write `local_loss_format`"),
+        ("throughput_baseline=2.5", "remove it; the log has tokens per second"),
+        (
+            "stable_rank_config={format: log}",
+            "remove it; `weight_state_format` reports the norm of the weights",
+        ),
+    ] {
+        let line = refused(&[key]);
+        assert!(line.contains(": not built yet (found ") && line.ends_with(remedy), "{line}");
+    }
+    let (plan, notices) = watched("device_local_norm_format: null, throughput_baseline: null");
+    assert_eq!((plan, notices), watched("local_norm_format: null"));
 }
 
-/// Of several ranks all is watched but the norm of one's own gradients, which they never have by themselves.
 #[test]
-fn what_several_ranks_cannot_watch_is_one_line() {
+fn several_ranks_watch_all() {
     let answer = |monitor: &[String], degrees: &[&str]| {
         let flags =
             ["--use_parallel=True", "--runner_wrapper.local_norm=True", "--monitor_config.monitor_on=True"];
@@ -129,15 +122,11 @@ fn what_several_ranks_cannot_watch_is_one_line() {
         "optimizer_state_format",
         "weight_state_format",
         "local_loss_format",
-        "device_local_loss_format",
         "max_attention_logit_format",
-        "stable_rank_config.format",
     ];
     let sharded = ["--parallel_config.data_parallel=2", "--parallel.enable_parallel_optimizer=True"];
     let stages = ["--parallel_config.pipeline_stage=2", "--parallel_config.micro_batch_num=2"];
     for degrees in [&sharded[..], &["--parallel_config.model_parallel=2"], &stages] {
         assert_eq!(answer(&all.map(String::from), degrees), "accepted", "{degrees:?}");
     }
-    let device = answer(&["device_local_norm_format".into()], &sharded);
-    assert!(device.contains("device_local_norm_format: is not built for several ranks, "), "{device}");
 }

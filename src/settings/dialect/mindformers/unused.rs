@@ -9,7 +9,6 @@ pub(crate) const UNUSED: &[(TableId, &[Other])] = &[
     (TableId::of("runner_config"), RUNNER_CONFIG),
     (TableId::of("runner_wrapper"), RUNNER_WRAPPER),
     (TableId::of("monitor_config"), MONITOR_CONFIG),
-    (TableId::of("monitor_config.stable_rank_config"), STABLE_RANK),
     (TableId::of("optimizer"), OPTIMIZER),
     (TableId::of("lr_schedule"), LR_SCHEDULE),
     (TableId::of("model.model_config"), MODEL_CONFIG),
@@ -104,10 +103,12 @@ const MONITOR_CONFIG: &[Other] = &[
         "write `False`, and `use_skip_data_by_global_norm: True` to make no update in steps whose \
          norm spikes",
     ),
+    keys("device_local_norm_format").refused(Passes::Off, "remove it; the log has `global_norm`"),
+    keys("device_local_loss_format").refused(Passes::Off, "write `local_loss_format`"),
+    keys("throughput_baseline").refused(Passes::Off, "remove it; the log has tokens per second"),
+    keys("stable_rank_config")
+        .refused(Passes::Off, "remove it; `weight_state_format` reports the norm of the weights"),
 ];
-
-const STABLE_RANK: &[Other] = &[keys("do_aggregation")
-    .idle_switches("about matrices of which each device has a part, where here each rank has them whole")];
 
 const OPTIMIZER: &[Other] = &[
     keys("qk_clip_threshold").refused(Passes::Off, "remove it"),
