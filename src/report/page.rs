@@ -1,7 +1,7 @@
 //! The report of runs: one page with their curves, settings and samples, from the files of their run folders alone.
 //!
 //! ```text
-//! metrics.jsonl -> tail -> line -> curves (series, marks) --\
+//! metrics.jsonl -> tail -> curves (series, marks) ----------\
 //! events.jsonl  -> tail -> history -> state ------------------> run_data -> page.html with style, script and data
 //! config.yaml   -> settings_table --------------------------/
 //! ```
@@ -12,7 +12,7 @@
 //!
 //! The page at the end of a run, that of `gristmill report` and that of `--watch` are made of the same files, and so are the same. `tail`
 //! remembers how far a file was read, so following a run costs what it has written since, and counts the lines that nobody could read.
-//! `line` passes whatever numbers a step has to `curves`, which know no key: runs by other versions are drawn alike. A folder
+//! `curves` take whatever numbers a step has and know no key: runs by other versions are drawn alike. A folder
 //! without `events.jsonl` has curves and settings alone, and says so. A bin covers a power of two of consecutive points; at 2000
 //! bins neighbours merge. A text of a run can be anything: it is JSON with every `<` escaped, and the page's policy runs no script but
 //! its own and loads nothing.
@@ -20,7 +20,6 @@
 mod curves;
 mod document;
 mod history;
-mod line;
 mod marks;
 mod run_data;
 mod run_files;

@@ -1,6 +1,11 @@
 //! The numbers of all steps of a run, by key: what the page draws.
 
-use super::line::{self, Reading, Slot};
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
 use super::marks::Marks;
 use super::series::Series;
 
@@ -32,8 +37,18 @@ pub(super) struct Curves {
     pub is_cut: bool,
     /// Where the next key of a line is expected: lines have the same keys in the same order.
     next: usize,
-    line: Line,
     curves: usize,
+}
+
+/// A line of `metrics.jsonl`, whatever keys it has: other versions write others than this one.
+struct Line(Vec<(String, Value)>);
+
+/// The numbers and flags of a line, by their places among the curves and marks.
+#[derive(Debug, Default)]
+struct Noted {
+    /// Family, member and value.
+    values: Vec<(usize, usize, f32)>,
+    flags: Vec<usize>,
 }
 
 /// The curves of a key: one, or one for each item of a list or tag of a map.
@@ -53,27 +68,54 @@ pub(super) struct Member {
     pub least: Option<(f32, u64)>,
 }
 
-/// What a line said, until it turns out to be whole.
-#[derive(Debug, Default)]
-struct Line {
-    step: Option<u64>,
-    updates: Option<u64>,
-    /// Family, member and value.
-    values: Vec<(usize, usize, f32)>,
-    flags: Vec<usize>,
-}
-
 impl Curves {
-    /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; what is none is left out.
+    /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; what is none is left out. Texts, and what is
+    /// nested deeper than lists of a list or a map of numbers, are passed over.
     pub fn take(&mut self, text: &[u8]) -> bool {
+        let Ok(Line(keys)) = serde_json::from_slice(text) else { return false };
+        let count = |key: &str| {
+            let (_, value) = keys.iter().rfind(|(name, _)| name == key)?;
+            number(value).filter(|count| *count >= 0.0).map(|count| count as u64)
+        };
+        // 0 is the evaluation before the first one.
+        let Some(step) = count("step") else { return false };
         self.next = 0;
-        (self.line.step, self.line.updates) = (None, None);
-        self.line.values.clear();
-        self.line.flags.clear();
-        let read = line::read(text, self);
-        let step = self.line.step.filter(|_| read.is_ok());
-        step.into_iter().for_each(|step| self.commit(step));
-        step.is_some()
+        let mut noted = Noted::default();
+        for (key, value) in keys.iter().filter(|(key, _)| key != "step" && key != "global_step") {
+            self.note_value(&mut noted, key, value);
+        }
+        self.commit(step, &noted);
+        self.updates = count("global_step").or(self.updates);
+        true
+    }
+
+    /// Notes what a line has under `key`.
+    fn note_value(&mut self, noted: &mut Noted, key: &str, value: &Value) {
+        match value {
+            Value::Bool(is_so) => {
+                let mark = self.mark(key);
+                noted.flags.extend(is_so.then_some(mark));
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    if let Some(value) = number(item) {
+                        self.note(noted, key, index, &index.to_string(), value);
+                    }
+                    for (inner, value) in item.as_array().into_iter().flatten().enumerate() {
+                        let name = format!("{index}.{inner}");
+                        number(value).into_iter().for_each(|value| self.note_next(noted, key, &name, value));
+                    }
+                }
+            }
+            Value::Object(tags) => {
+                for (tag, value) in tags {
+                    let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
+                    let key = format!("{key}/{group}");
+                    number(value).into_iter().for_each(|value| self.note_next(noted, &key, name, value));
+                }
+            }
+            other => number(other).into_iter().for_each(|value| self.note(noted, key, 0, "", value)),
+        }
     }
 
     /// The family of `key`, if it has one.
@@ -81,26 +123,21 @@ impl Curves {
         self.families.iter().find(|family| family.key == key)
     }
 
-    fn commit(&mut self, step: u64) {
+    fn commit(&mut self, step: u64, noted: &Noted) {
         if self.step.is_some_and(|last| step <= last) {
             self.rewind(step);
         }
-        for &(family, member, value) in &self.line.values {
-            let Some(member) =
-                self.families.get_mut(family).and_then(|family| family.members.get_mut(member))
-            else {
-                continue;
-            };
+        for &(family, member, value) in &noted.values {
+            let member = &mut self.families[family].members[member];
             self.generation += u64::from(member.series.push(step, value));
             if value.is_finite() && member.least.is_none_or(|(least, _)| value < least) {
                 member.least = Some((value, step));
             }
         }
-        for &flag in &self.line.flags {
+        for &flag in &noted.flags {
             self.marks[flag].1.push(step);
         }
         self.step = Some(step);
-        self.updates = self.line.updates.or(self.updates);
     }
 
     /// Removes what lies at `step` and later.
@@ -117,32 +154,42 @@ impl Curves {
 
     /// The index of the family of `key`, made where there is none.
     fn index(&mut self, key: &str) -> usize {
-        let found = match self.families.get(self.next) {
-            Some(family) if family.key == key => self.next,
-            _ => self.families.iter().position(|family| family.key == key).unwrap_or_else(|| {
-                self.families.push(Family { key: key.to_string(), members: Vec::new() });
-                self.families.len() - 1
-            }),
-        };
+        let expected = [self.next, self.next.saturating_sub(1)];
+        let found =
+            match expected.into_iter().find(|at| self.families.get(*at).is_some_and(|one| one.key == key)) {
+                Some(at) => at,
+                None => self.families.iter().position(|family| family.key == key).unwrap_or_else(|| {
+                    self.families.push(Family { key: key.to_string(), members: Vec::new() });
+                    self.families.len() - 1
+                }),
+            };
         self.next = found + 1;
         found
     }
 
+    /// The index of the marks of `key`, made where there are none.
+    fn mark(&mut self, key: &str) -> usize {
+        self.marks.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
+            self.marks.push((key.to_string(), Marks::default()));
+            self.marks.len() - 1
+        })
+    }
+
+    /// Notes a value of a member that probably follows those of its family that the line has before it.
+    fn note_next(&mut self, noted: &mut Noted, key: &str, name: &str, value: f64) {
+        let family = self.index(key);
+        let before = noted.values.iter().filter(|(known, ..)| *known == family).count();
+        self.note(noted, key, before, name, value);
+    }
+
     /// Notes the value of a member; `at` is where it probably is.
-    fn note(
-        &mut self,
-        family: usize,
-        at: usize,
-        name: impl Fn() -> String,
-        is_it: impl Fn(&str) -> bool,
-        value: f64,
-    ) {
+    fn note(&mut self, noted: &mut Noted, key: &str, at: usize, name: &str, value: f64) {
+        let family = self.index(key);
         let members = &mut self.families[family].members;
-        let place = match members.get(at).is_some_and(|member| is_it(&member.name)) {
-            true => Some(at),
-            false => members.iter().position(|member| is_it(&member.name)),
-        };
-        let place = match place {
+        let is_it = |member: &Member| member.name == name;
+        let known =
+            if members.get(at).is_some_and(is_it) { Some(at) } else { members.iter().position(is_it) };
+        let place = match known {
             Some(place) => place,
             None if self.curves >= MOST_CURVES => {
                 self.is_cut = true;
@@ -152,57 +199,41 @@ impl Curves {
                 let capacity = (MOST_BINS_OF_FAMILY / (members.len() + 1)).clamp(FEWEST_BINS, MOST_BINS);
                 let limit = |member: &mut Member| u64::from(member.series.limit(capacity));
                 self.generation += members.iter_mut().map(limit).sum::<u64>();
-                members.push(Member { name: name(), series: Series::new(capacity), least: None });
+                members.push(Member { name: name.to_string(), series: Series::new(capacity), least: None });
                 self.curves += 1;
                 members.len() - 1
             }
         };
-        self.line.values.push((family, place, value as f32));
+        noted.values.push((family, place, value as f32));
     }
 }
 
-impl Reading for Curves {
-    fn number(&mut self, key: &str, place: Slot<'_>, value: f64) {
-        match (place, key) {
-            // 0 is the evaluation before the first one.
-            (Slot::Whole, "step") => self.line.step = (value >= 0.0).then_some(value as u64),
-            (Slot::Whole, "global_step") => self.line.updates = Some(value as u64),
-            (Slot::Whole, _) => {
-                let family = self.index(key);
-                self.note(family, 0, String::new, str::is_empty, value);
-            }
-            (Slot::Item(index), _) => {
-                let family = self.index(key);
-                self.next = family; // for the next item
-                let name = || index.to_string();
-                self.note(family, index, name, |name| name.parse() == Ok(index), value);
-            }
-            (Slot::ItemOf(outer, inner), _) => {
-                let family = self.index(key);
-                self.next = family;
-                let in_line = self.line.values.iter().filter(|(known, ..)| *known == family).count();
-                let name = format!("{outer}.{inner}");
-                self.note(family, in_line, || name.clone(), |known| known == name, value);
-            }
-            (Slot::Tag(tag), _) => {
-                let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
-                let family = self.index(&format!("{key}/{group}"));
-                self.next = family;
-                let in_line = self.line.values.iter().filter(|(known, ..)| *known == family).count();
-                self.note(family, in_line, || name.to_string(), |known| known == name, value);
-            }
-        }
-    }
+/// A number; `null` is NaN.
+fn number(value: &Value) -> Option<f64> {
+    if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
+}
 
-    fn flag(&mut self, key: &str, is_so: bool) {
-        let known = self.marks.iter().position(|(known, _)| known == key);
-        let place = known.unwrap_or_else(|| {
-            self.marks.push((key.to_string(), Marks::default()));
-            self.marks.len() - 1
-        });
-        if is_so {
-            self.line.flags.push(place);
+impl<'de> Deserialize<'de> for Line {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Line;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the object of a step")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Line, M::Error> {
+                let mut keys = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    keys.push(entry);
+                }
+                Ok(Line(keys))
+            }
         }
+
+        deserializer.deserialize_map(InOrder)
     }
 }
 
@@ -264,6 +295,51 @@ mod tests {
             (vec![String::new()], vec!["0".into(), "1".into()])
         );
         assert_eq!(curves.generation, 1, "one rewind");
+    }
+
+    #[test]
+    fn every_kind_of_value_is_read_or_passed_over() {
+        let line = r#"{"step":7,"loss":null,"delta":-2,"overflow":true,"why":"a \"text\"","drop_rate":[0.5,null,"x",[1,[2]]],"monitor":{"weight_norm":2.5,"local_norm/a.b":null,"deep":{"x":1},"flag":true},"r\u0061te":1e-3}"#;
+        let (curves, unread) = curves(line);
+        let members =
+            curves.families.iter().flat_map(|family| family.members.iter().map(move |one| (family, one)));
+        let found = members.map(|(family, member)| {
+            let mean = member.series.after(None)[0].mean();
+            format!("{} {}: {mean:?}", family.key, member.name)
+        });
+        let expected = [
+            "loss : None",
+            "delta : Some(-2.0)",
+            "drop_rate 0: Some(0.5)",
+            "drop_rate 1: None",
+            "drop_rate 3.0: Some(1.0)",
+            "monitor/local_norm a.b: None",
+            "monitor/weight_norm : Some(2.5)",
+            "rate : Some(0.001)",
+        ];
+        assert_eq!((found.collect::<Vec<_>>(), unread), (expected.map(String::from).to_vec(), 0));
+        assert_eq!(
+            curves.marks.iter().map(|(key, marks)| (key.as_str(), marks.count)).collect::<Vec<_>>(),
+            [("overflow", 1)]
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_with_a_step_changes_nothing() {
+        let mut curves = Curves::default();
+        for line in [
+            "",
+            "7",
+            "[]",
+            "{\"step\":1,\"lo",
+            "{\"step\":1}x",
+            "\u{0}\u{0}",
+            "{\"step\":-1}",
+            "{\"loss\":1}",
+        ] {
+            assert!(!curves.take(line.as_bytes()), "{line}");
+        }
+        assert!(curves.families.is_empty() && curves.step.is_none());
     }
 
     #[test]
