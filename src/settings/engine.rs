@@ -45,7 +45,7 @@ pub use document::Override;
 pub(crate) use faults::Fault;
 pub(crate) use names::{Named, Names};
 pub use node::Node;
-pub(crate) use other::{Fate, IdleKind, Other, Passes, keys, sections, words};
+pub(crate) use other::{Fate, IdleKind, Other, Passes, sections, words};
 pub(crate) use path::join;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;

@@ -53,6 +53,5 @@ pub(crate) fn about_classes(id: TableId) -> String {
 
 /// The keys of the table `id` that are known and not used.
 pub(crate) fn unused_in(id: TableId) -> impl Iterator<Item = Other> {
-    let of_table = unused::UNUSED.iter().filter(move |(known, _)| *known == id);
-    of_table.flat_map(|(_, keys)| keys.iter().copied())
+    unused::keys_of(id)
 }

@@ -55,57 +55,12 @@ pub(crate) enum Passes {
     Never,
 }
 
-/// Keys, between spaces, that are known and not used.
-pub(crate) const fn keys(keys: &'static str) -> Keys {
-    Keys(keys)
-}
-
-/// Keys whose fate is still to be told.
-#[derive(Clone, Copy)]
-pub(crate) struct Keys(&'static str);
-
-impl Keys {
-    /// They have no meaning here, and why.
-    pub const fn ignored(self, sentence: &'static str) -> Other {
-        self.with(Fate::Ignored, sentence)
-    }
-
-    /// The same of switches.
-    pub const fn idle_switches(self, sentence: &'static str) -> Other {
-        self.ignored(sentence).of(IdleKind::Switch)
-    }
-
-    /// The same of numbers.
-    pub const fn idle_numbers(self, sentence: &'static str) -> Other {
-        self.ignored(sentence).of(IdleKind::Number)
-    }
-
-    /// They ask for something that is done differently here, and how.
-    pub const fn differs(self, passes: Passes, sentence: &'static str) -> Other {
-        self.with(Fate::Differs(passes), sentence)
-    }
-
-    /// They ask for something that is not built, and what to write instead.
-    pub const fn refused(self, passes: Passes, sentence: &'static str) -> Other {
-        self.with(Fate::Refused(passes), sentence)
-    }
-
-    const fn with(self, fate: Fate, sentence: &'static str) -> Other {
-        Other { keys: self.0, fate, kind: None, sentence }
-    }
-}
-
 /// Keys that hold a section with a table of its own.
 pub(crate) const fn sections(keys: &'static str) -> Other {
-    Keys(keys).with(Fate::Section, "a section of its own")
+    Other { keys, fate: Fate::Section, kind: None, sentence: "a section of its own" }
 }
 
 impl Other {
-    /// The same, of values of one kind.
-    pub const fn of(self, kind: IdleKind) -> Self {
-        Self { kind: Some(kind), ..self }
-    }
-
     /// Whether this is about `key`.
     pub fn covers(&self, key: &str) -> bool {
         words(self.keys).any(|one| one == key)
