@@ -54,6 +54,14 @@ pub enum Error {
     /// The ranks of the run cannot exchange: one has ended, or they do not run the same.
     #[error("{0}")]
     Ranks(String),
+    /// Something that the adapter's bindings or launches cannot hold.
+    #[error("{what}; {remedy}")]
+    TooLarge {
+        /// What it is, and what its limit.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{0}")]
     Plan(String),
@@ -71,6 +79,11 @@ impl Error {
     /// An error about `path`.
     pub fn file(path: impl AsRef<Path>, message: impl std::fmt::Display) -> Self {
         Self::File { path: path.as_ref().to_path_buf(), message: message.to_string() }
+    }
+
+    /// An error about what is too large for the adapter.
+    pub(crate) fn too_large(what: impl std::fmt::Display, remedy: impl Into<String>) -> Self {
+        Self::TooLarge { what: what.to_string(), remedy: remedy.into() }
     }
 
     /// An error about a configuration key or flag.

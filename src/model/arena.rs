@@ -348,15 +348,18 @@ fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
     }
     let rows = spec.split_rows().map_or(0, |multiple| rows_that_fit / multiple * multiple);
     if rows == 0 {
-        return Err(Error::Plan(format!(
-            "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; choose another adapter with \
-             context.device_name, or a narrower model",
+        let what = format!(
+            "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB",
             spec.path,
             spec.rows,
             spec.cols,
             bytes_of(spec.compute, spec.rows as u64 * stride).div_ceil(1 << 20),
             binding_bytes >> 20,
-        )));
+        );
+        return Err(Error::too_large(
+            what,
+            "choose another adapter with context.device_name, or a narrower model",
+        ));
     }
     Ok((0..spec.rows).step_by(rows).map(|first| (first, rows.min(spec.rows - first))).collect())
 }

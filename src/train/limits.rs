@@ -17,18 +17,20 @@ const SMALLER_BATCH: &str =
 /// Largest number of chunks of logits in a micro-batch: each is recorded on its own, in several launches.
 const MAX_CHUNKS: u64 = 1 << 15;
 
-/// The error of a recording that does not fit, with what to do about it.
-pub(super) fn misfit(error: &Error) -> Error {
-    Error::Plan(format!("{error}; {SMALLER_BATCH}, or make the model or its windows smaller"))
+/// What to do about activations of `windows` windows: smaller micro-batches, where there is more than one.
+fn smaller_batch(windows: usize) -> &'static str {
+    if windows > 1 { SMALLER_BATCH } else { "lower model.model_config.seq_length" }
+}
+
+/// The error of a recording of `windows` windows that does not fit, with what to do about it.
+pub(super) fn misfit(error: &Error, windows: usize) -> Error {
+    Error::too_large(error, format!("{}, or make the model smaller", smaller_batch(windows)))
 }
 
 /// The same of a model that is only loaded, which is as large as it is, and which no training step divides: `remedy` alone helps.
 pub(crate) fn misfit_of_loaded(error: Error, remedy: &str) -> Error {
     match error {
-        Error::Plan(text) => {
-            let what = text.rsplit_once("; ").map_or(text.as_str(), |(what, _)| what);
-            Error::Plan(format!("{what}; {remedy}"))
-        }
+        Error::Plan(what) | Error::TooLarge { what, .. } => Error::too_large(what, remedy),
         Error::OutOfMemory { what, .. } => Error::OutOfMemory { what, remedy: remedy.to_string() },
         other => other,
     }
@@ -45,11 +47,9 @@ pub(crate) fn check_binding(
     if bytes <= limit {
         return Ok(());
     }
-    Err(Error::Plan(format!(
-        "{what} {} MiB, over the adapter's largest binding of {} MiB; {remedy}",
-        bytes.div_ceil(1 << 20),
-        limit >> 20
-    )))
+    let sizes =
+        format!("{} MiB, over the adapter's largest binding of {} MiB", bytes.div_ceil(1 << 20), limit >> 20);
+    Err(Error::too_large(format!("{what} {sizes}"), remedy))
 }
 
 /// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size` windows.
@@ -63,16 +63,17 @@ pub(crate) fn check_activations(
     let (tokens, widest) = (batch_size.saturating_mul(model.seq_length), widest_row(model));
     let what = format!("an activation of {batch_size} x {} tokens x {widest} takes", model.seq_length);
     let bytes = |rows: u64, columns: u64| rows.saturating_mul(columns).saturating_mul(model.compute.bytes());
-    check_binding(bytes(tokens as u64, widest as u64), capabilities, what, SMALLER_BATCH)?;
+    let smaller = smaller_batch(batch_size);
+    check_binding(bytes(tokens as u64, widest as u64), capabilities, what, smaller)?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
-        check_launches(model, 1, [rows, columns], capabilities)?;
+        check_launches(model, 1, [rows, columns], capabilities, smaller)?;
         let what = format!("an activation of the experts, {rows} rows x {columns}, takes");
-        check_binding(bytes(rows, columns), capabilities, what, SMALLER_BATCH)?;
+        check_binding(bytes(rows, columns), capabilities, what, smaller)?;
     }
     if layout.expert > 1 {
-        check_spread(model, tokens as u32, layout, capabilities)?;
+        check_spread(model, tokens as u32, layout, capabilities, smaller)?;
     }
-    check_logits(model, tokens as u32, capabilities)
+    check_logits(model, tokens as u32, capabilities, smaller)
 }
 
 /// Refuses experts that are spread over ranks and may receive more rows from them than fit a binding, or than fit the staging
@@ -82,36 +83,38 @@ fn check_spread(
     tokens: u32,
     layout: &RankLayout,
     capabilities: &Capabilities,
+    smaller: &str,
 ) -> Result<()> {
     let ranks = ExpertRanks { group: layout.expert_group(), place: layout.expert_part() };
     let tensor = widest_spread_tensor(model, tokens, &ranks);
     let Some((mixture, [rows, columns])) = model.mixture.as_ref().zip(tensor) else { return Ok(()) };
     let remedy = format!(
-        "{SMALLER_BATCH}, or lower model.model_config.seq_length or parallel_config.expert_parallel, or bound the rows by \
+        "{smaller}, or lower model.model_config.seq_length or parallel_config.expert_parallel, or bound the rows by \
          moe_config.capacity_factor"
     );
     let what = format!(
         "the rows that {} ranks may send to the experts of one, {rows} x {columns}, take",
         layout.expert
     );
-    check_launches(model, layout.expert, [rows, columns], capabilities)?;
+    check_launches(model, layout.expert, [rows, columns], capabilities, smaller)?;
     let bytes = |columns: u64| rows.saturating_mul(columns).saturating_mul(model.compute.bytes());
     check_binding(bytes(columns), capabilities, &what, &remedy)?;
     let counts = layout.expert as u64 * u64::from(stride_of(mixture.experts() as u32 + 1)) * 4;
     let (staged, limit) = (bytes(model.hidden_size as u64) + counts, capabilities.limits.buffer_bytes);
     if staged > limit {
-        return Err(Error::Plan(format!(
-            "{what} {} MiB with their counts, over the adapter's largest buffer of {} MiB; {remedy}",
+        let what = format!(
+            "{what} {} MiB with their counts, over the adapter's largest buffer of {} MiB",
             staged.div_ceil(1 << 20),
             limit >> 20
-        )));
+        );
+        return Err(Error::too_large(what, remedy));
     }
     Ok(())
 }
 
 /// Refuses a vocabulary of which no chunk of logits fits a binding, or which makes so many chunks that their recording alone
 /// is too large.
-fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -> Result<()> {
+fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities, smaller: &str) -> Result<()> {
     let vocab = model.vocab_size as u32;
     let bytes = linear_cross_entropy::smallest_chunk_bytes(tokens, vocab);
     let what = format!("a chunk of logits over {vocab} tokens takes");
@@ -119,10 +122,11 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -
     check_binding(bytes, capabilities, what, remedy)?;
     let chunks = linear_cross_entropy::chunk_count(tokens, vocab, capabilities);
     if chunks > MAX_CHUNKS {
-        return Err(Error::Plan(format!(
+        let what = format!(
             "the logits of {tokens} tokens over a vocabulary of {vocab} make {chunks} chunks, of which a micro-batch has \
-             {MAX_CHUNKS} at most; {SMALLER_BATCH}"
-        )));
+             {MAX_CHUNKS} at most"
+        );
+        return Err(Error::too_large(what, smaller));
     }
     Ok(())
 }
@@ -152,18 +156,35 @@ fn check_launches(
     ranks: usize,
     [rows, columns]: [u64; 2],
     capabilities: &Capabilities,
+    smaller: &str,
 ) -> Result<()> {
     if columns > u64::from(MAX_COLUMNS) {
-        return Err(Error::Plan(format!(
-            "experts have {columns} columns in gate and up projection, the kernels take {MAX_COLUMNS} at most; lower \
-             moe_config.moe_intermediate_size"
-        )));
+        let what = format!(
+            "experts have {columns} columns in gate and up projection, the kernels take {MAX_COLUMNS} at most"
+        );
+        return Err(Error::too_large(what, "lower moe_config.moe_intermediate_size"));
     }
     let experts = model.mixture.as_ref().map_or(1, |mixture| mixture.route.experts / ranks as u32);
     if !WorkList::fits(rows as u32, experts, *capabilities) {
-        return Err(Error::Plan(format!(
-            "{rows} rows of {experts} experts are more than a launch can have; {SMALLER_BATCH}"
-        )));
+        let what = format!("{rows} rows of {experts} experts are more than a launch can have");
+        return Err(Error::too_large(what, smaller));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_takes_the_place_of_another_and_of_nothing_else() {
+        let of = |error| misfit_of_loaded(error, "do this").to_string();
+        let plain = Error::Plan("a tensor of 3 x 4; of the head".to_string());
+        assert_eq!(of(misfit(&plain, 2)), "a tensor of 3 x 4; of the head; do this");
+        assert_eq!(of(plain), "a tensor of 3 x 4; of the head; do this");
+        assert_eq!(of(Error::config("--a", "is b")), "--a: is b");
+        let said = |windows| misfit(&Error::Plan("it".into()), windows).to_string();
+        assert!(said(2).contains("lower runner_config.batch_size"), "{}", said(2));
+        assert_eq!(said(1), "it; lower model.model_config.seq_length, or make the model smaller");
+    }
 }

@@ -46,6 +46,7 @@ impl RunParts<'_> {
         largest: Option<Tensor>,
     ) -> Result<(Vec<Vec<Recording>>, Vec<Recording>)> {
         let Self { layout, arenas, hot_copies: copies, ownership, tensors, capabilities, .. } = *self;
+        let windows = self.plan.settings.runner.batch_size;
         let passes = Passes { layout, arenas, copies, ownership, capabilities };
         let (expert_ranks, matrix_ranks) = (ownership.expert_ranks(), ownership.matrix_ranks());
         let forward = |batch, mode| ForwardContext {
@@ -58,7 +59,9 @@ impl RunParts<'_> {
         };
         let micro_step = |stretch: Stretch, InFlight { batch, masks }: InFlight| {
             let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
-            passes.micro_step(&stretch, &training, &tensors.training_losses()).map_err(|e| misfit(&e))
+            passes
+                .micro_step(&stretch, &training, &tensors.training_losses())
+                .map_err(|e| misfit(&e, windows))
         };
         let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
             let slots = slots.iter().enumerate();
@@ -66,8 +69,9 @@ impl RunParts<'_> {
         };
         let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
         let evaluation = forward(tensors.batch, Mode::Evaluation);
-        let eval =
-            |stretch| passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e));
+        let eval = |stretch| {
+            passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e, windows))
+        };
         Ok((micro_steps, stretches.all.iter().map(eval).collect::<Result<_>>()?))
     }
 
@@ -113,7 +117,7 @@ impl RunParts<'_> {
         let gpt = self.layout.bind(model, &self.arenas.read(), None);
         GenerateRecordings::new(persistents, &gpt, model, self.tensors.model, 1, self.capabilities)
             .map(Some)
-            .map_err(|e| misfit(&e))
+            .map_err(|e| misfit(&e, 1))
     }
 }
 

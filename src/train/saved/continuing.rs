@@ -38,7 +38,7 @@ impl<'gpu> PlannedModel<'gpu> {
         let (gpt, buffers) = (loading.model(config), loading.model_buffers);
         let persistents = &mut loading.persistents;
         let recordings = GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, capabilities)
-            .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
+            .map_err(|error| misfit_of_loaded(error, FEWER_PROMPTS))?;
         Ok(Self { gpu, loading, recordings })
     }
 
