@@ -1,14 +1,14 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
-use super::base::Base;
+use super::base::{Base, holds_model};
 use super::kept;
-use super::located::{chosen, folder_of, located};
+use super::located::{chosen, folder_of, located, run_of};
 use super::lora::{self, Adapter, Factors, factor_names};
 use super::rewriting::{Further, Untied, rewrite};
 use super::tensor_file::TensorInfo;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shell_word};
 use crate::model::parameters::adapted_module;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,6 +34,7 @@ pub struct Merged {
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one that is noted
 /// beside it; a disk that fails.
 pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
+    refuse_whole(base, lora, out)?;
     let weights = lora::required(&chosen(lora)?)?;
     let adapter = Adapter::open(&weights)?;
     let config = adapter.config()?;
@@ -54,6 +55,19 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     })
     .await?;
     Ok(Merged { tensors, adapted: adapted.len() })
+}
+
+/// Refuses a run or a checkpoint of whole weights, which `export` writes as a model.
+fn refuse_whole(base: &Path, lora: &Path, out: &Path) -> Result<()> {
+    let checkpoint = chosen(lora)?;
+    if run_of(&checkpoint).is_none() || lora::beside(&checkpoint).is_some() || !holds_model(&checkpoint) {
+        return Ok(());
+    }
+    let [base, trained, out] = [base, lora, out].map(|path| shell_word(&path.display().to_string()));
+    let message = format!(
+        "was trained whole, so there is no adapter to merge; its weights become a model by `gristmill export {trained} {base} {out}`"
+    );
+    Err(Error::file(lora, message))
 }
 
 /// The files of a merge.
