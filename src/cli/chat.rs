@@ -58,7 +58,6 @@ impl<'a> Chat<'a> {
         let mut settings = settings.clone();
         let mut context = Context { gpu, run, limit, window: 0, model: None };
         context.grow(settings.tokens).await?;
-        // What is piped needs no words.
         let is_typed = std::io::stdin().is_terminal();
         if is_typed {
             eprintln!("{RESET} begins again, {LEAVE} or the end of the input leaves");
@@ -70,6 +69,11 @@ impl<'a> Chat<'a> {
             }
             let Some(line) = lines.next() else { break };
             let line = line.map_err(|error| Error::Plan(format!("standard input: {error}")))?;
+            // What is piped is not on the screen, and shows where a turn ends and the next begins.
+            let is_shown = !is_typed && !["", LEAVE].contains(&line.trim());
+            if is_shown && print(&format!("> {line}\n")).is_break() {
+                break;
+            }
             match line.trim() {
                 "" => continue,
                 LEAVE => break,

@@ -180,12 +180,14 @@ fn standard_input_is_a_prompt_or_a_conversation() {
     let ended = fed(&chat, "hi\n\nmore\n");
     let first = continued("s:be\nu:hi\na:");
     let second = continued(&format!("s:be\nu:hi\na:{first}\nu:more\na:"));
-    assert_eq!((ended.stdout, ended.stderr.as_str()), (format!("{first}\n{second}\n"), ""));
+    assert_eq!((ended.stdout, ended.stderr.as_str()), (format!("> hi\n{first}\n> more\n{second}\n"), ""));
 
     // The window is 48: the third message drops the first exchange, and the fourth is too long by itself.
     let ended =
         fed(&chat, &format!("{}\n{}\nmore\n{}\n", "one".repeat(5), "two".repeat(5), "long".repeat(12)));
-    assert_eq!(ended.stdout.lines().count(), 3, "{}", ended.stdout);
+    let (turns, answers): (Vec<&str>, Vec<&str>) =
+        ended.stdout.lines().partition(|line| line.starts_with("> "));
+    assert_eq!((turns.len(), answers.len()), (4, 3), "{}", ended.stdout);
     let notices = "notice: the context of 48 tokens is full; the oldest messages are forgotten\n";
     assert!(ended.stderr.starts_with(notices), "{}", ended.stderr);
     assert!(ended.stderr.ends_with("and the model reads 48; write a shorter one\n"), "{}", ended.stderr);
