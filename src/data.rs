@@ -55,6 +55,8 @@ pub use content_hash::DataHashes;
 pub use dataset::{Dataset, codec};
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
+#[cfg(feature = "cli")]
+pub(crate) use file_kind::known_files;
 pub use file_kind::{FileKind, Wording};
 pub use forms::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use judged::JudgedData;

@@ -2,7 +2,7 @@
 
 use super::output::say;
 use super::trained::{ModelArguments, note_lacking_tokens};
-use crate::data::JudgedData;
+use crate::data::{JudgedData, known_files};
 use crate::error::{Error, Result};
 use crate::trained::{Judgement, Scorer, Share, TrainedRun};
 use std::path::PathBuf;
@@ -15,8 +15,7 @@ const SHORTEST_WINDOW: usize = 64;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// A text, or records of JSON lines or Parquet: texts, conversations, prompts and answers, or questions as HellaSwag, ARC or
-    /// MMLU have them
+    #[arg(help = known_files(true))]
     data: PathBuf,
     /// Print one JSON object
     #[arg(long)]

@@ -31,8 +31,19 @@ pub struct Wording<'a> {
     pub raw: bool,
 }
 
-const KNOWN: &str = "records have `text`, `messages`, `conversations`, `prompt` and `completion`, `instruction` and `output`, \
-    `input_ids`, `ctx` and `endings` (HellaSwag), or `question` and `choices` (ARC, MMLU)";
+/// The fields of records that are learned from.
+const LEARNED: &str = "`text`, `messages`, `conversations`, `prompt` and `completion`, `instruction` and `output`, or `input_ids`";
+/// The fields of questions.
+const CHOSEN: &str = "`ctx` and `endings` (HellaSwag), or `question` and `choices` (ARC, MMLU)";
+
+/// What a file of data may be, for `--help`; with questions where a command takes them.
+#[cfg(feature = "cli")]
+pub(crate) fn known_files(has_questions: bool) -> String {
+    let questions =
+        if has_questions { format!("; or, with answers to choose from, {CHOSEN}") } else { String::new() };
+    let endings = records::EXTENSIONS.map(|ending| format!(".{ending}")).join(", ");
+    format!("A text, or records ({endings}) with {LEARNED}{questions}")
+}
 
 impl FileKind {
     /// That of `file`.
@@ -101,7 +112,8 @@ impl FileKind {
             () if has(&["text"]) => Self::Texts,
             () => {
                 let keys: Vec<String> = record.fields.keys().map(|key| format!("`{key}`")).collect();
-                return Err(record.error(format!("has {}; {KNOWN}", keys.join(", "))));
+                let message = format!("has {}; records have {LEARNED}, {CHOSEN}", keys.join(", "));
+                return Err(record.error(message));
             }
         })
     }
