@@ -48,10 +48,12 @@ pub(super) fn load(
     }
     let name = config.files.join(", ");
     let (dropped, notes) = (taker.dropped_words(), taker.notes.lines());
+    let lengths = format!("{} to {} tokens", taker.shortest.min(taker.longest), taker.longest);
     let (samples, sentence) = taker.finish(files.len());
     if samples.is_empty() {
-        let message =
-            format!("no sample is left ({dropped}); raise model.model_config.seq_length, or name other data");
+        let message = format!(
+            "no sample is left of {lengths} ({dropped}); raise model.model_config.seq_length, or name other data"
+        );
         return Err(Error::file(name, message));
     }
     let eod = codec.eod().ok();
@@ -95,7 +97,8 @@ struct Taker {
     cut: u64,
     /// Samples dropped because they have nothing to predict.
     unlabelled: u64,
-    /// Tokens of the longest sample.
+    /// Tokens of the shortest sample, and of the longest.
+    shortest: usize,
     longest: usize,
     /// Tokens of all samples, and those of them that are predicted.
     tokens: [u64; 2],
@@ -115,7 +118,18 @@ impl Taker {
         };
         let most = config.most.unwrap_or(u64::MAX);
         let notes = Notes::default();
-        Self { rows, seq_length, most, records: 0, cut: 0, unlabelled: 0, longest: 0, tokens: [0; 2], notes }
+        Self {
+            rows,
+            seq_length,
+            most,
+            records: 0,
+            cut: 0,
+            unlabelled: 0,
+            shortest: usize::MAX,
+            longest: 0,
+            tokens: [0; 2],
+            notes,
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -125,6 +139,7 @@ impl Taker {
     fn push(&mut self, mut sample: Formed) {
         self.records += 1;
         self.notes.add(std::mem::take(&mut sample.notes));
+        self.shortest = self.shortest.min(sample.tokens.len());
         self.longest = self.longest.max(sample.tokens.len());
         if let Collector::Single(_) = self.rows {
             sample.is_cut |= sample.tokens.len() > self.seq_length;
