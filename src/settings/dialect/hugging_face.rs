@@ -48,10 +48,10 @@ pub(crate) fn translate(source: &mut Source) {
     let folder_at = |key: &&str| source.node(key).is_some_and(|node| !node.is_off());
     let Some(key) = FOLDERS.into_iter().find(folder_at) else { return };
     let lacks_size = SIZES.iter().any(|key| source.node(&join(MODEL, key)).is_none());
-    if key == FOLDERS[1] && !lacks_size {
-        return;
-    }
     let Some(folder) = source.node(key).and_then(PathBuf::from_node) else { return };
+    if key == FOLDERS[1] && !lacks_size {
+        return replace_missing_tokenizer(source, &folder);
+    }
     match described(source, &folder, key) {
         Ok(true) => drop(source.document.take(FOLDERS[0])),
         Ok(false) => {}
@@ -142,6 +142,19 @@ fn write_tokenizer(source: &mut Source, folder: &Path, origin: &str) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets whose own is not there: it has moved with its model. Other
+/// tokens than before are found in the data.
+fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
+    let beside = folder.join("tokenizer.json");
+    for section in ["train_dataset", "eval_dataset"] {
+        let path = join(&join(section, "tokenizer"), "tokenizer_file");
+        let named = source.node(&path).and_then(PathBuf::from_node);
+        let Some(named) = named.filter(|named| !named.exists() && beside.is_file()) else { continue };
+        source.note(format!("{path}: {} is not there; that of load_checkpoint is read", named.display()));
+        source.document.put(&path, Node::from(beside.display().to_string()), FOLDERS[1]);
+    }
 }
 
 /// The value of a key; nothing for null.
