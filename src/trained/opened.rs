@@ -131,10 +131,7 @@ impl TrainedRun {
     pub fn notices(&self) -> Vec<String> {
         let low_rank = self.plan.model.low_rank.as_ref();
         if let Some(base) = low_rank.and_then(|low_rank| low_rank.base) {
-            let name = BaseType::ALL
-                .into_iter()
-                .find(|of| of.element() == base)
-                .map_or("fewer bits", BaseType::name);
+            let name = BaseType::of(base).map_or("fewer bits", BaseType::name);
             return vec![format!(
                 "the base is used as it is stored, in {name}: what `gristmill merge` writes is on its unquantised values, and differs"
             )];

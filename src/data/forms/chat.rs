@@ -15,6 +15,7 @@ mod turns;
 mod words;
 
 use std::ops::Range;
+use std::path::Path;
 
 use self::conversation::Conversation;
 pub use self::form::ChatForm;
@@ -34,6 +35,12 @@ impl ChatForm {
             false => ChatTemplate::find(self.template.as_deref(), codec.tokenizer_file())?,
         };
         Ok(template.map(|template| template.ending(codec.special_texts())))
+    }
+
+    /// Whether a chat template writes them, with which a model that has learned them holds conversations.
+    pub(crate) fn is_templated(&self, tokenizer: Option<&Path>) -> bool {
+        let find = || ChatTemplate::find(self.template.as_deref(), tokenizer);
+        !self.raw && find().is_ok_and(|template| template.is_some())
     }
 
     /// The tokens at which a model that learns these conversations is to stop: at the end of a turn.

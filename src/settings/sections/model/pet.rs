@@ -73,6 +73,11 @@ impl BaseType {
         }
     }
 
+    /// That with this storage type.
+    pub(crate) fn of(element: Element) -> Option<Self> {
+        Self::ALL.into_iter().find(|base| base.element() == element)
+    }
+
     /// All of them, that with the smallest error first.
     pub const ALL: [Self; 2] = [Self::Int8, Self::Nf4];
 
