@@ -5,6 +5,7 @@
 //!
 //! Needs the feature `cli`, which is on by default.
 
+mod adapters;
 mod chat;
 mod doctor;
 mod eval;

@@ -14,11 +14,15 @@ mod numbers;
 mod tests;
 
 use super::output::print;
-use super::train::{again, train};
+use super::train::train;
 use super::trained::AdapterArguments;
+use crate::data::known_files;
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
 use crate::settings::{BaseType, Bytes, Override};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::CHECKPOINTS;
+use crate::train::command::{CommandLine, GoingOn};
 use std::path::{Path, PathBuf};
 
 /// The section of `--help` on what comes after.
@@ -28,6 +32,12 @@ lists them). --print-config shows the configuration, as a file that `gristmill t
 flags end. The run evaluates samples that it does not learn from, and keeps the checkpoint that is best at them; generate,
 eval, merge and export take that one.";
 
+/// The flags that go on with a run.
+const GOING_ON: GoingOn =
+    GoingOn { resume: "--resume", extend: "--extend", steps: "--steps", steps_are_length: true };
+/// Flags that say nothing of what is trained.
+const ASIDE: [&str; 3] = ["--print-config", "--memory=", "--watch"];
+
 /// The flags of `finetune`.
 #[derive(clap::Args)]
 // `--seed -1` is a number out of range, not a flag `-1`.
@@ -35,8 +45,7 @@ eval, merge and export take that one.";
 pub struct Arguments {
     /// A folder of Hugging Face's: config.json, safetensors, tokenizer.json
     model: PathBuf,
-    /// A text, or records of JSON lines or Parquet: `messages`, `conversations`, `prompt` and `completion`, `instruction` and
-    /// `output`, or `text`
+    #[arg(help = known_files(false))]
     data: PathBuf,
     /// Keys of the configuration, for example --lr_schedule.type=linear
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "--SECTION.KEY=VALUE")]
@@ -95,6 +104,10 @@ pub struct Arguments {
     /// Continue the run in that folder, or begin it if it has no checkpoint yet
     #[arg(long)]
     resume: bool,
+    /// Continue the run in that folder, complete or not, with other --epochs, --steps or --learning-rate: its schedule is the new one
+    /// from the next step on
+    #[arg(long, conflicts_with = "resume")]
+    extend: bool,
     /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
@@ -121,30 +134,43 @@ pub fn finetune(arguments: &Arguments) -> Result<()> {
 }
 
 fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
-    let Arguments { resume, watch, print_config, .. } = arguments;
+    let Arguments { extend, watch, print_config, .. } = arguments;
     arguments.adapter.options()?;
     let output = arguments.output();
-    if !print_config && !resume && ["config.yaml", "checkpoint"].iter().any(|name| output.join(name).exists())
-    {
-        let message = "holds a run already: continue it with --resume, or name another folder by --output";
+    let holds = |names: &[&str]| names.iter().any(|name| output.join(name).exists());
+    if !print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {
+        let message = "holds a run already: continue it with --resume, with more epochs or another rate with --extend, or name another folder by --output";
         return Err(Error::file(output, message));
     }
-    let config = arguments.configuration(written)?;
+    if *extend && arguments.latest()?.is_none() {
+        return Err(Error::file(output, "has no checkpoint to train on from; leave --extend out"));
+    }
+    let command = CommandLine::of_process(GOING_ON);
+    let (file, place) = (beside(&output), ChosenBy("--output"));
+    let made_by = format!("# {}\n", command.begun(&ASIDE).replace('\n', " "));
     if *print_config {
-        let _ = print(&config);
+        let _ = print(&(made_by + &arguments.configuration(written)?));
         return Ok(());
     }
-    let (file, place) = (beside(&output), ChosenBy("--output"));
-    place.create_folder(file.parent().unwrap_or(Path::new("")))?;
-    place.write(&file, config.as_bytes())?;
+    // The same command has the same configuration, for which the data need not be read.
+    if !arguments.is_begun(&file, &made_by)? {
+        let config = made_by + &arguments.configuration(written)?;
+        place.create_folder(file.parent().unwrap_or(Path::new("")))?;
+        place.write(&file, config.as_bytes())?;
+    }
     eprintln!("configuration: {}, which `gristmill train` takes, too", file.display());
-    let resume: &[String] = if *resume { &["--resume_training=auto".to_string()] } else { &[] };
-    train(&file, resume, None, watch.as_deref(), &again("--resume")).map_err(|error| match error {
+    let resume = match (arguments.goes_on(), extend) {
+        (false, _) => vec![],
+        (_, false) => vec!["--resume_training=auto".to_string()],
+        (_, true) => vec!["--resume_training=extend".to_string()],
+    };
+    train(&file, &resume, None, watch.as_deref(), &command).map_err(|error| match error {
         Error::OutOfMemory { what, .. } => {
             let base = arguments
                 .has_plain_base()
                 .then(|| "store the frozen weights in 4 bits, by --base nf4".to_string());
-            Error::OutOfMemory { what, remedy: format!("give --memory less, {}", arguments.smaller(base)) }
+            let ways = arguments.smaller(base, true).join(", or ");
+            Error::OutOfMemory { what, remedy: format!("give --memory less, {ways}") }
         }
         error => error,
     })
@@ -161,13 +187,15 @@ impl Arguments {
     /// The keys that the command line sets, each value of a section by itself.
     ///
     /// # Errors
-    /// One that is no flag, or another program's, or what a flag of this command sets.
+    /// Those that are no flags, or another program's; what a flag of this command sets.
     fn written(&self) -> Result<Vec<Override>> {
         // Before their values are read, which other programs' may lack.
-        self.overrides.iter().filter(|one| one.starts_with("--")).try_for_each(|one| names::check(one))?;
+        let given = names::flags(&self.overrides);
+        names::check(given.iter().map(|(flag, value)| (*flag, *value)))?;
         let all = Override::parse_all(&self.overrides)?;
         let written: Vec<Override> = all.into_iter().flat_map(Override::values).collect();
-        written.iter().try_for_each(|one| names::check(&format!("--{}", one.path)))?;
+        let paths: Vec<String> = written.iter().map(|one| format!("--{}", one.path)).collect();
+        names::check(paths.iter().zip(&written).map(|(path, one)| (&**path, Some(&*one.value))))?;
         flags::refuse_written(self, &written)?;
         Ok(written)
     }
@@ -179,15 +207,41 @@ impl Arguments {
         self.output.clone().unwrap_or_else(|| Path::new("output").join(name + "-finetuned"))
     }
 
+    /// Whether a run that was begun goes on.
+    fn goes_on(&self) -> bool {
+        self.resume || self.extend
+    }
+
+    /// The newest checkpoint of the run.
+    fn latest(&self) -> Result<Option<(u64, PathBuf)>> {
+        CheckpointFolder::new(self.output().join(CHECKPOINTS), 0).latest()
+    }
+
+    /// Whether a run that goes on was begun by the same command, as its configuration in `file` says, and what that read is not newer.
+    fn is_begun(&self, file: &Path, made_by: &str) -> Result<bool> {
+        let modified = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
+        let config = self.model.join("config.json");
+        let read = [Some(&self.data), self.eval.as_ref(), self.chat_template.as_ref(), Some(&config)];
+        let since = modified(file);
+        let is_older = |path: &PathBuf| modified(path).zip(since).is_some_and(|(read, since)| read < since);
+        let is_same = || std::fs::read_to_string(file).is_ok_and(|text| text.starts_with(made_by));
+        let is_same = self.goes_on() && is_same() && read.into_iter().flatten().all(is_older);
+        Ok(is_same && self.latest()?.is_some())
+    }
+
     /// Whether there is a frozen base, which is not quantised yet.
     fn has_plain_base(&self) -> bool {
         self.base.is_none() && !self.full
     }
 
-    /// What this command can do about a lack of memory; `bases` are the smaller ways to store the frozen weights.
-    fn smaller(&self, bases: impl IntoIterator<Item = String>) -> String {
+    /// What this command can do about a lack of memory; `bases` are the smaller ways to store the frozen weights. Shorter samples help
+    /// where not all of it is weights and what belongs to them.
+    fn smaller(&self, bases: impl IntoIterator<Item = String>, is_shorter_smaller: bool) -> Vec<String> {
         let adapters = self.full.then(|| "train adapters, by --lora 16 in place of --full".to_string());
-        let ways = adapters.into_iter().chain(bases).chain(["lower --max-length".to_string()]);
-        ways.collect::<Vec<_>>().join(", or ")
+        let last = match is_shorter_smaller {
+            true => Some("lower --max-length".to_string()),
+            false => (!self.full).then(|| "lower --lora".to_string()),
+        };
+        adapters.into_iter().chain(bases).chain(last).collect()
     }
 }

@@ -7,6 +7,7 @@ mod report;
 mod warnings;
 
 use super::Configured;
+use super::adapters::pet_config;
 use super::output::{self, say};
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
@@ -22,7 +23,6 @@ use crate::trained;
 pub(super) use fitted::recompute as recompute_keys;
 use machine::MachineArguments;
 use report::Report;
-use serde_json::json;
 use std::path::Path;
 
 /// What to plan.
@@ -121,14 +121,9 @@ fn adapters(arguments: &Arguments, path: &Path, overrides: &[Override]) -> Resul
         let message = "is of a folder of Hugging Face's; elsewhere `model.model_config.pet_config` says which adapters there are";
         return Err(Error::config("--lora", message));
     }
-    let mut adapters = json!({
-        "pet_type": "lora", "lora_rank": rank, "lora_alpha": 2 * u32::from(*rank), "lora_dropout": 0.0,
-        "target_modules": adaptable(&model).into_iter().collect::<Vec<_>>(),
-    });
-    if let Some(base) = base {
-        adapters["base_dtype"] = base.as_str().into();
-    }
-    Ok(Some(Override::of("model.model_config.pet_config", &adapters)))
+    let targets: Vec<String> = adaptable(&model).into_iter().collect();
+    let keys = pet_config((*rank).into(), None, 0.0, &targets, base.as_deref());
+    Ok(Some(Override::of("model.model_config.pet_config", &keys.into_iter().collect())))
 }
 
 /// A notice, or several that say the same of one layer after another.

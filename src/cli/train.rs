@@ -6,8 +6,9 @@ use super::output::say;
 use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
-use crate::error::{Result, shell_word};
+use crate::error::Result;
 use crate::train::Milestone;
+use crate::train::command::{CommandLine, TRAIN};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,8 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --device_name NAME                                 the adapter, by a part of its name
   --tier software|portable|matrix                    for software adapters, any GPU, or one with matrices
   --resume_training[=auto]                           continue from the newest checkpoint of the run folder;
-                                                     auto: or begin where there is none
+                                                     auto: or begin where there is none; extend: with other
+                                                     epochs, steps or rates than before
   --do_eval                                          compute eval_loss at intervals
   --as-single                                        do on one device what the file spreads over several
 The flags of MindFormers' launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
@@ -94,43 +96,13 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
-        let again = again("--resume_training=True");
-        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref(), &again)
+        let command = CommandLine::of_process(TRAIN);
+        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref(), &command)
     }
-}
-
-/// The command line of this process, quoted for a shell, with the `flag` that continues its run. A launcher's own is not known here.
-pub fn again(flag: &str) -> String {
-    with_flag(std::env::args(), flag)
-}
-
-/// The words of a command line with `flag`, in the place of what they say of it otherwise: not to continue, or where.
-fn with_flag(words: impl Iterator<Item = String>, flag: &str) -> String {
-    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
-    let plain = |text: &str| text.trim_start_matches('-').replace('-', "_");
-    let continues = |text: &str| ["true", "auto"].contains(&&*text.to_lowercase());
-    let (mut words, mut again, mut has_it) = (words.peekable(), Vec::new(), false);
-    while let Some(mut word) = words.next() {
-        let (own, given) = word.split_once('=').map_or((&*word, None), |(own, given)| (own, Some(given)));
-        // Without hyphens it is a pair behind `--options`.
-        if plain(own) == plain(name) && (own.starts_with("--") || given.is_some()) {
-            has_it = true;
-            // A switch of a command takes no value from the next word.
-            let next = words.next_if(|next| value.is_some() && given.is_none() && !next.starts_with("--"));
-            let given = next.as_deref().or(given);
-            if let Some((value, given)) = value.zip(given) {
-                let value = if continues(given) { given } else { value };
-                word = format!("{own}={value}");
-            }
-        }
-        again.push(shell_word(&word));
-    }
-    again.extend((!has_it).then(|| flag.to_string()));
-    again.join(" ")
 }
 
 /// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
-/// the run is complete or interrupted, of which `again` is the command that goes on.
+/// the run is complete or interrupted; `command` has started it.
 ///
 /// # Errors
 /// Those of [`Arguments::run`].
@@ -139,7 +111,7 @@ pub fn train(
     overrides: &[String],
     ranks: Option<usize>,
     watch: Option<&str>,
-    again: &str,
+    command: &CommandLine,
 ) -> Result<()> {
     let address = watch.map(WatchAddress::parse).transpose()?;
     let interrupt = Interrupt::listen();
@@ -152,7 +124,7 @@ pub fn train(
             }
         };
         let run =
-            crate::train::run_watched(config, overrides, interrupt.flag(), ranks, again, &mut on_milestone);
+            crate::train::run_watched(config, overrides, interrupt.flag(), ranks, command, &mut on_milestone);
         let done = pollster::block_on(run).map(drop);
         interrupt.wait_while_ending();
         done
@@ -181,31 +153,5 @@ pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     match folder {
         Some(folder) => dump_wgsl(config, overrides, &folder),
         None => arguments.run(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_that_goes_on_has_the_flag_once_and_says_yes() {
-        let of = |line: &str, flag: &str| with_flag(line.split(' ').map(str::to_string), flag);
-        for (line, expected) in [
-            ("g train x.yaml", "g train x.yaml --resume_training=True"),
-            ("g train x.yaml --resume_training", "g train x.yaml --resume_training"),
-            ("g train x.yaml --resume_training=auto --a=1", "g train x.yaml --resume_training=auto --a=1"),
-            ("g train x.yaml --resume_training=False --a=1", "g train x.yaml --resume_training=True --a=1"),
-            ("g train x.yaml --resume-training False --a 1", "g train x.yaml --resume-training=True --a 1"),
-            ("g train x.yaml --resume_training=step_0000002", "g train x.yaml --resume_training=True"),
-            (
-                "g train x.yaml --options a=1 resume_training=False b=2",
-                "g train x.yaml --options a=1 resume_training=True b=2",
-            ),
-        ] {
-            assert_eq!(of(line, "--resume_training=True"), expected);
-        }
-        assert_eq!(of("g finetune m --resume d", "--resume"), "g finetune m --resume d");
-        assert_eq!(of("g finetune m d", "--resume"), "g finetune m d --resume");
     }
 }

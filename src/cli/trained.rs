@@ -3,17 +3,15 @@
 use super::doctor::naming_the_flag;
 use crate::data::Codec;
 use crate::device::{Gpu, GpuOptions};
-use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::kernels::Tier;
-use crate::model::groups::compile;
 use crate::settings::Override;
 use crate::store::located::{choice, is_adapter};
+use crate::train::lacking_tokens::lacking_tokens;
 use crate::train::run::open_device_with;
 use crate::trained::TrainedRun;
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A trained model and the adapter for it.
@@ -109,31 +107,13 @@ impl AdapterArguments {
     }
 }
 
-/// Tokens as templates write them: `<|im_end|>`, `<end_of_turn>`, `[INST]`.
-const TOKENS: &str = r"<\|[^|<>\s]+\|>|</?[a-z]+(?:_[a-z]+)+>|\[/?[A-Z_]{3,}\]";
-
-/// Says which tokens the template in `file` writes that the tokenizer does not have: a model reads them as letters.
+/// Says which tokens the template in `file` writes that the tokenizer does not have.
 ///
 /// # Errors
-/// A file that cannot be read; text that cannot be encoded.
+/// A file that cannot be read.
 pub fn note_lacking_tokens(file: Option<&Path>, codec: &Codec) -> Result<()> {
-    let Some(file) = file else { return Ok(()) };
-    let text = std::fs::read(file).map_err(|error| read_error(file, "read", &error))?;
-    let tokens = compile(TOKENS).map_err(Error::Plan)?;
-    let written: BTreeSet<_> = tokens.find_iter(&text).map(|token| token.as_bytes()).collect();
-    let mut lacking = Vec::new();
-    for token in written.into_iter().filter_map(|token| std::str::from_utf8(token).ok()) {
-        // One that the model lacks is refused in the text that has it.
-        let Ok(ids) = codec.encode(token) else { continue };
-        let count = ids.len();
-        if count > 1 {
-            lacking.push(format!("`{token}` ({count} tokens)"));
-        }
-    }
-    if !lacking.is_empty() {
-        let (file, lacking) = (file.display(), lacking.join(", "));
-        eprintln!("notice: {file} writes what the tokenizer has no token for, and spells out: {lacking}");
-    }
+    let noted = file.map(|file| lacking_tokens(file, codec)).transpose()?.flatten();
+    noted.iter().for_each(|line| eprintln!("notice: {line}"));
     Ok(())
 }
 

@@ -52,7 +52,7 @@ use std::path::{Path, PathBuf};
 
 const OPTIMIZER: &str = "optimizer";
 const CONFIG: &str = "config.json";
-pub(super) const STATE: &str = "trainer_state.json";
+pub(crate) const STATE: &str = "trainer_state.json";
 
 /// The tensors of a model in training.
 #[derive(Clone, Copy)]

@@ -97,8 +97,8 @@ impl RunFolder {
             Start::Resume if !path.is_dir() => {
                 return Err(Error::file(
                     path,
-                    "--resume_training=True, but no run folder is here: correct --output_dir or --run_name, or leave \
-                     --resume_training out to start a new run",
+                    "no run folder is here to continue: correct --output_dir or --run_name, or leave --resume_training out to \
+                     start a new run",
                 ));
             }
             Start::Again | Start::Resume => {}
@@ -185,8 +185,8 @@ impl RunFolder {
         self.checkpoints(Keep::All).latest()?.ok_or_else(|| {
             Error::file(
                 self.path.join(CHECKPOINTS),
-                "--resume_training=True, but no complete checkpoint is here: begin again with --resume_training=auto, or start a \
-                 new run with another --output_dir or --run_name",
+                "no complete checkpoint is here to continue from: begin again with --resume_training=auto, or start a new run \
+                 with another --output_dir or --run_name",
             )
         })
     }

@@ -56,6 +56,9 @@ pub struct TrainerState {
     /// Evaluations since one that was better by more than `min_delta`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub evaluations_since: u64,
+    /// Steps that the run was to have, which may have more when it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
 }
@@ -97,6 +100,26 @@ impl TrainerState {
         read(path)
     }
 
+    /// The settings that differ between this state and the one that is `expected`, of which `default` knows those that are not written.
+    pub(crate) fn differing(
+        &self,
+        expected: &Self,
+        default: impl Fn(&str) -> Option<Value>,
+    ) -> Vec<Differing> {
+        let (there, here) = (&self.decisions, &expected.decisions);
+        let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
+        let value = |decisions: &BTreeMap<String, Value>, key: &str| {
+            decisions.get(key).cloned().or_else(|| default(key))
+        };
+        let shown = |own: &BTreeMap<String, Value>, key: &String| match own.get(key) {
+            Some(value) => value.to_string(),
+            None => default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)")),
+        };
+        keys.filter(|key| value(there, key) != value(here, key))
+            .map(|key| Differing { key: key.clone(), there: shown(there, key), here: shown(here, key) })
+            .collect()
+    }
+
     /// Compares the state found in `checkpoint` with that of the run that is to continue it: settings and data must be
     /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value that
     /// a setting has where it is not written; a checkpoint from before a setting was known lacks it.
@@ -109,23 +132,8 @@ impl TrainerState {
         expected: &Self,
         default: impl Fn(&str) -> Option<Value>,
     ) -> Result<()> {
-        let (there, here) = (&self.decisions, &expected.decisions);
-        let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
-        let value = |decisions: &BTreeMap<String, Value>, key: &str| {
-            decisions.get(key).cloned().or_else(|| default(key))
-        };
-        let mut differences: Vec<String> = keys
-            .filter(|key| value(there, key) != value(here, key))
-            .map(|key| {
-                let shown = |own: &BTreeMap<String, Value>| match own.get(key) {
-                    Some(value) => value.to_string(),
-                    None => {
-                        default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)"))
-                    }
-                };
-                difference(key, &shown(there), &shown(here))
-            })
-            .collect();
+        let of = |Differing { key, there, here }: &Differing| difference(key, there, here);
+        let mut differences: Vec<String> = self.differing(expected, default).iter().map(of).collect();
         if differences.is_empty() {
             // They change with the settings too, and say less than their names do.
             let differs = |name: &str, there: u64, here: u64| {
@@ -149,6 +157,13 @@ impl TrainerState {
             ),
         ))
     }
+}
+
+/// A setting that two states have differently, with what is shown of it.
+pub(crate) struct Differing {
+    pub key: String,
+    pub there: String,
+    pub here: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -199,6 +214,7 @@ mod tests {
             eval_data_hash: None,
             best: Some(Best { step: 10, eval_loss: 2.3 }),
             evaluations_since: 2,
+            total_steps: Some(40),
             decisions: decisions.map(|(key, value)| (key.to_owned(), value)).into(),
         }
     }

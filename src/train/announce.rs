@@ -1,11 +1,12 @@
 //! What a run says of itself: how far it has got; the log lines before the first step, about adapter, model, memory,
 //! and what MFU and losses are compared with; and those of the end.
 
+use super::command::CommandLine;
 use super::length::RunLength;
 use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::Batches;
-use crate::error::{new_run_from, shell_word};
+use crate::error::shell_word;
 use crate::hugging_face::export;
 use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
@@ -14,10 +15,8 @@ use crate::report::log::Log;
 use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Run, RunPlan, Sample};
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
 use crate::store::run_folder::CHECKPOINTS;
+use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
-
-/// How a user continues a run that names no command.
-pub(super) const AGAIN: &str = "--resume_training=True";
 
 /// How far a run has got on a rank.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +88,7 @@ pub(super) fn announce(
         say(format!(
             "adapters: {modules} linear layers have one of rank {rank}, of {parameters} parameters in all"
         ));
-        if let Some(base) = BaseType::ALL.into_iter().find(|base| Some(base.element()) == low_rank.base) {
+        if let Some(base) = low_rank.base.and_then(BaseType::of) {
             let base = base.name();
             say(format!(
                 "the base is in {base}: losses, also of evaluations, are on its values as they are stored"
@@ -129,29 +128,54 @@ pub(super) fn warn_of_warmup(plan: &RunPlan, length: &RunLength) {
     }
 }
 
-/// Logs where a run goes on, or that nothing is left of it.
-pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, checkpoint: &Path) {
-    let (total, place) = (length.total_steps, checkpoint.display());
-    if step < total {
-        return tracing::info!("continuing after step {step} of {total}, from {place}");
+/// Logs where a run goes on, or that nothing is left of it, and what `changes` from there on.
+pub(super) fn announce_resume(
+    plan: &RunPlan,
+    length: &RunLength,
+    state: &TrainerState,
+    checkpoint: &Path,
+    changes: &[String],
+    command: &CommandLine,
+) -> Option<String> {
+    let (step, total) = (state.step, length.total_steps);
+    if step >= total || plan.settings.run.stops_after(state.evaluations_since) {
+        announce_complete(plan, length, step, state.evaluations_since, checkpoint, command);
+        return None;
     }
-    // Where rates depend on the length, more epochs are another run.
-    let mut schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
-    let depends = schedules.any(|schedule| schedule.depends_on_epochs());
-    let longer = match plan.settings.runner.stop_step {
-        stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0 trains on"),
-        _ if depends => format!("to train on, {}", new_run_from(checkpoint, "folder")),
-        _ => format!("--epochs above {} trains on", plan.settings.runner.epochs),
-    };
-    tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer}");
+    tracing::info!("continuing after step {step} of {total}, from {}", checkpoint.display());
+    let changes =
+        (!changes.is_empty()).then(|| format!("extended after step {step}: {}", changes.join(", ")));
+    changes.inspect(|line| tracing::info!("{line}"))
 }
 
-/// Logs and notes the sample of a run that has ended without an error, and how it ended; `again` continues one that was interrupted.
-pub(super) fn announce_end(log: &Log, plan: &RunPlan, again: &str, summary: &Summary) {
+/// Logs that nothing is left of a run, since it has its `step`s or since so many evaluations brought nothing, and what goes on with it.
+pub(super) fn announce_complete(
+    plan: &RunPlan,
+    length: &RunLength,
+    step: u64,
+    evaluations_since: u64,
+    checkpoint: &Path,
+    command: &CommandLine,
+) {
+    let (run, runner) = (&plan.settings.run, &plan.settings.runner);
+    let (why, longer) = if step < length.total_steps {
+        let patience = run.early_stopping_patience;
+        let more = command.resumed_with("early_stopping_patience", evaluations_since.saturating_mul(2));
+        (format!("after which {patience} evaluations in a row had been no better"), more)
+    } else {
+        let epochs_steps = runner.epochs.saturating_mul(length.steps_per_epoch);
+        ("the last one".to_string(), command.longer(runner, epochs_steps))
+    };
+    let place = checkpoint.display();
+    tracing::info!("this run is complete: {place} is of step {step}, {why}; to train on: {longer}");
+}
+
+/// Logs and notes the sample of a run that has ended without an error, and how it ended; `command` has started it.
+pub(super) fn announce_end(log: &Log, plan: &RunPlan, command: &CommandLine, summary: &Summary) {
     let Summary { steps, sample, checkpoint, .. } = summary;
     if summary.is_interrupted {
         let text = match checkpoint {
-            Some(_) => format!("interrupted after step {steps}: continue with {again}"),
+            Some(_) => format!("interrupted after step {steps}: continue with {}", command.resumed()),
             None => {
                 format!("interrupted after step {steps} without a checkpoint of it, since that step failed")
             }
@@ -192,7 +216,12 @@ fn announce_best(run: &Run, summary: &Summary) {
 }
 
 /// Logs what a run has left behind, and what can be done with it.
-pub(super) fn announce_files(plan: &RunPlan, summary: &Summary, report: Option<&Path>) {
+pub(super) fn announce_files(
+    plan: &RunPlan,
+    command: &CommandLine,
+    summary: &Summary,
+    report: Option<&Path>,
+) {
     let folder = plan.settings.run.folder();
     let best = CheckpointFolder::new(folder.join(CHECKPOINTS), 0).best().ok().flatten();
     if let Some((_, best)) = best.filter(|_| plan.settings.run.keep_best) {
@@ -206,9 +235,11 @@ pub(super) fn announce_files(plan: &RunPlan, summary: &Summary, report: Option<&
     }
     match (&summary.checkpoint, summary.is_interrupted) {
         (Some(_), false) if plan.has_text() => {
-            let talks = plan.conversations().is_some_and(|form| !form.raw);
+            let tokenizer = plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
+            let talks = plan.conversations().is_some_and(|form| form.is_templated(tokenizer));
             let what = if talks { "--chat" } else { "--prompt \"...\"" };
-            tracing::info!("next: gristmill generate {} {what}", shell_word(&folder.display().to_string()));
+            let (program, folder) = (command.program(), shell_word(&folder.display().to_string()));
+            tracing::info!("next: {program} generate {folder} {what}");
         }
         (None, false) => {
             tracing::info!(

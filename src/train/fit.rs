@@ -37,6 +37,8 @@ pub struct Fit {
     pub best: Option<Candidate>,
     /// Where none fits: what the least of them takes on a quantised base, which computes something else.
     pub quantised: Vec<(BaseType, u64)>,
+    /// What the run takes whatever the length of its windows: weights, gradients, moments and tables.
+    pub fixed: u64,
 }
 
 impl Fit {
@@ -50,6 +52,7 @@ impl Fit {
         let windows = runner.batch_size * runner.gradient_accumulation_steps;
         let smallest = plan.divided(1, windows, &[]);
         let smallest = Recordings::new(&smallest, capabilities, steps)?;
+        let fixed = smallest.persistents.bytes();
         let choices = recomputations(&smallest);
         let mut measure = |batch_size: usize, recomputed: &[usize]| {
             let ranks = plan.layout.model; // which may share the tokens of a micro-batch evenly
@@ -69,7 +72,7 @@ impl Fit {
         };
         let quantised =
             if best.is_some() { vec![] } else { BaseType::ALL.into_iter().filter_map(quantised).collect() };
-        Ok(Self { candidates, best, quantised })
+        Ok(Self { candidates, best, quantised, fixed })
     }
 
     /// The error of a run of `plan` that fits `budget` bytes in no way.

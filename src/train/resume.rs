@@ -1,6 +1,8 @@
-//! Where a run starts: at step 0, or at its newest checkpoint.
+//! Where a run starts: at step 0, or at its newest checkpoint, from which it goes on as it was begun or, if it is extended, with other
+//! schedules.
 
 use super::announce::Milestone;
+use super::command::CommandLine;
 use super::length::RunLength;
 use super::trainer::Trainer;
 use crate::data::{Dataset, DocumentRules};
@@ -8,12 +10,13 @@ use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
-use crate::settings::{Resume, Run, RunPlan};
+use crate::settings::{Resume, Run, RunPlan, default_decision};
 use crate::store::Base;
+use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::shared_folder::unseen;
-use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use crate::store::trainer_state::{Differing, FORMAT_VERSION, TrainerState};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +28,7 @@ use std::path::Path;
 pub(super) fn start_of(settings: &Run) -> Result<Start> {
     match settings.resume_training {
         Resume::No => Ok(Start::New),
-        Resume::Latest | Resume::Named(_) => Ok(Start::Resume),
+        Resume::Latest | Resume::Extended | Resume::Named(_) => Ok(Start::Resume),
         Resume::Auto => {
             let checkpoints = CheckpointFolder::new(settings.folder().join(CHECKPOINTS), 0);
             Ok(if checkpoints.latest()?.is_some() { Start::Resume } else { Start::Again })
@@ -48,6 +51,7 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) ->
         eval_data_hash: hashes.and_then(|hashes| hashes.eval),
         best: None,
         evaluations_since: 0,
+        total_steps: Some(length.total_steps),
         decisions: decisions(plan, length, data.train.rules()),
     }
 }
@@ -80,8 +84,17 @@ pub(super) async fn open_folder(
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
 }
 
+/// Where a run goes on.
+pub(super) struct Restored {
+    pub state: TrainerState,
+    /// The weights that adapters are of, where they came from files.
+    pub base: Option<Base>,
+    /// What an extended run changes from here on.
+    pub changes: Vec<String>,
+}
+
 /// Loads the checkpoint that `folder` resumes from onto the devices of all ranks and returns its state and the base of
-/// adapters that it names; for a new run, returns `fresh` and `base`.
+/// adapters that it names; for a new run, returns `fresh` and `base`. `command` has started the run.
 ///
 /// # Errors
 /// A checkpoint that is damaged, is of another run, or is not the one that the run names; a rank that does not see it.
@@ -90,10 +103,13 @@ pub(super) async fn restore(
     ranks: &Ranks,
     folder: &RunFolder,
     plan: &RunPlan,
-    fresh: TrainerState,
-    base: Option<Base>,
-) -> Result<(TrainerState, Option<Base>)> {
-    let Some((_, newest)) = folder.resume_point() else { return Ok((fresh, base)) };
+    length: &RunLength,
+    (fresh, base): (TrainerState, Option<Base>),
+    command: &CommandLine,
+) -> Result<Restored> {
+    let Some((_, newest)) = folder.resume_point() else {
+        return Ok(Restored { state: fresh, base, changes: Vec::new() });
+    };
     if let Resume::Named(name) = &plan.settings.run.resume_training
         && !newest.ends_with(name)
     {
@@ -103,11 +119,14 @@ pub(super) async fn restore(
         return Err(Error::file(newest, message));
     }
     let moved = plan.settings.run.weights();
-    let loaded = load(trainer, newest, &fresh, moved).and_then(|(state, base)| {
+    let loaded = changes(newest, &fresh, plan, length, command).and_then(|changes| {
+        // What changes is the checkpoint's own until it is loaded.
+        let expected = TrainerState { decisions: changes.as_begun(&fresh), ..fresh.clone() };
+        let (state, base) = load(trainer, newest, &expected, moved)?;
         check_counters(&state, plan.micro_batches_per_step() as u64, newest)?;
-        Ok((state, base))
+        Ok((changes, state, base))
     });
-    let (state, base) = ranks.agree(loaded).await?;
+    let (changes, mut state, base) = ranks.agree(loaded).await?;
     ranks.by_first(|| folder.accept_resume().map(drop)).await?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,
@@ -119,7 +138,105 @@ pub(super) async fn restore(
         let loss_scale = state.loss_scale as f32;
         trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..*scaler });
     }
-    Ok((state, base))
+    let changes = changes.applied_to(&mut state, &fresh);
+    Ok(Restored { state, base, changes })
+}
+
+/// Settings of schedules that a run continues with otherwise than its checkpoint has them.
+#[derive(Default)]
+struct Changes {
+    differing: Vec<Differing>,
+    /// All of them in the checkpoint.
+    begun: BTreeMap<String, Value>,
+    /// Steps of the run before and now, if they differ.
+    steps: Option<[u64; 2]>,
+}
+
+/// Whether a decision is one of a schedule, which says what later steps do and nothing of those before.
+pub(crate) fn is_of_schedule(key: &str) -> bool {
+    let is_within = ["lr_schedule.", "grouped_lr_schedule."].iter().any(|section| key.starts_with(section));
+    // A group says, too, which parameters it has, and how they decay.
+    is_within && ![".params", ".weight_decay"].iter().any(|end| key.ends_with(end))
+}
+
+/// What the run of `fresh` changes in the schedules of `checkpoint`: nothing, unless `plan`, whose run is of this `length`, extends it.
+///
+/// # Errors
+/// Schedules that differ, and nothing else, where the run is not extended; one that would end before the checkpoint.
+fn changes(
+    checkpoint: &Path,
+    fresh: &TrainerState,
+    plan: &RunPlan,
+    length: &RunLength,
+    command: &CommandLine,
+) -> Result<Changes> {
+    if !checkpoint.is_dir() {
+        return Err(unseen(checkpoint));
+    }
+    let there = TrainerState::load(&checkpoint.join(STATE))?;
+    let differing = there.differing(fresh, default_decision);
+    let (differing, others): (Vec<_>, Vec<_>) =
+        differing.into_iter().partition(|one| is_of_schedule(&one.key));
+    if plan.settings.run.resume_training != Resume::Extended {
+        if differing.is_empty() || !others.is_empty() {
+            return Ok(Changes::default());
+        }
+        let (said, step, more) =
+            (shown(&differing).join(", "), there.step, command.beyond(there.step, plan, length));
+        let message = format!(
+            "{said}: continue with the configuration of the checkpoint, or train on with this one from step {step} by {more}"
+        );
+        return Err(Error::file(checkpoint, message));
+    }
+    let steps =
+        there.total_steps.map(|steps| [steps, length.total_steps]).filter(|[before, now]| before != now);
+    if length.total_steps <= there.step && (steps.is_some() || !differing.is_empty()) {
+        let message = format!(
+            "is of step {}, and the run would have {} steps: give more epochs or steps to extend it",
+            there.step, length.total_steps
+        );
+        return Err(Error::file(checkpoint, message));
+    }
+    let begun = there.decisions.into_iter().filter(|(key, _)| is_of_schedule(key)).collect();
+    Ok(Changes { differing, begun, steps })
+}
+
+/// Each setting, there and here.
+fn shown(differing: &[Differing]) -> Vec<String> {
+    differing
+        .iter()
+        .map(|Differing { key, there, here }| format!("{key} is {there} there, {here} here"))
+        .collect()
+}
+
+impl Changes {
+    /// The decisions of `fresh`, with the schedules of the checkpoint.
+    fn as_begun(&self, fresh: &TrainerState) -> BTreeMap<String, Value> {
+        let mut decisions = fresh.decisions.clone();
+        if !self.differing.is_empty() {
+            decisions.retain(|key, _| !is_of_schedule(key));
+            decisions.extend(self.begun.clone());
+        }
+        decisions
+    }
+
+    /// Lets `state` go on with the settings of `fresh`, and says in words what changes.
+    fn applied_to(self, state: &mut TrainerState, fresh: &TrainerState) -> Vec<String> {
+        state.decisions.clone_from(&fresh.decisions);
+        state.total_steps = fresh.total_steps;
+        let mut said: Vec<String> =
+            self.steps.map(|[before, now]| format!("{now} steps in place of {before}")).into_iter().collect();
+        // That is said in the number of steps.
+        let is_told = |one: &&Differing| !(self.steps.is_some() && one.key.ends_with(".total_steps"));
+        let changed = self.differing.iter().filter(is_told);
+        said.extend(
+            changed.map(|Differing { key, there, here }| format!("{key} {here} in place of {there}")),
+        );
+        if !said.is_empty() {
+            state.evaluations_since = 0;
+        }
+        said
+    }
 }
 
 /// Loads `checkpoint`, whose base may be at `moved`, and returns its state, which must match that of the run, and that base.
@@ -129,9 +246,6 @@ fn load(
     fresh: &TrainerState,
     moved: Option<&Path>,
 ) -> Result<(TrainerState, Option<Base>)> {
-    if !checkpoint.is_dir() {
-        return Err(unseen(checkpoint));
-    }
     let (state, base) = trainer.load(checkpoint, fresh, moved)?;
     state.scaler.iter().try_for_each(|scaler| check_scaler(trainer, scaler, checkpoint))?;
     Ok((state, base))

@@ -7,22 +7,24 @@ mod run_loop;
 use self::alike::{agree_on_units, agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
 use self::run_loop::{Results, RunLoop};
-use super::announce::{
-    AGAIN, announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
-    warn_of_warmup,
-};
 pub use super::announce::{Milestone, Summary};
+use super::announce::{
+    announce, announce_end, announce_files, announce_parameters, announce_resume, entropy, warn_of_warmup,
+};
 use super::clocks::SaveClock;
+use super::command::CommandLine;
+use super::complete::Complete;
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan, scale_windows};
+use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
 use super::profile::Profiling;
 use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, open_folder, restore, start_of};
+use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
 use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
 use super::trainer::Trainer;
@@ -38,12 +40,10 @@ use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
-use crate::store::Base;
 use crate::store::beside_weights::{BesideWeights, TextBy};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::located::model_at;
 use crate::store::run_folder::{RunFolder, Start};
-use crate::store::trainer_state::TrainerState;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub async fn run_on_ranks(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
-    run_watched(config, overrides, interrupt, ranks, AGAIN, &mut |_| {}).await
+    run_watched(config, overrides, interrupt, ranks, &CommandLine::default(), &mut |_| {}).await
 }
 
 /// The same on a device that is open, such as an application's or that of an earlier run, whose kernels are compiled. The keys of
@@ -88,11 +88,10 @@ pub async fn run_on_device(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
-    train_logged(config, overrides, interrupt, ranks, Some(gpu), AGAIN, &mut |_| {}).await
+    train_logged(config, overrides, interrupt, ranks, Some(gpu), &CommandLine::default(), &mut |_| {}).await
 }
 
-/// The same, and every rank calls `on_milestone` where it gets to one. `again` is the command that continues the run, for the line of an
-/// interrupt.
+/// The same, and every rank calls `on_milestone` where it gets to one. `command` has started the run, for the lines that say how it goes on.
 ///
 /// # Errors
 /// Those of [`run_on_ranks`].
@@ -101,10 +100,10 @@ pub async fn run_watched(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    again: &str,
+    command: &CommandLine,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    train_logged(config, overrides, interrupt, ranks, None, again, on_milestone).await
+    train_logged(config, overrides, interrupt, ranks, None, command, on_milestone).await
 }
 
 /// Trains on `gpu`, or on the device that the configuration asks for. The first rank logs.
@@ -114,29 +113,42 @@ async fn train_logged(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
-    again: &str,
+    command: &CommandLine,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
+    let started = Started { config, overrides, command };
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        let log = Some((Log::start(), again));
-        return train(config, overrides, interrupt, ranks, gpu, log, on_milestone).await;
+        let log = Some(Log::start());
+        return train(started, interrupt, ranks, gpu, log, on_milestone).await;
     }
-    train(config, overrides, interrupt, ranks, gpu, None, on_milestone)
-        .with_subscriber(NoSubscriber::default())
-        .await
+    train(started, interrupt, ranks, gpu, None, on_milestone).with_subscriber(NoSubscriber::default()).await
+}
+
+/// By what a run was started.
+struct Started<'a> {
+    config: &'a Path,
+    overrides: &'a [String],
+    command: &'a CommandLine,
 }
 
 async fn train(
-    config: &Path,
-    overrides: &[String],
+    started: Started<'_>,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     gpu: Option<&mut Gpu>,
-    log: Option<(Log, &str)>,
+    log: Option<Log>,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
+    let Started { config, overrides, command } = started;
+    let config = ranks.agree(config_of(config, overrides, &ranks)).await?;
+    if let Some(complete) = ranks.by_first(|| Complete::find(&config.plan)).await? {
+        return Ok(match ranks.is_first() {
+            true => complete.announce(&config.plan, command),
+            false => complete.summary(&config.plan),
+        });
+    }
+    let mut loaded = ranks.agree(Loaded::load(config, command)).await?;
     if loaded.config.plan.settings.monitor.print_struct {
         announce_parameters(&loaded.config.plan);
         return Ok(Summary::default());
@@ -167,26 +179,29 @@ async fn train(
     trained.map_err(|error| trainer.explain(error))
 }
 
+fn config_of(file: &Path, overrides: &[String], ranks: &Ranks) -> Result<RunConfig> {
+    RunConfig::load_on_rank(file, &Override::parse_all(overrides)?, ranks.rank(), ranks.size())
+}
+
 /// What a run needs to know before it opens a device.
-struct Loaded {
+struct Loaded<'a> {
     config: RunConfig,
+    command: &'a CommandLine,
     data: Dataset,
     length: RunLength,
     /// Whether this rank reads the data where the first one does.
     reads_first_files: bool,
 }
 
-impl Loaded {
-    fn load(config: &Path, overrides: &[String], ranks: &Ranks) -> Result<Self> {
-        let overrides = Override::parse_all(overrides)?;
-        let config = RunConfig::load_on_rank(config, &overrides, ranks.rank(), ranks.size())?;
+impl<'a> Loaded<'a> {
+    fn load(config: RunConfig, command: &'a CommandLine) -> Result<Self> {
         let plan = &config.plan;
         let data = plan.load_data()?;
         if let Some(sample) = &plan.settings.sample {
             check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
         }
         let length = RunLength::new(plan, data.train.steps_per_epoch());
-        Ok(Self { config, data, length, reads_first_files: true })
+        Ok(Self { config, command, data, length, reads_first_files: true })
     }
 
     /// When the run evaluates, if it does.
@@ -250,19 +265,19 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 /// The run on a trainer before its first step, from its folder to its summary.
 async fn train_on(
     trainer: &mut Trainer<'_>,
-    loaded: &Loaded,
-    log: Option<(Log, &str)>,
+    loaded: &Loaded<'_>,
+    log: Option<Log>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
     on_milestone: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    let Loaded { config, data, length, reads_first_files } = loaded;
+    let Loaded { config, command, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let opened = Opened::open(trainer, loaded, &ranks, on_milestone).await?;
     let evaluation = loaded.evaluation();
     let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
-    let mounted = log.as_ref().map(|(log, _)| {
+    let mounted = log.as_ref().map(|log| {
         let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
         on_milestone(Milestone::FolderOpened(opened.folder.path()));
         Ok(mounted)
@@ -272,7 +287,7 @@ async fn train_on(
         true => Some(memory_by_rank(&ranks, trainer).await?),
         false => None,
     };
-    let Opened { folder, state, base, .. } = opened;
+    let Opened { folder, restored: Restored { state, base, .. }, .. } = opened;
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan).on(base));
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
@@ -332,8 +347,8 @@ async fn train_on(
             failed.map(|()| Summary::default())
         }
     };
-    if let Some((log, again)) = log {
-        conclude(&log, again, plan, trainer, &folder, &trained);
+    if let Some(log) = log {
+        conclude(&log, command, plan, trainer, &folder, &trained);
     }
     trained
 }
@@ -342,17 +357,15 @@ async fn train_on(
 struct Opened {
     start: Start,
     folder: RunFolder,
-    state: TrainerState,
+    restored: Restored,
     /// What was loaded, in a line, unless the run resumes.
     loaded_weights: Option<String>,
-    /// The weights that adapters are of, where they came from files.
-    base: Option<Base>,
 }
 
 impl Opened {
     async fn open(
         trainer: &Trainer<'_>,
-        loaded: &Loaded,
+        loaded: &Loaded<'_>,
         ranks: &Ranks,
         on_milestone: &mut dyn FnMut(Milestone<'_>),
     ) -> Result<Self> {
@@ -367,21 +380,22 @@ impl Opened {
         ranks.by_first(|| prepare_folders(&plan.model, &plan.settings)).await?;
         let folder = open_folder(ranks, plan, start, on_milestone).await?;
         let fresh = fresh_state(plan, &loaded.length, &loaded.data);
-        let (state, base) = restore(trainer, ranks, &folder, plan, fresh, base).await?;
-        Ok(Self { start, folder, state, loaded_weights, base })
+        let restored =
+            restore(trainer, ranks, &folder, plan, &loaded.length, (fresh, base), loaded.command).await?;
+        Ok(Self { start, folder, restored, loaded_weights })
     }
 
     /// Announces the run, of `size` ranks, and makes what shows its steps. Only the first rank does.
     fn mount(
         &self,
         log: &Log,
-        loaded: &Loaded,
+        loaded: &Loaded<'_>,
         trainer: &Trainer<'_>,
         peak: Peak,
         board: &Board,
         size: usize,
     ) -> Result<Instruments> {
-        let Loaded { config, data, length, .. } = loaded;
+        let Loaded { config, command, data, length, .. } = loaded;
         let plan = &config.plan;
         let metrics = open_log(log, &self.folder, config)?;
         let mut announced = Vec::new();
@@ -398,7 +412,13 @@ impl Opened {
         }
         loaded.evaluation().iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
         warn_of_warmup(plan, length);
-        let Self { folder, state, .. } = self;
+        let template = plan.conversations().and_then(|form| form.template.as_deref());
+        let lacking = template.map(|file| lacking_tokens(file, &data.codec)).transpose()?.flatten();
+        lacking.iter().for_each(|line| tracing::warn!("{line}"));
+        let Self { folder, restored: Restored { state, changes, .. }, .. } = self;
+        if let Some((_, checkpoint)) = folder.resume_point() {
+            announced.extend(announce_resume(plan, length, state, checkpoint, changes, command));
+        }
         let RunLength { total_steps, steps_per_epoch, .. } = *length;
         log.note(Event::Start {
             step: state.step,
@@ -406,9 +426,6 @@ impl Opened {
             steps_per_epoch: Some(steps_per_epoch),
             announced,
         });
-        if let Some((step, checkpoint)) = folder.resume_point() {
-            announce_resume(plan, length, step, checkpoint);
-        }
         let places = progress_plan(plan, length, state.step, peak);
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
@@ -421,14 +438,14 @@ impl Opened {
 /// Says how the run has ended, and writes its report.
 fn conclude(
     log: &Log,
-    again: &str,
+    command: &CommandLine,
     plan: &RunPlan,
     trainer: &Trainer<'_>,
     folder: &RunFolder,
     trained: &Result<Summary>,
 ) {
     match trained {
-        Ok(summary) => announce_end(log, plan, again, summary),
+        Ok(summary) => announce_end(log, plan, command, summary),
         Err(error) => {
             let text = trainer.explain(error.clone()).to_string();
             tracing::error!(target: FILE_TARGET, "{text}");
@@ -437,7 +454,7 @@ fn conclude(
     }
     let report = page::write_at_end(folder.path());
     if let Ok(summary) = trained {
-        announce_files(plan, summary, report.as_deref());
+        announce_files(plan, command, summary, report.as_deref());
     }
 }
 

@@ -523,6 +523,7 @@ pub static trainer_state: Kind = Kind {
             eval_data_hash: Some(9),
             best: Some(Best { step: 2, eval_loss: 2.5 }),
             evaluations_since: 1,
+            total_steps: Some(3),
             decisions: [("seed".to_string(), 7.into()), ("optimizer.type".to_string(), "AdamW".into())]
                 .into(),
         };

@@ -41,7 +41,7 @@ fn a_run_says_what_it_leaves_and_where_it_goes_on() {
         for line in [
             format!("checkpoint: {folder}/checkpoint/step_{step:07}"),
             format!("report: {folder}/report.html"),
-            format!("next: gristmill generate {folder} --prompt \"...\""),
+            format!("next: {} generate {folder} --prompt \"...\"", env!("CARGO_BIN_EXE_gristmill")),
         ] {
             assert_eq!(
                 printed.lines().filter(|printed| **printed == line).count(),
@@ -56,10 +56,10 @@ fn a_run_says_what_it_leaves_and_where_it_goes_on() {
     assert!(!first.contains("continuing") && place.newest().0 == 4);
     let done = train(&["--resume_training"]);
     let newest = place.newest().1.display().to_string();
-    let line = format!(
-        "this run is complete: {newest} is of step 4, the last one; a --stop_step above 4, or 0 trains on"
-    );
-    assert!(done.lines().any(|printed| printed == line), "{done}");
+    let start = format!("this run is complete: {newest} is of step 4, the last one; to train on: ");
+    let longer = done.lines().find_map(|printed| printed.strip_prefix(&start)).expect("how it goes on");
+    assert!(longer.ends_with(" --resume_training=extend --stop_step 8"), "{longer}");
+    assert!(!longer.contains("--stop_step=4"), "{longer}");
     ends(&done, 4);
     let more = train(&["--resume_training", "--stop-step", "6", "--save-final=False"]);
     assert!(

@@ -25,7 +25,7 @@ fn folders_that_cannot_be_used() {
     place.refuses(
         "nothing to resume",
         &["--resume_training=True", "--run_name=other"],
-        &["other: --resume_training=True, but no run folder is here"],
+        &["other: no run folder is here to continue"],
     );
     place.refuses(
         "too few steps for a profile",
@@ -145,11 +145,6 @@ fn checkpoints_of_another_model() {
     let resumed: &[(&str, &str, &str)] = &[
         ("resuming another model", other, "hidden_size is 48 there, 64 here"),
         (
-            "with another rate",
-            "--lr_schedule.learning_rate=1e-2",
-            "lr_schedule.learning_rate is 0.003 there, 0.01 here: ",
-        ),
-        (
             "with other data",
             "--train_dataset.eval_fraction=0.3",
             "train_dataset.eval_fraction is 0.0 there, 0.3 here",
@@ -198,6 +193,13 @@ fn checkpoints_of_another_model() {
         let remedy = "continue with the configuration and data of the checkpoint, or start a new run from its weights, by --load_checkpoint=";
         place.refuses(name, &["--resume_training=True", change], &["step_0000002: ", difference, remedy]);
     }
+    let rate = ["--resume_training=True", "--lr_schedule.learning_rate=1e-2"];
+    let expected = [
+        "step_0000002: lr_schedule.learning_rate is 0.003 there, 0.01 here: ",
+        "or train on with this one from step 2 by ",
+        "--lr_schedule.learning_rate=1e-2 --resume_training=extend",
+    ];
+    place.refuses("with another rate", &rate, &expected);
     let checkpoint = format!("--load_checkpoint={}", place.newest().1.display());
     // It would say so of the tensors' model; see foreign_weights.rs.
     std::fs::remove_file(place.newest().1.join("config.json")).expect("a file");

@@ -1,10 +1,11 @@
 //! `gristmill finetune`: what it decides, that `train` takes what it prints, and what comes of it.
 
-use crate::launch::{Ended, gristmill, run};
+use crate::launch::{Ended, gristmill, in_repository, run};
 use crate::runs::metrics;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use tempfile::TempDir;
 
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
@@ -94,7 +95,9 @@ fn conversations_become_adapters() {
     ] {
         assert_eq!(value(&printed, key), Some(want), "{key} in\n{printed}");
     }
-    assert!(printed.lines().count() <= 30, "{printed}");
+    let (made_by, settings): (Vec<&str>, Vec<&str>) =
+        printed.lines().partition(|line| line.starts_with("# "));
+    assert!(made_by.len() == 1 && settings.len() <= 31, "{printed}");
 
     let length = ["--epochs=1", "--learning-rate=1e-3"];
     let printed = of(&[&length[..], &["--print-config"]].concat());
@@ -141,6 +144,7 @@ fn memory_changes_no_number() {
         lines.iter().map(|line| (line.loss, line.global_norm, line.eval_loss)).collect::<Vec<_>>()
     };
     let whole = rounded("whole", &["--memory=1GB"]);
+    assert!(whole[2].2.is_some(), "{whole:?}");
     let rows = |name: &str| {
         let config = fs::read_to_string(work.path(&format!("{name}.yaml"))).expect("a file");
         (
@@ -158,7 +162,8 @@ fn memory_changes_no_number() {
         for (one, other) in whole.iter().zip(&parts) {
             let near = |a: f32, b: f32| (a - b).abs() <= 4e-3 * a.abs();
             assert!(near(one.0, other.0) && near(one.1, other.1), "{one:?} {other:?}");
-            assert!(near(one.2.expect("a loss"), other.2.expect("a loss")), "{one:?} {other:?}");
+            assert_eq!(one.2.is_some(), other.2.is_some());
+            assert!(one.2.zip(other.2).is_none_or(|(one, other)| near(one, other)), "{one:?} {other:?}");
         }
     }
 }
@@ -169,8 +174,16 @@ fn a_run_goes_on_by_the_same_command() {
     let work = Work::new();
     let talks = work.talks(60);
     let template = format!("--chat-template={}", work.path("template.jinja").display());
-    let of =
-        |more: &[&str]| work.finetune("qwen3", &talks, &[&[template.as_str(), "--epochs=2"], more].concat());
+    let of = |more: &[&str]| {
+        let epochs = ["--epochs=2"].into_iter().filter(|_| !more.iter().any(|one| one.contains("--steps")));
+        let flags = [template.as_str()].into_iter().chain(epochs).chain(more.iter().copied());
+        work.finetune("qwen3", &talks, &flags.collect::<Vec<_>>())
+    };
+    let shell = |line: &str| {
+        let mut shell = Command::new("sh");
+        in_repository(shell.args(["-c", line]));
+        run(&mut shell)
+    };
     // A kill before the first checkpoint leaves this.
     fs::create_dir_all(work.path("tuned")).expect("a folder");
     fs::write(work.path("tuned/config.yaml"), "seed: 1\n").expect("a file");
@@ -181,21 +194,40 @@ fn a_run_goes_on_by_the_same_command() {
     assert_eq!(steps(), 12);
     let complete = of(&["--resume", "--memory=900MB"]).succeeded();
     assert!(complete.stderr.contains("this run is complete"), "{}", complete.stderr);
+    let line = |flags: &[&str]| {
+        let refused = of(flags);
+        assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
+        refused.stderr
+    };
     for (flags, said) in [
-        (["--resume", "--learning-rate=1e-3"], "--learning-rate 0.0002 there and 0.001 here"),
         (["--resume", "--batch-size=4"], "samples of a step 8 there and 4 here"),
         (["--resume", "--seed=7"], "seed 0 there and 7 here"),
+        (["--extend", "--seed=7"], "seed 0 there and 7 here"),
     ] {
-        let refused = of(&flags);
-        assert!(
-            refused.stderr.contains(said) && refused.stderr.contains("--load_checkpoint="),
-            "{}",
-            refused.stderr
-        );
-        assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
+        let refused = line(&flags);
+        assert!(refused.contains(said) && refused.contains("--load_checkpoint="), "{refused}");
     }
+    // Another rate or length is a command, which works as it is printed.
+    let command = |said: &str| said.trim_end().rsplit_once(" by ").expect("a command").1.to_string();
+    let rate = line(&["--resume", "--learning-rate=1e-3"]);
+    assert!(rate.contains("--learning-rate 0.0002 there and 0.001 here"), "{rate}");
+    assert!(command(&rate).ends_with("--learning-rate=1e-3 --extend --epochs 4"), "{rate}");
+    let complete = complete.stderr.lines().find_map(|line| line.split_once("; to train on: "));
+    assert!(complete.expect("a command").1.ends_with("--extend --epochs 4"), "{complete:?}");
+    let extended = shell(&command(&rate)).succeeded().stderr;
+    assert!(extended.contains("extended after step 12: 24 steps in place of 12, "), "{extended}");
+    assert!(extended.contains("lr_schedule.learning_rate 0.001 in place of 0.0002"), "{extended}");
+    assert_eq!(steps(), 24);
+    assert!(shell(&command(&rate)).succeeded().stderr.contains("this run is complete"));
+    let more = ["--extend", "--learning-rate=1e-3", "--steps=30"];
+    of(&more).succeeded();
+    assert_eq!(steps(), 30);
+    let config = fs::read_to_string(work.path("tuned.yaml")).expect("a file");
+    assert!(config.starts_with("# gristmill finetune tests/data/folders/qwen3 "), "{config}");
+    assert!(config.lines().next().is_some_and(|line| line.ends_with("--steps=30")), "{config}");
+
     // More epochs, as the line says: from the weights of the run, with its adapters.
-    let said = of(&["--resume", "--seed=7"]).stderr;
+    let said = of(&["--resume", "--seed=7", "--learning-rate=1e-3"]).stderr;
     let more = said.split_whitespace().find(|word| word.starts_with("--load_checkpoint=")).expect("a way");
     let flags = [&template, "--memory=1GB", "--steps=1", more];
     let ended = work.finetune_into("more", "qwen3", &talks, &flags).succeeded();
@@ -302,6 +334,10 @@ fn all_weights_and_mixtures() {
     assert!(value(&full, "eval_fraction").is_some(), "{full}");
     assert!(!full.contains("pet_config"), "{full}");
     work.finetune("gpt2", text, &["--full", "--steps=4"]).succeeded();
+    let (base, tuned, out) = ("tests/data/folders/gpt2", work.path("tuned"), work.path("out"));
+    let refused = run(gristmill(["merge", base]).args([&tuned, &out]));
+    let export = format!("by `gristmill export {} {base} {}`", tuned.display(), out.display());
+    assert!(refused.stderr.trim_end().ends_with(&export), "{}", refused.stderr);
 
     let mixture = of("qwen3_moe", text, &[]);
     assert_eq!(value(&mixture, "target_modules"), Some("[k_proj, o_proj, q_proj, v_proj]"));
@@ -310,12 +346,17 @@ fn all_weights_and_mixtures() {
     assert!(!ended.stdout.contains("eval"), "{}", ended.stdout);
     assert_eq!(value(&ended.stdout, "batch_size"), Some("7"));
     assert!(ended.stderr.contains("a step takes 7 samples in place of 8"), "{}", ended.stderr);
+    let none = "none of 7 samples are held out, so nothing is evaluated and no checkpoint is the best";
+    assert!(ended.stderr.contains(none), "{}", ended.stderr);
+    let asked = work.finetune("llama", &texts, &["--memory=1GB", "--print-config", "--eval-fraction=0"]);
+    assert!(!asked.succeeded().stderr.contains("held out"));
 }
 
 #[test]
 fn what_is_wrong_is_one_line() {
     let work = Work::new();
     let talks = work.talks(3);
+    let mill = Path::new("tests/data/mill.txt");
     let questions = work.records("q.jsonl", 2, |_| json!({"ctx": "a", "endings": ["b", "c"], "label": 0}));
     for (family, data, flags, expected) in [
         ("qwen3", talks.as_path(), vec![], "name a Jinja file: by --chat-template"),
@@ -324,9 +365,17 @@ fn what_is_wrong_is_one_line() {
         ("qwen3", Path::new("/nowhere.jsonl"), vec![], "/nowhere.jsonl: no such file"),
         ("qwen3", Path::new("tests/data/mill.txt"), vec!["--tier=warp"], "--tier: expected one of"),
         ("qwen3", Path::new("tests/data/mill.txt"), vec!["--lora=0"], "--lora"),
-        ("qwen3", &talks, vec!["--num_train_epochs=3"], "--num_train_epochs: is --epochs here"),
-        ("qwen3", &talks, vec!["--per-device-train-batch-size", "3"], "is --batch-size here"),
-        ("qwen3", &talks, vec!["--r=8"], "--r: is --lora here"),
+        ("qwen3", &talks, vec!["--num_train_epochs=3"], "--num_train_epochs: is --epochs 3 here"),
+        ("qwen3", &talks, vec!["--per-device-train-batch-size", "3"], "is --batch-size 3 here"),
+        ("qwen3", &talks, vec!["--r=8"], "--r: is --lora 8 here"),
+        (
+            "mistral",
+            mill,
+            vec!["--targets=query"],
+            "--targets: `query` is no linear layer of this model; it has down_proj,",
+        ),
+        ("mistral", mill, vec!["--targets=q_proj,proj"], "--targets: `proj` is no linear layer"),
+        ("mistral", mill, vec!["--extend"], "has no checkpoint to train on from; leave --extend out"),
         ("mistral", Path::new("tests/data/mill.txt"), vec!["--lr_schedule.learning_rat=1"], "learning_rat"),
         ("qwen3", Path::new("tests/data/mill.txt"), vec!["--lora=4", "--full"], "cannot be used with"),
     ] {
@@ -338,7 +387,25 @@ fn what_is_wrong_is_one_line() {
     // Nothing of the answers is within the length.
     let long = work.records("long.jsonl", 8, |_| json!({"prompt": "a".repeat(90), "completion": "b"}));
     let refused = work.finetune("mistral", &long, &["--max-length=16"]);
-    assert!(refused.stderr.contains("raise --max-length, or name other data"), "{}", refused.stderr);
+    let left = "no sample is left of 92 to 92 tokens (8 dropped with nothing to predict within seq_length); raise --max-length, or name other data";
+    assert!(refused.stderr.contains(left), "{}", refused.stderr);
+    let flags = [
+        "--num_train_epochs",
+        "3",
+        "--per_device_train_batch_size=4",
+        "--lora_alpha=8",
+        "--warmup-ratio",
+        "0.03",
+    ];
+    let refused = work.finetune("mistral", &long, &flags);
+    for line in [
+        "error: --num_train_epochs: is --epochs 3 here",
+        "error: --per_device_train_batch_size: is --batch-size 4 here",
+        "error: --warmup-ratio: is --lr_schedule.warmup_ratio=0.03 here",
+    ] {
+        assert!(refused.stderr.lines().any(|said| said == line), "{}", refused.stderr);
+    }
+    assert_eq!(refused.stderr.lines().count(), 3, "{}", refused.stderr);
     // Too little memory: what is left to do is a flag of this command.
     let pairs = work.records("pairs.jsonl", 8, |_| json!({"prompt": "a", "completion": "b"}));
     for (flags, remedies) in [
@@ -348,7 +415,7 @@ fn what_is_wrong_is_one_line() {
         ),
         (&[], "recomputed; lower --max-length"),
     ] {
-        let flags = [flags, &["--memory=1MB", "--max-length=4096"]].concat();
+        let flags = [flags, &["--memory=1MB", "--max-length=4096", "--eval-fraction=0"]].concat();
         let refused = work.finetune_into("small", "mistral", &pairs, &flags);
         assert!(
             refused.stderr.contains(remedies) && !refused.stderr.contains("num_layers"),
@@ -357,4 +424,9 @@ fn what_is_wrong_is_one_line() {
         );
         assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
     }
+    // Shorter samples do not help where the weights alone are too large.
+    let wide = ["--lora=512", "--memory=1MB", "--eval-fraction=0"];
+    let refused = work.finetune_into("small", "mistral", &pairs, &wide).stderr;
+    assert!(refused.contains("of it for weights, gradients and moments, whatever its length"), "{refused}");
+    assert!(refused.trim_end().ends_with("lower --lora") && !refused.contains("max-length"), "{refused}");
 }

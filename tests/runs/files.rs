@@ -57,6 +57,7 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
         eval_data_hash: None,
         best: None,
         evaluations_since: 0,
+        total_steps: None,
         decisions: Default::default(),
     };
     let folder = CheckpointFolder::new(folder, 0);

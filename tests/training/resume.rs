@@ -1,6 +1,10 @@
 //! A run that was stopped and resumed equals, bit for bit, the run that was never stopped.
 
-use crate::runs::{STEPS, Setup, evaluated, resumable, uninterrupted};
+use crate::runs::{FolderRun, STEPS, Setup, evaluated, metrics, resumable, run_on_rank, uninterrupted};
+use gristmill::error::Result;
+use gristmill::ranks::Ranks;
+use gristmill::train::run::Summary;
+use pollster::block_on;
 
 #[test]
 fn twenty_steps_and_twenty_more_are_forty() {
@@ -91,4 +95,104 @@ fn a_run_whose_rates_do_not_depend_on_its_length_can_be_made_longer() {
     run.train(10);
     run.setup.overrides.push("--epochs=4".into());
     run.train(15).left().assert_equals("two epochs and another one", &want);
+}
+
+/// Trains `run` to the step `stop`, and where `more` says so goes on otherwise than it was begun.
+fn extended(run: &FolderRun, stop: u64, more: &[&str]) -> Result<Summary> {
+    let config = run.setup.write(run.home.path());
+    let arguments = [run.arguments(stop), more.iter().map(|one| one.to_string()).collect()].concat();
+    block_on(run_on_rank(&config, &arguments, Ranks::alone()))
+}
+
+/// Weights, moments and data go on, and the rates are those of the new schedule from the next step on.
+#[test]
+fn an_extended_run_has_the_new_schedule_from_its_next_step_on() {
+    let cosine = |steps: &str, rate: &str| {
+        let keys =
+            [("type", "cosine"), ("learning_rate", rate), ("lr_end", "1.0e-5"), ("total_steps", steps)];
+        keys.map(|(key, value)| format!("--lr_schedule.{key}={value}"))
+    };
+    fn words(flags: &[String; 4]) -> Vec<&str> {
+        flags.iter().map(String::as_str).collect()
+    }
+    let (short, long) = (cosine("20", "3.0e-3"), cosine("40", "2.0e-3"));
+    let begun = || resumable(4, &words(&short));
+    let base = begun();
+    base.train(20);
+    let more = |flags: &[&'static str]| [&words(&long), flags].concat();
+    let refused = |run: &FolderRun, stop, flags: &[&'static str]| {
+        let line = extended(run, stop, &more(flags)).expect_err("another run").to_string();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        line
+    };
+    let line = refused(&base, STEPS, &[]);
+    assert!(line.contains("lr_schedule.learning_rate is 0.003 there, 0.002 here"), "{line}");
+    assert!(line.ends_with("train on with this one from step 20 by --resume_training=extend"), "{line}");
+    let line = refused(&base, STEPS, &["--seed=8", "--resume_training=extend"]);
+    assert!(line.contains("seed is 7 there, 8 here") && !line.contains("lr_schedule"), "{line}");
+    let line = refused(&base, 16, &["--resume_training=extend"]);
+    assert!(line.contains("is of step 20, and the run would have 16 steps"), "{line}");
+
+    let (whole, parts) = (base.copy(begun()), base.copy(begun()));
+    let extend = more(&["--resume_training=extend"]);
+    assert_eq!(extended(&whole, STEPS, &extend).expect("a run").steps, STEPS);
+    let lines = metrics(&whole.folder());
+    assert_eq!(lines.iter().map(|line| line.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>());
+    let fresh = resumable(1000, &words(&long));
+    fresh.train(STEPS);
+    let rates = |lines: &[gristmill::report::metrics::StepMetrics]| {
+        lines[20..].iter().map(|line| line.lr.to_bits()).collect::<Vec<_>>()
+    };
+    assert_eq!(rates(&lines), rates(&metrics(&fresh.folder())));
+    assert!(lines[20].loss < lines[0].loss - 1.0, "the weights do not go on: {}", lines[20].loss);
+
+    // Stopped where it evaluates anyway, then extended once more by the same command and resumed as any run.
+    extended(&parts, 25, &extend).expect("a run");
+    extended(&parts, 35, &extend).expect("a run");
+    extended(&parts, STEPS, &more(&[])).expect("a run");
+    parts.left().assert_equals("extended and stopped twice", &whole.left());
+}
+
+/// Where rates do not depend on the length a run that was extended is one that had its steps from the start, and what has stopped one
+/// early is counted anew.
+#[test]
+fn an_extended_run_is_the_longer_one() {
+    let constant = ["--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.0e-3, warmup_steps: 5}"];
+    let whole = resumable(1000, &constant).train(STEPS).left();
+    let run = resumable(1000, &constant);
+    run.train(20);
+    extended(&run, STEPS, &["--resume_training=extend"]).expect("a run");
+    run.left().assert_equals("20 and 20 more", &whole);
+
+    let stopping = [&constant[..], &["--early_stopping_patience=2", "--min_delta=100"]].concat();
+    let run = resumable(1000, &stopping);
+    let ended = |stop, more: &[&str]| {
+        let summary = extended(&run, stop, more).expect("a run");
+        (summary.steps, summary.is_stopped)
+    };
+    assert_eq!(ended(STEPS, &[]), (15, true));
+    assert_eq!(ended(STEPS, &["--resume_training=extend"]), (15, true), "with nothing changed");
+    assert_eq!(ended(30, &["--resume_training=extend"]), (25, true));
+}
+
+/// A start of a complete run reads neither its data nor opens a device; one with other settings does.
+#[test]
+fn a_complete_run_is_known_before_its_data_are_read() {
+    let run = resumable(1000, &["--keep_best=True"]);
+    let data = run.home.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let text = std::fs::read("tests/data/mill.txt").expect("a text");
+    std::fs::write(data.join("mill.txt"), &text).expect("a text");
+    let at = format!("--train_dataset.data_loader.dataset_files={}", data.display());
+    let first = extended(&run, 10, &[&at]).expect("a run");
+    std::fs::rename(&data, run.home.path().join("moved")).expect("a folder");
+    let again = extended(&run, 10, &[&at]).expect("no data are read");
+    assert_eq!((again.steps, again.best, again.checkpoint), (10, first.best, first.checkpoint));
+    let line = extended(&run, 20, &[&at]).expect_err("its data are not there").to_string();
+    assert!(line.contains("data"), "{line}");
+    // Data that are newer than the run are read: they may be others.
+    std::fs::create_dir(&data).expect("a folder");
+    std::fs::write(data.join("mill.txt"), [&text[..], &text].concat()).expect("a text");
+    let line = extended(&run, 10, &[&at]).expect_err("other data").to_string();
+    assert!(line.contains("data "), "{line}");
 }

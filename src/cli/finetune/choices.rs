@@ -17,6 +17,8 @@ const FEWEST_STEPS: u64 = 100;
 const MOST_EPOCHS: u64 = 25;
 /// Evaluations of a run, and checkpoints.
 const LOOKS: u64 = 10;
+/// Steps between two of them at least: an evaluation costs as much as some two thirds of a step.
+const FEWEST_BETWEEN: u64 = 4;
 /// Share of the samples that are not cut.
 const WHOLE_SAMPLES: f64 = 0.99;
 
@@ -35,7 +37,7 @@ pub fn epochs(steps: u64) -> u64 {
 
 /// Steps between evaluations, and between checkpoints, in a run of `steps`.
 pub fn interval(steps: u64) -> u64 {
-    (steps / LOOKS).max(1)
+    (steps / LOOKS).max(FEWEST_BETWEEN.min(steps)).max(1)
 }
 
 /// The length that nearly all of `lengths` do not exceed, a multiple of 16.
@@ -62,7 +64,7 @@ mod tests {
         );
         // 20, 300 and 5,000 records less those that are held out.
         assert_eq!([2, 35, 600].map(epochs), [25, 3, 1]);
-        assert_eq!([0, 1, 9, 20, 105, 600].map(interval), [1, 1, 1, 2, 10, 60]);
+        assert_eq!([0, 1, 9, 20, 105, 600].map(interval), [1, 1, 4, 4, 10, 60]);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use super::choices::{SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths,
 use super::division;
 use super::keys::Keys;
 use super::{Arguments, beside};
-use crate::cli::trained::{AdapterArguments, note_lacking_tokens};
+use crate::cli::adapters::pet_config;
+use crate::cli::trained::AdapterArguments;
 use crate::data::{FileKind, Form, Wording};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
-use crate::model::adaptable;
 use crate::model::config::BalanceLosses;
+use crate::model::groups::compile;
+use crate::model::{adaptable, adaptable_modules};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::starting_weights::{check_tokenizer, check_weights};
 use serde_json::{Value, json};
@@ -72,13 +74,20 @@ impl Arguments {
         let plan = model_of(&self.model)?;
         check_weights(&plan)?;
         check_tokenizer(&plan, None)?;
-        note_lacking_tokens(wording.template, &plan.codec()?)?;
+        self.check_targets(&plan)?;
         let data = Data::read(&self.data, wording, &plan)?;
         let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;
         let mut keys = Keys::new(written.to_vec());
         self.run_keys(&mut keys, &plan);
         let length = self.model_keys(&mut keys, &plan, &data);
         let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
+        if held_out == 0 && self.eval_fraction != Some(0.0) && !keys.writes_within("train_dataset.eval_") {
+            eprintln!(
+                "notice: none of {} samples are held out, so nothing is evaluated and no checkpoint is the best; evaluate others by \
+                 --eval FILE, or a share of these by --eval-fraction",
+                data.samples(length)
+            );
+        }
         let file = beside(&self.output());
         self.rate_keys(&mut keys);
         // How many samples are learned from is known once they are read, by a configuration that has all keys: some are sound only
@@ -93,6 +102,23 @@ impl Arguments {
         self.length_keys(&mut keys, steps, held_out);
         division::divide(self, &mut keys, &file, step, steps)?;
         Ok(keys.yaml())
+    }
+
+    /// Refuses targets that are no linear layers of the model as its files call them: all of a name, its end, or a regular expression of it.
+    fn check_targets(&self, plan: &RunPlan) -> Result<()> {
+        let modules = adaptable_modules(&plan.model);
+        let is_one = |target: &str| {
+            let of_name = format!("(^|\\.)(?:{target})$");
+            let pattern = compile(&of_name).ok();
+            modules
+                .iter()
+                .any(|module| pattern.as_ref().is_some_and(|pattern| pattern.is_match(module.as_bytes())))
+        };
+        let wrong = |target: &&String| !["all", "all-linear"].contains(&target.as_str()) && !is_one(target);
+        let Some(target) = self.targets.iter().find(wrong) else { return Ok(()) };
+        let names = adaptable(&plan.model).into_iter().collect::<Vec<_>>().join(", ");
+        let message = format!("`{target}` is no linear layer of this model; it has {names}, or all");
+        Err(Error::config("--targets", message))
     }
 
     /// Samples of a step, of which there are no more than there are to learn from.
@@ -144,19 +170,14 @@ impl Arguments {
         if !self.full {
             let written = keys.number::<u32>("model.model_config.pet_config.lora_rank");
             let rank = written.or(self.lora.map(u32::from)).unwrap_or(RANK);
-            let mut add = |key: &str, value: Value| {
-                keys.add_json(&format!("model.model_config.pet_config.{key}"), &value)
-            };
-            add("pet_type", json!("lora"));
-            add("lora_rank", json!(rank));
-            add("lora_alpha", self.lora_alpha.map_or(json!(2 * u64::from(rank)), Value::from));
-            add("lora_dropout", json!(self.lora_dropout.unwrap_or(0.0)));
             let all = matches!(&self.targets[..], [] | [_])
                 && self.targets.iter().all(|one| ["all", "all-linear"].contains(&&**one));
             let targets =
                 if all { adaptable(&plan.model).into_iter().collect() } else { self.targets.clone() };
-            add("target_modules", json!(targets));
-            self.base.iter().for_each(|base| add("base_dtype", json!(base)));
+            let dropout = self.lora_dropout.unwrap_or(0.0);
+            for (key, value) in pet_config(rank, self.lora_alpha, dropout, &targets, self.base.as_deref()) {
+                keys.add_json(&format!("model.model_config.pet_config.{key}"), &value);
+            }
         }
         keys.number("model.model_config.seq_length").unwrap_or(length)
     }
@@ -201,6 +222,8 @@ impl Arguments {
     fn rate_keys(&self, keys: &mut Keys) {
         let written = keys.number("lr_schedule.learning_rate").filter(|rate| *rate > 0.0);
         let rate = written.or(self.learning_rate).unwrap_or(if self.full { 1e-5 } else { 2e-4 });
+        keys.add("runner_wrapper.use_clip_grad", "True");
+        keys.add("runner_wrapper.max_grad_norm", "1.0");
         keys.add("optimizer.type", "AdamW");
         keys.add("optimizer.weight_decay", "0.0");
         keys.add("lr_schedule.type", "CosineWithWarmUpLR");

@@ -1,8 +1,8 @@
 //! How the samples of a step are divided into micro-batches, and what is recomputed, so that the run fits the memory. Neither changes what
 //! it computes, beyond rounding.
 
-use super::Arguments;
 use super::keys::Keys;
+use super::{Arguments, GOING_ON};
 use crate::cli::doctor::naming_the_flag;
 use crate::cli::plan::recompute_keys;
 use crate::device::Gpu;
@@ -10,12 +10,13 @@ use crate::durable::read_error;
 use crate::error::{Error, Result, new_run_from};
 use crate::kernels::{Capabilities, Tier};
 use crate::settings::{Bytes, RunConfig, RunPlan};
-use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::located::chosen;
-use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
+use crate::store::run_folder::{CONFIG, open_file};
+use crate::train::command::CommandLine;
 use crate::train::fit::{Candidate, Fit, Recomputation};
 use crate::train::length::RunLength;
 use crate::train::recordings::assumed_capabilities;
+use crate::train::resume::is_of_schedule;
 use indicatif::HumanBytes;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -25,6 +26,8 @@ use std::path::Path;
 pub const BATCH: &str = "runner_config.batch_size";
 /// Micro-batches of a step.
 pub const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
+/// How long a run is.
+const LENGTH: [&str; 2] = ["runner_config.epochs", "runner_config.stop_step"];
 /// What is assumed of an adapter that does not say how much memory it has.
 const ASSUMED_MEMORY: u64 = 8_000_000_000;
 
@@ -39,10 +42,10 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
     let mut whole = keys.clone();
     whole.add(BATCH, step);
     let plan = RunConfig::parse(&whole.yaml(), file, &[])?.plan;
-    let begun = if arguments.resume { begun(arguments)? } else { None };
+    let begun = if arguments.goes_on() { begun(arguments)? } else { None };
     let division = match begun {
         Some(begun) => {
-            refuse_other(arguments, &begun, &plan)?;
+            refuse_other(arguments, &begun, &plan, steps)?;
             let runner = &begun.settings.runner;
             Candidate {
                 batch_size: runner.batch_size,
@@ -65,7 +68,7 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
 fn fitted(arguments: &Arguments, plan: &RunPlan, steps: u64) -> Result<Candidate> {
     let (capabilities, memory) = adapter(arguments)?;
     let steps = RunLength::new(plan, steps.max(1)).total_steps;
-    let budget = memory - memory / 10;
+    let budget = memory.bytes() - memory.bytes() / 10;
     let found = Fit::find(plan, capabilities, steps, budget)?;
     found.best.clone().ok_or_else(|| {
         let least = found.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
@@ -73,31 +76,78 @@ fn fitted(arguments: &Arguments, plan: &RunPlan, steps: u64) -> Result<Candidate
         let bases = fits.map(|(base, bytes)| {
             format!("store the frozen weights smaller, by --base {}, which takes {}", base.name(), HumanBytes(*bytes))
         });
+        let is_shorter_smaller = found.fixed <= budget;
+        let fixed = match is_shorter_smaller {
+            true => String::new(),
+            false => format!(", {} of it for weights, gradients and moments, whatever its length", HumanBytes(found.fixed)),
+        };
+        let more = memory.more();
+        let ways: Vec<String> = more.into_iter().chain(arguments.smaller(bases, is_shorter_smaller)).collect();
+        let ways = ways.join(", or ");
         Error::Plan(format!(
-            "nothing fits {}, --memory without a tenth: one sample of {} tokens takes {} with every layer recomputed; {}",
+            "nothing fits {}, {}: one sample of {} tokens takes {} with every layer recomputed{fixed}; {ways}",
             HumanBytes(budget),
+            memory.said(),
             plan.model.seq_length,
             HumanBytes(least),
-            arguments.smaller(bases)
         ))
     })
 }
 
+/// Device memory, by who says how much there is.
+enum Memory {
+    Asked(u64),
+    Reported(u64),
+    Assumed,
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Asked(bytes) | Self::Reported(bytes) => *bytes,
+            Self::Assumed => ASSUMED_MEMORY,
+        }
+    }
+
+    /// What of it is to be used.
+    fn said(&self) -> String {
+        match self {
+            Self::Asked(_) => "--memory without a tenth".to_string(),
+            Self::Reported(bytes) => {
+                format!("the {} that the adapter reports without a tenth", HumanBytes(*bytes))
+            }
+            Self::Assumed => format!("the {} that are assumed without a tenth", HumanBytes(ASSUMED_MEMORY)),
+        }
+    }
+
+    /// What to do where there is more than is known of.
+    fn more(&self) -> Option<String> {
+        match self {
+            Self::Asked(_) => None,
+            Self::Reported(_) => Some("give --memory more, if the device has more than that".to_string()),
+            Self::Assumed => Some("give --memory what the device has, if that is more".to_string()),
+        }
+    }
+}
+
 /// What is known of the adapter, and its memory or that which is to be used.
-fn adapter(arguments: &Arguments) -> Result<(Capabilities, u64)> {
+fn adapter(arguments: &Arguments) -> Result<(Capabilities, Memory)> {
     let options = arguments.adapter.options()?;
     match (pollster::block_on(Gpu::request(&options)), arguments.memory) {
-        (Ok(gpu), Some(Bytes(memory))) => Ok((gpu.capabilities(), memory)),
+        (Ok(gpu), Some(Bytes(memory))) => Ok((gpu.capabilities(), Memory::Asked(memory))),
         (Ok(gpu), None) => {
-            let memory = gpu.report().memory_bytes.unwrap_or_else(|| {
-                let assumed = HumanBytes(ASSUMED_MEMORY);
-                eprintln!("notice: this adapter does not say how much memory it has; {assumed} are assumed (--memory)");
-                ASSUMED_MEMORY
-            });
+            let memory = gpu.report().memory_bytes.map_or_else(
+                || {
+                    let assumed = HumanBytes(ASSUMED_MEMORY);
+                    eprintln!("notice: this adapter does not say how much memory it has; {assumed} are assumed (--memory)");
+                    Memory::Assumed
+                },
+                Memory::Reported,
+            );
             Ok((gpu.capabilities(), memory))
         }
         (Err(_), Some(Bytes(memory))) if arguments.print_config => {
-            Ok((assumed_capabilities(options.tier.unwrap_or(Tier::Portable)), memory))
+            Ok((assumed_capabilities(options.tier.unwrap_or(Tier::Portable)), Memory::Asked(memory)))
         }
         (Err(error), _) => Err(naming_the_flag(error)),
     }
@@ -107,8 +157,7 @@ fn adapter(arguments: &Arguments) -> Result<(Capabilities, u64)> {
 fn begun(arguments: &Arguments) -> Result<Option<RunPlan>> {
     let folder = arguments.output();
     let config = folder.join(CONFIG);
-    let checkpoints = CheckpointFolder::new(folder.join(CHECKPOINTS), 0);
-    if !config.is_file() || checkpoints.latest()?.is_none() {
+    if !config.is_file() || arguments.latest()?.is_none() {
         return Ok(None);
     }
     let text = open_file(&config).and_then(std::io::read_to_string);
@@ -116,15 +165,17 @@ fn begun(arguments: &Arguments) -> Result<Option<RunPlan>> {
     RunConfig::of_run_folder(&text, &config, &[], None).map(|config| Some(config.plan))
 }
 
-/// Refuses to continue a run that was `begun` with other numbers or of another length than `plan`, but for the division of its steps.
-fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan) -> Result<()> {
+/// Refuses to continue a run that was `begun` with other numbers or of another length than `plan`, but for the division of its steps, and
+/// for its length and rates if it is extended. Its epochs have `steps`.
+fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan, steps: u64) -> Result<()> {
     let of = |plan: &RunPlan| {
         let runner = &plan.settings.runner;
         let mut all = plan.decisions();
         all.remove(BATCH);
         all.insert(ACCUMULATION.into(), (runner.batch_size * runner.gradient_accumulation_steps).into());
-        all.insert("runner_config.epochs".into(), runner.epochs.into());
-        all.insert("runner_config.stop_step".into(), runner.stop_step.into());
+        let [epochs, stop] = LENGTH;
+        all.insert(epochs.into(), runner.epochs.into());
+        all.insert(stop.into(), runner.stop_step.into());
         all.retain(|key, _| !key.starts_with("recompute_config."));
         all
     };
@@ -132,7 +183,11 @@ fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan) -> Resul
     let keys: BTreeSet<&String> = there.keys().chain(here.keys()).collect();
     let shown = |value: Option<&Value>| value.map_or("absent".to_string(), Value::to_string);
     let differs = |key: &&String| there.get(*key) != here.get(*key);
-    let said = keys.into_iter().filter(differs).take(3).map(|key| {
+    let is_length = |key: &str| LENGTH.contains(&key) || is_of_schedule(key);
+    let differing: Vec<&String> =
+        keys.into_iter().filter(differs).filter(|key| !(arguments.extend && is_length(key))).collect();
+    let said = differing.iter().take(3).map(|key| {
+        let key = key.as_str();
         let name = if key == ACCUMULATION { "samples of a step" } else { key };
         format!("{name} {} there and {} here", shown(there.get(key)), shown(here.get(key)))
     });
@@ -141,11 +196,19 @@ fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan) -> Resul
         return Ok(());
     }
     let folder = arguments.output();
-    let checkpoint = chosen(&folder)?;
-    let message = format!(
-        "--resume continues a run as it was begun: {}; repeat its flags, or {}",
-        said.join(", "),
-        new_run_from(&checkpoint, "--output in place of --resume")
-    );
+    let flag = if arguments.extend { GOING_ON.extend } else { GOING_ON.resume };
+    let other = match differing.iter().all(|key| is_length(key)) {
+        true => {
+            let done = arguments.latest()?.map_or(0, |(step, _)| step);
+            let command = CommandLine::of_process(GOING_ON);
+            format!(
+                "train on with these by {}",
+                command.beyond(done, plan, &RunLength::new(plan, steps.max(1)))
+            )
+        }
+        false => new_run_from(&chosen(&folder)?, &format!("--output in place of {flag}")),
+    };
+    let message =
+        format!("{flag} continues a run as it was begun: {}; repeat its flags, or {other}", said.join(", "),);
     Err(Error::file(folder, message))
 }

@@ -93,11 +93,12 @@ const FLAGS: [Flag; 20] = [
 ];
 
 /// What errors of a run say, and how it is said here.
-const SAID: [(&str, &str); 4] = [
+const SAID: [(&str, &str); 5] = [
     ("`eval_samples`", "--eval-fraction"),
     ("--output_dir or --run_name", "--output"),
     ("--output_dir", "--output"),
     ("--resume_training=True", "--resume"),
+    ("leave --resume_training out", "leave --resume out"),
 ];
 
 /// Fails if a key that is `written` would take the place of a flag that is given, which would be lost.
@@ -127,6 +128,7 @@ pub fn naming(error: Error, written: &[Override], file: &Path) -> Error {
     };
     match error {
         Error::Plan(text) => Error::Plan(flagged(text)),
+        Error::TooLarge { what, remedy } => Error::TooLarge { what, remedy: flagged(remedy) },
         Error::File { path, message } => Error::File { path, message: flagged(message) },
         Error::Config { origin, message } => {
             let line = origin.strip_prefix(&format!("{}:", file.display()));

@@ -31,6 +31,11 @@ impl Keys {
         self.written.iter().rev().find(|one| one.path == path).map(|one| one.value.as_str())
     }
 
+    /// Whether the user has written a key whose path starts so.
+    pub fn writes_within(&self, start: &str) -> bool {
+        self.written.iter().any(|one| one.path.starts_with(start))
+    }
+
     /// The number that the user has written for `path`.
     pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.written(path)?.parse().ok()

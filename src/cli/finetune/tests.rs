@@ -1,7 +1,7 @@
 //! The configuration that a command line makes, without a device: its steps are divided as they are written.
 
 use super::flags::naming;
-use super::names::NAMES;
+use super::names::{NAMES, with_value};
 use super::{Arguments, beside};
 use crate::cli::parse::parse;
 use crate::cli::{Arguments as Program, Command};
@@ -46,7 +46,7 @@ fn what_other_programs_flags_are_here_is_taken() {
         .get_arguments()
         .filter_map(|argument| argument.get_long())
         .collect();
-    for (theirs, ours) in NAMES {
+    for (theirs, ours) in NAMES.map(|(theirs, ours)| (theirs, with_value(ours, None))) {
         let words =
             ours.split(' ').map(|word| word.trim_end_matches(',')).filter(|word| word.starts_with("--"));
         let (keys, flags): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
@@ -72,8 +72,8 @@ fn what_is_written_twice_is_refused() {
         (&["--full", "--model.model_config.pet_config.lora_rank=8"], "--full: decides"),
         (&["--eval-fraction=0.1", "--train_dataset={eval_samples: 2}"], "--eval-fraction: decides"),
         (&["--steps=3", "--runner_config=[]"], "--steps: decides `runner_config` too"),
-        (&["--run_name=x"], "--run_name: is --output here"),
-        (&["--options", "run_name=x"], "--run_name: is --output here"),
+        (&["--run_name=x"], "--run_name: is --output x here"),
+        (&["--options", "run_name=x"], "--run_name: is --output x here"),
         (&["--train_dataset.data_loader={dataset_files: [x]}"], "is the second argument here"),
         (&["--learning-rate=-1"], "expected a number above 0, found `-1`"),
         (&["--lora-alpha=nan"], "expected a number above 0, found `nan`"),

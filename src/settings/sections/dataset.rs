@@ -178,6 +178,13 @@ impl Dataset {
 }
 
 impl Dataset {
+    /// The files and folders that it reads, and patterns of them.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        let Loader { dataset_dir, dataset_files, path, data_files, chat_template, .. } = &self.loader;
+        let lists = [dataset_dir, dataset_files, data_files].into_iter().flatten();
+        lists.chain([path]).chain(chat_template).map(String::as_str)
+    }
+
     /// Forgets where its files are, which may be elsewhere on each machine: what is in them has a fingerprint.
     pub(crate) fn forget_paths(&mut self) {
         let Loader { dataset_dir, dataset_files, data_path, path, data_files, chat_template, .. } =

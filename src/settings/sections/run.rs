@@ -24,7 +24,9 @@ rows! {
         /// Whether tensors of `load_checkpoint` that the model has no place for are left out, with a warning.
         load_partial: bool = Host.default(false),
         /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name. `auto` continues
-        /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command.
+        /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command. `extend` continues as
+        /// `True` does, and other epochs, steps and rates than the checkpoint's count from there on: the schedule is the new one, and
+        /// evaluations without a better one are counted anew.
         resume_training: Resume = Host.optional().example("True"),
         /// Whether a run that is complete saves a checkpoint of its last step, also where no `CheckpointMonitor` writes others. One that is
         /// interrupted always does.
@@ -84,13 +86,15 @@ pub enum Resume {
     Latest,
     /// From the newest checkpoint if there is one, otherwise a new run.
     Auto,
+    /// From the newest checkpoint, with another length or other rates.
+    Extended,
     /// From the checkpoint of this name.
     Named(String),
 }
 
 impl Setting for Resume {
     fn kind() -> ValueKind {
-        ValueKind::Form("True, False, auto or the name of a checkpoint")
+        ValueKind::Form("True, False, auto, extend or the name of a checkpoint")
     }
 
     fn from_node(node: &Node) -> Option<Self> {
@@ -99,6 +103,7 @@ impl Setting for Resume {
             (Some(false), _) => Some(Self::No),
             (None, Node::Text(name)) if name.is_empty() => Some(Self::No),
             (None, Node::Text(word)) if word == "auto" => Some(Self::Auto),
+            (None, Node::Text(word)) if word == "extend" => Some(Self::Extended),
             (None, Node::Text(name)) => Some(Self::Named(name.clone())),
             _ => None,
         }
@@ -109,6 +114,7 @@ impl Setting for Resume {
             Self::No => None,
             Self::Latest => Some(true.into()),
             Self::Auto => Some("auto".into()),
+            Self::Extended => Some("extend".into()),
             Self::Named(name) => Some(name.as_str().into()),
         }
     }

@@ -1,0 +1,268 @@
+//! The command line of a run, of which the lines that go on with it are made.
+
+use super::length::RunLength;
+use crate::error::shell_word;
+use crate::settings::{RunPlan, Runner};
+use std::path::Path;
+
+/// What a command calls the flags that go on with its run.
+#[derive(Clone, Copy, Debug)]
+pub struct GoingOn {
+    /// Continues the run as it was begun.
+    pub resume: &'static str,
+    /// Continues it with another length or rate.
+    pub extend: &'static str,
+    /// Sets its length in steps.
+    pub steps: &'static str,
+    /// Whether that sets its epochs, too; otherwise they end it first.
+    pub steps_are_length: bool,
+}
+
+/// The flags of `train`.
+pub const TRAIN: GoingOn = GoingOn {
+    resume: "--resume_training=True",
+    extend: "--resume_training=extend",
+    steps: "--stop_step",
+    steps_are_length: false,
+};
+
+/// What says how long a run is, as flags and keys.
+const LENGTHS: [&str; 5] =
+    ["epochs", "runner_config.epochs", "steps", "stop_step", "runner_config.stop_step"];
+/// Those in steps.
+const STEPS: &[&str] = LENGTHS.split_at(2).1;
+
+/// The program of this crate, which knows commands besides `train`; copies of it may have a name that begins so.
+const PROGRAM: &str = "gristmill";
+
+/// A command line that has started a run. A launcher's own is not known here.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    words: Vec<String>,
+    flags: GoingOn,
+}
+
+impl Default for CommandLine {
+    /// Of a run that no command has started: what goes on are flags of `train` alone.
+    fn default() -> Self {
+        Self { words: Vec::new(), flags: TRAIN }
+    }
+}
+
+impl CommandLine {
+    /// That of this process, whose command has these flags.
+    pub fn of_process(flags: GoingOn) -> Self {
+        Self { words: std::env::args().collect(), flags }
+    }
+
+    /// How the program was called, to name another of its commands.
+    pub(crate) fn program(&self) -> String {
+        let called = self.words.first().filter(|word| {
+            Path::new(word).file_stem().is_some_and(|name| name.to_string_lossy().starts_with(PROGRAM))
+        });
+        called.map_or(PROGRAM.to_string(), |word| shell_word(word))
+    }
+
+    /// The words without those that say whether to continue, for a file that says by which command it was made.
+    pub(crate) fn begun(&self, others: &[&str]) -> String {
+        let words = self.words.iter().skip(1).cloned().collect();
+        let words = without(words, &[self.flags.resume, self.flags.extend]);
+        [vec![PROGRAM.to_string()], without(words, others)]
+            .concat()
+            .iter()
+            .map(|word| shell_word(word))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// The line that continues the run. What continues it in other ways stays: where there is a checkpoint, or with another length.
+    pub fn resumed(&self) -> String {
+        let GoingOn { resume, extend, .. } = self.flags;
+        if self.words.iter().any(|word| word == extend) {
+            return joined(&self.words);
+        }
+        let (name, value) = split(resume);
+        let continues = |text: &str| ["true", "auto", "extend"].contains(&&*text.to_lowercase());
+        let (mut words, mut again, mut has_it) = (self.words.iter().cloned().peekable(), Vec::new(), false);
+        while let Some(mut word) = words.next() {
+            let (own, given) = split(&word);
+            if is_flag(&word, name) {
+                has_it = true;
+                // A switch of a command takes no value from the next word.
+                let next =
+                    words.next_if(|next| value.is_some() && given.is_none() && !next.starts_with("--"));
+                let given = next.as_deref().or(given);
+                if let Some((value, given)) = value.zip(given) {
+                    let value = if continues(given) { given } else { value };
+                    word = format!("{own}={value}");
+                }
+            }
+            again.push(word);
+        }
+        again.extend((!has_it).then(|| resume.to_string()));
+        joined(&again)
+    }
+
+    /// The line that continues the run with the length and the rates of its configuration.
+    pub fn extended(&self) -> String {
+        let GoingOn { resume, extend, .. } = self.flags;
+        joined(&[without(self.words.clone(), &[resume, extend]), vec![extend.to_string()]].concat())
+    }
+
+    /// The line that makes a run as long again, which is complete as `runner` says, after `epochs_steps` steps of epochs.
+    pub(crate) fn longer(&self, runner: &Runner, epochs_steps: u64) -> String {
+        let GoingOn { resume, extend, steps, steps_are_length } = self.flags;
+        let Runner { epochs, stop_step: stop, .. } = *runner;
+        let words = without(self.words.clone(), &[resume, extend]);
+        let twice = stop.saturating_mul(2);
+        let (replaced, more) = match stop {
+            1.. if steps_are_length => (&LENGTHS[..], format!("{steps} {twice}")),
+            1.. if stop < epochs_steps => (STEPS, format!("{steps} {}", twice.min(epochs_steps))),
+            _ => {
+                let never = if stop > 0 && !steps_are_length { format!(" {steps} 0") } else { String::new() };
+                (&LENGTHS[..], format!("--epochs {}{never}", epochs.saturating_mul(2)))
+            }
+        };
+        format!("{} {more}", joined(&[without(words, replaced), vec![extend.to_string()]].concat()))
+    }
+
+    /// The line that continues a run of `done` steps with the rates and the length of `plan`, or a longer one if that has no more.
+    pub(crate) fn beyond(&self, done: u64, plan: &RunPlan, length: &RunLength) -> String {
+        let runner = &plan.settings.runner;
+        match length.total_steps > done {
+            true => self.extended(),
+            false => self.longer(runner, runner.epochs.saturating_mul(length.steps_per_epoch)),
+        }
+    }
+
+    /// The line that continues a run with another value of a key.
+    pub(crate) fn resumed_with(&self, key: &str, value: impl std::fmt::Display) -> String {
+        let line =
+            Self { words: without(self.words.clone(), &[&format!("--{key}=")]), ..self.clone() }.resumed();
+        format!("{line} --{key}={value}")
+    }
+}
+
+/// A flag and the value behind its `=`.
+fn split(word: &str) -> (&str, Option<&str>) {
+    word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)))
+}
+
+fn plain(text: &str) -> String {
+    text.trim_start_matches('-').replace('-', "_")
+}
+
+/// Whether `word` is the flag `name`, its words joined by `_` or `-`. Without hyphens it is a pair behind `--options`.
+fn is_flag(word: &str, name: &str) -> bool {
+    let (own, value) = split(word);
+    plain(own) == plain(name) && (own.starts_with("--") || value.is_some())
+}
+
+/// `words` without the flags that are called as `names`, and without their values: a name with `=` or of a key takes one from the next
+/// word.
+fn without(words: Vec<String>, names: &[&str]) -> Vec<String> {
+    let (mut words, mut left) = (words.into_iter().peekable(), Vec::new());
+    while let Some(word) = words.next() {
+        match names.iter().find(|name| is_flag(&word, split(name).0)) {
+            None => left.push(word),
+            Some(name) => {
+                let takes_value = (name.contains('=') || !name.starts_with("--")) && !word.contains('=');
+                let _ = words.next_if(|next| takes_value && !next.starts_with("--"));
+            }
+        }
+    }
+    left
+}
+
+fn joined(words: &[String]) -> String {
+    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINETUNE: GoingOn =
+        GoingOn { resume: "--resume", extend: "--extend", steps: "--steps", steps_are_length: true };
+
+    fn line(text: &str, flags: GoingOn) -> CommandLine {
+        CommandLine { words: text.split(' ').map(str::to_string).collect(), flags }
+    }
+
+    #[test]
+    fn the_line_that_goes_on_has_the_flag_once_and_says_yes() {
+        for (text, expected) in [
+            ("g train x.yaml", "g train x.yaml --resume_training=True"),
+            ("g train x.yaml --resume_training", "g train x.yaml --resume_training"),
+            ("g train x.yaml --resume_training=auto --a=1", "g train x.yaml --resume_training=auto --a=1"),
+            ("g train x.yaml --resume_training=extend", "g train x.yaml --resume_training=extend"),
+            ("g train x.yaml --resume_training=False --a=1", "g train x.yaml --resume_training=True --a=1"),
+            ("g train x.yaml --resume-training False --a 1", "g train x.yaml --resume-training=True --a 1"),
+            ("g train x.yaml --resume_training=step_0000002", "g train x.yaml --resume_training=True"),
+            (
+                "g train x.yaml --options a=1 resume_training=False b=2",
+                "g train x.yaml --options a=1 resume_training=True b=2",
+            ),
+        ] {
+            assert_eq!(line(text, TRAIN).resumed(), expected);
+        }
+        for (text, expected) in [
+            ("g finetune m --resume d", "g finetune m --resume d"),
+            ("g finetune m d", "g finetune m d --resume"),
+            ("g finetune m --extend d", "g finetune m --extend d"),
+        ] {
+            assert_eq!(line(text, FINETUNE).resumed(), expected);
+        }
+        assert_eq!(CommandLine::default().resumed(), "--resume_training=True");
+    }
+
+    #[test]
+    fn the_line_that_is_longer_says_its_length_once() {
+        let runner = |epochs, stop_step| Runner { epochs, stop_step, ..Runner::default() };
+        for (text, flags, runner, expected) in [
+            ("g train x", TRAIN, runner(2, 0), "g train x --resume_training=extend --epochs 4"),
+            (
+                "g train x --resume_training --epochs 2",
+                TRAIN,
+                runner(2, 0),
+                "g train x --resume_training=extend --epochs 4",
+            ),
+            (
+                "g train x --stop-step=4 --seed 1",
+                TRAIN,
+                runner(2, 4),
+                "g train x --seed 1 --resume_training=extend --stop_step 8",
+            ),
+            (
+                "g train x --options stop_step=12 a=1",
+                TRAIN,
+                runner(2, 12),
+                "g train x --options a=1 --resume_training=extend --epochs 4 --stop_step 0",
+            ),
+            ("g finetune m --resume d", FINETUNE, runner(3, 0), "g finetune m d --extend --epochs 6"),
+            ("g finetune m d --steps 10", FINETUNE, runner(2, 10), "g finetune m d --extend --steps 20"),
+        ] {
+            assert_eq!(line(text, flags).longer(&runner, 12), expected);
+        }
+        let rate = line("g finetune m d --resume --learning-rate 1e-3", FINETUNE);
+        assert_eq!(rate.extended(), "g finetune m d --learning-rate 1e-3 --extend");
+        let patient = line("g finetune m d --patience 2", FINETUNE);
+        assert_eq!(patient.resumed_with("patience", 4), "g finetune m d --resume --patience=4");
+        assert_eq!(CommandLine::default().extended(), "--resume_training=extend");
+    }
+
+    #[test]
+    fn a_program_is_called_as_it_was() {
+        for (called, expected) in [
+            ("gristmill", "gristmill"),
+            ("./bin/gristmill", "./bin/gristmill"),
+            ("my bin/gristmill", "'my bin/gristmill'"),
+            ("target/train_gpt", "gristmill"),
+        ] {
+            let command = CommandLine { words: vec![called.to_string()], flags: TRAIN };
+            assert_eq!(command.program(), expected);
+        }
+        let begun = line("target/gristmill finetune m d --resume --memory 8GB --watch=80 --a=1", FINETUNE);
+        assert_eq!(begun.begun(&["--memory=", "--watch"]), "gristmill finetune m d --a=1");
+    }
+}
