@@ -64,6 +64,7 @@ impl CommandLine {
     }
 
     /// The words without those that say whether to continue, for a file that says by which command it was made.
+    #[cfg(feature = "cli")]
     pub(crate) fn begun(&self, others: &[&str]) -> String {
         let words = self.words.iter().skip(1).cloned().collect();
         let words = without(words, &[self.flags.resume, self.flags.extend]);
