@@ -128,3 +128,113 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
     // The cargo registry can be tokenized too.
     assert!(place.load("type: CargoRegistryDataLoader, max_bytes: 9000", &of_path).is_ok());
 }
+
+/// A tokenizer of letters, in which text is written small, and what transformers 5.23 makes of the files beside it for each of
+/// [`TEXTS`]: blanks that belong to a token, tokens that are whole words, tokens of normalised text, and which file counts.
+const LETTERS: &str = r#"{"version": "1.0", "added_tokens": OWN, "normalizer": {"type": "Lowercase"}, "pre_tokenizer": null,
+    "post_processor": null, "decoder": null, "model": {"type": "BPE", "merges": [], "vocab":
+    {" ": 0, "a": 1, "b": 2, "i": 3, "l": 4, "m": 5, "x": 6, "<": 7, ">": 8, "s": 9}}}"#;
+const TEXTS: [&str; 5] = ["a <x> b", "a<x>b", "<X> a", "mill mills", "MILL"];
+
+#[test]
+fn flags_of_added_tokens_count_as_in_transformers() {
+    let own = |flags: &str| {
+        format!(
+            r#"[{{"id": 10, "content": "<x>", "single_word": false, "rstrip": false, "normalized": false, "special": true, {flags}}}]"#
+        )
+    };
+    let plain: [&[u32]; 3] = [&[1, 0, 10, 0, 2], &[1, 10, 2], &[7, 6, 8, 0, 1]];
+    let before: [&[u32]; 3] = [&[1, 10, 0, 2], plain[1], plain[2]];
+    let after: [&[u32]; 3] = [&[1, 0, 10, 2], plain[1], plain[2]];
+    let normalized: [&[u32]; 3] = [plain[0], plain[1], &[10, 0, 1]];
+    let none: [&[u32]; 3] = [&[1, 0, 7, 6, 8, 0, 2], &[1, 7, 6, 8, 2], &[7, 6, 8, 0, 1]];
+    let mills: [&[u32]; 2] = [&[5, 3, 4, 4, 0, 5, 3, 4, 4, 9], &[5, 3, 4, 4]];
+    let (word, any): ([&[u32]; 2], [&[u32]; 2]) =
+        ([&[10, 0, 5, 3, 4, 4, 9], &[10]], [&[10, 0, 10, 9], &[10]]);
+    let decoder = |token: &str| format!(r#"{{"added_tokens_decoder": {{"10": {{{token}}}}}}}"#);
+    let lstrip = r#""lstrip": true"#;
+    let bos = r#"{"bos_token": "<x>"}"#.to_string();
+    for (own, config, map, x, mill) in [
+        ("[]", decoder(r#""content": "<x>", "special": true"#), "", plain, mills),
+        ("[]", decoder(r#""content": "<x>", "special": true, "lstrip": true"#), "", before, mills),
+        ("[]", decoder(r#""content": "<x>", "special": true, "rstrip": true"#), "", after, mills),
+        ("[]", decoder(r#""content": "<x>""#), "", normalized, mills),
+        ("[]", decoder(r#""content": "<x>", "normalized": false"#), "", plain, mills),
+        ("[]", decoder(r#""content": "<x>", "special": true, "normalized": true"#), "", normalized, mills),
+        ("[]", decoder(r#""content": "mill", "single_word": true"#), "", none, word),
+        ("[]", decoder(r#""content": "mill""#), "", none, any),
+        // Of a token that `tokenizer.json` has too, the decoder counts, and names do not.
+        (
+            &own(r#""lstrip": false"#),
+            decoder(r#""content": "<x>", "special": true, "lstrip": true"#),
+            "",
+            before,
+            mills,
+        ),
+        (&own(lstrip), decoder(r#""content": "<x>", "special": true"#), "", plain, mills),
+        (&own(lstrip), bos.clone(), "", before, mills),
+        (
+            &own(lstrip),
+            r#"{"bos_token": {"__type": "AddedToken", "content": "<x>", "rstrip": true}}"#.into(),
+            "",
+            before,
+            mills,
+        ),
+        (
+            "[]",
+            r#"{"bos_token": {"__type": "AddedToken", "content": "<x>", "lstrip": true}}"#.into(),
+            "",
+            before,
+            mills,
+        ),
+        (
+            "[]",
+            r#"{"bos_token": {"__type": "AddedToken", "content": "<x>", "normalized": true}}"#.into(),
+            "",
+            normalized,
+            mills,
+        ),
+        (
+            "[]",
+            r#"{"extra_special_tokens": [{"__type": "AddedToken", "content": "<x>", "rstrip": true}]}"#.into(),
+            "",
+            [after[0], after[1], &[10, 1]],
+            mills,
+        ),
+        (
+            "[]",
+            "{}".into(),
+            r#"{"bos_token": {"content": "<x>", "rstrip": true, "special": false}}"#,
+            after,
+            mills,
+        ),
+        (
+            "[]",
+            "{}".into(),
+            r#"{"extra_special_tokens": [{"content": "<x>", "rstrip": true}]}"#,
+            after,
+            mills,
+        ),
+        (
+            "[]",
+            format!(
+                r#"{{"bos_token": {{"__type": "AddedToken", "content": "<x>", "lstrip": true}}, {}"#,
+                &decoder(r#""content": "<x>""#)[1..]
+            ),
+            "",
+            plain,
+            mills,
+        ),
+    ] {
+        let place = Place::new();
+        let file = place.write("tokenizer.json", LETTERS.replace("OWN", own).as_bytes());
+        place.write("tokenizer_config.json", config.as_bytes());
+        if !map.is_empty() {
+            place.write("special_tokens_map.json", map.as_bytes());
+        }
+        let tokenizer = Tokenizer::load(&file).unwrap_or_else(|e| panic!("{e}"));
+        let ids = TEXTS.map(|text| tokenizer.encode(text).expect("letters"));
+        let want: Vec<Vec<u32>> = x.iter().chain(&mill).map(|ids| ids.to_vec()).collect();
+        assert_eq!(ids.to_vec(), want, "{own} {config} {map}");
+    }
+}

@@ -8,6 +8,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, DecoderWrapper, Encoding, PostProcessor, PreTokenizerWrapper, Token};
 
+use super::special::AddedText;
 use super::{Added, END_OF_TEXT, SMALLEST_VOCABULARY, SpecialTokens};
 use crate::durable::read_description;
 use crate::error::{Error, Result, foreign};
@@ -223,15 +224,19 @@ impl Tokenizer {
     }
 }
 
-/// Adds the tokens that `tokenizer.json` lacks. A special one that is in the vocabulary as letters becomes a token of its own.
+/// Adds the tokens that `tokenizer.json` lacks, and those that replace one of its. A special one that is in the vocabulary as letters
+/// becomes a token of its own.
 fn add_tokens(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
     let known: Vec<String> =
         inner.get_added_tokens_decoder().values().map(|token| token.content.clone()).collect();
-    let lacking = special.added.iter().filter(|(text, _)| !text.is_empty() && !known.contains(text));
-    // As in transformers, one that is not special is looked for in normalised text.
-    let tokens: Vec<AddedToken> = lacking
-        .map(|(text, is_special)| AddedToken::from(text.as_str(), *is_special).normalized(!is_special))
-        .collect();
+    let is_added =
+        |token: &&AddedText| !token.text.is_empty() && (token.replaces || !known.contains(&token.text));
+    let of_library = |token: &AddedText| {
+        let [before, after] = token.strips;
+        let added = AddedToken::from(token.text.as_str(), token.is_special).single_word(token.is_word);
+        added.lstrip(before).rstrip(after).normalized(token.is_normalized())
+    };
+    let tokens: Vec<AddedToken> = special.added.iter().filter(is_added).map(of_library).collect();
     if !tokens.is_empty() {
         inner.add_tokens(tokens)?;
     }

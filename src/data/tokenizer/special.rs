@@ -26,13 +26,55 @@ const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
 const OF_MODEL: &str = "model_specific_special_tokens";
 
+/// A token that a tokenizer gets besides those of its own file, as `AddedToken` of the tokenizers library has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AddedText {
+    /// How it is spelt.
+    pub text: String,
+    /// Whether it is a special one.
+    pub is_special: bool,
+    /// Whether the blanks before it, and after it, are a part of it.
+    pub strips: [bool; 2],
+    /// Whether it is found only where no letter or digit is beside it.
+    pub is_word: bool,
+    /// Whether it is found in normalised text; unless that is written, those are that are not special.
+    pub is_normalized: Option<bool>,
+    /// Whether it replaces one of this spelling in the tokenizer's own file.
+    pub replaces: bool,
+}
+
+impl AddedText {
+    /// A token that a file writes as text, which is special, or as an object, which says it and is special by default if `is_special`.
+    fn of(token: &Value, is_special: bool) -> Option<Self> {
+        let text = text_of(token)?;
+        if token.is_string() {
+            return Some(Self { text, is_special: true, ..Self::default() });
+        }
+        let is = |key: &str| token[key].as_bool();
+        Some(Self {
+            text,
+            is_special: is("special").unwrap_or(is_special),
+            strips: ["lstrip", "rstrip"].map(|key| is(key).unwrap_or(false)),
+            is_word: is("single_word").unwrap_or(false),
+            is_normalized: is("normalized"),
+            replaces: false,
+        })
+    }
+
+    /// Whether it is found in normalised text.
+    #[cfg(feature = "tokenizers")]
+    pub fn is_normalized(&self) -> bool {
+        self.is_normalized.unwrap_or(!self.is_special)
+    }
+}
+
 /// The special tokens of a tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpecialTokens {
     /// What templates call them, such as `bos_token`, and how they are spelt.
     pub named: Vec<(String, String)>,
-    /// Tokens that the tokenizer gets where its own file lacks them, in the order of their ids, and whether each is special.
-    pub added: Vec<(String, bool)>,
+    /// Tokens that the tokenizer gets, in the order of their ids.
+    pub added: Vec<AddedText>,
     /// `tokenizer_config.json`; null if there is none.
     pub config: Value,
 }
@@ -51,22 +93,22 @@ impl SpecialTokens {
             if path.is_file() { read_json(&path, "JSON", "fetch it again") } else { Ok(Value::Null) }
         };
         let config = read(CONFIG)?;
-        let mut named = tokens_of(&config);
-        let mut others = texts_of(&config[EXTRA]);
+        let mut named = tokens_of(&config, false);
+        let mut others = texts_of(&config[EXTRA], false);
         if others.is_empty() {
-            others = texts_of(&config[ADDITIONAL]);
+            others = texts_of(&config[ADDITIONAL], false);
         }
         let decoder = config["added_tokens_decoder"].as_object();
         let mut added = decoder.map(decoded).unwrap_or_default();
         if decoder.is_none() {
             let names = read(NAMES)?;
-            for (key, text) in tokens_of(&names) {
+            for (key, token) in tokens_of(&names, true) {
                 named.retain(|(known, _)| *known != key);
-                named.push((key, text));
+                named.push((key, token));
             }
-            others.extend(texts_of(&names[EXTRA]));
+            others.extend(texts_of(&names[EXTRA], true));
             if others.is_empty() {
-                others = texts_of(&names[ADDITIONAL]);
+                others = texts_of(&names[ADDITIONAL], true);
             }
             let ids = read(ADDED)?;
             let mut ids: Vec<(&String, u64)> = ids
@@ -77,16 +119,25 @@ impl SpecialTokens {
                 .collect();
             ids.sort_by_key(|(_, id)| *id);
             let is_named = |text: &String| {
-                named.iter().map(|(_, token)| token).chain(&others).any(|token| token == text)
+                named.iter().map(|(_, token)| token).chain(&others).any(|token| token.text == *text)
             };
-            added = ids.into_iter().map(|(text, _)| (text.clone(), is_named(text))).collect();
+            let of_id = |(text, _): (&String, u64)| AddedText {
+                text: text.clone(),
+                is_special: is_named(text),
+                ..AddedText::default()
+            };
+            added = ids.into_iter().map(of_id).collect();
         }
         named.sort_by_key(|(key, _)| NAMED.iter().position(|known| known == key).unwrap_or(NAMED.len()));
+        for token in &mut added {
+            token.is_special |= named.iter().any(|(_, named)| named.text == token.text);
+        }
         for token in named.iter().map(|(_, token)| token).chain(&others) {
-            if added.iter().all(|(text, _)| text != token) {
-                added.push((token.clone(), true));
+            if added.iter().all(|known| known.text != token.text) {
+                added.push(token.clone());
             }
         }
+        let named = named.into_iter().map(|(key, token)| (key, token.text)).collect();
         Ok(Self { named, added, config })
     }
 
@@ -96,31 +147,32 @@ impl SpecialTokens {
     }
 }
 
-/// `bos_token` and the like, which are text or an object with `content`; those of one model have a section.
-fn tokens_of(config: &Value) -> Vec<(String, String)> {
+/// `bos_token` and the like, which are special whatever they say; those of one model have a section. `in_map`: of the map of special tokens.
+fn tokens_of(config: &Value, in_map: bool) -> Vec<(String, AddedText)> {
     let entries = config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
     let of_model = [OF_MODEL, EXTRA].map(|key| config[key].as_object());
     let entries = entries.chain(of_model.into_iter().flatten().flatten());
-    let named = entries.filter_map(|(key, value)| Some((key.clone(), text_of(value)?)));
-    named.collect()
+    let token = |value: &Value| Some(AddedText { is_special: true, ..AddedText::of(value, in_map)? });
+    entries.filter_map(|(key, value)| Some((key.clone(), token(value)?))).collect()
 }
 
-/// The tokens of a list.
-fn texts_of(tokens: &Value) -> Vec<String> {
-    tokens.as_array().into_iter().flatten().filter_map(text_of).collect()
+/// The tokens of a list, of which the objects in the map of special tokens are special.
+fn texts_of(tokens: &Value, in_map: bool) -> Vec<AddedText> {
+    let tokens = tokens.as_array().into_iter().flatten();
+    tokens.filter_map(|token| AddedText::of(token, in_map)).collect()
 }
 
 fn text_of(token: &Value) -> Option<String> {
     token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_string)
 }
 
-/// `added_tokens_decoder`: tokens by their ids.
-fn decoded(tokens: &Map<String, Value>) -> Vec<(String, bool)> {
+/// `added_tokens_decoder`: tokens by their ids, which count in place of those in the tokenizer's own file.
+fn decoded(tokens: &Map<String, Value>) -> Vec<AddedText> {
     let mut tokens: Vec<(u64, &Value)> =
         tokens.iter().filter_map(|(id, token)| Some((id.parse().ok()?, token))).collect();
     tokens.sort_by_key(|(id, _)| *id);
-    let is_special = |token: &Value| token["special"].as_bool().unwrap_or(false);
-    tokens.into_iter().filter_map(|(_, token)| Some((text_of(token)?, is_special(token)))).collect()
+    let token = |token: &Value| Some(AddedText { replaces: true, ..AddedText::of(token, false)? });
+    tokens.into_iter().filter_map(|(_, value)| token(value)).collect()
 }
 
 #[cfg(test)]
@@ -141,16 +193,20 @@ mod tests {
         let special = read(FILE);
         assert_eq!(special.named("eos_token"), Some("<c>"));
         assert_eq!(special.named("bos_token"), Some("<b>"));
-        let added: Vec<_> =
-            special.added.iter().map(|(text, is_special)| (text.as_str(), *is_special)).collect();
-        assert_eq!(added, [("<early>", false), ("<late>", false), ("<c>", true), ("<b>", true)]);
+        let added = |special: &SpecialTokens| -> Vec<(String, bool)> {
+            special.added.iter().map(|token| (token.text.clone(), token.is_special)).collect()
+        };
+        let these = |these: &[(&str, bool)]| -> Vec<(String, bool)> {
+            these.iter().map(|(text, is_special)| (text.to_string(), *is_special)).collect()
+        };
+        assert_eq!(added(&special), these(&[("<early>", false), ("<late>", false), ("<c>", true), ("<b>", true)]));
         write(
             CONFIG,
             r#"{"eos_token": "<a>", "added_tokens_decoder": {"10": {"content": "<t>"}, "9": {"content": "<s>", "special": true}}}"#,
         );
         let special = read(FILE);
         assert_eq!((special.named("eos_token"), special.named("bos_token")), (Some("<a>"), None));
-        assert_eq!(special.added, [("<s>".into(), true), ("<t>".into(), false), ("<a>".into(), true)]);
+        assert_eq!(added(&special), these(&[("<s>", true), ("<t>", false), ("<a>", true)]));
         assert_eq!(read("other.json"), SpecialTokens::default());
     }
 
@@ -162,8 +218,8 @@ mod tests {
             std::fs::write(folder.path().join(CONFIG), config).unwrap();
             names.iter().for_each(|names| std::fs::write(folder.path().join(NAMES), names).unwrap());
             let special = SpecialTokens::beside(&folder.path().join(FILE)).unwrap();
-            assert!(special.added.iter().all(|(_, is_special)| *is_special));
-            special.added.into_iter().map(|(text, _)| text).collect::<Vec<_>>().join(" ")
+            assert!(special.added.iter().all(|token| token.is_special));
+            special.added.into_iter().map(|token| token.text).collect::<Vec<_>>().join(" ")
         };
         for (config, names, expected) in [
             (r#"{"additional_special_tokens": ["<x>"]}"#, None, "<x>"),
