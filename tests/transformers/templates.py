@@ -1,15 +1,19 @@
 """Chat templates as transformers renders them, for src/data/forms/chat/tests/table.rs.
 
-    SOURCE_DATE_EPOCH=1751500800 python templates.py FOLDER
+    SOURCE_DATE_EPOCH=1751500800 python templates.py [FOLDER [SOURCE...]]
 
 writes, beside the conversations in tests/data/samples/chat/table, what Jinja2 makes of every expression of `expressions.txt`
-(`expressions.json`), and of every template `FOLDER/*.jinja` and conversation of `forms.jsonl` (`templates.json`): the length and hash of
+(`expressions.json`), and of every template of the SOURCEs and conversation of `forms.jsonl` (`templates.json`): the length and hash of
 the text, without and with a generation prompt, and the spans that are learned, in characters. The templates are those of other people,
-so they are not in this repository: FOLDER is, say, `trl/chat_templates` of PyPI's trl. Run with transformers 5.23, trl 1.16, jinja2 3.1.6.
+so they are not in this repository: they are copied to FOLDER, where the test reads them (GRISTMILL_CHAT_TEMPLATES=FOLDER). A SOURCE is a
+folder of `.jinja` files, or one of Python whose text constants hold templates: `trl/chat_templates` of PyPI's trl, PyPI's
+`transformers`, and `tests` of transformers' repository. Templates of a SOURCE that is not named keep their rows. Run with transformers
+5.23, trl 1.16, jinja2 3.1.6; of transformers' tests `test_tokenization_common.py` and `test_processing_common.py`.
 
 The span of an answer is what a template without `{% generation %}` adds for its message to the generation prompt, where the text before
 it and with it are prefixes of the whole; what else there is to say of a span has no judge here.
 """
+import ast
 import datetime
 import json
 import os
@@ -104,10 +108,34 @@ table = {line: expression(line) for line in lines if line}
 (TABLE / "expressions.json").write_text(json.dumps(table, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 records = [json.loads(line) for line in (TABLE / "forms.jsonl").read_text(encoding="utf-8").split("\n") if line]
-table = {}
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja")) if len(sys.argv) > 1 else []:
-    template = path.read_text(encoding="utf-8")
-    table[path.stem] = {"source": brief(template), "rows": [row(template, record) for record in records]}
-if table:
-    rows = [f'"{name}": {json.dumps(entry)}' for name, entry in table.items()]
+
+
+def constants(path):
+    """The templates among the texts of a file of Python, by the hash of each."""
+    try:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    except (SyntaxError, UnicodeDecodeError):
+        return
+    for node in nodes:
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and "{{" in text and "{%" in text and "message" in text and ">>>" not in text:
+            yield f"{path.stem}_{brief(text)[1][:6]}", text
+
+
+def templates(source):
+    for path in sorted(source.rglob("*.jinja")):
+        yield path.stem, path.read_text(encoding="utf-8")
+    for path in sorted(source.rglob("*.py")):
+        yield from constants(path)
+
+
+table = json.loads((TABLE / "templates.json").read_text(encoding="utf-8"))
+if len(sys.argv) > 1:
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in map(pathlib.Path, sys.argv[2:]):
+        for name, template in templates(source):
+            (folder / f"{name}.jinja").write_text(template, encoding="utf-8", newline="")
+            table[name] = {"source": brief(template), "rows": [row(template, record) for record in records]}
+    rows = [f'"{name}": {json.dumps(entry)}' for name, entry in sorted(table.items())]
     (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")

@@ -196,7 +196,8 @@ fn flags_of_added_tokens_count_as_in_transformers() {
         ),
         (
             "[]",
-            r#"{"extra_special_tokens": [{"__type": "AddedToken", "content": "<x>", "rstrip": true}]}"#.into(),
+            r#"{"extra_special_tokens": [{"__type": "AddedToken", "content": "<x>", "rstrip": true}]}"#
+                .into(),
             "",
             [after[0], after[1], &[10, 1]],
             mills,

@@ -199,7 +199,10 @@ mod tests {
         let these = |these: &[(&str, bool)]| -> Vec<(String, bool)> {
             these.iter().map(|(text, is_special)| (text.to_string(), *is_special)).collect()
         };
-        assert_eq!(added(&special), these(&[("<early>", false), ("<late>", false), ("<c>", true), ("<b>", true)]));
+        assert_eq!(
+            added(&special),
+            these(&[("<early>", false), ("<late>", false), ("<c>", true), ("<b>", true)])
+        );
         write(
             CONFIG,
             r#"{"eos_token": "<a>", "added_tokens_decoder": {"10": {"content": "<t>"}, "9": {"content": "<s>", "special": true}}}"#,

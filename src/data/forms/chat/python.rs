@@ -27,6 +27,8 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
             .filter(|word| !word.is_empty())
             .count()
     });
+    environment.add_filter("truncate", truncate);
+    environment.add_filter("urlencode", url_encode);
     environment.add_test("sequence", |value: &Value| {
         let is_view = value.downcast_object_ref::<View>().is_some();
         let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
@@ -60,6 +62,63 @@ fn default(
     named.assert_all_used()?;
     let is_missing = value.is_undefined() || (is_boolean && !value.is_true());
     Ok(if is_missing { other.unwrap_or_else(|| Value::from("")) } else { value.clone() })
+}
+
+/// `truncate`, of which all arguments have places and names: a text that is longer than `length` and a few letters ends earlier, at a blank.
+fn truncate(
+    text: &str,
+    length: Option<usize>,
+    cuts_words: Option<bool>,
+    end: Option<String>,
+    leeway: Option<usize>,
+    named: Kwargs,
+) -> Result<String, Error> {
+    let length = length.or(named.get("length")?).unwrap_or(255);
+    let cuts_words = cuts_words.or(named.get("killwords")?).unwrap_or(false);
+    let end = end.or(named.get("end")?).unwrap_or_else(|| "...".to_string());
+    let leeway = leeway.or(named.get("leeway")?).unwrap_or(5);
+    named.assert_all_used()?;
+    let short = length.checked_sub(end.chars().count()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidOperation,
+            format!("`truncate` to {length} letters has no room for its end"),
+        )
+    })?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text.to_string());
+    }
+    let kept: String = text.chars().take(short).collect();
+    let whole =
+        if cuts_words { &kept } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
+    Ok(format!("{whole}{end}"))
+}
+
+/// `urlencode`: of a text, in which slashes stay, or of pairs, joined as in a query.
+fn url_encode(value: &Value) -> Result<String, Error> {
+    let quoted = |text: &str, is_query: bool| -> String {
+        let letter = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            b'/' if !is_query => "/".to_string(),
+            b' ' if is_query => "+".to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        text.bytes().map(letter).collect()
+    };
+    let pair = |key: &Value, value: &Value| {
+        format!("{}={}", quoted(&key.to_string(), true), quoted(&value.to_string(), true))
+    };
+    if value.kind() == ValueKind::Map {
+        let pairs = value.try_iter()?.map(|key| Ok(pair(&key, &value.get_item(&key)?)));
+        return Ok(pairs.collect::<Result<Vec<_>, Error>>()?.join("&"));
+    }
+    if value.kind() != ValueKind::Seq {
+        return Ok(quoted(&value.to_string(), false));
+    }
+    let pairs =
+        value.try_iter()?.map(|both| Ok(pair(&both.get_item_by_index(0)?, &both.get_item_by_index(1)?)));
+    Ok(pairs.collect::<Result<Vec<_>, Error>>()?.join("&"))
 }
 
 fn is_digits(value: &Value, has: impl Fn(&Digits) -> bool) -> bool {

@@ -5,6 +5,7 @@
 //! blocks contain, which are replaced by marks that the conversation lacks. A rendering that needs more than 20
 //! million instructions or 64 MiB is an error.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -42,8 +43,10 @@ const LONGEST_TEXT: usize = 64 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// The names that it speaks of.
-    words: Words,
+    /// The keys that it speaks of.
+    keys: Words,
+    /// The variables that it reads before it sets them itself, if it does.
+    variables: HashSet<String>,
     /// How the special tokens of the tokenizer are spelt, one of which ends a turn.
     pub(super) ends: Vec<String>,
     /// `bos_token` and the like.
@@ -138,8 +141,12 @@ impl ChatTemplate {
         }
         let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain(both.map(String::as_str));
         let taken = texts.flat_map(str::chars).filter(|character| NONCHARACTERS.contains(character));
-        let (taken, words) = (taken.collect(), Words::of(both.map(String::as_str)));
-        Ok(Self { environment, taken, special_tokens, has_generation, words, ends: Vec::new() })
+        let (taken, keys) = (taken.collect(), Words::of(both.map(String::as_str)));
+        let mut variables = HashSet::new();
+        for name in NAMES {
+            variables.extend(environment.get_template(name)?.undeclared_variables(false));
+        }
+        Ok(Self { environment, taken, special_tokens, has_generation, keys, variables, ends: Vec::new() })
     }
 
     /// Whether it says by `{% generation %}` what the assistant writes in a conversation.
@@ -151,14 +158,14 @@ impl ChatTemplate {
     /// under.
     pub(super) fn names(&self, key: &str) -> bool {
         match REASONING.contains(&key) {
-            true => REASONING[..2].iter().any(|key| self.words.keys.contains(*key)),
-            false => self.words.keys.contains(key),
+            true => REASONING[..2].iter().any(|key| self.keys.contains(*key)),
+            false => self.keys.contains(key),
         }
     }
 
     /// Whether the template reads a variable.
     pub(super) fn reads(&self, variable: &str) -> bool {
-        self.words.variables.contains(variable)
+        self.variables.contains(variable)
     }
 
     /// Marks that neither the conversation nor the template has.

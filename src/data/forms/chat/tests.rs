@@ -313,6 +313,23 @@ fn keys_within_other_words_are_not_read() {
     assert!(template.reads("messages") && !template.reads("message"));
 }
 
+/// A variable is read where the template takes its value: not where a filter, a test, an argument or a variable of its own has its name.
+#[test]
+fn variables_are_not_names_of_other_things() {
+    let template = template(
+        "{% macro shown(turn, loud=false) %}{{ turn.content|trim }}{{ '!' if loud }}{% endmacro %}\
+         {% set ns = namespace(found=false) %}{% if custom is defined %}{% set tools = custom %}{% endif %}\
+         {% if not tools is defined %}{% set tools = none %}{% endif %}{% set system = 'be brief' %}{{ system }}\
+         {% for m in messages if m.content is string %}{{ shown(m, loud=true) }}{% endfor %}",
+    );
+    for name in ["custom", "tools", "messages"] {
+        assert!(template.reads(name), "{name}");
+    }
+    for name in ["trim", "string", "defined", "loud", "found", "turn", "m", "system", "ns", "set", "if"] {
+        assert!(!template.reads(name), "{name}");
+    }
+}
+
 /// Without the template there are no messages, whatever the tokenizer has.
 #[test]
 fn messages_are_not_raw() {

@@ -1,17 +1,18 @@
-//! The names that a template speaks of, by which what it leaves out is told.
+//! The keys that a template speaks of, by which what it leaves out of messages is told. Which variables it reads the engine says.
 
 use std::collections::BTreeSet;
 
-/// Names in the code of templates, which is what stands in `{{ }}` and `{% %}`.
+/// Names in the code of templates, which is what stands in `{{ }}` and `{% %}`, that may be keys of a value: after a dot
+/// (`message.name`), or in quotes (`message['name']`).
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    /// Those that may be keys of a value: after a dot (`message.name`), or in quotes (`message['name']`).
-    pub keys: BTreeSet<String>,
-    /// The others, which may be variables; words of the language are among them.
-    pub variables: BTreeSet<String>,
-}
+pub(super) struct Words(BTreeSet<String>);
 
 impl Words {
+    /// Whether this is one of them.
+    pub fn contains(&self, key: &str) -> bool {
+        self.0.contains(key)
+    }
+
     /// Those of some templates.
     pub fn of<'a>(sources: impl IntoIterator<Item = &'a str>) -> Self {
         let mut words = Self::default();
@@ -42,9 +43,8 @@ impl Words {
             };
             let (token, after) = rest.split_at(length);
             match first {
-                '\'' | '"' => drop(self.keys.insert(token.trim_matches(first).to_string())),
-                _ if is_of_name(first) && before == '.' => drop(self.keys.insert(token.to_string())),
-                _ if is_of_name(first) => drop(self.variables.insert(token.to_string())),
+                '\'' | '"' => drop(self.0.insert(token.trim_matches(first).to_string())),
+                _ if is_of_name(first) && before == '.' => drop(self.0.insert(token.to_string())),
                 _ => {}
             }
             if !first.is_whitespace() {
@@ -81,11 +81,7 @@ mod tests {
             "{# message.gone #}name: {%- for message in messages -%}{{ message['role'] + \"it's }} \\\" 'a'\" }}{% endfor %}",
             "{% if thinking is defined and m . content|trim %}{{ m.get('tool_calls') }}{% endif %} m.prose {{ open",
         ]);
-        let all = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(all(&words.keys), "content get it's }} \\\" 'a' role tool_calls");
-        assert_eq!(
-            all(&words.variables),
-            "and defined endfor endif for if in is m message messages open thinking trim"
-        );
+        let all = words.0.iter().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(all, "content get it's }} \\\" 'a' role tool_calls");
     }
 }

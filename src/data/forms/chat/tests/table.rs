@@ -18,16 +18,12 @@ const ENDS: [&str; 9] = [
     "<turn|>",
 ];
 /// What the engine refuses, with a line that says so: printf's `%`, and filters and arguments that no template was seen to use.
-const REFUSED: [&str; 10] = [
+const REFUSED: [&str; 6] = [
     r#"{{ "%s-%d" % ("a", 3) }}"#,
     r#"{{ "%.2f" % 1.5 }}"#,
     r#"{{ "%5d|" % 3 }}"#,
     r#"{{ "%(a)s" % {"a": 1} }}"#,
-    r#"{{ "a b"|urlencode }}"#,
     r#"{{ "a b c d"|wordwrap(3) }}"#,
-    r#"{{ "abcdef"|truncate(5) }}"#,
-    r#"{{ "abcdefghijklmnop"|truncate(8) }}"#,
-    r#"{{ "a b c d e f"|truncate(6, true, "…") }}"#,
     r#"{{ {"a":1}|xmlattr }}"#,
 ];
 /// What it writes otherwise: it is more lenient where Python raises, or prints another debug text.
@@ -118,13 +114,16 @@ fn cells(template: &ChatTemplate, line: &str) -> (Vec<Value>, String) {
     (vec![plain, asking, spans.unwrap_or(Value::Null)], told)
 }
 
-/// By hand, over the folder that the environment names.
+/// By hand, over the folder that the environment names, to which the script copies the templates of others.
 #[test]
 fn templates_of_others_render_as_in_jinja() {
     let Ok(folder) = std::env::var(TEMPLATES) else { return };
-    let (mut texts, mut spans, mut faults) = (0, 0, Vec::new());
-    for (name, entry) in table("templates.json") {
-        let source = std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap().replace("\r\n", "\n");
+    let (mut compared, mut texts, mut spans, mut faults) = (0, 0, 0, Vec::new());
+    let table = table("templates.json");
+    for (name, entry) in &table {
+        // Of one package or of several.
+        let Ok(source) = std::fs::read_to_string(format!("{folder}/{name}.jinja")) else { continue };
+        compared += 1;
         assert_eq!(brief(&source), entry["source"], "{name} is of another version than the table");
         let names = [("bos_token", "<s>"), ("eos_token", "</s>"), ("pad_token", "<pad>")];
         let names = names.map(|(name, text)| (name.to_string(), text.to_string())).to_vec();
@@ -152,7 +151,11 @@ fn templates_of_others_render_as_in_jinja() {
             }
         }
     }
-    println!("{texts} texts and {spans} conversations' spans are equal");
+    println!(
+        "{compared} of {} templates: {texts} texts and {spans} conversations' spans are equal",
+        table.len()
+    );
+    assert!(compared > 0, "{folder} has none of the table's templates");
     let count = faults.len();
     assert!(faults.is_empty(), "{}\n{count} differ", faults.join("\n"));
 }
