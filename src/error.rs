@@ -2,9 +2,11 @@
 
 mod foreign;
 mod remedies;
+mod shown;
 
 pub(crate) use foreign::foreign;
 pub(crate) use remedies::{new_run_from, shell_word};
+pub(crate) use shown::shown;
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +32,7 @@ pub enum Error {
         remedy: String,
     },
     /// A file or folder is missing, unreadable, unwritable or malformed.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {}", shown(&path.display().to_string()), shown(message))]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -38,7 +40,7 @@ pub enum Error {
         message: String,
     },
     /// An invalid configuration key or value, or an invalid flag.
-    #[error("{origin}: {message}")]
+    #[error("{}: {}", shown(origin), shown(message))]
     Config {
         /// `file:line: path.of.key`, or the flag.
         origin: String,
@@ -63,7 +65,7 @@ pub enum Error {
         remedy: String,
     },
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
-    #[error("{0}")]
+    #[error("{}", shown(.0))]
     Plan(String),
 }
 

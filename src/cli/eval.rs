@@ -42,20 +42,32 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     let Arguments { model, json, .. } = arguments;
     let run = model.open()?;
     note_lacking_tokens(arguments.chat_template.as_deref(), &run.codec)?;
-    let (data, window) = judged(arguments, &run)?;
+    let (mut data, mut window) = judged(arguments, &run)?;
     if let JudgedData::Answers { notes, .. } | JudgedData::Texts { notes, .. } = &data {
         notes.lines().iter().for_each(|line| eprintln!("notice: {line}"));
     }
+    run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
+    let gpu = model.device(&run).await?;
+    // A sample that is longer than is usual may take more than the device has: then it is cut, and that is said.
+    let scorer = loop {
+        match Scorer::load(&gpu, &run, window, sequences(&data)).await {
+            Err(Error::Plan(_) | Error::OutOfMemory { .. })
+                if arguments.max_length.is_none() && window > Scorer::window(&run.plan) =>
+            {
+                window = (window / 2).max(Scorer::window(&run.plan));
+                data = load(arguments, &run, window)?;
+            }
+            loaded => break loaded?,
+        }
+    };
     if let JudgedData::Answers { cut, .. } = &data
         && *cut > 0
     {
+        let samples = if *cut == 1 { "1 sample is".to_string() } else { format!("{cut} samples are") };
         eprintln!(
-            "notice: {cut} samples are longer than {window} tokens, and are judged by their start alone"
+            "notice: {samples} longer than {window} tokens, and judged by a part of that length (--max-length)"
         );
     }
-    run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
-    let gpu = model.device(&run).await?;
-    let scorer = Scorer::load(&gpu, &run, window, sequences(&data)).await?;
     let judgement = Judgement::of(&scorer, &data, |_, _| {}).await?;
     match json {
         true => {
@@ -68,11 +80,9 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
 
 /// The data in sequences, and the tokens of the longest one. Answers are not cut where the model has the positions.
 fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)> {
-    let Arguments { data, limit, chat_template, raw, max_length, .. } = arguments;
     let positions = run.plan.model.max_positions;
-    let wording = run.wording(chat_template.as_deref(), *raw);
-    let load = |window| JudgedData::load(data, &run.codec, window, *limit, wording);
-    if let Some(length) = max_length.map(|length| length as usize) {
+    let load = |window| load(arguments, run, window);
+    if let Some(length) = arguments.max_length.map(|length| length as usize) {
         if length > positions {
             let message =
                 format!("expected at most {positions}, the positions of the model, found `{length}`");
@@ -92,6 +102,12 @@ fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)
     // A pass computes whole windows, whatever is in them.
     let window = longest.map_or(window, |longest| longest.next_multiple_of(SHORTEST_WINDOW).min(positions));
     Ok((data, window))
+}
+
+/// The data in sequences of up to `window` tokens.
+fn load(arguments: &Arguments, run: &TrainedRun, window: usize) -> Result<JudgedData> {
+    let Arguments { data, limit, chat_template, raw, .. } = arguments;
+    JudgedData::load(data, &run.codec, window, *limit, run.wording(chat_template.as_deref(), *raw))
 }
 
 /// The most rows that a pass over the data needs.

@@ -1,5 +1,6 @@
 //! Data that a trained model is judged by: texts, answers, or questions with answers to choose from.
 
+use super::batch::NO_LABEL;
 use super::choices::Question;
 use super::codec::Codec;
 use super::file_kind::{FileKind, Wording};
@@ -80,6 +81,12 @@ impl JudgedData {
                         former.form_all(record)?;
                     notes.add(of_record);
                     cut += u64::from(is_cut || tokens.len() > window);
+                    // Where the answer comes after the window, its end is judged and not the start.
+                    let answers = |targets: &[u32]| targets.iter().any(|target| *target != NO_LABEL);
+                    if tokens.len() > window && !answers(&targets[..window]) {
+                        tokens.drain(..tokens.len() - window);
+                        targets.drain(..targets.len() - window);
+                    }
                     tokens.truncate(window);
                     targets.truncate(window);
                     samples.push(Sequence { tokens, targets });
@@ -165,7 +172,6 @@ fn non_empty(file: &Path, sequences: &[Sequence]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::NO_LABEL;
 
     fn load(name: &str, content: &str, window: usize, most: Option<u64>) -> Result<JudgedData> {
         let folder = tempfile::tempdir().unwrap();
@@ -206,7 +212,8 @@ mod tests {
         let JudgedData::Answers { samples, cut, .. } = load("a.jsonl", lines, 5, None).unwrap() else {
             panic!("answers")
         };
-        assert_eq!(shown(&samples), pairs(&[("abcd\u{7}", "_cd\u{7}_")]));
+        // Of what is longer than the window the part is judged that has an answer.
+        assert_eq!(shown(&samples), pairs(&[("abcd\u{7}", "_cd\u{7}_"), ("mpte\u{7}", "__e\u{7}_")]));
         assert_eq!(cut, 1);
     }
 

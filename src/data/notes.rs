@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plural::plural;
+use crate::error::shown;
 
 /// Notes, and the number of records that each is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,6 @@ impl Notes {
 
     /// A sentence for each.
     pub fn lines(&self) -> Vec<String> {
-        self.0.iter().map(|(note, count)| format!("{note} ({})", plural(*count, "record"))).collect()
+        self.0.iter().map(|(note, count)| format!("{} ({})", shown(note), plural(*count, "record"))).collect()
     }
 }

@@ -36,31 +36,78 @@ const UNREAD: [(&[&str], &str); 4] = [
     (&["pdf", "docx", "doc", "odt", "epub", "rtf"], "save it as text"),
 ];
 
-/// Most faults that a file is read on for.
+/// Most kinds of faults that a file is read on for.
 const MOST_FAULTS: usize = 10;
+/// Places of one kind of fault that are named; the others are counted.
+const MOST_PLACES: usize = 3;
 
-/// The faults of the records of a file, which are read on for up to ten of them.
+/// The faults of the records of a file, which are read on for up to ten of them. Those that say the same of several records are one.
 #[derive(Default)]
-struct Faults(Vec<Error>);
+struct Faults(Vec<Fault>);
+
+struct Fault {
+    error: Error,
+    /// The first places, such as `3` of `line 3`, and how many there are.
+    places: Vec<String>,
+    count: u64,
+}
 
 impl Faults {
     /// Whether there is more to read after a record.
     fn go_on(&mut self, visited: Result<bool>) -> bool {
-        match visited {
+        let error = match visited {
             // After a fault nothing is used, so nothing is enough either.
-            Ok(goes_on) => goes_on || !self.0.is_empty(),
+            Ok(goes_on) => return goes_on || !self.0.is_empty(),
+            Err(error) => error,
+        };
+        let Some((_, place, what)) = placed(&error) else {
             // What is no fault of a record is that of all of them.
-            Err(error) if self.0.last().is_some_and(|last| last.to_string() == error.to_string()) => false,
-            Err(error) => {
-                self.0.push(error);
-                self.0.len() < MOST_FAULTS
+            let is_again = self.0.last().is_some_and(|last| last.error.to_string() == error.to_string());
+            if !is_again {
+                self.0.push(Fault { error, places: Vec::new(), count: 1 });
+            }
+            return !is_again && self.0.len() < MOST_FAULTS;
+        };
+        let known = self.0.iter_mut().find(|fault| placed(&fault.error).is_some_and(|known| known.2 == what));
+        match known {
+            Some(fault) => {
+                fault.places.extend(Some(place.to_string()).filter(|_| fault.places.len() < MOST_PLACES));
+                fault.count += 1;
+            }
+            None => {
+                let places = vec![place.to_string()];
+                self.0.push(Fault { error, places, count: 1 });
             }
         }
+        self.0.len() < MOST_FAULTS
     }
 
     fn finish(self) -> Result<()> {
-        if self.0.is_empty() { Ok(()) } else { Err(Error::all(self.0)) }
+        let faults: Vec<Error> = self.0.into_iter().map(Fault::told).collect();
+        if faults.is_empty() { Ok(()) } else { Err(Error::all(faults)) }
     }
+}
+
+impl Fault {
+    /// The error, with the places of all.
+    fn told(self) -> Error {
+        match (&self.error, placed(&self.error)) {
+            (Error::File { path, .. }, Some((unit, _, what))) if self.count > 1 => {
+                let more = self.count - self.places.len() as u64;
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                Error::file(path, format!("{unit}s {}{more}: {what}", self.places.join(", ")))
+            }
+            _ => self.error,
+        }
+    }
+}
+
+/// The parts of an error of a record: `line`, its number, and what is wrong.
+fn placed(error: &Error) -> Option<(&str, &str, &str)> {
+    let Error::File { message, .. } = error else { return None };
+    let (place, what) = message.split_once(": ")?;
+    let (unit, number) = place.split_once(' ')?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then_some((unit, number, what))
 }
 
 /// Refuses a file that is known by its ending, and not read.
@@ -110,5 +157,42 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
             refuse_unread(path)?;
             json::for_each(path, visit)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_the_same_of_many_records_is_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |lines: &[&str]| {
+            let file = folder.path().join("a.jsonl");
+            std::fs::write(&file, lines.join("\n")).unwrap();
+            let mut read = 0;
+            let faults = for_each(&file, &mut |record| {
+                read += 1;
+                record.text("text").map(|_| true)
+            });
+            let faults = faults.map_err(|error| error.to_string().replace(&file.display().to_string(), "a"));
+            (read, faults.err().unwrap_or_default())
+        };
+        let (good, empty, none, number) = (r#"{"text": "a"}"#, r#"{"text": ""}"#, "{}", r#"{"text": 1}"#);
+        assert_eq!(told(&[good; 5]), (5, String::new()));
+        let (_, one) = told(&[good, empty]);
+        assert_eq!(one, "a: line 2: `text` is empty; fill it in, or remove the record");
+        let lines = [&[empty, good, number][..], &[empty; 40], &[none, good]].concat();
+        let (read, all) = told(&lines);
+        let all: Vec<&str> = all.lines().collect();
+        assert_eq!(read, 45, "what is the same does not end the reading");
+        assert_eq!(all.len(), 3, "{all:?}");
+        assert_eq!(all[0], "a: lines 1, 4, 5 and 38 more: `text` is empty; fill it in, or remove the record");
+        assert!(all[1].starts_with("a: line 3: expected text under `text`, found a number"), "{all:?}");
+        assert!(all[2].starts_with("a: line 44: has no key `text`"), "{all:?}");
+        // Of faults that differ, ten.
+        let differing: Vec<String> = (0..20).map(|number| format!(r#"{{"key{number}": 1}}"#)).collect();
+        let (read, all) = told(&differing.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((read, all.lines().count()), (10, 10));
     }
 }

@@ -34,6 +34,9 @@ pub(super) struct Conversation {
 /// Keys that hold a conversation.
 const LISTS: [&str; 2] = ["messages", "conversations"];
 
+/// Roles that are not another name of the assistant.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// The key of more variables of the template.
 pub(super) const KWARGS: &str = "chat_template_kwargs";
 /// Variables of a template that are not among these.
@@ -63,6 +66,25 @@ impl Conversation {
         }
         reader.finish()
     }
+}
+
+/// Why a record of these messages teaches nothing: most often the assistant has another name in it.
+fn nothing_learned(messages: &[Message]) -> String {
+    let others = messages.iter().map(|message| message.role.as_str());
+    let others: BTreeSet<&str> = others.filter(|role| !ROLES.contains(role)).collect();
+    let Some(first) = others.first() else {
+        return "has no turn of the assistant, so nothing is to be learned; complete or remove the record"
+            .to_string();
+    };
+    let listed = |names: &mut dyn Iterator<Item = &&str>| {
+        names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "has no turn of the assistant, so nothing is to be learned: the role is called {} there, and none of {}; rename it, or name it to \
+         the data loader by `map_function_kwargs: {{assistant_role_name: {first}}}`",
+        listed(&mut others.iter()),
+        listed(&mut message::ASSISTANTS.iter())
+    )
 }
 
 /// The values of a record, whose keys are in order where its text is known.
@@ -173,9 +195,7 @@ impl Reader<'_> {
         unread.iter().for_each(|key| self.note(key));
         let Self { record, done, .. } = self;
         if !done.messages.iter().any(|message| message.is_learned) {
-            let fault =
-                "has no turn of the assistant, so nothing is to be learned; complete or remove the record";
-            return Err(record.error(fault));
+            return Err(record.error(nothing_learned(&done.messages)));
         }
         Ok(done)
     }

@@ -12,9 +12,12 @@ use super::python;
 pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// Keys that say whether a message is learned.
 const SWITCHES: [&str; 4] = ["loss", "weight", "train", "training"];
-/// Names of the roles.
+/// Names of the roles, in small letters: OpenAI's, ShareGPT's, and others of which there is no doubt whose they are.
 const USERS: [&str; 2] = ["user", "human"];
-const ASSISTANTS: [&str; 2] = ["assistant", "gpt"];
+pub(super) const ASSISTANTS: [&str; 6] = ["assistant", "gpt", "model", "bot", "chatgpt", "ai"];
+const SYSTEM: &str = "system";
+/// Those that are ours, and those of ShareGPT: what else stands for them is said.
+const WELL_KNOWN: [&str; 5] = ["user", "human", "assistant", "gpt", SYSTEM];
 
 /// One message.
 #[derive(Clone, Debug, Default)]
@@ -68,18 +71,24 @@ pub(super) fn read(
     let Some(role) = text(value, role_key) else { return Err(format!("has no text under `{role_key}`")) };
     let is = |wanted: &Option<String>, known: &[&str]| match wanted {
         Some(wanted) => role == *wanted,
-        None => known.contains(&role.as_str()),
+        None => known.contains(&role.to_lowercase().as_str()),
     };
     let is_wanted = switch(value)?;
     if role == "tool" && has("observation") {
         return tool_turn(value, learns && is_wanted != Some(false));
     }
     let is_assistant = is(&form.assistant, &ASSISTANTS);
-    let role = match (is_assistant, is(&form.user, &USERS)) {
-        (true, _) => "assistant".to_string(),
-        (_, true) => "user".to_string(),
-        _ => role,
+    let known = match (is_assistant, is(&form.user, &USERS)) {
+        (true, _) => "assistant",
+        (_, true) => "user",
+        _ if role.eq_ignore_ascii_case(SYSTEM) => SYSTEM,
+        _ => &role,
     };
+    let is_named = [&form.assistant, &form.user].into_iter().flatten().any(|name| *name == role);
+    if *known != *role && !is_named && !WELL_KNOWN.contains(&role.as_str()) {
+        notes.insert(format!("the role `{role}` is taken for `{known}`"));
+    }
+    let role = known.to_string();
     if !is_assistant && is_wanted == Some(true) {
         notes.insert(format!("the wish to learn messages of the role `{role}` is not followed"));
     }

@@ -330,6 +330,45 @@ fn variables_are_not_names_of_other_things() {
     }
 }
 
+/// Roles under which others have what we know, and what is said of one that nobody knows.
+#[test]
+fn roles_of_others_are_understood_or_named() {
+    let read = |roles: [&str; 2]| {
+        let [first, second] = roles;
+        let line = format!(
+            r#"{{"messages": [{{"role": "{first}", "content": "a"}}, {{"role": "{second}", "content": "b"}}]}}"#
+        );
+        let conversation = Conversation::read(&ChatForm::default(), &record(&line));
+        let conversation = conversation.map_err(|error| error.to_string())?;
+        let roles: Vec<_> = conversation.messages.iter().map(|message| message.role.clone()).collect();
+        Ok::<_, String>((roles.join(" "), conversation.notes.into_iter().collect::<Vec<_>>().join("; ")))
+    };
+    let taken = |role: &str| format!("the role `{role}` is taken for `assistant`");
+    for (roles, expected, notes) in [
+        (["user", "assistant"], "user assistant", String::new()),
+        (["human", "gpt"], "user assistant", String::new()),
+        (["user", "model"], "user assistant", taken("model")),
+        (["human", "bot"], "user assistant", taken("bot")),
+        (["user", "Assistant"], "user assistant", taken("Assistant")),
+        (
+            ["System", "AI"],
+            "system assistant",
+            format!("{}; the role `System` is taken for `system`", taken("AI")),
+        ),
+        (["observation", "gpt"], "observation assistant", String::new()),
+    ] {
+        assert_eq!(read(roles), Ok((expected.to_string(), notes)), "{roles:?}");
+    }
+    let error = read(["user", "critic"]).unwrap_err();
+    let expected = "the role is called `critic` there, and none of `assistant`, `gpt`, `model`, `bot`, `chatgpt`, `ai`; rename it, or \
+                    name it to the data loader by `map_function_kwargs: {assistant_role_name: critic}`";
+    assert!(error.ends_with(expected), "{error}");
+    let named = ChatForm { assistant: Some("critic".to_string()), ..ChatForm::default() };
+    let line = r#"{"messages": [{"role": "critic", "content": "b"}]}"#;
+    let conversation = Conversation::read(&named, &record(line)).unwrap();
+    assert!(conversation.notes.is_empty() && conversation.messages[0].role == "assistant");
+}
+
 /// Without the template there are no messages, whatever the tokenizer has.
 #[test]
 fn messages_are_not_raw() {
