@@ -103,10 +103,6 @@ def expression(line):
         return None
 
 
-lines = (TABLE / "expressions.txt").read_text(encoding="utf-8").split("\n")
-table = {line: expression(line) for line in lines if line}
-(TABLE / "expressions.json").write_text(json.dumps(table, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-
 records = [json.loads(line) for line in (TABLE / "forms.jsonl").read_text(encoding="utf-8").split("\n") if line]
 
 
@@ -129,13 +125,18 @@ def templates(source):
         yield from constants(path)
 
 
-table = json.loads((TABLE / "templates.json").read_text(encoding="utf-8"))
-if len(sys.argv) > 1:
-    folder = pathlib.Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in map(pathlib.Path, sys.argv[2:]):
-        for name, template in templates(source):
-            (folder / f"{name}.jinja").write_text(template, encoding="utf-8", newline="")
-            table[name] = {"source": brief(template), "rows": [row(template, record) for record in records]}
-    rows = [f'"{name}": {json.dumps(entry)}' for name, entry in sorted(table.items())]
-    (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+if __name__ == "__main__":
+    lines = (TABLE / "expressions.txt").read_text(encoding="utf-8").split("\n")
+    table = {line: expression(line) for line in lines if line}
+    (TABLE / "expressions.json").write_text(json.dumps(table, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+    table = json.loads((TABLE / "templates.json").read_text(encoding="utf-8"))
+    if len(sys.argv) > 1:
+        folder = pathlib.Path(sys.argv[1])
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in map(pathlib.Path, sys.argv[2:]):
+            for name, template in templates(source):
+                (folder / f"{name}.jinja").write_text(template, encoding="utf-8", newline="")
+                table[name] = {"source": brief(template), "rows": [row(template, record) for record in records]}
+        rows = [f'"{name}": {json.dumps(entry)}' for name, entry in sorted(table.items())]
+        (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
