@@ -156,12 +156,17 @@ impl Batches {
     ///
     /// # Errors
     /// If a source is shorter than a window or has no sample.
+    ///
+    /// # Panics
+    /// If there is no source, a weight is not above 0, or a size in `spec` is 0.
+    #[track_caller]
     pub fn of_evaluation(sources: Vec<Source>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
         let batches = Self::of_rows(sources, spec, None, samples)?;
         let end = Some(batches.rows_per_epoch.div_ceil(batches.spec.batch_size as u64));
         Ok(Self { end, ..batches })
     }
 
+    #[track_caller]
     fn of_rows(
         sources: Vec<Source>,
         spec: BatchSpec,

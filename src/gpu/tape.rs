@@ -61,6 +61,38 @@ struct Node<'p> {
 }
 
 /// The ops recorded so far, and the closures of their backward. `'p` is the lifetime of the parameters they refer to.
+///
+/// # Examples
+///
+/// The gradient of a product's weight:
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions};
+/// use gristmill::tape::{Parameter, Tape};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// let [y, dw] = gpu
+///     .run(|job| {
+///         let x = job.input(&[1.0, 2.0, 3.0, 4.0], 1, 4);
+///         let w = job.input(&[1.0; 8], 2, 4);
+///         let dy = job.input(&[1.0, 10.0], 1, 2); // what the loss hands back
+///         let weight = Parameter { weight: vec![w], gradient: Some(vec![job.output(2, 4)]) };
+///         let mut tape = Tape::new(&mut job.rec);
+///         let x = tape.leaf(x, false);
+///         let y = tape.linear(x, &weight, None, None); // x wᵀ
+///         tape.give(y, dy);
+///         tape.backward();
+///         [y.tensor, weight.gradient.as_ref().map_or(w, |parts| parts[0])]
+///     })
+///     .await?;
+/// assert_eq!(y, [10.0, 10.0]);
+/// assert_eq!(dw, [1.0, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 40.0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct Tape<'r, 'p> {
     /// Where kernels are recorded.
     pub rec: &'r mut Recorder,
@@ -184,8 +216,18 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     /// Adds `gradient` to that of `var`. The first one given becomes the gradient itself, and later ones are added to
     /// it in place.
+    ///
+    /// # Panics
+    /// If it has another shape than the value.
     #[track_caller]
     pub fn give(&mut self, var: Var, gradient: Tensor) {
+        let Tensor { rows, cols, .. } = var.tensor;
+        assert!(
+            (gradient.rows, gradient.cols) == (rows, cols),
+            "a gradient of {} x {} was given to a value of {rows} x {cols}",
+            gradient.rows,
+            gradient.cols
+        );
         if !self.needs_gradient[var.id] {
             return;
         }

@@ -7,6 +7,7 @@ mod configuration;
 mod place;
 mod variants;
 
+mod callers;
 mod configs;
 mod durable;
 mod exchanges;

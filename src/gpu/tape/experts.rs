@@ -153,7 +153,7 @@ impl<'p> Tape<'_, 'p> {
         let y = y.unwrap_or_else(|| self.rec.tensor("y", x.tensor.rows, cols, x.tensor.element));
         grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y, epilogue);
         let saved_x = self.save(x);
-        let trains = weight.trains() || bias.is_some_and(Parameter::trains);
+        let trains = Parameter::any_trains([weight].into_iter().chain(bias));
         self.result(y, &[x], trains, move |tape, dy| {
             if let Some((target, activated)) = tape.target_of_product(x, is_gelu) {
                 let into = Epilogue { accumulate: target.accumulate, activated, ..Default::default() };

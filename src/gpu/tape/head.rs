@@ -10,6 +10,56 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
 
 /// Targets and state of the loss; see [`LinearCrossEntropy`].
+///
+/// # Examples
+///
+/// The loss of two points, of which one is not labelled, and the update that follows from it; `examples/train_mlp.rs` is a whole training:
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions, Guard, Job};
+/// use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
+/// use gristmill::ops::step_state::{LossState, StepState};
+/// use gristmill::tape::{CrossEntropy, Parameter, Tape};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// let mut job = Job::new("step", gpu.capabilities());
+/// let points = job.input(&[1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0], 2, 4);
+/// let targets = job.integers(&[2, u32::MAX]);
+/// let tensors = StepTensors {
+///     state: job.state(StepState { loss_scale: 1.0, ..StepState::default() }),
+///     loss: job.state(LossState::default()),
+///     schedule: job.input(&[0.1, 1.0, 1.0], 1, 3), // the rate of the only step, and AdamW's corrections
+/// };
+/// let head = Parameter { weight: vec![job.input(&[0.0; 12], 3, 4)], gradient: Some(vec![job.output(3, 4)]) };
+/// let loss = CrossEntropy {
+///     targets,
+///     ignore: u32::MAX,
+///     step: tensors.state,
+///     loss: tensors.loss,
+///     correct: None,
+///     losses: None,
+///     accumulation: 1,
+///     factor: 1.0,
+///     is_per_token: false,
+///     head_epsilon: None,
+/// };
+/// let mut tape = Tape::new(&mut job.rec);
+/// let h = tape.leaf(points, false);
+/// tape.linear_cross_entropy(h, &head, &loss, None);
+/// tape.backward();
+/// let gradients: Vec<_> = head.gradient.iter().flatten().copied().collect();
+/// grad_norm(&mut job.rec, &gradients, &tensors, &StepRules::default());
+/// let prepared = gpu.prepare_job(job, Guard::Off).await?;
+/// prepared.replay().await?;
+/// let state: StepState = prepared.state(&tensors.state).await?;
+/// assert!((state.loss - 3f32.ln()).abs() < 1e-6); // three labels, of which none is likelier
+/// assert!((state.grad_norm - (6f32 / 9.0).sqrt()).abs() < 1e-6);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
     /// Target ids (1, N).
@@ -65,6 +115,7 @@ impl<'p> Tape<'_, 'p> {
             is_per_token: loss.is_per_token,
             ranks,
         };
+        table.trains(); // for what it checks
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op);
         }

@@ -77,6 +77,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The value `y` of GELU at `x`.
+    #[track_caller]
     pub(super) fn gelu_at(&mut self, x: Var, y: Tensor, kind: Gelu) -> Var {
         let Tensor { rows, cols, element, .. } = y;
         let saved = self.save(x);
@@ -114,6 +115,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The value `y` of SwiGLU at `gate_up`.
+    #[track_caller]
     fn swiglu_at(&mut self, gate_up: Var, y: Tensor) -> Var {
         let Tensor { rows, cols, element, .. } = gate_up.tensor;
         let saved = self.save(gate_up);
@@ -127,6 +129,7 @@ impl<'p> Tape<'_, 'p> {
         value
     }
 
+    #[track_caller]
     fn product(
         &mut self,
         x: Var,
@@ -145,6 +148,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The product through `epilogue`, with the gradients of all its terms.
+    #[track_caller]
     fn product_with(
         &mut self,
         x: Var,
@@ -158,7 +162,7 @@ impl<'p> Tape<'_, 'p> {
         matmul(self.rec, Layout::Nt, x.tensor, w, y, epilogue);
         let saved_x = self.save(x);
         let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
-        let trains = weight.trains() || bias.is_some_and(Parameter::trains);
+        let trains = Parameter::any_trains([weight].into_iter().chain(bias));
         self.result(y, &inputs, trains, move |tape, dy| {
             if let Some((target, activated)) = tape.target_of_product(x, |_| true) {
                 let into = Epilogue { accumulate: target.accumulate, activated, ..Default::default() };

@@ -55,6 +55,7 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The result `y` of looking up rows of `table`, whose first is `first`, to which `inputs` were added.
+    #[track_caller]
     fn looked_up(
         &mut self,
         ids: Tensor,
@@ -123,7 +124,7 @@ impl<'p> Tape<'_, 'p> {
         let saved = layer_norm::LayerNormSaved { x: x.tensor, w, mean, rstd };
         layer_norm::layer_norm(self.rec, &saved, bias.weight(), y, epsilon);
         let [saved_x, saved_mean, saved_rstd] = [x.tensor, mean, rstd].map(|tensor| self.save_tensor(tensor));
-        self.result(y, &[x], weight.trains() || bias.trains(), move |tape, dy| {
+        self.result(y, &[x], Parameter::any_trains([weight, bias]), move |tape, dy| {
             let [x_tensor, mean, rstd] = [saved_x, saved_mean, saved_rstd].map(|handle| tape.saved(handle));
             let saved = layer_norm::LayerNormSaved { x: x_tensor, w, mean, rstd };
             if let (Some(dw), Some(db)) = (weight.gradient(), bias.gradient()) {
@@ -152,7 +153,7 @@ impl<'p> Tape<'_, 'p> {
         let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd };
         qk_norm::qk_norm(self.rec, &saved, y, &layout, epsilon);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
-        self.result(y, &[qkv], q_weight.trains() || k_weight.trains(), move |tape, dy| {
+        self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
             let saved = qk_norm::QkNormSaved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
             let dw = [q_weight.gradient(), k_weight.gradient()];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);

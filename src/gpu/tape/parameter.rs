@@ -3,6 +3,22 @@
 use crate::record::Tensor;
 
 /// Weight and gradient of one parameter. A matrix over the binding limit is split into parts of whole rows.
+///
+/// # Examples
+///
+/// One that trains, and the same one frozen. Backward passes add to the gradient: a step starts by [zeroing](crate::ops::zero::zero) it.
+///
+/// ```
+/// use gristmill::device::Job;
+/// use gristmill::kernels::Capabilities;
+/// use gristmill::tape::Parameter;
+///
+/// let mut job = Job::new("parameters", Capabilities::software());
+/// let weight = vec![job.input(&[0.5; 12], 3, 4)];
+/// let trained = Parameter { weight, gradient: Some(vec![job.output(3, 4)]) };
+/// let frozen = Parameter { gradient: None, ..trained.clone() };
+/// assert!(trained.trains() && !frozen.trains());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// The weight, part by part.
@@ -36,8 +52,33 @@ impl Parameter {
         })
     }
 
-    /// Whether it has a gradient.
+    /// Whether it has a gradient. Every op asks this of its parameters when it is recorded, so that a gradient that does not fit is found
+    /// there, with the caller's name, and not in the backward pass.
+    ///
+    /// # Panics
+    /// If the gradient has another shape than the weight.
+    #[track_caller]
     pub fn trains(&self) -> bool {
+        let shape = |tensor: &Tensor| (tensor.rows, tensor.cols);
+        if let Some(gradient) = &self.gradient {
+            let [weight, gradient] = [&self.weight, gradient].map(|parts| parts.iter().map(shape));
+            assert!(
+                weight.clone().eq(gradient.clone()),
+                "a gradient has the shape of its weight: (rows, columns) {:?} for {:?}",
+                gradient.collect::<Vec<_>>(),
+                weight.collect::<Vec<_>>()
+            );
+        }
         self.gradient.is_some()
+    }
+
+    /// Whether one of `parameters` trains. All are [asked](Self::trains).
+    #[track_caller]
+    pub(super) fn any_trains<'a>(parameters: impl IntoIterator<Item = &'a Self>) -> bool {
+        let mut trains = false;
+        for parameter in parameters {
+            trains |= parameter.trains();
+        }
+        trains
     }
 }
