@@ -13,8 +13,20 @@ use std::path::{Path, PathBuf};
 /// A result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do.
-#[derive(Clone, Debug, thiserror::Error)]
+/// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do. So does its `Debug`, by which
+/// `unwrap` and a `main` that returns it show it.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::settings::RunConfig;
+///
+/// let text = "model: {model_config: {vocab_size: many, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}}";
+/// let error = RunConfig::in_memory(text, &[]).unwrap_err();
+/// assert!(error.to_string().starts_with("configuration:1: model.model_config.vocab_size: expected a whole number"));
+/// assert_eq!(format!("{error:?}"), error.to_string()); // what a `main` that returns it prints
+/// ```
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No adapter that wgpu can use. The text says what was tried and what to install.
@@ -67,6 +79,12 @@ pub enum Error {
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{}", shown(.0))]
     Plan(String),
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 /// Errors that are listed; the rest is counted.
