@@ -105,7 +105,8 @@ pub mod prelude {
     pub use crate::record::{Persistents, Recorder, Tensor, fold_grid};
     pub use crate::settings::{Override, RunConfig};
     pub use crate::tape::{Parameter, Tape, Var};
-    pub use crate::train::run;
+    pub use crate::train::length::RunLength;
+    pub use crate::train::{Trainer, run};
 }
 
 /// bytemuck in the version of this crate, which [`params!`] derives with.

@@ -39,6 +39,7 @@ pub mod run;
 mod run_parts;
 pub(crate) mod sample;
 pub(crate) mod saved;
+mod saving;
 pub mod schedule;
 pub(crate) mod schedule_table;
 mod shortage;

@@ -55,6 +55,8 @@ pub enum Loader {
     Records(RecordsConfig),
     /// `CargoRegistryDataLoader`: the Rust sources of this crate's dependencies in the cargo registry of this machine.
     CargoRegistry(CargoRegistryConfig),
+    /// `MemoryDataLoader`: none, since a program makes the batches itself.
+    Memory,
 }
 
 /// Which files a loader reads, as one source or as several.

@@ -16,6 +16,10 @@ use crate::error::{Error, Result};
 /// Streams in files of at most this many tokens are read before step 1, longer ones while the run trains.
 const READ_AT_ONCE: u64 = 64 << 20;
 
+/// Why a run cannot read data that only a program has.
+const NO_LOADER: &str = "the configuration names no data: its batches came from a program's own memory; write `train_dataset: \
+    {data_loader: {type: TextDataLoader, dataset_dir: FOLDER}}` or another loader";
+
 /// Training and evaluation data, loaded and checked.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -148,7 +152,11 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     let eod = match loader {
         Loader::Text(config) => config.eod_byte,
         Loader::CargoRegistry(config) => config.eod_byte,
-        Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) | Loader::Records(_) => 0,
+        Loader::Tokens(_)
+        | Loader::Megatron(_)
+        | Loader::MindRecord(_)
+        | Loader::Records(_)
+        | Loader::Memory => 0,
     };
     Codec::load(tokenizer, eod, vocab_size)
 }
@@ -171,6 +179,7 @@ fn load_sources(
             record_samples::load(config, codec, spec.seq_length, HeldOut { samples: held_out, seed })?
         }
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
+        Loader::Memory => return Err(Error::Plan(NO_LOADER.to_string())),
     };
     let (vocab_size, pad) = (spec.vocab_size, config.documents.pad);
     for source in &loaded {

@@ -2,9 +2,10 @@
 
 use super::dialect;
 use super::dialect::mindformers::NAMES;
-use super::engine::{Document, Fault, Override, Setting, Source, name_flags};
+use super::engine::{Document, Fault, Override, Setting, Source, Words, name_flags};
 use super::plan::RunPlan;
 use super::sections;
+use super::sections::dataset::LoaderType;
 use super::sections::parallel::Started;
 use super::sections::run::BASES;
 use super::tables::tables;
@@ -98,6 +99,32 @@ impl RunConfig {
         Self::parse_on_rank(text, file, overrides, 0, 1)
     }
 
+    /// Like [`RunConfig::parse`] for a program whose batches come from its own memory ([`Batches::of_sources`](crate::data::Batches)): no
+    /// file is named in errors, and there need be no `train_dataset`. [`RunPlan::load_data`] of such a plan is an error.
+    ///
+    /// # Errors
+    /// If it is no YAML; otherwise everything that is wrong in it, a line each.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use gristmill::settings::RunConfig;
+    ///
+    /// # fn main() -> gristmill::error::Result<()> {
+    /// let text = "
+    /// model:
+    ///   model_config: {vocab_size: 32, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}
+    /// lr_schedule: {learning_rate: 1.0e-2}
+    /// ";
+    /// let plan = RunConfig::in_memory(text, &[])?.plan;
+    /// assert!(plan.load_data().is_err_and(|error| error.to_string().contains("names no data")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_memory(text: &str, overrides: &[Override]) -> Result<Self> {
+        resolve(text, Path::new("configuration"), overrides, Purpose::Memory)
+    }
+
     /// Like [`RunConfig::load_on_rank`] for text that was read from `file`.
     ///
     /// # Errors
@@ -125,7 +152,11 @@ enum Purpose {
     RunFolder(Option<usize>),
     /// A run on these ranks.
     Run(Started),
+    /// The training of a program, on one rank, with batches of its own.
+    Memory,
 }
+
+const LOADER: &str = "train_dataset.data_loader.type";
 
 fn text_of(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| match error.kind() {
@@ -155,6 +186,9 @@ fn read(
     let document = Document::parse(text, file, overrides, NAMES, bases, sources)
         .map_err(|error| vec![Fault::of_document(error)])?;
     let mut source = Source::new(document, NAMES, tables());
+    if matches!(purpose, Purpose::Memory) && source.word(LOADER).is_none() {
+        source.document.put(LOADER, LoaderType::Memory.word().into(), LOADER);
+    }
     dialect::translate(&mut source);
     if bases.is_none() && source.node(BASES).is_some() {
         source
@@ -163,12 +197,13 @@ fn read(
     let started = match purpose {
         Purpose::Plan(size) | Purpose::RunFolder(size) => size.map(Started::planned),
         Purpose::Run(started) => Some(started),
+        Purpose::Memory => Some(Started::on(0, 1)),
     };
     let plan = RunPlan::read(&source, started);
     let is_one = plan.as_ref().is_some_and(|plan| plan.layout.world() == 1);
     let uses_parallel = is_one && source.node("use_parallel").and_then(bool::from_node) == Some(true);
     let mut faults = source.into_faults();
-    if matches!(purpose, Purpose::Run(_)) {
+    if matches!(purpose, Purpose::Run(_) | Purpose::Memory) {
         faults.list.append(&mut faults.data_faults);
         faults.list.append(&mut faults.unsupported);
     }

@@ -223,7 +223,7 @@ impl RunPlan {
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
     pub(crate) fn has_text(&self) -> bool {
         let is_raw = match &self.train_dataset.loader {
-            Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) => true,
+            Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) | Loader::Memory => true,
             Loader::Records(config) => config.form == Form::Columns,
             Loader::Text(_) | Loader::CargoRegistry(_) => false,
         };

@@ -22,7 +22,14 @@ use safetensors::Dtype;
 use std::ops::Range;
 
 /// Receives the rows of a tensor one by one, as little-endian bytes.
-pub(crate) type TakeRow<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+pub(crate) type TakeRow<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
+
+/// Reads tensors from a device. A trait, since the compiler cannot see that the future of an `AsyncFn` is `Send` for every lifetime of
+/// its arguments, and then neither is that of [`Trainer::save`](crate::train::Trainer::save).
+pub(crate) trait ReadRows: Sync {
+    /// Hands each row of `tensor`, pad cut off, to `take`.
+    fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> impl Future<Output = Result<()>> + Send;
+}
 
 /// A tensor of a file: one piece of a parameter, and the arena that holds it.
 pub(crate) struct ArenaTensor<'a> {
@@ -137,11 +144,7 @@ impl<'a> ArenaTensor<'a> {
     }
 
     /// Hands the rows to `take` as the file holds them; `read` hands over the rows of a tensor on the device.
-    pub async fn read(
-        &self,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-        take: TakeRow<'_>,
-    ) -> Result<()> {
+    pub async fn read(&self, read: &impl ReadRows, take: TakeRow<'_>) -> Result<()> {
         if self.piece.is_in_order() {
             return self.read_stored(read, take).await;
         }
@@ -169,17 +172,13 @@ impl<'a> ArenaTensor<'a> {
     }
 
     /// Hands the rows to `take` as the device holds them.
-    async fn read_stored(
-        &self,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-        take: TakeRow<'_>,
-    ) -> Result<()> {
+    async fn read_stored(&self, read: &impl ReadRows, take: TakeRow<'_>) -> Result<()> {
         let (columns, _) = self.whole_rows();
         for (part, strip) in self.strips() {
             let rows = self.arena.rows(self.spec, part, strip.held, strip.held + strip.count);
             let width = rows.element.bytes() as usize;
             let bytes = width * columns.start..width * columns.end;
-            read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
+            read.read_rows(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@
 //! content.
 
 use super::OUTPUT_DIR;
-use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
+use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows};
 use super::base::Base;
 use super::checkpoint_folder::Draft;
 use super::foreign::OTHER_MODEL;
@@ -86,14 +86,14 @@ pub(crate) async fn save(
     state: &TrainerState,
     draft: &Draft,
     ranks: &Ranks,
-    read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+    read: &impl ReadRows,
 ) -> Result<()> {
     let base = draft.base().filter(|_| by_rank[ranks.rank()].weights.low_rank.is_some());
     let saving = Saving { by_rank, draft, base, ranks };
     // A failure is kept until the others have what they need of this rank.
-    let mut done = saving.model(&read).await;
-    done = done.and(saving.adapters(&read).await);
-    done.and(saving.optimizer(&read).await)?;
+    let mut done = saving.model(read).await;
+    done = done.and(saving.adapters(read).await);
+    done.and(saving.optimizer(read).await)?;
     if ranks.is_first() {
         saving.config(model)?;
         state.save(&draft.path().join(STATE))?;
@@ -129,7 +129,7 @@ impl<'a> Saving<'a> {
     }
 
     /// Writes the files of the model, unless the base or the newest checkpoint has them as they would be.
-    async fn model(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+    async fn model(&self, read: &impl ReadRows) -> Result<()> {
         if self.base.is_some() {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl<'a> Saving<'a> {
     }
 
     /// Writes the folder of the adapters, if there are some, with what trains beside them where their base is only named.
-    async fn adapters(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+    async fn adapters(&self, read: &impl ReadRows) -> Result<()> {
         let WeightTensors { whole, experts, low_rank: Some(low_rank), .. } = self.own() else {
             return Ok(());
         };
@@ -174,7 +174,7 @@ impl<'a> Saving<'a> {
     }
 
     /// Writes the moments and the capacities of experts.
-    async fn optimizer(&self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+    async fn optimizer(&self, read: &impl ReadRows) -> Result<()> {
         let moments: Vec<_> = self.by_rank.iter().map(TrainingTensors::moments).collect();
         let capacities = router_tensors::capacities(self.own().experts);
         let (folder, writers) = (self.draft.path(), self.ranks.size());

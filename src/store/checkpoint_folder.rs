@@ -43,6 +43,23 @@ impl From<usize> for Keep {
 }
 
 /// The checkpoints of one run.
+///
+/// # Examples
+///
+/// What a run has kept:
+///
+/// ```
+/// use gristmill::store::checkpoint_folder::CheckpointFolder;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let checkpoints = CheckpointFolder::new("output/talks/checkpoint", 0);
+/// match checkpoints.chosen()? {
+///     Some((step, folder)) => println!("the best, or else the newest, is of step {step}: {}", folder.display()),
+///     None => println!("there is none"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CheckpointFolder {
     folder: PathBuf,

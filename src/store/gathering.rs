@@ -6,11 +6,10 @@
 //!
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
-use super::arena_tensors::{ArenaTensor, TakeRow};
+use super::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
 use super::holdings::{Content, Holding, Source, written};
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport};
-use crate::record::Tensor;
 use std::collections::HashMap;
 
 /// The tensors that the ranks write, one round after the other. Every rank goes through all of them.
@@ -51,16 +50,12 @@ impl<'a> Gathering<'a> {
     ///
     /// # Errors
     /// Those of `read` and `take`; a rank that has ended.
-    pub async fn next(
-        &mut self,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-        take: TakeRow<'_>,
-    ) -> Result<()> {
+    pub async fn next(&mut self, read: &impl ReadRows, take: TakeRow<'_>) -> Result<()> {
         let own = self.written[self.ranks.rank()].get(self.round).map(|index| &self.holdings[*index]);
         let cells = self.exchange(read).await?;
         match own.map(|holding| (holding.content, self.own.get(holding.info.name.as_str()))) {
             None => Ok(()),
-            Some((Content::Router(tensor), _)) => read(tensor, take).await,
+            Some((Content::Router(tensor), _)) => read.read_rows(tensor, take).await,
             Some((Content::Parameter(_), Some(tensor))) if tensor.is_stored_whole() => {
                 tensor.read(read, take).await
             }
@@ -72,7 +67,7 @@ impl<'a> Gathering<'a> {
     ///
     /// # Errors
     /// A rank that has ended; a device that failed in any round.
-    pub async fn finish(mut self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<()> {
+    pub async fn finish(mut self, read: &impl ReadRows) -> Result<()> {
         let rounds = self.written.iter().map(Vec::len).max().unwrap_or(0);
         while self.round < rounds {
             self.exchange(read).await?;
@@ -81,7 +76,7 @@ impl<'a> Gathering<'a> {
     }
 
     /// Sends what others write in this round, and returns the cells of what this rank writes, if it does not hold them whole.
-    async fn exchange(&mut self, read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>) -> Result<Vec<u8>> {
+    async fn exchange(&mut self, read: &impl ReadRows) -> Result<Vec<u8>> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
         let mut cells: Vec<u8> = Vec::new();
@@ -117,18 +112,13 @@ impl<'a> Gathering<'a> {
 
     /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait for them, and
     /// the failure is kept.
-    async fn read(
-        &mut self,
-        tensor: &ArenaTensor<'_>,
-        source: &Source,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-    ) -> Vec<u8> {
+    async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &Source, read: &impl ReadRows) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut keep = |row: &[u8]| {
             bytes.extend_from_slice(row);
             Ok(())
         };
-        let done = read(tensor.stored(source.segment, source.place.clone()), &mut keep).await;
+        let done = read.read_rows(tensor.stored(source.segment, source.place.clone()), &mut keep).await;
         self.failure = self.failure.take().or(done.err());
         bytes.resize(source.count() * tensor.element().bytes() as usize, 0);
         bytes

@@ -283,7 +283,7 @@ fn locked(folder: &Path, mut file: File) -> Error {
     Error::file(
         folder,
         format!(
-            "{holder} is training into this folder: wait for it, or choose another --output_dir or --run_name"
+            "{holder} is training into this folder: wait for it, or choose another folder (--output_dir, --run_name)"
         ),
     )
 }

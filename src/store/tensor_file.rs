@@ -21,6 +21,7 @@ use crate::error::{Error, Result, foreign as library};
 
 mod writer;
 pub use writer::TensorSink;
+pub(crate) use writer::TensorWriter;
 
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
@@ -87,10 +88,25 @@ impl TensorFile {
         path: &Path,
         tensors: &[TensorInfo],
         metadata: HashMap<String, String>,
-        fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+        mut fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
     ) -> Result<()> {
+        let mut writer = Self::begin(path, tensors, metadata)?;
+        for index in writer.order() {
+            let mut sink = writer.sink(index);
+            fill(index, &mut sink).await?;
+            sink.finish()?;
+        }
+        writer.end()
+    }
+
+    /// The same step by step.
+    pub(crate) fn begin<'a>(
+        path: &'a Path,
+        tensors: &'a [TensorInfo],
+        metadata: HashMap<String, String>,
+    ) -> Result<TensorWriter<'a, BufWriter<File>>> {
         let file = File::create(path).map_err(|error| OUTPUT_DIR.error(path, "create", &error))?;
-        writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill).await
+        TensorWriter::begin(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata)
     }
 
     /// Opens a file and checks its header against its length.

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint that belong together: weights, adapters or moments. Each rank writes a file with some of them.
 
 use super::OUTPUT_DIR;
-use super::arena_tensors::{ArenaTensor, TakeRow};
+use super::arena_tensors::{ArenaTensor, ReadRows};
 use super::gathering::Gathering;
 use super::holdings::Holding;
 use super::router_tensors::RouterTensor;
@@ -9,7 +9,6 @@ use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{self, file_name};
 use crate::error::Result;
 use crate::ranks::Ranks;
-use crate::record::Tensor;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -31,11 +30,7 @@ impl TensorSet<'_> {
     ///
     /// # Errors
     /// A disk or device that fails; a rank that has ended.
-    pub async fn save(
-        &self,
-        ranks: &Ranks,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-    ) -> Result<()> {
+    pub async fn save(&self, ranks: &Ranks, read: &impl ReadRows) -> Result<()> {
         let holdings = Holding::list(self.by_rank, self.router_state, self.writers);
         let mut gathering = Gathering::new(ranks, &holdings, &self.by_rank[ranks.rank()]);
         let written = self.write(ranks, &holdings, &mut gathering, read).await;
@@ -47,7 +42,7 @@ impl TensorSet<'_> {
         ranks: &Ranks,
         holdings: &[Holding<'_>],
         gathering: &mut Gathering<'_>,
-        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+        read: &impl ReadRows,
     ) -> Result<()> {
         let writers = gathering.writers();
         let files = writers.len().max(1);
@@ -70,10 +65,13 @@ impl TensorSet<'_> {
             gathering.own_tensors().into_iter().map(|holding| holding.info.clone()).collect();
         // transformers refuses files without this entry.
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-        TensorFile::write(&path, &infos, metadata, async |_, sink| {
-            gathering.next(read, &mut |row: &[u8]| sink.put(row)).await
-        })
-        .await?;
+        let mut file = TensorFile::begin(&path, &infos, metadata)?;
+        for index in file.order() {
+            let mut sink = file.sink(index);
+            gathering.next(read, &mut |row: &[u8]| sink.put(row)).await?;
+            sink.finish()?;
+        }
+        file.end()?;
         // The first rank syncs all files when it commits the checkpoint, but cannot do so for those written on other machines.
         if ranks.is_first() { Ok(()) } else { OUTPUT_DIR.sync_file(&path) }
     }

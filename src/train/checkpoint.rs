@@ -11,7 +11,7 @@ use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
 use crate::record::{BufferId, Tensor};
 use crate::settings::default_decision;
-use crate::store::arena_tensors::{ArenaTensor, TakeRow};
+use crate::store::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, Draft, PendingCheckpoint};
 use crate::store::shared_folder;
@@ -21,14 +21,14 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
-    /// Writes weights, moments and `state` into `draft`; the caller commits it. Training waits.
+    /// Writes weights, moments and `state` into `draft`; the caller, who has the folder and knows the state, commits it. Training waits.
+    /// [`save`](Self::save) does all of that.
     ///
     /// # Errors
     /// A disk or device that fails.
-    pub async fn save(&self, state: &TrainerState, draft: &Draft) -> Result<()> {
+    pub async fn write_checkpoint(&self, state: &TrainerState, draft: &Draft) -> Result<()> {
         // A device that fails shows when it is read, and by then the others know what they get.
         let _ = self.wait().await;
-        let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         let (ranks, model) = (self.exchanger.ranks(), &self.recordings.model);
         let rank_layouts = self.rank_layouts()?;
         let by_rank = match &rank_layouts {
@@ -37,7 +37,7 @@ impl Trainer<'_> {
                 rank_layouts.by_rank().map(|(layout, arenas)| self.tensors_of(layout, arenas)).collect()
             }
         };
-        checkpoint::save(&by_rank, model, state, draft, ranks, read).await
+        checkpoint::save(&by_rank, model, state, draft, ranks, self).await
     }
 
     /// Writes a checkpoint of `state` with all other ranks. Either it is whole or there is none.
@@ -53,7 +53,7 @@ impl Trainer<'_> {
         let begun = begin(ranks, state.step, checkpoints).await?;
         let joined = checkpoints.draft(state.step);
         let draft = begun.as_deref().unwrap_or(&joined);
-        ranks.agree(self.save(state, draft).await).await?;
+        ranks.agree(self.write_checkpoint(state, draft).await).await?;
         ranks.by_first(|| begun.map_or(Ok(()), |begun| begun.commit().map(drop))).await
     }
 
@@ -62,7 +62,7 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// A file that is missing or damaged; a base of other tensors; a state or a tensor that is not the run's.
-    pub fn load(
+    pub(super) fn load(
         &self,
         folder: &Path,
         expected: &TrainerState,
@@ -153,8 +153,7 @@ impl Trainer<'_> {
     /// Hands the rows of a tensor to `take`, with bits set where this rank does not hold it.
     async fn take_held(&self, tensor: &ArenaTensor<'_>, take: TakeRow<'_>) -> Result<()> {
         if tensor.is_stored_whole() {
-            let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
-            return tensor.read(&read, take).await;
+            return tensor.read(self, take).await;
         }
         let width = tensor.element().bytes() as usize;
         let mut cells = vec![0xff; width * tensor.cells()];
@@ -234,9 +233,10 @@ impl Trainer<'_> {
             second_moments: &arenas.second_moments,
         }
     }
+}
 
-    /// Hands each row of a persistent tensor, pad cut off, to `take`.
-    pub(super) async fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> Result<()> {
+impl ReadRows for Trainer<'_> {
+    async fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> Result<()> {
         let Some(id) = tensor.buffer.persistent() else { return Ok(()) };
         let row_bytes = tensor.stride as u64 * tensor.element.bytes();
         let useful = (tensor.cols as u64 * tensor.element.bytes()) as usize;

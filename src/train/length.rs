@@ -4,6 +4,26 @@ use super::schedule::Schedule;
 use crate::settings::RunPlan;
 
 /// The length of a run and of its schedules.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::settings::RunConfig;
+/// use gristmill::train::length::RunLength;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let text = "
+/// model:
+///   model_config: {vocab_size: 32, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}
+/// runner_config: {epochs: 3}
+/// lr_schedule: {type: LinearWithWarmUpLR, learning_rate: 1.0e-2, warmup_steps: 2}
+/// ";
+/// let length = RunLength::new(&RunConfig::in_memory(text, &[])?.plan, 10); // steps of an epoch
+/// assert_eq!(length.total_steps, 30);
+/// assert_eq!(length.schedule.lr_at(2), 1e-2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLength {
     /// Whole steps in an epoch.

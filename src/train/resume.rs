@@ -5,7 +5,7 @@ use super::announce::Milestone;
 use super::command::CommandLine;
 use super::length::RunLength;
 use super::trainer::Trainer;
-use crate::data::{Dataset, DocumentRules};
+use crate::data::{Batches, DataHashes, DocumentRules};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
@@ -36,9 +36,14 @@ pub(super) fn start_of(settings: &Run) -> Result<Start> {
     }
 }
 
-/// The state of a new run. A checkpoint must match it in everything but its counters.
-pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) -> TrainerState {
-    let hashes = data.hashes();
+/// The state of a new run on `data`, whose hashes are known if they were read to the end. A checkpoint must match it in everything but
+/// its counters.
+pub(super) fn fresh_state(
+    plan: &RunPlan,
+    length: &RunLength,
+    data: &Batches,
+    hashes: Option<DataHashes>,
+) -> TrainerState {
     TrainerState {
         format_version: FORMAT_VERSION,
         step: 0,
@@ -46,42 +51,42 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) ->
         micro_step: 0,
         loss_scale: plan.settings.wrapper.scale_sense.loss_scale_value,
         scaler: None,
-        data_fingerprint: data.train.fingerprint(),
+        data_fingerprint: data.fingerprint(),
         data_hash: hashes.map(|hashes| hashes.train),
         eval_data_hash: hashes.and_then(|hashes| hashes.eval),
         best: None,
         evaluations_since: 0,
         total_steps: Some(length.total_steps),
-        decisions: decisions(plan, length, data.train.rules()),
+        decisions: decisions(plan, length, data.rules()),
     }
 }
 
-/// The folder of the run of `plan`. The first rank makes or opens it, and the others learn where the run goes on. `on_milestone` is
+/// The folder of a run at `path`, whose configuration is `yaml`. The first rank makes or opens it, and the others learn where the run goes on. `on_milestone` is
 /// called before it is made, since from then on it refuses the next start.
 ///
 /// # Errors
 /// Those of [`RunFolder::create`].
 pub(super) async fn open_folder(
     ranks: &Ranks,
-    plan: &RunPlan,
+    path: &Path,
+    yaml: &str,
     start: Start,
-    on_milestone: &mut dyn FnMut(Milestone<'_>),
+    on_milestone: &mut (impl FnMut(Milestone<'_>) + ?Sized),
 ) -> Result<RunFolder> {
-    let path = plan.settings.run.folder();
     let mut made = None;
     let resume_point = ranks.by_first(|| {
         if start == Start::New {
-            on_milestone(Milestone::CreatingFolder(&path));
+            on_milestone(Milestone::CreatingFolder(path));
         }
-        let folder = made.insert(RunFolder::create(&path, &plan.to_yaml(), start)?);
+        let folder = made.insert(RunFolder::create(path, yaml, start)?);
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(folder.resume_point().map(|(step, path)| (step, name(path))))
     });
     let resume_point = resume_point.await?;
     if start == Start::New && made.is_none() {
-        on_milestone(Milestone::FolderCreated(&path));
+        on_milestone(Milestone::FolderCreated(path));
     }
-    Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
+    Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(path, resume_point)))
 }
 
 /// Where a run goes on.
@@ -99,17 +104,16 @@ pub(super) struct Restored {
 /// # Errors
 /// A checkpoint that is damaged, is of another run, or is not the one that the run names; a rank that does not see it.
 pub(super) async fn restore(
-    trainer: &Trainer<'_>,
+    trainer: &mut Trainer<'_>,
     ranks: &Ranks,
     folder: &RunFolder,
-    plan: &RunPlan,
-    length: &RunLength,
     (fresh, base): (TrainerState, Option<Base>),
     command: &CommandLine,
 ) -> Result<Restored> {
     let Some((_, newest)) = folder.resume_point() else {
         return Ok(Restored { state: fresh, base, changes: Vec::new() });
     };
+    let (plan, length) = (&trainer.plan, &trainer.length);
     if let Resume::Named(name) = &plan.settings.run.resume_training
         && !newest.ends_with(name)
     {

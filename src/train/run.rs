@@ -28,7 +28,7 @@ use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
 use super::sample::check_sample;
 use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
 use super::trainer::Trainer;
-use crate::data::{ChatForm, Dataset, Loader};
+use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
@@ -39,10 +39,8 @@ use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
-use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
-use crate::store::beside_weights::{BesideWeights, TextBy};
-use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
-use crate::store::located::model_at;
+use crate::settings::{Context, Override, RunConfig, RunPlan};
+use crate::store::Base;
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -58,6 +56,34 @@ use tracing::subscriber::NoSubscriber;
 /// # Errors
 /// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose gradients or
 /// losses are not finite, 20 in a row or at the end, or whose norm spikes, while checkpoints from before them are kept.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::AtomicBool;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// # let home = tempfile::tempdir().expect("a folder");
+/// # let (config, text) = (home.path().join("small.yaml"), home.path().join("mill.txt"));
+/// # std::fs::write(&text, "The mill grinds, and the wheel turns. ".repeat(20)).expect("a text");
+/// # let yaml = format!("
+/// # model: {{model_config: {{vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 16}}}}
+/// # train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: {:?}}}}}
+/// # lr_schedule: {{learning_rate: 1.0e-2}}
+/// # ", text.display().to_string());
+/// # std::fs::write(&config, yaml).expect("a configuration");
+/// # let folder = format!("--output_dir={}", home.path().join("output").display());
+/// let interrupt = Arc::new(AtomicBool::new(false)); // a handler of Ctrl-C sets it
+/// let flags = ["--stop_step=2".to_string(), folder];
+/// let summary = gristmill::train::run(&config, &flags, interrupt).await?;
+/// assert_eq!(summary.steps, 2);
+/// println!("loss {:?}, saved in {:?}", summary.loss, summary.checkpoint);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
     run_on_ranks(config, overrides, interrupt, Ranks::alone()).await
 }
@@ -289,7 +315,7 @@ async fn train_on(
     };
     let Opened { folder, restored: Restored { state, base, .. }, .. } = opened;
     let checkpoint = settings.callbacks.checkpoint.as_ref();
-    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch, beside_weights(plan).on(base));
+    let checkpoints = trainer.checkpoints(&folder, base);
     if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
         checkpoints.note_newest(step, newest);
         // A kill may have come between the best checkpoint and its note.
@@ -364,7 +390,7 @@ struct Opened {
 
 impl Opened {
     async fn open(
-        trainer: &Trainer<'_>,
+        trainer: &mut Trainer<'_>,
         loaded: &Loaded<'_>,
         ranks: &Ranks,
         on_milestone: &mut dyn FnMut(Milestone<'_>),
@@ -378,10 +404,10 @@ impl Opened {
             }
         };
         ranks.by_first(|| prepare_folders(&plan.model, &plan.settings)).await?;
-        let folder = open_folder(ranks, plan, start, on_milestone).await?;
-        let fresh = fresh_state(plan, &loaded.length, &loaded.data);
-        let restored =
-            restore(trainer, ranks, &folder, plan, &loaded.length, (fresh, base), loaded.command).await?;
+        let path = plan.settings.run.folder();
+        let folder = open_folder(ranks, &path, &plan.to_yaml(), start, on_milestone).await?;
+        let fresh = fresh_state(plan, &loaded.length, &loaded.data.train, loaded.data.hashes());
+        let restored = restore(trainer, ranks, &folder, (fresh, base), loaded.command).await?;
         Ok(Self { start, folder, restored, loaded_weights })
     }
 
@@ -456,50 +482,6 @@ fn conclude(
     if let Ok(summary) = trained {
         announce_files(plan, command, summary, report.as_deref());
     }
-}
-
-/// The checkpoints of a run, named and kept as `config` says.
-fn checkpoints(
-    folder: &RunFolder,
-    config: Option<&CheckpointMonitor>,
-    steps_per_epoch: u64,
-    beside: BesideWeights,
-) -> CheckpointFolder {
-    let kept = |keep: Keep| folder.checkpoints(keep).with_meta(steps_per_epoch).with_beside(beside);
-    let Some(config) = config else { return kept(Keep::All) };
-    let stretch = Duration::from_secs(config.keep_checkpoint_per_n_minutes.saturating_mul(60));
-    let keep = match config.keep_checkpoint_max {
-        0 if stretch > Duration::ZERO => Keep::OnePer(stretch),
-        count => Keep::from(count as usize),
-    };
-    kept(keep).with_prefix(config.prefix())
-}
-
-/// The files that a checkpoint of `plan` has beside its weights.
-fn beside_weights(plan: &RunPlan) -> BesideWeights {
-    let data = &plan.train_dataset;
-    let by = match (&data.tokenizer, &data.loader) {
-        (Some(tokenizer), _) => TextBy::Tokenizer(&tokenizer.file, &tokenizer.eos_token),
-        (None, Loader::Text(config)) if plan.model.vocab_size >= 256 => TextBy::Bytes(config.eod_byte),
-        (None, Loader::CargoRegistry(config)) if plan.model.vocab_size >= 256 => {
-            TextBy::Bytes(config.eod_byte)
-        }
-        _ => TextBy::Nothing,
-    };
-    let weights =
-        plan.settings.run.weights().map(|path| model_at(path).unwrap_or_else(|_| path.to_path_buf()));
-    let chat = plan.conversations();
-    let template = chat.and_then(|form| form.template.as_deref());
-    let stops = chat.map_or_else(Vec::new, |form| stops(form, plan));
-    BesideWeights::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
-}
-
-/// The tokens at which a model that learns conversations stops: at the end of a turn, and of a text.
-fn stops(form: &ChatForm, plan: &RunPlan) -> Vec<u32> {
-    // What is broken is said where the data are read.
-    let Ok(codec) = plan.codec() else { return Vec::new() };
-    let turn = form.stops(&codec).unwrap_or_default();
-    if turn.is_empty() { turn } else { turn.into_iter().chain(codec.eod().ok()).collect() }
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

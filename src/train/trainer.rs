@@ -20,6 +20,8 @@ use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::RunFolder;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -31,19 +33,17 @@ use std::time::{Duration, Instant};
 ///
 /// # Examples
 ///
-/// A configuration in code, and data in memory, for which any loader may be named, since none is asked:
+/// A configuration in code, and data in memory:
 ///
 /// ```
 /// use gristmill::data::{Batches, NO_LABEL, SampleCollector};
 /// use gristmill::prelude::*;
 /// use gristmill::train::Trainer;
 /// use gristmill::train::length::RunLength;
-/// use std::path::Path;
 ///
 /// const CONFIG: &str = "
 /// model:
 ///   model_config: {type: LlamaConfig, vocab_size: 32, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}
-/// train_dataset: {data_loader: {type: TokenDataLoader, dataset_dir: none}}
 /// runner_config: {batch_size: 4, epochs: 2}
 /// optimizer: {type: AdamW}
 /// lr_schedule: {type: ConstantWarmUpLR, learning_rate: 1.0e-2, warmup_steps: 0}
@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 ///
 /// # fn main() -> gristmill::error::Result<()> {
 /// # pollster::block_on(async {
-/// let plan = RunConfig::parse(CONFIG, Path::new("in memory"), &[])?.plan;
+/// let plan = RunConfig::in_memory(CONFIG, &[])?.plan;
 /// let mut samples = SampleCollector::default();
 /// for first in 0..16 {
 ///     let tokens: Vec<u32> = (first..first + 8).collect();
@@ -77,6 +77,10 @@ use std::time::{Duration, Instant};
 /// ```
 pub struct Trainer<'gpu> {
     pub(super) gpu: &'gpu Gpu,
+    pub(super) plan: RunPlan,
+    pub(super) length: RunLength,
+    /// The folder that it saves into, locked from the first save or from where it went on, and the checkpoints there.
+    pub(super) home: Option<(RunFolder, CheckpointFolder)>,
     pub(super) recordings: Recordings,
     pub(super) buffers: Buffers,
     pub(super) prepared: Prepared,
@@ -177,6 +181,9 @@ impl<'gpu> Trainer<'gpu> {
             preparation,
             profile: None,
             gpu,
+            plan: plan.clone(),
+            length: length.clone(),
+            home: None,
             recordings,
             buffers,
             prepared,
@@ -229,6 +236,11 @@ impl<'gpu> Trainer<'gpu> {
     /// `error`; if it is that the device is out of memory, with what takes it and what would save some.
     pub(super) fn explain(&self, error: Error) -> Error {
         Shortage::of(&self.recordings).explain(error)
+    }
+
+    /// The ranks of the run.
+    pub(super) fn ranks(&self) -> Ranks {
+        self.exchanger.ranks().clone()
     }
 
     /// The recordings that it replays.

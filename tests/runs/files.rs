@@ -62,7 +62,7 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
     };
     let folder = CheckpointFolder::new(folder, 0);
     let pending = folder.begin(step).expect("a folder");
-    block_on(trainer.save(&state, &pending)).expect("a checkpoint");
+    block_on(trainer.write_checkpoint(&state, &pending)).expect("a checkpoint");
     pending.commit().expect("a checkpoint");
     folder.latest().expect("a folder").expect("a checkpoint").1
 }

@@ -28,6 +28,7 @@ mod memory;
 mod mindrecord;
 mod mixtures;
 mod monitors;
+mod own_loop;
 mod portable;
 mod portions;
 mod profile;

@@ -7,6 +7,7 @@ use gristmill::settings::RunPlan;
 use gristmill::tape::Tape;
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
+use std::path::Path;
 
 fn is_send<T: Send>(_: &T) {}
 
@@ -45,4 +46,6 @@ fn in_training(gpu: &Gpu, plan: &RunPlan, length: &RunLength, data: &Batches, tr
     is_send(&trainer.step(0, data, 0));
     is_send(&trainer.evaluate(0, data, 1, |_| Ok(())));
     is_send(&trainer.wait());
+    is_send(&trainer.save(Path::new("run"), data));
+    is_send(&trainer.resume(Path::new("run"), data));
 }

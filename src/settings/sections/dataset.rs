@@ -8,6 +8,7 @@ mod records;
 mod rows;
 
 pub use loader::Loader;
+pub(crate) use loader::LoaderType;
 pub use megatron::Megatron;
 pub(crate) use paths::SOURCES;
 pub use rows::{DatasetKeys, Tokenizer};
@@ -15,7 +16,6 @@ pub use rows::{DatasetKeys, Tokenizer};
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
-use loader::LoaderType;
 
 /// A data set: its own keys and those of its loader.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -130,6 +130,13 @@ impl Dataset {
             reader.fault("eval_samples", "counts samples of loaders of records; write `eval_fraction: 0.05`");
         } else if self.keys.eval_samples > 0 && self.keys.eval_fraction > 0.0 {
             reader.fault("eval_samples", "stands beside `eval_fraction`; keep one of them");
+        }
+        if self.loader.kind == LoaderType::Memory {
+            let keys = &self.keys;
+            let of_files = [("eval_fraction", keys.eval_fraction > 0.0), ("seed", keys.seed.is_some())];
+            for (key, _) in of_files.into_iter().filter(|(_, is_written)| *is_written) {
+                reader.fault(key, "is of data that are read from files; batches in memory are made with what they need: remove it");
+            }
         }
         if let Some(megatron) = &mut self.megatron {
             if self.keys.eval_fraction > 0.0 {

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-use super::writer::write_to;
 use super::*;
 
 fn info(name: &str, dtype: Dtype, shape: &[usize]) -> TensorInfo {
@@ -173,13 +172,14 @@ impl Write for SmallDisk {
 #[test]
 fn a_full_disk_is_named_wherever_it_strikes() {
     let tensors = mixed();
-    let fill = async |index: usize, sink: &mut TensorSink<'_>| {
-        let size = sink.missing_bytes;
-        sink.put(&pattern(index, size))
-    };
     let full = |room| {
-        let disk = SmallDisk { room };
-        pollster::block_on(write_to(disk, Path::new("w.bin"), &tensors, HashMap::new(), fill))
+        let mut file = TensorWriter::begin(SmallDisk { room }, Path::new("w.bin"), &tensors, HashMap::new())?;
+        for index in file.order() {
+            let mut sink = file.sink(index);
+            sink.put(&pattern(index, sink.missing_bytes))?;
+            sink.finish()?;
+        }
+        file.end()
     };
     let mut room = 0;
     while let Err(error) = full(room) {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// Takes the bytes of one tensor in any pieces and checks that they are as many as its shape takes.
 pub struct TensorSink<'a> {
-    out: &'a mut dyn Write,
+    out: &'a mut (dyn Write + Send),
     path: &'a Path,
     tensor: &'a str,
     pub(super) missing_bytes: usize,
@@ -33,7 +33,8 @@ impl TensorSink<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<()> {
+    /// Checks that the tensor has all its bytes.
+    pub(crate) fn finish(self) -> Result<()> {
         match self.missing_bytes {
             0 => Ok(()),
             missing => Err(self.wrong_length(format!("{missing} fewer"))),
@@ -46,35 +47,60 @@ impl TensorSink<'_> {
     }
 }
 
-/// [`TensorFile::write`](super::TensorFile::write) into any writer; `path` only serves error messages.
-pub(super) async fn write_to(
-    mut out: impl Write,
-    path: &Path,
-    tensors: &[TensorInfo],
-    metadata: HashMap<String, String>,
-    mut fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
-) -> Result<()> {
-    let failed = |error: io::Error| OUTPUT_DIR.error(path, "write", &error);
-    let mut order: Vec<usize> = (0..tensors.len()).collect();
-    order.sort_by_key(|&index| Reverse(tensors[index].dtype.bitsize()));
-    let placed = place(path, tensors, &order)?;
-    let header = header_bytes(&placed, metadata).map_err(|error| failed(error.into()))?;
-    if header.len() > MAX_HEADER_BYTES {
-        return Err(Error::file(
-            path,
-            "the names and shapes of its tensors take more than the format's 100 MB",
-        ));
+/// A file whose header is written, and whose tensors follow one after the other.
+pub(crate) struct TensorWriter<'a, W> {
+    out: W,
+    path: &'a Path,
+    tensors: &'a [TensorInfo],
+    /// The tensors in the order of their bytes.
+    order: Vec<usize>,
+    sizes: Vec<usize>,
+}
+
+impl<'a, W: Write + Send> TensorWriter<'a, W> {
+    /// Writes the header into `out`; `path` only serves error messages.
+    pub fn begin(
+        mut out: W,
+        path: &'a Path,
+        tensors: &'a [TensorInfo],
+        metadata: HashMap<String, String>,
+    ) -> Result<Self> {
+        let failed = |error: io::Error| OUTPUT_DIR.error(path, "write", &error);
+        let mut order: Vec<usize> = (0..tensors.len()).collect();
+        order.sort_by_key(|&index| Reverse(tensors[index].dtype.bitsize()));
+        let placed = place(path, tensors, &order)?;
+        let header = header_bytes(&placed, metadata).map_err(|error| failed(error.into()))?;
+        if header.len() > MAX_HEADER_BYTES {
+            return Err(Error::file(
+                path,
+                "the names and shapes of its tensors take more than the format's 100 MB",
+            ));
+        }
+        out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
+        out.write_all(&header).map_err(failed)?;
+        let size = |tensor: &TensorInfo| {
+            let (start, end) = placed[tensor.name.as_str()].data_offsets;
+            end - start
+        };
+        let sizes = tensors.iter().map(size).collect();
+        Ok(Self { out, path, tensors, order, sizes })
     }
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
-    out.write_all(&header).map_err(failed)?;
-    for &index in &order {
-        let TensorInfo { name, .. } = &tensors[index];
-        let (start, end) = placed[name.as_str()].data_offsets;
-        let mut sink = TensorSink { out: &mut out, path, tensor: name, missing_bytes: end - start };
-        fill(index, &mut sink).await?;
-        sink.finish()?;
+
+    /// The tensors in the order in which they are to be put.
+    pub fn order(&self) -> Vec<usize> {
+        self.order.clone()
     }
-    out.flush().map_err(failed)
+
+    /// Where the bytes of tensor number `index`, the next in order, are put; it is then [finished](TensorSink::finish).
+    pub fn sink(&mut self, index: usize) -> TensorSink<'_> {
+        let tensor = &self.tensors[index].name;
+        TensorSink { out: &mut self.out, path: self.path, tensor, missing_bytes: self.sizes[index] }
+    }
+
+    /// Hands what is written to the system.
+    pub fn end(mut self) -> Result<()> {
+        self.out.flush().map_err(|error| OUTPUT_DIR.error(self.path, "write", &error))
+    }
 }
 
 /// Each tensor's byte range, counted from the end of the header.

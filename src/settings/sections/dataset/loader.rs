@@ -17,7 +17,7 @@ rows! {
         /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord files, or the Rust sources of
         /// this program's dependencies in the local cargo registry. Or records that become samples, in JSON lines, JSON
         /// arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token ids (HF), or conversations (SFT,
-        /// ToolAlpaca).
+        /// ToolAlpaca). `MemoryDataLoader` reads nothing: batches come from the program that trains, which a run of a file has not.
         kind "type": LoaderType = Host.required(),
         /// Folder, file or pattern to read. This and the other keys that name files belong together: a flag that writes one, or a file
         /// with a `base_config`, replaces them all.
@@ -66,7 +66,7 @@ rows! {
         /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written as they are, without the chat
         /// template, as those of a tokenizer without a template always are.
         raw: Option<bool> = Numbers.optional().of(CHAT).example("True"),
-        /// Whether windows come in a new random order every epoch.
+        /// Whether windows come in a new random order every epoch. Of `MemoryDataLoader` the program decides.
         shuffle: bool = Numbers.default(true),
     }
     sections "config"
@@ -104,6 +104,8 @@ words! {
         Chat = "SFTDataLoader" "ToolAlpacaDataLoader",
         /// Rust sources.
         CargoRegistry = "CargoRegistryDataLoader",
+        /// Batches that a program makes.
+        Memory = "MemoryDataLoader",
     }
 }
 
@@ -205,6 +207,7 @@ impl Loader {
             LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
                 crate::data::Loader::Records(self.records_config(keys))
             }
+            LoaderType::Memory => crate::data::Loader::Memory,
             LoaderType::CargoRegistry => {
                 let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
                 crate::data::Loader::CargoRegistry(CargoRegistryConfig { max_bytes, eod_byte })
@@ -242,6 +245,7 @@ impl Loader {
                 self.dataset_files.splice(0..0, std::mem::take(&mut self.dataset_dir));
                 self.fill_records(reader);
             }
+            LoaderType::Memory => {}
             LoaderType::CargoRegistry => {
                 self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
             }
@@ -286,7 +290,8 @@ pub(super) fn has_rows(source: &Source, path: &str) -> bool {
 
 /// The type of the data set's loader. That there is none, or one that is not built, keeps its data alone from loading.
 fn find_type(source: &Source, path: &str, kind_path: &str) -> Option<LoaderType> {
-    let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
+    let reads = |kind: &LoaderType| *kind != LoaderType::Memory;
+    let known = || LoaderType::WORDS.iter().filter(|(_, kind)| reads(kind)).map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
         let names = known().collect::<Vec<_>>().join(", ");
         source.data_fault(path, format!("`data_loader.type` is missing; write one of {names}"));
