@@ -17,6 +17,20 @@ pub struct TokenizerConfig {
 }
 
 /// Turns text into token ids and back.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::data::Codec;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let codec = Codec::load(None, b'\n', 256)?; // a tokenizer's is `Codec::load(Some(&TokenizerConfig { .. }), 0, vocab_size)`
+/// let tokens = codec.encode("mill")?;
+/// assert_eq!(tokens, [109, 105, 108, 108]);
+/// assert_eq!((codec.decode(&tokens).as_str(), codec.eod()?), ("mill", 10));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Codec {
     /// Each byte of UTF-8 is a token.

@@ -4,6 +4,17 @@ use super::samples::Samples;
 use super::stream::{Chunk, TokenStream};
 
 /// Collects samples in memory.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::data::{NO_LABEL, SampleCollector};
+///
+/// let mut samples = SampleCollector::default();
+/// samples.push(&[5, 6, 7], &[NO_LABEL, 7, 8]); // a question of two tokens, an answer of one, an end
+/// samples.push(&[9, 6], &[NO_LABEL, 2]);
+/// assert_eq!(samples.finish().len(), 2);
+/// ```
 #[derive(Debug, Default)]
 pub struct SampleCollector {
     tokens: Vec<u32>,

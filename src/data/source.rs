@@ -51,6 +51,38 @@ impl From<Samples> for Content {
 }
 
 /// Tokens or samples that batches are made of.
+///
+/// # Examples
+///
+/// Rows of two sources, of one three times as many as of the other:
+///
+/// ```
+/// use gristmill::data::{BatchSpec, Batches, SampleCollector, Source};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let source = |token: u32, weight: f64, name: &str| {
+///     let mut samples = SampleCollector::default();
+///     samples.push(&[token], &[token + 1]);
+///     Source { weight, name: name.to_string(), ..samples.finish().into() }
+/// };
+/// let spec = BatchSpec {
+///     seq_length: 1,
+///     batch_size: 4,
+///     micro_batches: 1,
+///     vocab_size: 16,
+///     ignore_id: 15,
+///     sorts_positions: false,
+///     ahead: 0,
+///     rank: 0,
+///     world: 1,
+/// };
+/// let sources = vec![source(3, 3.0, "much"), source(7, 1.0, "little")];
+/// let mut tokens = Batches::of_sources(sources, spec, None, Some(4))?.batch(0)?.tokens;
+/// tokens.sort();
+/// assert_eq!(tokens, [3, 3, 3, 7]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The tokens or samples.

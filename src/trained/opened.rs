@@ -22,6 +22,47 @@ use std::path::{Path, PathBuf};
 const TOKENIZER: &str = "train_dataset.tokenizer";
 
 /// A trained model: its plan, its codec, and where its weights are.
+///
+/// # Examples
+///
+/// A model of bytes that a program has trained, opened again to write text:
+///
+/// ```
+/// use gristmill::generate::{Sampling, Settings};
+/// use gristmill::trained::{TrainedModel, TrainedRun, prompt_tokens};
+/// use std::ops::ControlFlow;
+/// # use gristmill::data::{Batches, SampleCollector};
+/// # use gristmill::prelude::*;
+/// # use gristmill::train::Trainer;
+/// # use gristmill::train::length::RunLength;
+/// # const CONFIG: &str = "
+/// # model:
+/// #   model_config: {type: LlamaConfig, vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 16}
+/// # lr_schedule: {learning_rate: 1.0e-2}
+/// # ";
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// # let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// # let home = tempfile::tempdir().expect("a folder");
+/// # let folder = home.path().join("run");
+/// # let plan = RunConfig::in_memory(CONFIG, &[])?.plan;
+/// # let mut samples = SampleCollector::default();
+/// # samples.push(&Vec::from_iter(97..113), &Vec::from_iter(98..114));
+/// # let data = Batches::of_sources(vec![samples.finish().into()], plan.batch_spec(), None, None)?;
+/// # let mut trainer = Trainer::new(&gpu, &plan, &RunLength::new(&plan, 1)).await?;
+/// # trainer.step(1, &data, 0).await?;
+/// # trainer.save(&folder, &data).await?;
+/// let run = TrainedRun::open(&folder, &[])?; // or a folder of Hugging Face's, or an adapter's
+/// let mut model = TrainedModel::load(&gpu, &run, 1, run.plan.model.seq_length).await?;
+/// let prompts = [prompt_tokens(&run, "abc")?];
+/// let settings = Settings { tokens: 8, sampling: Sampling::GREEDY, seed: 0, stops: run.stops() };
+/// let texts = model.generate(&prompts, &settings, |_text, _token| ControlFlow::Continue(())).await?;
+/// println!("abc{}", run.codec.decode(&texts[0]));
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct TrainedRun {
     /// Its configuration, resolved.
     pub plan: RunPlan,

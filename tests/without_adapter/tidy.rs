@@ -380,3 +380,46 @@ fn packages(edges: &str, format: &str) -> BTreeSet<String> {
     let tree = String::from_utf8(tree.stdout).expect("text");
     tree.lines().map(|line| line.trim_end_matches(" (*)").to_string()).collect()
 }
+
+/// What a program meets first. More have an example; of these each must.
+const MET_FIRST: [(&str, &str); 25] = [
+    ("src/gpu/device/gpu.rs", "pub struct Gpu "),
+    ("src/gpu/device/gpu.rs", "pub fn from_device("),
+    ("src/gpu/device/job.rs", "pub async fn run<"),
+    ("src/gpu/device/job.rs", "pub struct Job "),
+    ("src/gpu/device/job.rs", "pub struct PreparedJob<"),
+    ("src/gpu/kernels/kernel.rs", "pub struct Kernel "),
+    ("src/gpu/kernels/sources.rs", "pub struct Sources "),
+    ("src/gpu/record/recorder.rs", "pub struct Recorder "),
+    ("src/gpu/record/tensor.rs", "pub struct Tensor "),
+    ("src/gpu/record/params.rs", "macro_rules! params "),
+    ("src/gpu/ops/matmul.rs", "pub fn matmul("),
+    ("src/gpu/tape.rs", "pub struct Tape<"),
+    ("src/gpu/tape/parameter.rs", "pub struct Parameter "),
+    ("src/gpu/tape/head.rs", "pub struct CrossEntropy "),
+    ("src/data/batches.rs", "pub fn of_sources("),
+    ("src/data/source.rs", "pub struct Source "),
+    ("src/data/sample_collector.rs", "pub struct SampleCollector "),
+    ("src/data/codec.rs", "pub enum Codec "),
+    ("src/data/forms/chat/template.rs", "pub struct ChatTemplate "),
+    ("src/settings/config.rs", "pub fn in_memory("),
+    ("src/train/length.rs", "pub struct RunLength "),
+    ("src/train/trainer.rs", "pub struct Trainer<"),
+    ("src/train/saving.rs", "pub async fn save("),
+    ("src/train/run.rs", "pub async fn run("),
+    ("src/trained/opened.rs", "pub struct TrainedRun "),
+];
+
+#[test]
+fn what_a_program_meets_first_has_an_example_that_runs() {
+    for (file, item) in MET_FIRST {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect(file);
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        let place = lines.iter().position(|line| line.starts_with(item)).expect(item);
+        let above = lines[..place].iter().rev();
+        let documents = above.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+        // A fence with a word, such as `text` or `no_run`, would not run.
+        let fences = documents.filter(|line| **line == "/// ```").count();
+        assert!(fences >= 2 && fences.is_multiple_of(2), "{file}: `{item}` has no example that runs");
+    }
+}

@@ -11,6 +11,20 @@ use crate::kernels::{Capabilities, Limits, Tier, Units};
 use std::time::Duration;
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// println!("{}: {}", gpu.report(), gpu.capabilities());
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct Gpu {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,

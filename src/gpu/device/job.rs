@@ -11,6 +11,28 @@ use crate::kernels::Capabilities;
 use crate::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 
 /// Tensors with what they hold at the start, and kernels on them. It needs no adapter until it is prepared.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions, Guard, Job};
+/// use gristmill::ops::add::add;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// let mut job = Job::new("sums", gpu.capabilities());
+/// let x = job.input(&[1.0, 2.0, 3.0], 1, 3);
+/// let sum = job.output(1, 3);
+/// add(&mut job.rec, x, sum, 1.0, true); // sum += x
+/// let prepared = gpu.prepare_job(job, Guard::Off).await?;
+/// prepared.replay().await?;
+/// prepared.replay().await?;
+/// assert_eq!(prepared.values(&sum).await?, [2.0, 4.0, 6.0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct Job {
     /// Where the kernels are recorded.
     pub rec: Recorder,
@@ -19,6 +41,33 @@ pub struct Job {
 }
 
 /// A job on the device, which can be replayed.
+///
+/// # Examples
+///
+/// What goes in and what has been summed up may change between replays:
+///
+/// ```
+/// # use gristmill::device::{Gpu, GpuOptions, Guard, Job};
+/// # use gristmill::ops::add::add;
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// # let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// # let mut job = Job::new("sums", gpu.capabilities());
+/// # let (x, sum) = (job.input(&[0.0; 3], 1, 3), job.output(1, 3));
+/// # add(&mut job.rec, x, sum, 1.0, true); // sum += x
+/// let prepared = gpu.prepare_job(job, Guard::Off).await?;
+/// for values in [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]] {
+///     prepared.write(&x, &values)?;
+///     prepared.replay().await?;
+/// }
+/// assert_eq!(prepared.values(&sum).await?, [11.0, 22.0, 33.0]);
+/// prepared.write(&sum, &[0.0; 3])?;
+/// prepared.replay().await?;
+/// assert_eq!(prepared.values(&sum).await?, [10.0, 20.0, 30.0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub struct PreparedJob<'gpu> {
     gpu: &'gpu Gpu,
     buffers: Buffers,

@@ -5,6 +5,56 @@ use super::condition::Condition;
 use crate::element::Element;
 
 /// One variant of one entry point: everything that determines the code the driver compiles.
+///
+/// # Examples
+///
+/// A variant of a shader of one's own, as an op records it:
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions};
+/// use gristmill::element::Element::F32;
+/// use gristmill::kernels::{Kernel, Sources};
+///
+/// const SQUARE: &str = "
+/// @group(0) @binding(0) var<uniform> params: Params;
+/// @group(0) @binding(1) var<storage, read> x: array<f32>;
+/// @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+///
+/// struct Params {
+///     count: u32,
+/// }
+///
+/// @compute @workgroup_size(64)
+/// fn square(@builtin(global_invocation_id) id: vec3<u32>) {
+///     if id.x < params.count {
+///         y[id.x] = x[id.x] * x[id.x];
+///     }
+/// }
+/// ";
+///
+/// gristmill::params! {
+///     struct Params {
+///         count: u32,
+///     }
+/// }
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let options = GpuOptions { sources: Sources::default().with("mine/square", SQUARE)?, ..GpuOptions::default() };
+/// let gpu = Gpu::request(&options).await?;
+/// let squares = gpu
+///     .run(|job| {
+///         let (x, y) = (job.input(&[1.0, 2.0, 3.0, 4.0], 1, 4), job.output(1, 4));
+///         let bindings = [x.bind("x", F32), y.bind("y", F32)];
+///         job.rec.dispatch(Kernel::new("mine/square", "square", F32), &bindings, &Params { count: 4 }, [1, 1, 1]);
+///         y
+///     })
+///     .await?;
+/// assert_eq!(squares, [1.0, 4.0, 9.0, 16.0]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Path of the shader below `shaders/`, without extension: `rms_norm`, `matmul/software`.

@@ -75,7 +75,8 @@ pub struct StepTensors {
     /// [`LossState`].
     pub loss: Tensor,
     /// (steps, 2 + groups), a row for each global step: the learning rate of group 0, the bias corrections of both
-    /// moments, and the learning rates of the other parameter groups; see [`rate_column`].
+    /// moments, and the learning rates of the other parameter groups; see [`rate_column`]. Steps after the last row have its numbers,
+    /// so training that goes on past its schedule goes on at the last rate.
     pub schedule: Tensor,
 }
 

@@ -124,6 +124,29 @@ impl Params {
 
 /// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 with 16-bit `a` and `b`, for
 /// gradients of parameters. `b` may be quantised.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::device::{Gpu, GpuOptions};
+/// use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// # pollster::block_on(async {
+/// let gpu = Gpu::request(&GpuOptions::default()).await?;
+/// let y = gpu
+///     .run(|job| {
+///         let (x, w) = (job.input(&[1.0, 2.0, 3.0, 4.0], 1, 4), job.input(&[1.0; 8], 2, 4));
+///         let (bias, y) = (job.input(&[0.5, -0.5], 1, 2), job.output(1, 2));
+///         matmul(&mut job.rec, Layout::Nt, x, w, y, Epilogue { bias: Some(bias), ..Epilogue::default() }); // x wᵀ + bias
+///         y
+///     })
+///     .await?;
+/// assert_eq!(y, [10.5, 9.5]);
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 #[track_caller]
 pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tensor, epilogue: Epilogue) {
     let (m, k) = if layout == Layout::Tn { (a.cols, a.rows) } else { (a.rows, a.cols) };

@@ -16,6 +16,27 @@ use std::collections::HashSet;
 pub use repeat::Position;
 
 /// Builder of a [`Recording`].
+///
+/// # Examples
+///
+/// It needs no adapter: what it makes is plain data.
+///
+/// ```
+/// use gristmill::element::Element::F32;
+/// use gristmill::kernels::Capabilities;
+/// use gristmill::ops::gelu::{Gelu, gelu};
+/// use gristmill::record::{Persistents, Recorder};
+///
+/// let mut persistents = Persistents::new(); // what outlives a replay
+/// let [x, y] = ["x", "y"].map(|label| persistents.tensor(label, 8, 64, F32));
+/// let mut rec = Recorder::new("twice", Capabilities::software());
+/// let between = rec.tensor("between", 8, 64, F32); // has a place while it is needed
+/// rec.scope("layers", |rec| {
+///     gelu(rec, x, between, Gelu::Tanh);
+///     gelu(rec, between, y, Gelu::Tanh);
+/// });
+/// assert_eq!(rec.finish().dispatches.len(), 2);
+/// ```
 pub struct Recorder {
     name: &'static str,
     capabilities: Capabilities,

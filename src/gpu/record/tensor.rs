@@ -48,6 +48,20 @@ pub struct Binding {
 }
 
 /// A row-major matrix view: `rows` rows of `cols` elements, `stride` elements apart; the padding of a row is zero.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::element::Element::F32;
+/// use gristmill::record::Persistents;
+///
+/// let table = Persistents::new().tensor("table", 10, 6, F32);
+/// assert_eq!((table.rows, table.cols, table.stride), (10, 6, 8)); // rows are padded to groups of 4
+/// let rows = table.rows(2, 3);
+/// assert_eq!((rows.rows, rows.offset, rows.bytes()), (3, 2 * 8 * 4, 3 * 8 * 4));
+/// let half = table.columns(4, 2);
+/// assert_eq!((half.cols, half.offset), (2, 4 * 4));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// The buffer that holds it.

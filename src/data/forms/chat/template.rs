@@ -40,6 +40,18 @@ const FUEL: u64 = 20_000_000;
 const LONGEST_TEXT: usize = 64 << 20;
 
 /// A chat template.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::data::ChatTemplate;
+///
+/// let source = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{{ eos_token }}{% endfor %}
+/// {%- if add_generation_prompt %}<assistant>{% endif %}";
+/// let template = ChatTemplate::parse(source, vec![("eos_token".to_string(), "</s>".to_string())])?;
+/// assert_eq!(template.prompt(&[("user", "Why mills?")])?, "<user>Why mills?</s><assistant>");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
