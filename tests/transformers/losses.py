@@ -29,7 +29,8 @@ model.save_pretrained(MODEL)
 for name in ["tokenizer.json", "tokenizer_config.json"]:
     shutil.copy(SMALL / name, MODEL)
 tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
-templates.NAMES.update(tokenizer.special_tokens_map)
+templates.NAMES.clear()
+templates.NAMES.update(tokenizer.special_tokens_map)  # as gristmill knows them
 
 
 def expected(text, spans):

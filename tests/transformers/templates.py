@@ -11,7 +11,7 @@ folder of `.jinja` files, or one of Python whose text constants hold templates: 
 5.23, trl 1.16, jinja2 3.1.6; of transformers' tests `test_tokenization_common.py` and `test_processing_common.py`.
 
 The span of an answer is what a template without `{% generation %}` adds for its message to the generation prompt, where the text before
-it and with it are prefixes of the whole; what else there is to say of a span has no judge here.
+it and with it are prefixes of the whole; of one that writes the role and has no such prompt, and what else there is to say of a span, there is no judge here.
 """
 import ast
 import datetime
@@ -61,6 +61,12 @@ def brief(text):
     return [len(text), f"{hashed:016x}"]
 
 
+def said(message):
+    content = message.get("content") or ""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return next((part["text"] for part in parts if part.get("text")), "").strip()
+
+
 def spans(template, messages, tools, wanted):
     text, blocks = rendered(template, messages, tools)
     answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
@@ -73,6 +79,10 @@ def spans(template, messages, tools, wanted):
         before = rendered(template, messages[:index], tools, True)[0]
         after = rendered(template, messages[: index + 1], tools)[0]
         if not (after.startswith(before) and text.startswith(after)):
+            return None
+        # Without a prompt, what is before the text of the answer may be a name of its role, or not.
+        is_told = said(messages[index]) and after[len(before) :].lstrip().startswith(said(messages[index]))
+        if "add_generation_prompt" not in template and not is_told:
             return None
         if wanted[index]:
             found.append([len(before), len(after)])

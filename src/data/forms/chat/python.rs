@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{DynObject, Enumerator, Kwargs, Object, ObjectRepr, Tuple, ValueKind};
+use minijinja::value::{
+    DynObject, Enumerator, Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind, ValueOrKwargs, from_args,
+};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -65,14 +67,10 @@ fn default(
 }
 
 /// `truncate`, of which all arguments have places and names: a text that is longer than `length` and a few letters ends earlier, at a blank.
-fn truncate(
-    text: &str,
-    length: Option<usize>,
-    cuts_words: Option<bool>,
-    end: Option<String>,
-    leeway: Option<usize>,
-    named: Kwargs,
-) -> Result<String, Error> {
+fn truncate(text: &str, given: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    type Given = (Option<usize>, Option<bool>, Option<String>, Option<usize>, Kwargs);
+    let given = given.into_values();
+    let (length, cuts_words, end, leeway, named): Given = from_args(&given)?;
     let length = length.or(named.get("length")?).unwrap_or(255);
     let cuts_words = cuts_words.or(named.get("killwords")?).unwrap_or(false);
     let end = end.or(named.get("end")?).unwrap_or_else(|| "...".to_string());

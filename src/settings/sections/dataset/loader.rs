@@ -102,10 +102,10 @@ words! {
         Records = "HFDataLoader" "CommonDataLoader",
         /// Conversations.
         Chat = "SFTDataLoader" "ToolAlpacaDataLoader",
-        /// Rust sources.
-        CargoRegistry = "CargoRegistryDataLoader",
         /// Batches that a program makes.
         Memory = "MemoryDataLoader",
+        /// Rust sources.
+        CargoRegistry = "CargoRegistryDataLoader",
     }
 }
 
