@@ -40,7 +40,6 @@ use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{Context, Override, RunConfig, RunPlan};
-use crate::store::Base;
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
 use std::path::Path;

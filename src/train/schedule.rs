@@ -118,11 +118,6 @@ impl Schedule {
         }
     }
 
-    /// Whether rates depend on how long the run is: on its epochs, where no `total_steps` is written.
-    pub(crate) fn depends_on_epochs(&self) -> bool {
-        self.keys.total_steps.is_none() && self.depends_on_length()
-    }
-
     /// Number of steps over which the rate changes.
     pub fn total_steps(&self) -> u64 {
         self.total_steps
