@@ -1,6 +1,7 @@
 //! Text, samples and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
 //! next number.
 
+mod all_cores;
 mod background_check;
 mod batch;
 mod batches;
@@ -26,17 +27,21 @@ mod notes;
 mod output;
 mod pending;
 mod plural;
+pub mod progress;
 mod reading;
 mod record_samples;
+mod record_store;
 mod records;
 mod rows;
 mod sample_collector;
+mod sample_store;
 mod samples;
 mod sequences;
 mod source;
 mod statistics;
 mod stream;
 mod text;
+pub mod token_cache;
 mod token_encoding;
 mod token_file;
 pub mod tokenize;

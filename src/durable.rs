@@ -1,8 +1,10 @@
 //! Files that survive a crash: under its final name a file is either complete and on disk, or absent.
 
 mod append_file;
+mod cache_folder;
 
 pub use self::append_file::AppendFile;
+pub(crate) use self::cache_folder::cache_folder;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -110,6 +112,11 @@ impl AtomicFile {
     /// The name that the file will have.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The name that it has until then.
+    pub(crate) fn temporary(&self) -> &Path {
+        &self.temporary
     }
 
     /// Appends what `fill` writes.

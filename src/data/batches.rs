@@ -247,6 +247,19 @@ impl Batches {
         self.micro_steps_per_epoch().div_ceil(self.spec.world as u64)
     }
 
+    /// Tokens that the step with this number, from 1 on, learns from, those of all ranks together: without the padding of samples.
+    pub(crate) fn tokens_of_step(&self, step: u64) -> u64 {
+        let all = self.spec.micro_batches as u64;
+        let first = step.saturating_sub(1) * all;
+        let rows =
+            (first..first + all).flat_map(|number| (0..self.spec.batch_size).map(move |row| (number, row)));
+        let tokens = rows.map(|(number, row)| {
+            let (rows, row) = self.locate(number, row);
+            rows.tokens_in(row)
+        });
+        tokens.sum()
+    }
+
     /// The part of each source that these batches come from, in tokens or in samples.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         self.sources.iter().map(|rows| rows.source.range.clone()).collect()

@@ -73,6 +73,16 @@ impl Codec {
         }
     }
 
+    /// What decides which tokens a text has, as a text; `None` if it has no name.
+    pub(super) fn identity(&self) -> Option<String> {
+        match self {
+            Self::Bytes { eod } => Some(format!("bytes, {eod}")),
+            Self::Tokenizer { tokenizer, eos_token } => {
+                Some(format!("{}, {eos_token}", tokenizer.identity()?))
+            }
+        }
+    }
+
     /// The file of the tokenizer, if there is one.
     pub fn tokenizer_file(&self) -> Option<&Path> {
         match self {

@@ -151,7 +151,9 @@ impl<'a> Corpus<'a> {
 
     fn encode_pending(&mut self) -> Result<()> {
         if let Tokens::Ids { tokens, pending } = &mut self.tokens {
-            pending.encode()?.into_iter().for_each(|ids| tokens.extend(ids));
+            for ids in pending.encode()? {
+                if tokens.is_empty() { *tokens = ids } else { tokens.extend(ids) }
+            }
         }
         Ok(())
     }

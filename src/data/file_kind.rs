@@ -2,9 +2,11 @@
 
 use super::choices::ChoiceForm;
 use super::codec::Codec;
+use super::config::RecordsConfig;
 use super::files;
 use super::forms::{ChatForm, Form, Former};
 use super::notes::Notes;
+use super::record_store;
 use super::records::{self, Record};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -81,15 +83,18 @@ impl FileKind {
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,
         };
-        let former = Former::new(form, codec)?;
-        let mut lengths = Vec::new();
-        records::for_each(file, &mut |record| {
-            let formed = former.form_all(&record)?;
-            lengths.push(formed.tokens.len());
-            notes.add(formed.notes);
-            Ok(true)
-        })?;
-        Ok((lengths, notes))
+        let config = RecordsConfig {
+            files: vec![file.display().to_string()],
+            keys: "",
+            form: form.clone(),
+            packing: None,
+            renamed: Vec::new(),
+            most: None,
+        };
+        let (store, _) = record_store::load(&config, &Former::new(form, codec)?)?;
+        notes.extend(&store.notes.said);
+        notes.extend(&store.notes.beside);
+        Ok((store.samples().map(|sample| sample.tokens).collect(), notes))
     }
 
     fn of_record(record: &Record, wording: Wording<'_>) -> Result<Self> {

@@ -9,7 +9,7 @@ mod prompts;
 
 pub use self::chat::{ChatForm, ChatTemplate};
 pub use self::packing::PackStrategy;
-pub(super) use self::packing::Packer;
+pub(super) use self::packing::{Packed, fill_rows};
 pub use self::prompts::{PromptForm, PromptStyle};
 use super::batch::NO_LABEL;
 use super::codec::Codec;
@@ -41,6 +41,8 @@ pub(super) struct Formed {
     pub is_cut: bool,
     /// What of the record is not read or not written, in words.
     pub notes: BTreeSet<String>,
+    /// Columns beside ready ids, which MindFormers' loader of them passes over; commands of ours name them.
+    pub beside: BTreeSet<String>,
 }
 
 /// A form with what it needs of the codec.
@@ -76,17 +78,15 @@ impl<'a> Former<'a> {
         }
     }
 
-    /// The same for a command of ours, which also notes what other columns stand beside ready ids: the loader of those is MindFormers', which
-    /// passes over them.
-    ///
-    /// # Errors
-    /// As [`form`](Self::form).
-    pub fn form_all(&self, record: &Record) -> Result<Formed> {
-        let mut formed = self.form(record)?;
-        if *self.form == Form::Columns && record.fields.contains_key("input_ids") {
-            formed.notes.extend(record.unread(&["input_ids", "labels"]));
-        }
-        Ok(formed)
+    /// What decides which sample a record becomes, as a text; `None` if it has no name.
+    pub fn identity(&self) -> Option<String> {
+        let form = match self.form {
+            // What the file holds is in the template.
+            Form::Chat(chat) => Form::Chat(ChatForm { template: None, ..chat.clone() }),
+            form => form.clone(),
+        };
+        let template = self.template.as_ref().map(ChatTemplate::identity);
+        Some(format!("{form:?}\n{}\n{template:?}", self.codec.identity()?))
     }
 }
 

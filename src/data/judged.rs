@@ -54,13 +54,6 @@ impl JudgedData {
     ) -> Result<Self> {
         let kind = FileKind::of(file, wording)?;
         let mut left = most.unwrap_or(u64::MAX);
-        let mut each = |visit: &mut dyn FnMut(&Record) -> Result<()>| {
-            records::for_each(file, &mut |record| {
-                visit(&record)?;
-                left = left.saturating_sub(1); // lines are read on after a fault, for others
-                Ok(left > 0)
-            })
-        };
         match kind {
             FileKind::Text => {
                 let mut texts = Texts::new(codec, window)?;
@@ -70,28 +63,33 @@ impl JudgedData {
             FileKind::Texts => {
                 let mut texts = Texts::new(codec, window)?;
                 let former = Former::new(&Form::Columns, codec)?;
-                each(&mut |record| texts.push_record(former.form(record)?, record.text("text")?.len()))?;
+                let form = |record: &Record| Ok((former.form(record)?, record.text("text")?.len()));
+                each(file, &mut left, form, |(formed, bytes)| texts.push_record(formed, bytes))?;
                 texts.finish(file)
             }
             FileKind::Answers(form) => {
                 let former = Former::new(&form, codec)?;
                 let (mut samples, mut cut, mut notes) = (Vec::new(), 0, Notes::default());
-                each(&mut |record| {
-                    let Formed { mut tokens, mut targets, is_cut, notes: of_record } =
-                        former.form_all(record)?;
-                    notes.add(of_record);
-                    cut += u64::from(is_cut || tokens.len() > window);
-                    // Where the answer comes after the window, its end is judged and not the start.
-                    let answers = |targets: &[u32]| targets.iter().any(|target| *target != NO_LABEL);
-                    if tokens.len() > window && !answers(&targets[..window]) {
-                        tokens.drain(..tokens.len() - window);
-                        targets.drain(..targets.len() - window);
-                    }
-                    tokens.truncate(window);
-                    targets.truncate(window);
-                    samples.push(Sequence { tokens, targets });
-                    Ok(())
-                })?;
+                each(
+                    file,
+                    &mut left,
+                    |record| former.form(record),
+                    |formed| {
+                        let Formed { mut tokens, mut targets, is_cut, notes: of_record, beside } = formed;
+                        notes.add(of_record);
+                        notes.add(beside);
+                        cut += u64::from(is_cut || tokens.len() > window);
+                        // Where the answer comes after the window, its end is judged and not the start.
+                        let answers = |targets: &[u32]| targets.iter().any(|target| *target != NO_LABEL);
+                        if tokens.len() > window && !answers(&targets[..window]) {
+                            tokens.drain(..tokens.len() - window);
+                            targets.drain(..targets.len() - window);
+                        }
+                        tokens.truncate(window);
+                        targets.truncate(window);
+                        samples.push(Sequence { tokens, targets });
+                    },
+                )?;
                 samples.retain(Sequence::has_target);
                 if samples.is_empty() && cut > 0 {
                     let longer = plural(cut, "sample");
@@ -105,14 +103,32 @@ impl JudgedData {
             }
             FileKind::Choices(form) => {
                 let mut questions = Vec::new();
-                each(&mut |record| {
-                    questions.push(form.question(record, codec, window)?);
-                    Ok(())
-                })?;
+                each(
+                    file,
+                    &mut left,
+                    |record| form.question(record, codec, window),
+                    |question| {
+                        questions.push(question);
+                    },
+                )?;
                 Ok(Self::Questions(questions))
             }
         }
     }
+}
+
+/// Calls `take` with what `make` makes of each record of a file, in order, until none is `left`; `make` on all cores.
+fn each<T: Send>(
+    file: &Path,
+    left: &mut u64,
+    make: impl Fn(&Record) -> Result<T> + Sync,
+    mut take: impl FnMut(T),
+) -> Result<()> {
+    records::for_each_made(file, |record| make(&record), &mut |made| {
+        take(made);
+        *left = left.saturating_sub(1); // lines are read on after a fault, for others
+        Ok(*left > 0)
+    })
 }
 
 /// Cuts texts into windows.
@@ -139,13 +155,12 @@ impl<'a> Texts<'a> {
     }
 
     /// A record as it is trained: its first token has nothing before it.
-    fn push_record(&mut self, record: Formed, bytes: usize) -> Result<()> {
+    fn push_record(&mut self, record: Formed, bytes: usize) {
         self.notes.add(record.notes);
         if let Some((first, rest)) = record.tokens.split_first() {
             self.push_tokens(*first, rest);
         }
         self.bytes += bytes as u64;
-        Ok(())
     }
 
     fn push_tokens(&mut self, mut before: u32, tokens: &[u32]) {

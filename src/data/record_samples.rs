@@ -1,21 +1,20 @@
 //! The loaders of records: files of JSON or Parquet whose records become samples.
 //!
 //! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `forms` makes tokens and
-//! targets of each (prompts and answers, Alpaca, ready ids, conversations), and this file cuts, packs and counts
-//! them.
+//! targets of each (prompts and answers, Alpaca, ready ids, conversations), which `record_store` keeps; and this file cuts, holds
+//! out, packs and counts them.
 
-use super::batch::NO_LABEL;
 use super::codec::Codec;
 use super::config::RecordsConfig;
-use super::forms::{Formed, Former, Packer};
-use super::notes::Notes;
+use super::forms::{Former, PackStrategy, Packed};
 use super::plural::plural;
-use super::records;
-use super::sample_collector::SampleCollector;
+use super::record_store;
+use super::sample_store::{Runs, SampleStore};
 use super::samples::Samples;
 use super::source::{Loaded, Split};
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
 /// How many samples are for evaluation, and by which seed they are drawn.
@@ -25,6 +24,9 @@ pub(super) struct HeldOut {
     pub seed: u64,
 }
 
+/// A sample, or what is left of it: its first word in a store, and its tokens.
+type Run = (u64, usize);
+
 /// The source of a loader of records; samples are cut to `seq_length` tokens.
 pub(super) fn load(
     config: &RecordsConfig,
@@ -33,40 +35,30 @@ pub(super) fn load(
     held_out: HeldOut,
 ) -> Result<Vec<Loaded>> {
     let former = Former::new(&config.form, codec)?;
-    let files = records::files(&config.files, &format!("correct {}", config.keys))?;
-    let mut taker = Taker::new(config, seq_length);
-    for file in &files {
-        records::for_each(&file.path, &mut |mut record| {
-            for (old, new) in &config.renamed {
-                let value = record.fields.remove(old).ok_or_else(|| record.missing(old))?;
-                record.fields.insert(new.clone(), value);
-                record.text.clear();
-            }
-            taker.push(former.form(&record)?);
-            Ok(!taker.is_full())
-        })?;
-    }
+    let (store, files) = record_store::load(config, &former)?;
     let name = config.files.join(", ");
-    let (dropped, notes) = (taker.dropped_words(), taker.notes.lines());
-    let lengths = format!("{} to {} tokens", taker.shortest.min(taker.longest), taker.longest);
-    let (samples, sentence) = taker.finish(files.len());
+    let notes = store.notes.said.lines();
+    let mut taken = Taken::of(&store, seq_length, config.packing);
+    let (samples, split) = taken.rows(store, seq_length, held_out, &name)?;
     if samples.is_empty() {
+        let (dropped, longest) = (taken.dropped_words(), taken.longest);
         let message = format!(
-            "no sample is left of {lengths} ({dropped}); raise model.model_config.seq_length, or name other data"
+            "no sample is left of {} to {longest} tokens ({dropped}); raise model.model_config.seq_length, or name other data",
+            taken.shortest.min(longest)
         );
         return Err(Error::file(name, message));
     }
+    let sentence = taken.sentence(&samples, files);
     let eod = codec.eod().ok();
-    let (samples, split) = held_out.split(samples, &name)?;
     Ok(vec![Loaded { sentence, notes, eod, split, ..Loaded::whole(samples, name) }])
 }
 
 impl HeldOut {
-    /// The samples with those that are held out last, and which part of them is for training and which for evaluation.
-    fn split(self, samples: Samples, name: &str) -> Result<(Samples, Option<Split>)> {
-        let (total, held) = (samples.len(), self.samples);
+    /// The samples to learn from, and those that are held out, both in order.
+    fn split(self, samples: Vec<Run>, name: &str) -> Result<[Vec<Run>; 2]> {
+        let (total, held) = (samples.len() as u64, self.samples);
         if held == 0 {
-            return Ok((samples, None));
+            return Ok([samples, Vec::new()]);
         }
         if held >= total {
             let message = format!(
@@ -76,180 +68,183 @@ impl HeldOut {
         }
         // By a hash of their place, so that a sample that is held out stays so when others are added behind it, as far as their
         // number allows.
-        let hash = |place: &u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
+        let hash = |place: u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
         let mut places: Vec<u64> = (0..total).collect();
-        places.sort_by_key(hash);
+        places.select_nth_unstable_by_key(held as usize, |place| (hash(*place), *place));
         let drawn: BTreeSet<u64> = places.into_iter().take(held as usize).collect();
-        let learned = (0..total).filter(|sample| !drawn.contains(sample));
-        let split = (0..total - held, total - held..total);
-        Ok((samples.reordered(learned.chain(drawn.iter().copied())), Some(split)))
+        let (drawn, learned): (Vec<_>, Vec<_>) =
+            (0..).zip(samples).partition(|(place, _)| drawn.contains(place));
+        Ok([learned, drawn].map(|runs| runs.into_iter().map(|(_, run)| run).collect()))
     }
 }
 
-/// Takes samples and counts what becomes of them.
-struct Taker {
-    rows: Collector,
-    seq_length: usize,
-    most: u64,
+/// Samples that are taken, and what became of the others.
+struct Taken {
+    samples: Vec<Run>,
+    packing: Option<PackStrategy>,
     /// Records read.
     records: u64,
     /// Samples of which a part was cut off.
     cut: u64,
     /// Samples dropped because they have nothing to predict.
     unlabelled: u64,
+    /// Samples dropped because they are longer than a row.
+    too_long: u64,
     /// Tokens of the shortest sample, and of the longest.
     shortest: usize,
     longest: usize,
     /// Tokens of all samples, and those of them that are predicted.
     tokens: [u64; 2],
-    notes: Notes,
 }
 
-enum Collector {
-    Single(SampleCollector),
-    Packed(Packer),
-}
-
-impl Taker {
-    fn new(config: &RecordsConfig, seq_length: usize) -> Self {
-        let rows = match config.packing {
-            None => Collector::Single(SampleCollector::default()),
-            Some(strategy) => Collector::Packed(Packer::new(strategy, seq_length)),
-        };
-        let most = config.most.unwrap_or(u64::MAX);
-        let notes = Notes::default();
-        Self {
-            rows,
-            seq_length,
-            most,
-            records: 0,
+impl Taken {
+    fn of(store: &SampleStore, seq_length: usize, packing: Option<PackStrategy>) -> Self {
+        let records = store.len() as u64;
+        let samples = Vec::with_capacity(store.len());
+        let mut taken = Self {
+            samples,
+            packing,
+            records,
             cut: 0,
             unlabelled: 0,
+            too_long: 0,
             shortest: usize::MAX,
             longest: 0,
             tokens: [0; 2],
-            notes,
+        };
+        let most = if packing.is_none_or(PackStrategy::cuts_samples) { seq_length } else { usize::MAX };
+        for sample in store.samples() {
+            taken.shortest = taken.shortest.min(sample.tokens);
+            taken.longest = taken.longest.max(sample.tokens);
+            let (tokens, predicted) = (sample.tokens.min(most), store.predicted(&sample, most));
+            if predicted == 0 {
+                taken.unlabelled += 1;
+                continue;
+            }
+            taken.cut += u64::from(sample.is_cut || tokens < sample.tokens);
+            taken.tokens[0] += tokens as u64;
+            taken.tokens[1] += predicted as u64;
+            taken.samples.push((sample.start, tokens));
         }
+        taken
     }
 
-    fn is_full(&self) -> bool {
-        self.records >= self.most
-    }
-
-    fn push(&mut self, mut sample: Formed) {
-        self.records += 1;
-        self.notes.add(std::mem::take(&mut sample.notes));
-        self.shortest = self.shortest.min(sample.tokens.len());
-        self.longest = self.longest.max(sample.tokens.len());
-        if let Collector::Single(_) = self.rows {
-            sample.is_cut |= sample.tokens.len() > self.seq_length;
-            sample.tokens.truncate(self.seq_length);
-            sample.targets.truncate(self.seq_length);
+    /// The rows of batches, those that are held out last, and which of them are for training and which for evaluation. Samples are held
+    /// out before they are packed.
+    fn rows(
+        &mut self,
+        store: Arc<SampleStore>,
+        seq_length: usize,
+        held_out: HeldOut,
+        name: &str,
+    ) -> Result<(Samples, Option<Split>)> {
+        if self.samples.is_empty() {
+            return Ok((Samples::stored(store, Runs::default()), None));
         }
-        let predicted = sample.targets.iter().filter(|target| **target != NO_LABEL).count();
-        if predicted == 0 {
-            self.unlabelled += 1;
-            return;
-        }
-        self.cut += u64::from(sample.is_cut);
-        self.tokens[0] += sample.tokens.len() as u64;
-        self.tokens[1] += predicted as u64;
-        match &mut self.rows {
-            Collector::Single(rows) => rows.push(&sample.tokens, &sample.targets),
-            Collector::Packed(packer) => packer.push(&sample),
-        }
+        let parts = held_out.split(std::mem::take(&mut self.samples), name)?;
+        let (samples, learned) = match self.packing {
+            None => {
+                let (learned, runs) = (parts[0].len() as u64, parts.into_iter().flatten());
+                (Samples::stored(store, Runs::new(runs)), learned)
+            }
+            Some(strategy) => {
+                let [mut all, drawn] = parts.map(|part| strategy.pack(seq_length, &part));
+                let learned = all.ends.len() as u64;
+                all.extend(drawn);
+                let Packed { documents, ends, dropped } = all;
+                self.too_long = dropped;
+                let runs = Runs::new(documents.into_iter());
+                let is_packed = ends.len() != runs.ends.len();
+                let samples = Samples::stored(store, runs);
+                (if is_packed { samples.packed(ends) } else { samples }, learned)
+            }
+        };
+        let all = samples.len();
+        Ok((samples, (held_out.samples > 0).then_some((0..learned, learned..all))))
     }
 
     /// What was dropped, in words.
     fn dropped_words(&self) -> String {
-        let too_long = match &self.rows {
-            Collector::Single(_) => 0,
-            Collector::Packed(packer) => packer.dropped,
-        };
         let words = [
             (self.unlabelled, "dropped with nothing to predict within seq_length"),
-            (too_long, "dropped as longer than seq_length"),
+            (self.too_long, "dropped as longer than seq_length"),
         ];
         let said = words.iter().filter(|(count, _)| *count > 0);
         said.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
     }
 
-    fn finish(self, files: usize) -> (Samples, String) {
-        let [tokens, predicted] = self.tokens;
+    fn sentence(&self, rows: &Samples, files: usize) -> String {
+        let Self { records, longest, tokens: [tokens, predicted], .. } = self;
         let mut notes = vec![self.dropped_words()];
         if self.cut > 0 {
             notes.push(format!("{} cut", self.cut));
         }
-        let (longest, records) = (self.longest, self.records);
-        let (samples, packed) = match self.rows {
-            Collector::Single(rows) => (rows.finish(), String::new()),
-            Collector::Packed(packer) => {
-                let rows = packer.finish().finish();
-                let packed = format!(" packed into {}", plural(rows.len(), "row"));
-                (rows, packed)
-            }
-        };
         notes.retain(|note| !note.is_empty());
         let notes = if notes.is_empty() { String::new() } else { format!("; {}", notes.join(", ")) };
-        let sentence = format!(
+        let packed =
+            self.packing.map_or(String::new(), |_| format!(" packed into {}", plural(rows.len(), "row")));
+        format!(
             "{} of {}{packed}: {tokens} tokens, {predicted} of them predicted, the longest sample has {longest}{notes}",
-            plural(records, "sample"),
+            plural(*records, "sample"),
             plural(files as u64, "file")
-        );
-        (samples, sentence)
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::PackStrategy;
+
+    /// Twenty samples of two tokens, as [`load`] takes them.
+    fn rows(strategy: Option<PackStrategy>, held_out: HeldOut) -> Result<(Vec<Vec<u32>>, Option<Split>)> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ids.jsonl");
+        let lines: String =
+            (0..20).map(|first| format!("{{\"input_ids\": [{first}, {}]}}\n", first + 100)).collect();
+        std::fs::write(&file, lines).unwrap();
+        let config = RecordsConfig {
+            files: vec![file.display().to_string()],
+            keys: "",
+            form: crate::data::Form::Columns,
+            packing: strategy,
+            renamed: Vec::new(),
+            most: None,
+        };
+        let loaded = load(&config, &Codec::Bytes { eod: 0 }, 4, held_out)?.remove(0);
+        let crate::data::Content::Samples(samples) = &loaded.content else { panic!("samples") };
+        let row = |sample| {
+            let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);
+            let count = samples.read(sample, &mut tokens, &mut targets);
+            tokens.truncate(count);
+            tokens
+        };
+        Ok(((0..samples.len()).map(row).collect(), loaded.split))
+    }
 
     #[test]
-    fn samples_are_held_out_by_the_seed() {
-        let samples = |strategy: Option<PackStrategy>| {
-            let config = RecordsConfig {
-                files: Vec::new(),
-                keys: "",
-                form: crate::data::Form::Columns,
-                packing: strategy,
-                renamed: Vec::new(),
-                most: None,
-            };
-            let mut taker = Taker::new(&config, 4);
-            for first in 0..20 {
-                let tokens = vec![first, first + 100];
-                taker.push(Formed { targets: tokens.clone(), tokens, ..Formed::default() });
-            }
-            taker.finish(1).0
-        };
-        let rows = |samples: &Samples| -> Vec<Vec<u32>> {
-            let row = |sample| {
-                let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);
-                let count = samples.read(sample, &mut tokens, &mut targets);
-                tokens.truncate(count);
-                tokens
-            };
-            (0..samples.len()).map(row).collect()
-        };
-        for (strategy, total, held) in [(None, 20, 5), (Some(PackStrategy::Pack), 10, 3)] {
-            let plain = rows(&samples(strategy));
-            let split = |seed| HeldOut { samples: held, seed }.split(samples(strategy), "records").unwrap();
-            let (one, ranges) = split(1);
-            assert_eq!(ranges, Some((0..total - held, total - held..total)));
-            let one = rows(&one);
-            assert!(one[..(total - held) as usize].is_sorted() && one[(total - held) as usize..].is_sorted());
-            let mut all = one.clone();
-            all.sort();
-            assert_eq!(all, plain);
-            assert_eq!(one, rows(&split(1).0));
-            assert_ne!(one, rows(&split(2).0));
+    fn samples_are_held_out_by_the_seed_before_they_are_packed() {
+        let packs =
+            [None, Some(PackStrategy::Pack), Some(PackStrategy::Truncate), Some(PackStrategy::BestFit)];
+        let (single, _) = rows(None, HeldOut { samples: 4, seed: 1 }).unwrap();
+        for strategy in packs {
+            let (plain, split) = rows(strategy, HeldOut { samples: 0, seed: 1 }).unwrap();
+            assert_eq!(split, None);
+            let of_row = if strategy.is_some() { 2 } else { 1 };
+            assert_eq!(plain.len(), 20 / of_row);
+            let (one, ranges) = rows(strategy, HeldOut { samples: 4, seed: 1 }).unwrap();
+            let (learned, all) = (16 / of_row as u64, 20 / of_row as u64);
+            assert_eq!(ranges, Some((0..learned, learned..all)));
+            assert!(one[..learned as usize].is_sorted() && one[learned as usize..].is_sorted());
+            // The same samples are held out, however they are packed.
+            assert_eq!(one.concat(), single.concat(), "{strategy:?}");
+            let mut sorted = one.concat();
+            sorted.sort_unstable();
+            let mut all = plain.concat();
+            all.sort_unstable();
+            assert_eq!(sorted, all);
+            assert_ne!(one, rows(strategy, HeldOut { samples: 4, seed: 2 }).unwrap().0);
         }
-        assert_eq!(
-            rows(&HeldOut { samples: 0, seed: 1 }.split(samples(None), "").unwrap().0),
-            rows(&samples(None))
-        );
-        let error = HeldOut { samples: 20, seed: 1 }.split(samples(None), "records").unwrap_err().to_string();
+        let error = rows(None, HeldOut { samples: 20, seed: 1 }).unwrap_err().to_string();
         assert!(
             error.contains("has 20 samples, of which `eval_samples` 20 leave none to train on"),
             "{error}"

@@ -1,4 +1,6 @@
 //! Files of records: JSON lines, arrays of JSON objects, tables as text, and Parquet.
+//!
+//! One thread reads a file; what its records become is made on all cores, and taken in their order.
 
 mod csv;
 mod json;
@@ -7,12 +9,15 @@ mod no_parquet;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod record;
+mod unparsed;
 
 use std::path::Path;
 
 #[cfg(not(feature = "parquet"))]
 use self::no_parquet as parquet;
 pub(super) use self::record::Record;
+use self::unparsed::Unparsed;
+use super::all_cores::on_all_cores;
 use super::files::{self, InputFile};
 use crate::error::{Error, Result};
 
@@ -36,6 +41,8 @@ const UNREAD: [(&[&str], &str); 4] = [
     (&["pdf", "docx", "doc", "odt", "epub", "rtf"], "save it as text"),
 ];
 
+/// Records that a core takes at once.
+const CHUNK: usize = 16;
 /// Most kinds of faults that a file is read on for.
 const MOST_FAULTS: usize = 10;
 /// Places of one kind of fault that are named; the others are counted.
@@ -150,12 +157,39 @@ pub(super) fn files(paths: &[String], remedy: &str) -> Result<Vec<InputFile>> {
 /// # Errors
 /// If the file cannot be read, is malformed or has no record; those of `visit`.
 pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+    let mut faults = Faults::default();
+    read(path, &mut |record| faults.go_on(record.parse().and_then(&mut *visit)))?;
+    faults.finish()
+}
+
+/// Calls `take` with what `make` makes of each record of a file, in their order, until it returns false. Faults are those of
+/// [`for_each`]; `make` is called on all cores, and for a few records more than are taken.
+///
+/// # Errors
+/// If the file cannot be read, is malformed or has no record; those of `make` and `take`.
+pub(super) fn for_each_made<T: Send>(
+    path: &Path,
+    make: impl Fn(Record) -> Result<T> + Sync,
+    take: &mut dyn FnMut(T) -> Result<bool>,
+) -> Result<()> {
+    let mut faults = Faults::default();
+    on_all_cores(
+        CHUNK,
+        |give| read(path, give),
+        |record: Unparsed| record.parse().and_then(&make),
+        &mut |made: Result<T>| faults.go_on(made.and_then(&mut *take)),
+    )?;
+    faults.finish()
+}
+
+/// Calls `give` with each record of a file until it returns false.
+fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     match files::has_extension(path, &["parquet"]) {
-        true => parquet::for_each(path, visit),
-        false if files::has_extension(path, &["csv", "tsv"]) => csv::for_each(path, visit),
+        true => parquet::read(path, give),
+        false if files::has_extension(path, &["csv", "tsv"]) => csv::read(path, give),
         false => {
             refuse_unread(path)?;
-            json::for_each(path, visit)
+            json::read(path, give)
         }
     }
 }

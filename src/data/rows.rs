@@ -84,6 +84,14 @@ impl Rows {
         }
     }
 
+    /// Tokens of a row that are no padding.
+    pub fn tokens_in(&self, row: u64) -> u64 {
+        match &self.source.content {
+            Content::Samples(samples) => samples.tokens_in(self.source.range.start + row, self.seq_length),
+            Content::Stream(_) => self.seq_length as u64,
+        }
+    }
+
     /// Adds the targets of the first `rows` rows.
     pub fn count_targets(&self, rows: u64, counts: &mut TokenCounts) {
         let start = self.source.range.start;

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::NO_LABEL;
-use super::sample_collector::SampleCollector;
+use super::sample_store::{Runs, SampleStore, StoredTokens};
 use super::statistics::{self, fnv1a};
-use super::stream::TokenStream;
+use super::stream::{Chunk, TokenStream};
 use super::token_encoding::NO_TOKEN;
 use crate::error::{Error, Result};
 
@@ -23,7 +23,7 @@ pub struct Samples {
     /// For each token the one to predict from it, or [`NO_LABEL`].
     labels: Arc<TokenStream>,
     /// The end of each document, in tokens from the start of the stream.
-    documents: Vec<u64>,
+    documents: Arc<Vec<u64>>,
     /// The end of each sample, in documents; `None`: each document is a sample.
     packed: Option<Vec<u64>>,
 }
@@ -43,7 +43,19 @@ impl Samples {
             "the last sample must end with the stream"
         );
         assert_eq!(labels.len(), tokens.len(), "every token must have a label");
-        Self { tokens: Arc::new(tokens), labels: Arc::new(labels), documents: ends, packed: None }
+        let documents = Arc::new(ends);
+        Self { tokens: Arc::new(tokens), labels: Arc::new(labels), documents, packed: None }
+    }
+
+    /// Samples of one document each, which are runs of a store.
+    pub(super) fn stored(store: Arc<SampleStore>, runs: Runs) -> Self {
+        let documents = runs.ends.clone();
+        let [tokens, labels] = StoredTokens::of(store, runs).map(|tokens| {
+            let mut stream = TokenStream::default();
+            stream.push(Chunk::Stored(tokens));
+            Arc::new(stream)
+        });
+        Self { tokens, labels, documents, packed: None }
     }
 
     /// The same documents, of which each sample has several: `ends` is the end of each sample, in documents.
@@ -65,6 +77,11 @@ impl Samples {
     /// Number of samples.
     pub fn len(&self) -> u64 {
         self.packed.as_ref().unwrap_or(&self.documents).len() as u64
+    }
+
+    /// What a sample is called: a row where it has several documents.
+    pub(super) fn unit(&self) -> &'static str {
+        if self.packed.is_some() { "rows" } else { "samples" }
     }
 
     /// Whether there is no sample.
@@ -102,6 +119,12 @@ impl Samples {
         count
     }
 
+    /// Tokens of a sample in a row of `seq_length`.
+    pub(super) fn tokens_in(&self, sample: u64, seq_length: usize) -> u64 {
+        let range = self.tokens_of(sample..sample + 1);
+        (range.end - range.start).min(seq_length as u64)
+    }
+
     /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that of
     /// the padding, if anything follows the first document.
     pub(super) fn for_each_document(
@@ -132,26 +155,6 @@ impl Samples {
     #[track_caller]
     pub(crate) fn tokens_of(&self, samples: Range<u64>) -> Range<u64> {
         self.end_before(samples.start)..self.end_before(samples.end)
-    }
-
-    /// The samples with these numbers, in this order, in memory.
-    pub(super) fn reordered(&self, order: impl Iterator<Item = u64>) -> Self {
-        let mut collector = SampleCollector::default();
-        let (mut tokens, mut labels) = (Vec::new(), Vec::new());
-        for sample in order {
-            let mut start = self.end_before(sample);
-            for end in &self.documents[self.documents_of(sample)] {
-                let length = (end - start) as usize;
-                tokens.resize(length, 0);
-                labels.resize(length, 0);
-                self.tokens.read(start..*end, &mut tokens);
-                self.labels.read(start..*end, &mut labels);
-                collector.push_document(&tokens, &labels);
-                start = *end;
-            }
-            collector.end_sample();
-        }
-        collector.finish()
     }
 
     /// A hash of a range of samples, by which a resumed run notices that its data has changed. Checkpoints store it: it

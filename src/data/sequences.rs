@@ -3,10 +3,10 @@
 use super::batch::{Batch, NO_LABEL};
 use super::batches::{BatchSpec, Batches};
 use super::document_rules::DocumentRules;
+use super::forms::fill_rows;
 use super::sample_collector::SampleCollector;
 use super::source::Source;
 use crate::error::Result;
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Tokens that a model reads from an empty context, and for each the one to predict or [`NO_LABEL`].
@@ -82,35 +82,9 @@ impl PackedSequences {
     }
 }
 
-/// The members of each row of `room` tokens: the longest first, each into the fullest row that has room for it.
-fn fill_rows(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&member| std::cmp::Reverse(lengths[member]));
-    let mut rows: Vec<Vec<usize>> = Vec::new();
-    let mut left = BTreeSet::new();
-    for member in order {
-        let length = lengths[member];
-        assert!(length <= room, "a sequence of {length} tokens is longer than a row of {room}");
-        let (rest, row) = left.range((length, 0)..).next().copied().unwrap_or((room, rows.len()));
-        if row == rows.len() {
-            rows.push(Vec::new());
-        }
-        left.remove(&(rest, row));
-        rows[row].push(member);
-        left.insert((rest - length, row));
-    }
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_are_filled_without_splitting_a_sequence() {
-        assert_eq!(fill_rows(&[3, 8, 4, 1, 5, 2], 8), [vec![1], vec![4, 0], vec![2, 5, 3]]);
-        assert!(fill_rows(&[], 8).is_empty());
-    }
 
     #[test]
     fn each_sequence_gets_its_own_values() {

@@ -33,7 +33,7 @@ impl Content {
     pub(super) fn unit(&self) -> &'static str {
         match self {
             Self::Stream(_) => "tokens",
-            Self::Samples(_) => "samples",
+            Self::Samples(samples) => samples.unit(),
         }
     }
 }

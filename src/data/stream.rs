@@ -6,6 +6,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::mindrecord::TokensOfRows;
+use super::sample_store::StoredTokens;
 use super::token_encoding::TokenEncoding;
 
 /// A sequence of token ids. Its parts (the shards of a data set) read as one.
@@ -27,6 +28,8 @@ pub enum Chunk {
     Mapped(MappedTokens),
     /// Tokens or targets of the rows of a memory-mapped file.
     Rows(TokensOfRows),
+    /// Tokens or targets of samples that were formed.
+    Stored(StoredTokens),
 }
 
 /// A run of tokens in a memory-mapped file.
@@ -82,7 +85,11 @@ impl TokenStream {
 
     /// Whether all of it is in memory, not in a file.
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Chunk::Bytes(_) | Chunk::Ids(_)))
+        self.parts.iter().all(|part| match part {
+            Chunk::Bytes(_) | Chunk::Ids(_) => true,
+            Chunk::Mapped(_) | Chunk::Rows(_) => false,
+            Chunk::Stored(tokens) => tokens.is_in_memory(),
+        })
     }
 
     /// Copies the tokens of `range` into `out`.
@@ -133,6 +140,7 @@ impl Chunk {
             Self::Ids(ids) => ids.len(),
             Self::Mapped(tokens) => tokens.len,
             Self::Rows(rows) => rows.len(),
+            Self::Stored(tokens) => tokens.len(),
         }
     }
 
@@ -145,6 +153,7 @@ impl Chunk {
             Self::Ids(ids) => out.copy_from_slice(&ids[start..start + out.len()]),
             Self::Mapped(tokens) => tokens.read(start, out),
             Self::Rows(rows) => rows.read(start, out),
+            Self::Stored(tokens) => tokens.read(start, out),
         }
     }
 }

@@ -60,7 +60,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &["element", "error", "kernels", "ops", "random", "ranks", "record", "tape"]),
     ("sharding", &["element", "kernels", "model", "ops", "ranks", "record"]),
     ("data", &["durable", "error", "random"]),
-    ("device", &["element", "error", "kernels", "ops", "ranks", "record"]),
+    ("device", &["durable", "element", "error", "kernels", "ops", "ranks", "record"]),
     ("settings", &["data", "element", "error", "hugging_face", "kernels", "model", "ranks", "sharding"]),
     // The binaries may import everything.
     ("main", &["cli"]),

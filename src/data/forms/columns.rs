@@ -22,13 +22,14 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
         return Ok(Formed { notes, ..Formed::aligned(tokens, &labels) });
     }
     let ids = numbers(record, "input_ids")?;
+    let beside = record.unread(&["input_ids", "labels"]);
     if let Some(bad) = ids.iter().find(|id| !(0..i64::from(NO_LABEL)).contains(*id)) {
         return Err(record.error(format!("`input_ids` holds {bad}, which is not a token id")));
     }
     let tokens: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
     if !record.fields.contains_key("labels") {
         let labels = tokens.clone();
-        return Ok(Formed::aligned(tokens, &labels));
+        return Ok(Formed { beside, ..Formed::aligned(tokens, &labels) });
     }
     let labels = numbers(record, "labels")?;
     if labels.len() != ids.len() {
@@ -40,10 +41,10 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     let agrees =
         |tokens: &[u32]| labels.iter().zip(tokens).all(|(label, token)| *label == NO_LABEL || label == token);
     if agrees(&tokens) {
-        return Ok(Formed::aligned(tokens, &labels));
+        return Ok(Formed { beside, ..Formed::aligned(tokens, &labels) });
     }
     match agrees(tokens.get(1..).unwrap_or_default()) {
-        true => Ok(Formed { tokens, targets: labels, ..Formed::default() }),
+        true => Ok(Formed { tokens, targets: labels, beside, ..Formed::default() }),
         false => Err(record.error(
             "its `labels` are neither the `input_ids` nor these shifted by one; write -100 for tokens that are not predicted",
         )),

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Faults, Record};
+use super::record::Record;
+use super::unparsed::Unparsed;
 use crate::data::files;
 use crate::error::{Error, Result};
 
-/// Calls `visit` with each row of a file until it returns false. An empty cell is text without letters.
-pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+/// Calls `give` with each row of a file until it returns false. An empty cell is text without letters.
+pub(super) fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let shared: Arc<Path> = Arc::from(path);
     let bytes = files::read(path)?;
     let text =
@@ -31,12 +32,12 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
         Error::file(path, format!("{line}{reason}"))
     };
     let columns = reader.headers().map_err(broken)?.clone();
-    let (mut rows, mut faults) = (0u64, Faults::default());
+    let mut rows = 0u64;
     for row in reader.records() {
         rows += 1;
         let row = match row {
             Ok(row) => row,
-            Err(error) => match faults.go_on(Err(broken(error))) {
+            Err(error) => match give(Unparsed::Faulty(broken(error))) {
                 true => continue,
                 false => break,
             },
@@ -49,12 +50,12 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
         let pairs = cells.iter().map(|(key, cell)| format!("{}: {cell}", Value::from(key.as_str())));
         let text = format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "));
         let fields: Map<String, Value> = cells.into_iter().collect();
-        if !faults.go_on(visit(Record { fields, text, path: shared.clone(), place })) {
+        if !give(Unparsed::Parsed(Record { fields, text, path: shared.clone(), place })) {
             break;
         }
     }
     if rows == 0 {
         return Err(Error::file(path, "has no row below the names of its columns; name a file with data"));
     }
-    faults.finish()
+    Ok(())
 }

@@ -4,39 +4,36 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
-use super::Faults;
-use super::record::{Record, kind};
+use super::unparsed::{EXPECTED, Unparsed, broken};
 use crate::data::documents::Lines;
 use crate::data::files;
 use crate::error::{Error, Result};
 
-/// What a file of records should look like.
-const EXPECTED: &str = "expected a JSON object on each line, or an array of objects";
-
-/// Calls `visit` with each record of a file until it returns false. Blank lines are skipped.
-pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+/// Calls `give` with each record of a file until it returns false. Blank lines are skipped.
+pub(super) fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let shared: Arc<Path> = Arc::from(path);
     let mut lines = Lines::open(path)?;
-    let (mut number, mut records, mut faults) = (0u64, 0u64, Faults::default());
+    let (mut number, mut records) = (0u64, 0u64);
     while let Some(line) = lines.next()? {
         number += 1;
-        if line.trim().is_empty() {
+        let text = line.trim();
+        if text.is_empty() {
             continue;
         }
-        if records == 0 && line.trim_start().starts_with('[') {
-            return for_each_of_array(&shared, visit);
+        if records == 0 && text.starts_with('[') {
+            return read_array(&shared, give);
         }
         records += 1;
-        if !faults.go_on(record(&shared, number, line.trim(), 0).and_then(&mut *visit)) {
+        let text = text.to_string();
+        if !give(Unparsed::Json { path: shared.clone(), line: number, is_item: false, text }) {
             break;
         }
     }
-    if records == 0 { Err(Error::file(path, format!("has no record; {EXPECTED}"))) } else { faults.finish() }
+    if records == 0 { Err(Error::file(path, format!("has no record; {EXPECTED}"))) } else { Ok(()) }
 }
 
-fn for_each_of_array(path: &Arc<Path>, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+fn read_array(path: &Arc<Path>, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let bytes = files::read(path)?;
     let text =
         std::str::from_utf8(&bytes).map_err(|error| files::not_utf8(path, error.valid_up_to() as u64))?;
@@ -46,51 +43,29 @@ fn for_each_of_array(path: &Arc<Path>, visit: &mut dyn FnMut(Record) -> Result<b
     if items.is_empty() {
         return Err(Error::file(&**path, format!("has no record; {EXPECTED}")));
     }
-    let (mut line, mut counted, mut faults) = (1, 0, Faults::default());
+    let (mut line, mut counted) = (1, 0);
     for item in items {
         let start = item.get().as_ptr() as usize - text.as_ptr() as usize;
         line += text[counted..start].bytes().filter(|byte| *byte == b'\n').count() as u64;
         counted = start;
-        if !faults.go_on(record(path, line, item.get(), line - 1).and_then(&mut *visit)) {
+        let text = item.get().to_string();
+        if !give(Unparsed::Json { path: path.clone(), line, is_item: true, text }) {
             break;
         }
     }
-    faults.finish()
-}
-
-/// The object that starts at `line`; `before` are the lines of the file that `text` leaves out.
-fn record(path: &Arc<Path>, line: u64, text: &str, before: u64) -> Result<Record> {
-    let place = format!("line {line}");
-    let fault = |message: String| Error::file(&**path, message);
-    let fields: Map<String, Value> = match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => fields,
-        Ok(other) => return Err(fault(format!("{place}: {EXPECTED}, found {}", kind(&other)))),
-        Err(error) => {
-            return Err(broken(path, if before > 0 { before + error.line() as u64 } else { line }, &error));
-        }
-    };
-    Ok(Record { fields, text: text.to_string(), path: path.clone(), place })
-}
-
-fn broken(path: &Path, line: u64, error: &serde_json::Error) -> Error {
-    let message = error.to_string();
-    let reason = message.split(" at line ").next().unwrap_or_default();
-    Error::file(
-        path,
-        format!("line {line}: is not valid JSON ({reason} at column {}); {EXPECTED}", error.column()),
-    )
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::Value;
 
     fn read(content: &str) -> std::result::Result<Vec<(String, Value)>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.json");
         std::fs::write(&path, content).unwrap();
         let mut records = Vec::new();
-        let done = for_each(&path, &mut |record| {
+        let done = crate::data::records::for_each(&path, &mut |record| {
             records.push((record.place, Value::Object(record.fields)));
             Ok(true)
         });

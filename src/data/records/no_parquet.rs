@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::Record;
+use super::unparsed::Unparsed;
 use crate::error::{Error, Result};
 
-pub(super) fn for_each(path: &Path, _: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+pub(super) fn read(path: &Path, _: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let remedy = "build gristmill with the feature `parquet`, or convert the file to JSON lines";
     Err(Error::file(path, format!("this build reads no Parquet; {remedy}")))
 }

@@ -8,12 +8,13 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::Value;
 
-use super::{Faults, Record};
+use super::record::Record;
+use super::unparsed::Unparsed;
 use crate::data::files;
 use crate::error::{Error, Result, foreign};
 
-/// Calls `visit` with each row of a file until it returns false.
-pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+/// Calls `give` with each row of a file until it returns false.
+pub(super) fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let shared: Arc<Path> = Arc::from(path);
     let unreadable = |error: parquet::errors::ParquetError| {
         let reason = error.to_string().replace('\n', " ");
@@ -25,7 +26,7 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
     let broken = |panic: String| unreadable(parquet::errors::ParquetError::General(panic));
     let file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
     let reader = foreign(|| SerializedFileReader::new(file)).map_err(broken)?.map_err(unreadable)?;
-    let (mut rows, mut faults) = (0u64, Faults::default());
+    let mut rows = 0u64;
     let mut iterator = foreign(|| reader.get_row_iter(None)).map_err(broken)?.map_err(unreadable)?;
     while let Some(row) = foreign(|| iterator.next()).map_err(broken)? {
         rows += 1;
@@ -33,11 +34,11 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
         let text = foreign(|| object(row.get_column_iter())).map_err(broken)?;
         let Ok(Value::Object(fields)) = serde_json::from_str(&text) else { continue };
         let (path, place) = (shared.clone(), format!("row {rows}"));
-        if !faults.go_on(visit(Record { fields, text, path, place })) {
+        if !give(Unparsed::Parsed(Record { fields, text, path, place })) {
             break;
         }
     }
-    if rows == 0 { Err(Error::file(path, "has no row; name a file with data")) } else { faults.finish() }
+    if rows == 0 { Err(Error::file(path, "has no row; name a file with data")) } else { Ok(()) }
 }
 
 /// A group as JSON, its columns in order. A schema has every column that any row has; those that are null were not in this one.

@@ -42,6 +42,11 @@ impl Tokenizer {
         match *self {}
     }
 
+    /// What decides which tokens a text has.
+    pub(in crate::data) fn identity(&self) -> Option<String> {
+        match *self {}
+    }
+
     /// The file it was read from, for messages.
     pub fn file(&self) -> &Path {
         match *self {}

@@ -7,15 +7,21 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, DecoderWrapper, Encoding, PostProcessor, PreTokenizerWrapper, Token};
+use twox_hash::XxHash3_128;
 
 use super::special::AddedText;
 use super::{Added, END_OF_TEXT, SMALLEST_VOCABULARY, SpecialTokens};
+use crate::data::all_cores::on_all_cores;
 use crate::durable::read_description;
 use crate::error::{Error, Result, foreign};
 
-/// Text is encoded in pieces of about this many bytes: the library needs 50 to 100 bytes of memory for each token of a
-/// piece.
-const PIECE_BYTES: usize = 4 << 20;
+/// Text is encoded in pieces of about this many bytes, the second where words do not surely end with lines: the library needs 50 to 100
+/// bytes of memory for each token of a piece.
+const PIECE_BYTES: [usize; 2] = [1 << 18, 4 << 20];
+
+/// Lines between which a text may be cut, of which a tokenizer of common kinds makes the same tokens alone.
+const LINES: [&str; 5] =
+    ["The mill's 12 stones;\n", "    turn (slowly), and\n", "if x {\n", "\tgrind()\n", "Übermut — 麦、\n"];
 
 /// What to do about a file that is not a tokenizer.
 const REMEDY: &str = "name a tokenizer.json in Hugging Face's format";
@@ -31,6 +37,10 @@ pub struct Tokenizer {
     /// The ids that the model has are below this.
     limit: usize,
     added: Added,
+    /// Bytes of a piece of text.
+    piece_bytes: usize,
+    /// A hash of the files that it was read from; `None` if it was trained.
+    content: Option<u128>,
 }
 
 impl Tokenizer {
@@ -48,7 +58,8 @@ impl Tokenizer {
         let read = foreign(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             add_tokens(&mut inner, &special)?;
-            Ok(Self::new(inner, file))
+            let files = [&bytes[..], format!("{special:?}").as_bytes()].concat();
+            Ok(Self { content: Some(XxHash3_128::oneshot(&files)), ..Self::new(inner, file) })
         });
         read.unwrap_or_else(|panic| Err(panic.into())).map_err(|error| {
             let message = format!("is JSON but not a readable tokenizer ({}); {REMEDY}", one_line(&error));
@@ -102,7 +113,17 @@ impl Tokenizer {
         // Ids may have gaps, and the model needs a row for each id up to the largest.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         let added = foreign(|| added_by(&inner)).unwrap_or_default();
-        Self { inner, file: file.to_path_buf(), vocab_size, limit: usize::MAX, added }
+        let is_cut_between_lines = foreign(|| encodes_lines_alone(&inner)).unwrap_or(false);
+        let piece_bytes = PIECE_BYTES[usize::from(!is_cut_between_lines)];
+        Self {
+            inner,
+            file: file.to_path_buf(),
+            vocab_size,
+            limit: usize::MAX,
+            added,
+            piece_bytes,
+            content: None,
+        }
     }
 
     /// The same for a model of `vocab_size` tokens. Tokens that were added may be beyond them, as a `pad_token` that no text has: what
@@ -135,6 +156,11 @@ impl Tokenizer {
         self.inner.to_string(true).map(|json| json + "\n").map_err(failed)
     }
 
+    /// What decides which tokens a text has, as a text; `None` if it was trained.
+    pub(in crate::data) fn identity(&self) -> Option<String> {
+        self.content.map(|content| format!("{content:032x} below {}", self.limit))
+    }
+
     /// The file it was read from, for messages.
     pub fn file(&self) -> &Path {
         &self.file
@@ -156,9 +182,8 @@ impl Tokenizer {
     /// If the tokenizer has no token for a part of it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        for piece in pieces(text, PIECE_BYTES) {
-            let encoding = self.guard(|inner| inner.encode_fast(piece, false))?;
-            ids.extend_from_slice(self.known(&encoding)?);
+        for piece in pieces(text, self.piece_bytes) {
+            ids.append(&mut self.encode_piece(piece)?);
         }
         Ok(ids)
     }
@@ -184,17 +209,42 @@ impl Tokenizer {
         Ok(self.known(&encoding)?.iter().copied().zip(ranges).collect())
     }
 
-    /// The token ids of each of `texts`, encoded in parallel.
+    /// The token ids of each of `texts`, encoded on all cores.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn encode_all(&self, texts: &[String]) -> Result<Vec<Vec<u32>>> {
-        if texts.iter().any(|text| text.len() > PIECE_BYTES) {
-            return texts.iter().map(|text| self.encode(text)).collect();
-        }
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let encodings = self.guard(|inner| inner.encode_batch_fast(texts, false))?;
-        encodings.iter().map(|encoding| Ok(self.known(encoding)?.to_vec())).collect()
+        let mut all = vec![Vec::new(); texts.len()];
+        let mut failed = None;
+        on_all_cores(
+            1,
+            |give| {
+                let mut each = texts.iter().enumerate();
+                each.all(|(number, text)| pieces(text, self.piece_bytes).all(|piece| give((number, piece))));
+                Ok(())
+            },
+            |(number, piece)| (number, self.encode_piece(piece)),
+            &mut |(number, ids): (usize, Result<Vec<u32>>)| match ids {
+                Ok(ids) if all[number].is_empty() => {
+                    all[number] = ids;
+                    true
+                }
+                Ok(ids) => {
+                    all[number].extend(ids);
+                    true
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            },
+        )?;
+        failed.map_or(Ok(all), Err)
+    }
+
+    fn encode_piece(&self, piece: &str) -> Result<Vec<u32>> {
+        let encoding = self.guard(|inner| inner.encode_fast(piece, false))?;
+        Ok(self.known(&encoding)?.to_vec())
     }
 
     /// The ids of a text, all of which the model must have.
@@ -253,6 +303,15 @@ fn added_by(inner: &tokenizers::Tokenizer) -> Added {
     Added { before: ids[..place].to_vec(), after: ids[place + 1..].to_vec() }
 }
 
+/// Whether lines have the tokens that they have in a text.
+fn encodes_lines_alone(inner: &tokenizers::Tokenizer) -> bool {
+    let ids = |text: &str| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).ok();
+    let text = [LINES, LINES].concat().concat();
+    let whole = ids(&text);
+    let lines: Option<Vec<Vec<u32>>> = pieces(&text, 1).map(ids).collect();
+    whole.is_some() && whole == lines.map(|lines| lines.concat())
+}
+
 /// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so
 /// that a piece encodes as it does within the whole text. A text without such a place is one piece.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
@@ -306,12 +365,22 @@ mod tests {
         }
         assert!(pieces(&text, 1).count() > 7);
         assert_eq!(pieces("no line ends here", 2).count(), 1);
+        assert_eq!(tokenizer.piece_bytes, PIECE_BYTES[0]);
+        // One that writes a blank before each text.
+        let mut json: serde_json::Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
+        json["pre_tokenizer"]["add_prefix_space"] = true.into();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("other.json");
+        std::fs::write(&file, json.to_string()).unwrap();
+        assert_eq!(Tokenizer::load(&file).unwrap().piece_bytes, PIECE_BYTES[1]);
     }
 
     #[test]
     fn many_texts_encode_as_each_alone() {
         let tokenizer = trained();
-        let texts: Vec<String> = (0..40).map(|i| format!("grain {i} of the mill")).collect();
+        let mut texts: Vec<String> = (0..40).map(|i| format!("grain {i} of the mill")).collect();
+        texts.extend(["The stones turn;\nthe wheel  turns.\n".repeat(40_000), String::new()]);
+        assert!(texts.iter().any(|text| text.len() > 4 * PIECE_BYTES[0]));
         let each: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
         assert_eq!(tokenizer.encode_all(&texts).unwrap(), each);
     }

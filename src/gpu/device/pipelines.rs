@@ -5,6 +5,7 @@ use super::fault::one_line;
 use super::gpu::Gpu;
 use super::options::GpuOptions;
 use super::submissions::Polling;
+use crate::durable::cache_folder;
 use crate::error::{Error, Result};
 use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable, unroll};
 use std::borrow::Cow;
@@ -194,10 +195,7 @@ fn layout_entry(variable: &Variable) -> wgpu::BindGroupLayoutEntry {
 
 /// Path of the pipeline cache: one file per adapter, in the user's cache folder.
 fn cache_path(info: &wgpu::AdapterInfo) -> Option<PathBuf> {
-    let key = wgpu::util::pipeline_cache_key(info)?;
-    let root = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let root = root.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    Some(root.join("gristmill").join(key))
+    Some(cache_folder()?.join(wgpu::util::pipeline_cache_key(info)?))
 }
 
 fn open_cache(device: &wgpu::Device, path: &std::path::Path) -> wgpu::PipelineCache {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::error::Error;
 
 /// The templates of a tokenizer.
+#[derive(Debug)]
 pub(super) struct Sources {
     pub default: String,
     /// That of conversations with tools, if it is another.

@@ -67,6 +67,8 @@ pub struct ChatTemplate {
     has_generation: [bool; 2],
     /// Noncharacters that it writes itself.
     taken: String,
+    /// What it was made of.
+    origin: String,
 }
 
 /// The template of conversations without tools, and with them.
@@ -154,11 +156,19 @@ impl ChatTemplate {
         let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain(both.map(String::as_str));
         let taken = texts.flat_map(str::chars).filter(|character| NONCHARACTERS.contains(character));
         let (taken, keys) = (taken.collect(), Words::of(both.map(String::as_str)));
+        let origin = format!("{sources:?} {special_tokens:?}");
         let mut variables = HashSet::new();
         for name in NAMES {
             variables.extend(environment.get_template(name)?.undeclared_variables(false));
         }
-        Ok(Self { environment, taken, special_tokens, has_generation, keys, variables, ends: Vec::new() })
+        Ok(Self { environment, taken, special_tokens, has_generation, keys, variables, origin, ends: Vec::new() })
+    }
+
+    /// What decides what it writes of a conversation, today's date included if it asks for that.
+    pub(in crate::data) fn identity(&self) -> String {
+        let asks = self.origin.contains("strftime_now");
+        let today = asks.then(|| clock::now().map(|now| now.date_naive().to_string()));
+        format!("{} {today:?}", self.origin)
     }
 
     /// Whether it says by `{% generation %}` what the assistant writes in a conversation.

@@ -51,11 +51,12 @@ rows! {
         /// Which of the splits of `data_files` to read; `train` by default.
         split: Option<String> = Host.optional().of(HUB).example("train"),
         /// What makes samples of the rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose `pack_strategy` is
-        /// `pack` or `truncate`; `take` with `n`; `rename_column`; `remove_columns`. Without the first, rows are ready
+        /// `pack`, `truncate` or `best_fit`; `take` with `n`; `rename_column`; `remove_columns`. Without the first, rows are ready
         /// `input_ids`, with `labels` or without, or `text`.
         handler: Handlers = Numbers.optional().read_by(Handlers::read).of(HUB).example("[{type: PackingHandler}]"),
-        /// Older name of a `PackingHandler` with this `pack_strategy`.
-        packing: Option<PackStrategy> = Numbers.optional().of(HUB).example("truncate"),
+        /// How several samples share a row, in which none attends to another: `pack` and `truncate` as the `pack_strategy` of a
+        /// `PackingHandler`, of which this is an older name; `best_fit` the longest first, each into the fullest row with room for it.
+        packing: Option<PackStrategy> = Numbers.optional().of("HFDataLoader SFTDataLoader").example("truncate"),
         /// Names of a conversation's parts, where they are others than `messages` or `conversations`, `role` or `from`,
         /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`, `value_keyword`,
         /// `user_role_name` and `assistant_role_name`.

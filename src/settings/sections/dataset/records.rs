@@ -11,7 +11,8 @@ const FILES: &str = "`dataset_dir` or `dataset_files`";
 const HUB_FILES: &str = "`path` or `data_files`";
 
 impl Words for PackStrategy {
-    const WORDS: &'static [(&'static str, Self)] = &[("pack", Self::Pack), ("truncate", Self::Truncate)];
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("pack", Self::Pack), ("truncate", Self::Truncate), ("best_fit", Self::BestFit)];
 }
 
 /// Steps that make samples of the rows of a data set of Hugging Face, in order.
@@ -133,7 +134,8 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
         "PackingHandler" => {
             let strategy =
                 node.get("pack_strategy").map_or(Some(PackStrategy::Pack), PackStrategy::from_node);
-            let strategy = strategy.ok_or_else(|| "`pack_strategy` is pack or truncate".to_string())?;
+            let strategy =
+                strategy.ok_or_else(|| "`pack_strategy` is pack, truncate or best_fit".to_string())?;
             Some(Handler::Pack(strategy))
         }
         "take" => {
@@ -276,7 +278,8 @@ impl Loader {
             _ => {
                 let template = self.chat_template.as_ref().map(Into::into);
                 let raw = self.raw.unwrap_or(false);
-                plain(Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.form() }))
+                let form = Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.form() });
+                RecordsConfig { packing: self.packing, ..plain(form) }
             }
         }
     }

@@ -11,7 +11,8 @@ rows! {
         seed: Option<u64> = Numbers.optional().example("3"),
         /// Share of the tokens, at the end, that is kept for evaluation and never learned from.
         eval_fraction: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Number of samples, drawn by the run's seed, that are kept for evaluation and never learned from: of loaders of records.
+        /// Number of samples, drawn by the run's seed, that are kept for evaluation and never learned from: of loaders of records,
+        /// before any are packed.
         eval_samples: u64 = Numbers.default(0),
         /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file` and
         /// `eos_token`. Without it bytes are tokens.

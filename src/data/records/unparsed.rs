@@ -1,0 +1,70 @@
+//! A record as its file has it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::record::{Record, kind};
+use crate::error::{Error, Result};
+
+/// What a file of JSON should look like.
+pub(super) const EXPECTED: &str = "expected a JSON object on each line, or an array of objects";
+
+/// A record that was read, and not parsed yet.
+pub(in crate::data) enum Unparsed {
+    /// The text of an object.
+    Json {
+        /// The file.
+        path: Arc<Path>,
+        /// The line that it starts in.
+        line: u64,
+        /// Whether it is a part of an array, and may have several lines.
+        is_item: bool,
+        /// Its text.
+        text: String,
+    },
+    /// A record of a file that is not text.
+    Parsed(Record),
+    /// What cannot be read.
+    Faulty(Error),
+}
+
+impl Unparsed {
+    /// The record.
+    ///
+    /// # Errors
+    /// Text that is no object; what cannot be read.
+    pub fn parse(self) -> Result<Record> {
+        let (path, line, is_item, text) = match self {
+            Self::Json { path, line, is_item, text } => (path, line, is_item, text),
+            Self::Parsed(record) => return Ok(record),
+            Self::Faulty(error) => return Err(error),
+        };
+        let place = format!("line {line}");
+        let fields: Map<String, Value> = match serde_json::from_str(&text) {
+            Ok(Value::Object(fields)) => fields,
+            Ok(other) => {
+                return Err(Error::file(&*path, format!("{place}: {EXPECTED}, found {}", kind(&other))));
+            }
+            Err(error) => {
+                return Err(broken(
+                    &path,
+                    if is_item { line - 1 + error.line() as u64 } else { line },
+                    &error,
+                ));
+            }
+        };
+        Ok(Record { fields, text, path, place })
+    }
+}
+
+/// The error about text that is no JSON.
+pub(super) fn broken(path: &Path, line: u64, error: &serde_json::Error) -> Error {
+    let message = error.to_string();
+    let reason = message.split(" at line ").next().unwrap_or_default();
+    Error::file(
+        path,
+        format!("line {line}: is not valid JSON ({reason} at column {}); {EXPECTED}", error.column()),
+    )
+}

@@ -1,0 +1,158 @@
+//! Samples as they were formed, whole: the tokens of each and which of them are predicted, in memory or in a file that is mapped.
+//!
+//! What a run makes of them (lengths, rows, what is held out) comes after, as runs of words ([`StoredTokens`]), so that one store serves
+//! all that read the same data. A word is a token in 24 bits: its id, and whether the next token is predicted from it. All integers are
+//! little-endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 64 | the header: [`MAGIC`]; the numbers of words, of samples and of bytes of notes; XXH3 of these and of all that follows; zeros |
+//! | 3 each | words: the tokens of each sample, and one more where the last of them predicts a token that is not in it |
+//! | 8 each | samples: the end of each in words, and two flags |
+//! | the rest | notes: what of the records was not read |
+
+mod runs;
+mod writer;
+
+pub(super) use self::runs::Runs;
+pub use self::runs::StoredTokens;
+pub(super) use self::writer::{StoreWriter, Written};
+use super::notes::Notes;
+use memmap2::Mmap;
+use std::hash::Hasher;
+use std::sync::Arc;
+use twox_hash::XxHash3_64;
+
+/// What a store begins with. Another layout has another number.
+const MAGIC: [u8; 16] = *b"gristmill data 1";
+const HEADER_BYTES: usize = 64;
+const WORD_BYTES: usize = 3;
+const SAMPLE_BYTES: usize = 8;
+/// The bit of a word that says that the next token is predicted.
+const PREDICTS: u32 = 1 << 23;
+/// The ids of tokens are below this, eight times the largest vocabulary that is published.
+pub(super) const MOST_TOKENS: u32 = PREDICTS;
+/// The bits of a sample beside its end: it has a word more than tokens; a part of its record was cut off.
+const HAS_NEXT: u64 = 1 << 63;
+const IS_CUT: u64 = 1 << 62;
+
+/// What of records was not read: what every loader says, and what commands of ours say beside it of ready ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct StoredNotes {
+    pub said: Notes,
+    pub beside: Notes,
+}
+
+/// Samples in memory or in a file.
+#[derive(Debug)]
+pub(super) struct SampleStore {
+    bytes: Bytes,
+    words: usize,
+    samples: usize,
+    pub notes: StoredNotes,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Memory(Vec<u8>),
+    Mapped(Arc<Mmap>),
+}
+
+/// A sample of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// Its first word.
+    pub start: u64,
+    /// Its tokens.
+    pub tokens: usize,
+    /// Whether a part of its record was cut off.
+    pub is_cut: bool,
+}
+
+impl SampleStore {
+    /// The samples of a file; `None` if it is no store, of another layout, or damaged.
+    pub fn open(map: Arc<Mmap>) -> Option<Self> {
+        Self::of(Bytes::Mapped(map))
+    }
+
+    fn of(bytes: Bytes) -> Option<Self> {
+        let all = bytes.all();
+        let header = all.get(..HEADER_BYTES)?;
+        if header[..MAGIC.len()] != MAGIC {
+            return None;
+        }
+        let number = |at: usize| Some(u64::from_le_bytes(header.get(at..at + 8)?.try_into().ok()?));
+        let sizes = [number(16)?, number(24)?, number(32)?].map(|size| usize::try_from(size).ok());
+        let [Some(words), Some(samples), Some(notes)] = sizes else { return None };
+        let body = words.checked_mul(WORD_BYTES)?.checked_add(samples.checked_mul(SAMPLE_BYTES)?)?;
+        let length = HEADER_BYTES.checked_add(body)?.checked_add(notes)?;
+        if all.len() != length || number(40)? != checksum(header, &all[HEADER_BYTES..]) {
+            return None;
+        }
+        let notes = serde_json::from_slice(&all[length - notes..]).ok()?;
+        Some(Self { bytes, words, samples, notes })
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.samples
+    }
+
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.all().len() as u64
+    }
+
+    /// The samples, in order.
+    pub fn samples(&self) -> impl Iterator<Item = Stored> {
+        let entries = &self.bytes.all()[HEADER_BYTES + self.words * WORD_BYTES..];
+        let (entries, _) = entries[..self.samples * SAMPLE_BYTES].as_chunks::<SAMPLE_BYTES>();
+        let mut start = 0;
+        entries.iter().map(move |entry| {
+            let entry = u64::from_le_bytes(*entry);
+            let end = entry & !(HAS_NEXT | IS_CUT);
+            let tokens = (end - start) as usize - usize::from(entry & HAS_NEXT != 0);
+            let sample = Stored { start, tokens, is_cut: entry & IS_CUT != 0 };
+            start = end;
+            sample
+        })
+    }
+
+    /// How many of the first `tokens` tokens of a sample predict the next one.
+    pub fn predicted(&self, sample: &Stored, tokens: usize) -> usize {
+        let words = self.words(sample.start as usize, sample.tokens.min(tokens));
+        words.filter(|word| word & PREDICTS != 0).count()
+    }
+
+    /// `count` words from number `start`.
+    fn words(&self, start: usize, count: usize) -> impl Iterator<Item = u32> {
+        let first = HEADER_BYTES + start * WORD_BYTES;
+        let (words, _) = self.bytes.all()[first..first + count * WORD_BYTES].as_chunks::<WORD_BYTES>();
+        words.iter().map(|[low, middle, high]| u32::from_le_bytes([*low, *middle, *high, 0]))
+    }
+
+    /// Whether it is in memory.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.bytes, Bytes::Memory(_))
+    }
+}
+
+impl Bytes {
+    fn all(&self) -> &[u8] {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+/// The checksum of a header's sizes and of what follows it.
+fn checksum(header: &[u8], rest: &[u8]) -> u64 {
+    let mut hasher = XxHash3_64::new();
+    hasher.write(rest);
+    hasher.write(&header[..40]);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Tokens that were made of much data, in files of the user's cache folder, so that the next start need not make them again.
+//!
+//! A file is named by a hash of all that decides what is in it, and appears whole or not at all. What is there may be deleted at any time.
+//! Without a folder that can be written, everything goes on without.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use twox_hash::XxHash3_128;
+
+use super::files::{self, InputFile};
+use super::sample_store::SampleStore;
+use crate::durable::{AtomicFile, ChosenBy, cache_folder};
+use crate::error::Result;
+
+/// Less data than this is read again: it takes a second.
+const SMALLEST: u64 = 1 << 20;
+/// The files of the cache together have at most so many bytes; those that were not used for longest make room.
+const MOST_BYTES: u64 = 16 << 30;
+/// What is unfinished for so long belongs to a process that has ended.
+const ABANDONED: Duration = Duration::from_secs(3600);
+const FOLDER: &str = "tokens";
+const ENDING: &str = "tokens";
+const PLACE: ChosenBy = ChosenBy("folder by XDG_CACHE_HOME, or keep no tokens by --no-cache");
+
+static IS_OFF: AtomicBool = AtomicBool::new(false);
+/// Held while tokens are made: threads of one process that want the same wait for the first.
+static MAKING: Mutex<()> = Mutex::new(());
+/// The file that is being written.
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Lets this process neither read tokens from the cache nor keep any.
+pub fn turn_off() {
+    IS_OFF.store(true, Ordering::Relaxed);
+}
+
+/// Removes what this process has begun to write, before it ends without warning.
+pub fn forget_unfinished() {
+    if let Some(path) = lock(&UNFINISHED).take() {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The place of some tokens.
+pub(super) struct Place {
+    path: PathBuf,
+}
+
+/// A file of tokens that is being written.
+pub(super) struct Begun<'a> {
+    place: &'a Place,
+    file: PathBuf,
+    _making: Unfinished,
+}
+
+/// Forgets that a file is being written.
+struct Unfinished;
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        lock(&UNFINISHED).take();
+    }
+}
+
+impl Place {
+    /// The place of what `identity` and the contents of `files` decide; `None` if these are few bytes, or no cache is wanted or there.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn of(identity: Option<String>, files: &[InputFile]) -> Result<Option<Self>> {
+        let total: u64 = files.iter().map(|file| length(&file.path)).sum();
+        let (Some(identity), Some(folder)) = (identity, cache_folder()) else { return Ok(None) };
+        if total < SMALLEST || IS_OFF.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut hasher = XxHash3_128::new();
+        hasher.write(format!("{}\n{identity}\n", build()).as_bytes());
+        for InputFile { path, .. } in files {
+            let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+            let mut file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
+            let bytes = hash(&mut file, &mut hasher).map_err(|error| files::unreadable(path, &error))?;
+            hasher.write(format!("\n{ending} {bytes}\n").as_bytes());
+        }
+        let path = folder.join(FOLDER).join(format!("{:032x}.{ENDING}", hasher.finish_128()));
+        Ok(Some(Self { path }))
+    }
+
+    /// Waits until no thread of this process makes tokens; others wait as long as the guard is kept.
+    pub fn lock() -> MutexGuard<'static, ()> {
+        lock(&MAKING)
+    }
+
+    /// The tokens, if they are there. A damaged file is removed.
+    pub fn find(&self) -> Option<SampleStore> {
+        let map = self.path.is_file().then(|| files::map(&self.path).ok())??;
+        let Some(store) = SampleStore::open(map) else {
+            tracing::warn!("{}: is damaged, and made again", self.path.display());
+            let _ = fs::remove_file(&self.path);
+            return None;
+        };
+        // For which was used last.
+        let _ = OpenOptions::new()
+            .append(true)
+            .open(&self.path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
+        Some(store)
+    }
+
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin(&self) -> Result<(AtomicFile, Begun<'_>)> {
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        PLACE.create_folder(folder)?;
+        // Other processes may make the same.
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let file = self.path.with_extension(format!("{}-{number}", std::process::id()));
+        let begun = PLACE.begin(&file)?;
+        *lock(&UNFINISHED) = Some(begun.temporary().to_path_buf());
+        Ok((begun, Begun { place: self, file, _making: Unfinished }))
+    }
+}
+
+impl Begun<'_> {
+    /// Removes the file that was written.
+    pub fn discard(self) {
+        let _ = fs::remove_file(&self.file);
+    }
+
+    /// Gives the file that was written its name, and makes room for it.
+    ///
+    /// # Errors
+    /// If it cannot be renamed.
+    pub fn keep(self) -> Result<()> {
+        let path = &self.place.path;
+        fs::rename(&self.file, path).map_err(|error| PLACE.error(path, "write", &error))?;
+        make_room(path.parent().unwrap_or(Path::new("")), path, MOST_BYTES);
+        Ok(())
+    }
+}
+
+/// Removes what is abandoned, and the files that were not used for longest while all have more than `most` bytes; never `newest`.
+fn make_room(folder: &Path, newest: &Path, most: u64) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| {
+        let data = entry.metadata().ok()?;
+        Some((data.modified().ok()?, data.len(), entry.path()))
+    });
+    let (mut kept, unfinished): (Vec<_>, Vec<_>) =
+        files.partition(|(_, _, path)| path.extension().is_some_and(|ending| ending == ENDING));
+    let is_old = |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > ABANDONED);
+    for (_, _, path) in unfinished.iter().filter(|(modified, ..)| is_old(modified)) {
+        let _ = fs::remove_file(path);
+    }
+    kept.sort();
+    let mut all: u64 = kept.iter().map(|(_, length, _)| length).sum();
+    for (_, length, path) in kept.iter().filter(|(_, _, path)| path != newest) {
+        if all <= most {
+            break;
+        }
+        if fs::remove_file(path).is_ok() {
+            all -= length;
+        }
+    }
+}
+
+/// Says a line to the user, once in this process.
+pub(super) fn say_once(line: String, is_warning: bool) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if lock(&SAID).insert(line.clone()) {
+        if is_warning { tracing::warn!("{line}") } else { tracing::info!("{line}") }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+/// The version of this program, and which build of it this is: another may make other tokens.
+fn build() -> String {
+    let of_program = || {
+        let data = fs::metadata(std::env::current_exe().ok()?).ok()?;
+        Some((data.len(), data.modified().ok()?))
+    };
+    format!("{} {:?}", env!("CARGO_PKG_VERSION"), of_program())
+}
+
+/// Hashes the rest of a file, and returns how many bytes it has.
+fn hash(file: &mut File, hasher: &mut XxHash3_128) -> io::Result<u64> {
+    let (mut buffer, mut bytes) = (vec![0; 1 << 20], 0);
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(bytes);
+        }
+        hasher.write(&buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+pub(super) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |data| data.len())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_used_last_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, age: u64| {
+            let path = folder.path().join(name);
+            fs::write(&path, [0; 10]).unwrap();
+            let when = SystemTime::now() - Duration::from_secs(age);
+            OpenOptions::new().append(true).open(&path).unwrap().set_modified(when).unwrap();
+            path
+        };
+        let newest = file("a.tokens", 9000);
+        file("b.tokens", 50);
+        file("c.tokens", 5000);
+        file("d.1-0.tmp", 5000);
+        file("e.2-0.tmp", 50);
+        make_room(folder.path(), &newest, 20);
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["a.tokens", "b.tokens", "e.2-0.tmp"]);
+    }
+}
