@@ -58,9 +58,12 @@ pub struct StepMetrics {
     /// The sum of squares of each parameter's gradients, in the order of the log's `local_norm`, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub local_norm: Option<Vec<f32>>,
-    /// Trained tokens per second in this step.
+    /// Trained tokens per second in this step, without the padding of samples.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub tokens_per_second: f64,
+    /// The same with padding, which is computed too, if there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed_tokens_per_second: Option<f64>,
     /// Wall-clock time of this step in milliseconds.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub step_ms: f64,

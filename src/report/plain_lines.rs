@@ -16,42 +16,39 @@ pub(super) struct PlainLines {
     last_step: u64,
     /// The steps that are multiples of it have a line.
     every_steps: u64,
-    tokens_per_step: u64,
+    /// Tokens learned from since the last line.
+    tokens_since: f64,
     last_line_at: Instant,
     last_step_at: Instant,
-    steps_since: u64,
     ms_since: f64,
 }
 
 impl PlainLines {
     /// Those of a run from `first_step` to `last_step`, which begins at `now`.
-    pub fn new(first_step: u64, last_step: u64, tokens_per_step: u64, now: Instant) -> Self {
+    pub fn new(first_step: u64, last_step: u64, now: Instant) -> Self {
         let every_steps = round_interval(last_step);
-        let (steps_since, ms_since) = (0, 0.0);
         Self {
             first_step,
             last_step,
             every_steps,
-            tokens_per_step,
+            tokens_since: 0.0,
             last_line_at: now,
             last_step_at: now,
-            steps_since,
-            ms_since,
+            ms_since: 0.0,
         }
     }
 
     /// The line of a step that arrived at `now`, if it has one. The speed is the mean since the last line.
     pub fn line(&mut self, metrics: &StepMetrics, remaining: Duration, now: Instant) -> Option<String> {
-        self.steps_since += 1;
         self.ms_since += metrics.step_ms;
+        self.tokens_since += metrics.tokens_per_second * metrics.step_ms / 1e3;
         let is_due = self.is_due(metrics, now);
         self.last_step_at = now;
         if !is_due {
             return None;
         }
-        let tokens_per_second =
-            (self.tokens_per_step * self.steps_since) as f64 * 1e3 / self.ms_since.max(1e-3);
-        (self.steps_since, self.ms_since, self.last_line_at) = (0, 0.0, now);
+        let tokens_per_second = self.tokens_since * 1e3 / self.ms_since.max(1e-3);
+        (self.tokens_since, self.ms_since, self.last_line_at) = (0.0, 0.0, now);
         Some(plain_line(metrics, self.last_step, tokens_per_second, remaining))
     }
 
@@ -174,7 +171,7 @@ mod tests {
     /// The steps of a run from 3 to 100 that have a line, each taking as many seconds.
     fn lines_at(seconds: u64, change: impl Fn(&mut StepMetrics)) -> Vec<u64> {
         let start = Instant::now();
-        let mut lines = PlainLines::new(3, 100, 400, start);
+        let mut lines = PlainLines::new(3, 100, start);
         let has_line = |step: &u64| {
             let mut metrics = metrics(*step);
             change(&mut metrics);
@@ -211,12 +208,14 @@ mod tests {
     #[test]
     fn the_speed_is_the_mean_since_the_last_line() {
         let start = Instant::now();
-        let mut lines = PlainLines::new(1, 200, 400, start);
+        let mut lines = PlainLines::new(1, 200, start);
         let mut line = |step, step_ms| {
-            lines.line(&StepMetrics { step_ms, ..metrics(step) }, Duration::ZERO, start).unwrap_or_default()
+            let tokens_per_second = 400.0 * 1e3 / step_ms;
+            let metrics = StepMetrics { step_ms, tokens_per_second, ..metrics(step) };
+            lines.line(&metrics, Duration::ZERO, start).unwrap_or_default()
         };
         assert!(line(1, 4000.0).contains("  100 tokens/s  "));
         assert!((2..10).all(|step| line(step, 1000.0).is_empty()));
-        assert!(line(10, 0.0).contains("  450 tokens/s  "));
+        assert!(line(10, 2000.0).contains("  360 tokens/s  "));
     }
 }

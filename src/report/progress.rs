@@ -24,7 +24,7 @@ pub struct ProgressPlan {
     pub steps_per_epoch: u64,
     /// A rank's share of the samples of a step.
     pub samples_per_rank: f64,
-    /// Tokens per step.
+    /// Tokens that a step computes, padding included.
     pub tokens_per_step: u64,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
@@ -70,9 +70,9 @@ impl Progress {
         bar.set_message("first step");
         let now = Instant::now();
         let pace = Pace::new(plan.start_step, now);
-        let ProgressPlan { start_step, total_steps, tokens_per_step, .. } = plan;
+        let ProgressPlan { start_step, total_steps, .. } = plan;
         let is_plain = !log.is_interactive() && !plan.asks_for_lines;
-        let plain = is_plain.then(|| PlainLines::new(start_step + 1, total_steps, tokens_per_step, now));
+        let plain = is_plain.then(|| PlainLines::new(start_step + 1, total_steps, now));
         Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar, plain }
     }
 
@@ -80,7 +80,7 @@ impl Progress {
     /// single step is noisy.
     pub fn show(&mut self, metrics: &StepMetrics) {
         let now = Instant::now();
-        self.since_line.add(metrics.step_ms);
+        self.since_line.add(metrics);
         let speed = self.plan.speed(&self.since_line);
         self.pace.advance(metrics.step, now);
         self.eval_loss = metrics.eval_loss.or(self.eval_loss);
@@ -142,8 +142,9 @@ impl ProgressPlan {
     /// The mean speed over a stretch of steps.
     fn speed(&self, stretch: &Stretch) -> Speed {
         let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
-        let tokens_per_second = self.tokens_per_step as f64 * 1e3 / step_ms;
-        let flops = self.flops_per_token * tokens_per_second;
+        let tokens_per_second = stretch.tokens * 1e3 / stretch.ms.max(1e-3);
+        // Padding is computed too.
+        let flops = self.flops_per_token * self.tokens_per_step as f64 * 1e3 / step_ms;
         let mfu = Some(flops / self.peak_flops).filter(|share| *share <= 1.0);
         Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu }
     }
@@ -196,17 +197,19 @@ fn evaluation_line(
     line
 }
 
-/// A number of steps and the time they took.
+/// A number of steps, the time they took, and the tokens that they learned from.
 #[derive(Debug, Default)]
 struct Stretch {
     steps: u64,
     ms: f64,
+    tokens: f64,
 }
 
 impl Stretch {
-    fn add(&mut self, ms: f64) {
+    fn add(&mut self, metrics: &StepMetrics) {
         self.steps += 1;
-        self.ms += ms;
+        self.ms += metrics.step_ms;
+        self.tokens += metrics.tokens_per_second * metrics.step_ms / 1e3;
     }
 }
 
@@ -257,7 +260,7 @@ mod tests {
     #[test]
     fn steps_are_placed_in_their_epoch() {
         let place = |step| {
-            let speed = plan().speed(&Stretch { steps: 1, ms: 5.0 });
+            let speed = plan().speed(&Stretch { steps: 1, ms: 5.0, tokens: 400.0 });
             let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &speed);
             (line.epoch, line.step, line.steps)
         };
@@ -273,7 +276,7 @@ mod tests {
     #[test]
     fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
         let plan = ProgressPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
-        let speed = plan.speed(&Stretch { steps: 1, ms: 5.0 });
+        let speed = plan.speed(&Stretch { steps: 1, ms: 5.0, tokens: 400.0 });
         let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &speed);
         assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
     }
@@ -297,14 +300,20 @@ mod tests {
 
     #[test]
     fn speeds_are_means_over_a_stretch() {
+        // Half of the tokens are padding.
+        let step = |step_ms: f64| StepMetrics {
+            step_ms,
+            tokens_per_second: 200.0 * 1e3 / step_ms,
+            ..StepMetrics::default()
+        };
         let mut stretch = Stretch::default();
-        [1799.0, 1.0, 200.0].into_iter().for_each(|ms| stretch.add(ms));
+        [1799.0, 1.0, 200.0].into_iter().for_each(|ms| stretch.add(&step(ms)));
         let speed = plan().speed(&stretch);
         assert!((speed.step_ms - 2000.0 / 3.0).abs() < 1e-9);
-        assert!((speed.tokens_per_second - 600.0).abs() < 1e-9);
+        assert!((speed.tokens_per_second - 300.0).abs() < 1e-9);
         assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu.expect("possible") - 0.06).abs() < 1e-12);
         stretch = Stretch::default();
-        stretch.add(39.0);
+        stretch.add(&step(39.0));
         assert_eq!(plan().speed(&stretch).mfu, None, "1.03 of the peak");
     }
 }

@@ -144,7 +144,8 @@ impl Scalars {
     fn by_step(&self, metrics: &StepMetrics) -> Vec<Value> {
         let mut values = self.of_both(metrics);
         let seconds = metrics.step_ms / 1e3;
-        let flops = self.flops_per_token * metrics.tokens_per_second;
+        let computed = metrics.computed_tokens_per_second.unwrap_or(metrics.tokens_per_second);
+        let flops = self.flops_per_token * computed;
         values.push(("model-flops-throughput-per-npu", flops / 1e12));
         if self.has_timers {
             let samples_per_day = self.samples_per_step as f64 / seconds * 86_400.0;

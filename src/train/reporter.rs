@@ -4,6 +4,7 @@ use super::clocks::TimedStep;
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::monitors::Board;
+use crate::data::Batches;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;
@@ -21,6 +22,9 @@ pub(super) struct Reporter<'a> {
     /// Which numbers about experts a step has, for a mixture.
     pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
+    /// The data that is learned from.
+    pub train: &'a Batches,
+    /// Tokens that a step computes, padding included.
     pub tokens_per_step: usize,
     /// What an evaluation reports beside the loss.
     pub metric: Metrics,
@@ -114,6 +118,8 @@ impl Reporter<'_> {
 
     fn measure(&self, TimedStep { finished, step_ms }: &TimedStep) -> StepMetrics {
         let &FinishedStep { step, state, .. } = finished;
+        let rate = |tokens: u64| tokens as f64 * 1e3 / step_ms;
+        let (computed, tokens) = (self.tokens_per_step as u64, self.train.tokens_of_step(step));
         let mut metrics = StepMetrics {
             step,
             global_step: state.global_step as u64,
@@ -124,7 +130,8 @@ impl Reporter<'_> {
             overflow: state.is_overflow != 0,
             local_norm: self.board.squares(finished),
             is_skip: self.skips_spikes.then_some(state.halt == SKIPPED),
-            tokens_per_second: self.tokens_per_step as f64 * 1e3 / step_ms,
+            tokens_per_second: rate(tokens),
+            computed_tokens_per_second: (tokens < computed).then(|| rate(computed)),
             step_ms: *step_ms,
             mtp_loss: finished.ahead_loss,
             device_memory_mib: Some(self.device_memory_mib),

@@ -329,6 +329,7 @@ async fn train_on(
             instruments: mounted.unwrap_or_default(),
             experts: expert_metrics(&plan.model),
             evaluation,
+            train: &data.train,
             tokens_per_step: plan.tokens_per_step,
             metric: settings.metric,
             skips_spikes: settings.wrapper.spike_norm().is_some(),
