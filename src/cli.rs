@@ -21,6 +21,7 @@ mod output;
 mod parse;
 mod plan;
 mod ranks;
+mod reading;
 mod report;
 mod self_test;
 #[cfg(feature = "plots")]
@@ -105,6 +106,7 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
+    reading::show_readings();
     exit_code(parse::parse(std::env::args()).and_then(run))
 }
 
@@ -134,6 +136,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
 /// The example `train_gpt`: parses the command line, trains, and returns the exit code.
 pub fn train_gpt() -> ExitCode {
     silence_device_select();
+    reading::show_readings();
     exit_code(train::train_gpt(std::env::args()))
 }
 

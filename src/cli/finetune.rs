@@ -13,12 +13,14 @@ mod numbers;
 #[cfg(test)]
 mod tests;
 
+use super::interrupt::Interrupt;
 use super::output::print;
 use super::train::train;
 use super::trained::AdapterArguments;
-use crate::data::known_files;
+use crate::data::{known_files, token_cache};
 use crate::durable::ChosenBy;
 use crate::error::{Error, Result};
+use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::CHECKPOINTS;
@@ -77,7 +79,8 @@ pub struct Arguments {
     /// Steps, in place of epochs
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Samples of a step, which is computed in parts where the memory asks for it [default: 8]
+    /// Samples of a step, or rows where samples share them, which is computed in parts where the memory asks for it [default: about 8
+    /// samples]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     batch_size: Option<u16>,
     /// Multiply the samples of a step by this [default: 1]
@@ -117,11 +120,24 @@ pub struct Arguments {
     /// Write prompts and completions, and instructions, as they are, without the chat template
     #[arg(long)]
     raw: bool,
+    /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    packing: Option<Packing>,
+    /// Neither keep the tokens of large files for the next start nor read what was kept
+    #[arg(long)]
+    no_cache: bool,
     /// Print the configuration, for `train`, and train nothing
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
     adapter: AdapterArguments,
+}
+
+/// Whether samples share rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Packing {
+    On,
+    Off,
 }
 
 /// Trains, or prints the configuration.
@@ -136,6 +152,11 @@ pub fn finetune(arguments: &Arguments) -> Result<()> {
 fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
     let Arguments { extend, watch, print_config, .. } = arguments;
     arguments.adapter.options()?;
+    let interrupt = Interrupt::listen();
+    Log::start();
+    if arguments.no_cache {
+        token_cache::turn_off();
+    }
     let output = arguments.output();
     let holds = |names: &[&str]| names.iter().any(|name| output.join(name).exists());
     if !print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {
@@ -164,7 +185,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         (_, false) => vec!["--resume_training=auto".to_string()],
         (_, true) => vec!["--resume_training=extend".to_string()],
     };
-    train(&file, &resume, None, watch.as_deref(), &command).map_err(|error| match error {
+    train(&file, &resume, None, watch.as_deref(), &command, interrupt).map_err(|error| match error {
         Error::OutOfMemory { what, .. } => {
             let base = arguments
                 .has_plain_base()

@@ -6,6 +6,7 @@ use super::output::say;
 use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
+use crate::data::token_cache;
 use crate::error::Result;
 use crate::train::Milestone;
 use crate::train::command::{CommandLine, TRAIN};
@@ -62,6 +63,9 @@ pub struct Arguments {
     /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
+    /// Neither keep the tokens of large files for the next start nor read what was kept
+    #[arg(long)]
+    no_cache: bool,
 }
 
 /// Threads beyond this are a slip: no machine has as many devices.
@@ -96,13 +100,17 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
+        if self.no_cache {
+            token_cache::turn_off();
+        }
         let command = CommandLine::of_process(TRAIN);
-        train(config, overrides, self.ranks.map(usize::from), self.watch.as_deref(), &command)
+        let (ranks, watch) = (self.ranks.map(usize::from), self.watch.as_deref());
+        train(config, overrides, ranks, watch, &command, Interrupt::listen())
     }
 }
 
 /// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
-/// the run is complete or interrupted; `command` has started it.
+/// the run is complete or interrupted; `command` has started it, and `interrupt` listens.
 ///
 /// # Errors
 /// Those of [`Arguments::run`].
@@ -112,9 +120,9 @@ pub fn train(
     ranks: Option<usize>,
     watch: Option<&str>,
     command: &CommandLine,
+    interrupt: Interrupt,
 ) -> Result<()> {
     let address = watch.map(WatchAddress::parse).transpose()?;
-    let interrupt = Interrupt::listen();
     let done = on_ranks(ranks, |ranks| {
         let mut watcher = None; // for as long as the run takes
         let mut on_milestone = |milestone: Milestone<'_>| {

@@ -19,6 +19,8 @@ const MOST_EPOCHS: u64 = 25;
 const LOOKS: u64 = 10;
 /// Steps between two of them at least: an evaluation costs as much as some two thirds of a step.
 const FEWEST_BETWEEN: u64 = 4;
+/// Samples share rows where that saves such a share of them.
+const SAVED_ROWS: f64 = 0.1;
 /// Share of the samples that are not cut.
 const WHOLE_SAMPLES: f64 = 0.99;
 
@@ -38,6 +40,17 @@ pub fn epochs(steps: u64) -> u64 {
 /// Steps between evaluations, and between checkpoints, in a run of `steps`.
 pub fn interval(steps: u64) -> u64 {
     (steps / LOOKS).max(FEWEST_BETWEEN.min(steps)).max(1)
+}
+
+/// Whether `samples` in so few `rows` are worth sharing them.
+pub fn saves(samples: usize, rows: usize) -> bool {
+    (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS)
+}
+
+/// Rows of a step in which `samples` in `rows` make about as many as without packing.
+pub fn rows_per_step(samples: usize, rows: usize) -> usize {
+    let of_row = samples as f64 / rows.max(1) as f64;
+    (SAMPLES_PER_STEP as f64 / of_row.max(1.0)).round().max(1.0) as usize
 }
 
 /// The length that nearly all of `lengths` do not exceed, a multiple of 16.
@@ -65,6 +78,19 @@ mod tests {
         // 20, 300 and 5,000 records less those that are held out.
         assert_eq!([2, 35, 600].map(epochs), [25, 3, 1]);
         assert_eq!([0, 1, 9, 20, 105, 600].map(interval), [1, 1, 4, 4, 10, 60]);
+    }
+
+    #[test]
+    fn a_step_of_packed_rows_has_about_as_many_samples() {
+        assert_eq!(
+            [(300, 300), (300, 151), (300, 75), (300, 10)]
+                .map(|(samples, rows)| rows_per_step(samples, rows)),
+            [8, 4, 2, 1]
+        );
+        assert_eq!(
+            [(300, 270), (300, 269), (0, 0)].map(|(samples, rows)| saves(samples, rows)),
+            [false, true, false]
+        );
     }
 
     #[test]

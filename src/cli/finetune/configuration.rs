@@ -1,12 +1,14 @@
 //! The configuration that `finetune` makes of a model and its data: the keys that follow from each, and from the flags.
 
-use super::choices::{SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, tenth};
+use super::choices::{
+    SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, rows_per_step, saves, tenth,
+};
 use super::division;
 use super::keys::Keys;
-use super::{Arguments, beside};
+use super::{Arguments, Packing, beside};
 use crate::cli::adapters::pet_config;
 use crate::cli::trained::AdapterArguments;
-use crate::data::{FileKind, Form, Wording};
+use crate::data::{FileKind, Form, PackStrategy, Wording};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
@@ -21,6 +23,9 @@ use std::path::Path;
 const PATIENCE: u64 = 4;
 /// The rank of adapters.
 const RANK: u32 = 16;
+/// How samples share rows, if they do.
+const PACKING: PackStrategy = PackStrategy::BestFit;
+const PACKING_KEY: &str = "data_loader.packing";
 /// Tokens of a window of text, where the model reads as many.
 const LONGEST_TEXT: usize = 2048;
 
@@ -50,6 +55,12 @@ impl Data {
             FileKind::Text => self.tokens().saturating_sub(1) / length.max(1),
             _ => self.lengths.len(),
         }
+    }
+
+    /// Whether its samples share rows of `length` tokens, where the user does not say so.
+    fn is_worth_packing(&self, length: usize) -> bool {
+        let rows = || PACKING.rows(length, self.lengths.iter().copied());
+        self.kind != FileKind::Text && saves(self.lengths.len(), rows())
     }
 
     fn tokens(&self) -> usize {
@@ -88,6 +99,7 @@ impl Arguments {
                 data.samples(length)
             );
         }
+        let is_packed = self.packing_keys(&mut keys, &data, eval.as_ref(), length);
         let file = beside(&self.output());
         self.rate_keys(&mut keys);
         // How many samples are learned from is known once they are read, by a configuration that has all keys: some are sound only
@@ -96,9 +108,10 @@ impl Arguments {
         self.length_keys(&mut probe, 1, held_out);
         probe.add("runner_config.batch_size", 1);
         let probe = RunConfig::parse(&probe.yaml(), &file, &[])?.plan;
-        let samples = probe.divided(1, 1, &[]).load_data()?.train.rows_per_epoch();
-        let step = self.step(&keys, samples);
-        let steps = samples / step as u64;
+        let rows = probe.divided(1, 1, &[]).load_data()?.train.rows_per_epoch();
+        let learned = data.samples(length).saturating_sub(if eval.is_some() { 0 } else { held_out });
+        let step = self.step(&keys, rows, is_packed.then_some(learned));
+        let steps = rows / step as u64;
         self.length_keys(&mut keys, steps, held_out);
         division::divide(self, &mut keys, &file, step, steps)?;
         Ok(keys.yaml())
@@ -121,22 +134,48 @@ impl Arguments {
         Err(Error::config("--targets", message))
     }
 
-    /// Samples of a step, of which there are no more than there are to learn from.
-    fn step(&self, keys: &Keys, samples: u64) -> usize {
+    /// Whether samples share rows, and the keys that say so.
+    fn packing_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> bool {
+        let written = |section: &str| keys.written(&format!("{section}.{PACKING_KEY}")).is_some();
+        let of_train = match self.packing {
+            Some(packing) => packing == Packing::On && data.kind != FileKind::Text,
+            None => !written("train_dataset") && data.is_worth_packing(length),
+        };
+        let is_packed = of_train || written("train_dataset");
+        let of_eval = of_train && eval.is_some_and(|eval| eval.is_worth_packing(length));
+        for (section, _) in
+            [("train_dataset", of_train), ("eval_dataset", of_eval)].iter().filter(|(_, packs)| *packs)
+        {
+            keys.add(&format!("{section}.{PACKING_KEY}"), "best_fit");
+        }
+        is_packed
+    }
+
+    /// Rows of a step, of which there are no more than there are to learn from; `packed` are the samples in them, if they share rows.
+    fn step(&self, keys: &Keys, rows: u64, packed: Option<usize>) -> usize {
         let paths = [division::BATCH, division::ACCUMULATION];
         if paths.iter().any(|path| keys.written(path).is_some()) {
             let [batch, parts] = paths.map(|path| keys.number::<usize>(path).unwrap_or(1));
             return batch.saturating_mul(parts).max(1);
         }
-        let batch = self.batch_size.map_or(SAMPLES_PER_STEP, usize::from);
+        let there = usize::try_from(rows).unwrap_or(usize::MAX).max(1);
+        let usual = packed.map_or(SAMPLES_PER_STEP, |samples| rows_per_step(samples, there));
+        let batch = self.batch_size.map_or(usual, usize::from);
         let asked = batch * self.accumulate.map_or(1, usize::from);
-        let there = usize::try_from(samples).unwrap_or(asked).max(1);
+        let step = asked.min(there);
+        let unit = if packed.is_some() { "rows" } else { "samples" };
         if there < asked {
             eprintln!(
-                "notice: a step takes {there} samples in place of {asked}, since there are no more to learn from"
+                "notice: a step takes {there} {unit} in place of {asked}, since there are no more to learn from"
             );
         }
-        asked.min(there)
+        if let Some(samples) = packed {
+            let of_step = (samples * step).div_ceil(there);
+            eprintln!(
+                "notice: {samples} samples share {there} rows, in which none sees another, and a step takes {step} of these, about                  {of_step} samples; --packing off keeps each in a row of its own"
+            );
+        }
+        step
     }
 
     /// The keys of the run itself, and of the device.

@@ -16,7 +16,7 @@ struct Flag {
 /// The keys of the adapters.
 const PET: &str = "model.model_config.pet_config";
 
-const FLAGS: [Flag; 20] = [
+const FLAGS: [Flag; 21] = [
     Flag {
         name: "--lora",
         is_given: |given| given.lora.is_some(),
@@ -82,6 +82,11 @@ const FLAGS: [Flag; 20] = [
         name: "--chat-template",
         is_given: |given| given.chat_template.is_some(),
         keys: &["train_dataset.data_loader.chat_template"],
+    },
+    Flag {
+        name: "--packing",
+        is_given: |given| given.packing.is_some(),
+        keys: &["train_dataset.data_loader.packing"],
     },
     Flag { name: "--raw", is_given: |given| given.raw, keys: &["train_dataset.data_loader.raw"] },
     Flag {

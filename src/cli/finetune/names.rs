@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, shell_word};
 
 /// Their names, with words joined by `_`, and ours. In braces is where their value goes, and what stands there without one.
-pub(super) const NAMES: [(&str, &str); 33] = [
+pub(super) const NAMES: [(&str, &str); 34] = [
     ("num_train_epochs num_epochs", "--epochs {}"),
     ("max_steps iters num_steps", "--steps {}"),
     ("per_device_train_batch_size train_batch_size micro_batch_size", "--batch-size {}"),
@@ -20,6 +20,7 @@ pub(super) const NAMES: [(&str, &str); 33] = [
     ("resume_training resume_from_checkpoint resume_adapter_file", "--resume"),
     ("load_in_4bit quantization_bit", "--base nf4"),
     ("load_in_8bit", "--base int8"),
+    ("neat_packing pack_sequences sample_packing", "--packing on"),
     ("random_seed", "--seed {}"),
     ("full_finetuning fine_tune_type finetuning_type", "--full, or --lora RANK"),
     ("model_name_or_path model_name", "the first argument"),

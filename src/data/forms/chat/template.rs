@@ -161,7 +161,16 @@ impl ChatTemplate {
         for name in NAMES {
             variables.extend(environment.get_template(name)?.undeclared_variables(false));
         }
-        Ok(Self { environment, taken, special_tokens, has_generation, keys, variables, origin, ends: Vec::new() })
+        Ok(Self {
+            environment,
+            taken,
+            special_tokens,
+            has_generation,
+            keys,
+            variables,
+            origin,
+            ends: Vec::new(),
+        })
     }
 
     /// What decides what it writes of a conversation, today's date included if it asks for that.

@@ -1,0 +1,56 @@
+//! The progress bar of reading much data, on a terminal.
+
+use crate::data::progress::{Progress, show_by};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What is read in less is not shown.
+const SHORT: Duration = Duration::from_secs(1);
+
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Shows what this process reads from here on.
+pub fn show_readings() {
+    show_by(show);
+}
+
+fn show(progress: Option<&Progress>) {
+    let mut bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
+    match progress {
+        None => bar.take().iter().for_each(ProgressBar::finish_and_clear),
+        Some(progress) if progress.elapsed >= SHORT => {
+            let bar = bar.get_or_insert_with(|| begun(progress));
+            bar.set_position(progress.bytes);
+            bar.set_message(message(progress));
+        }
+        Some(_) => {}
+    }
+}
+
+fn begun(progress: &Progress) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(progress.total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}  {msg}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Records, tokens a second, and the time left at the mean speed.
+fn message(progress: &Progress) -> String {
+    let Progress { bytes, total, records, tokens, elapsed } = *progress;
+    let seconds = elapsed.as_secs_f64();
+    let left = seconds * total.saturating_sub(bytes) as f64 / bytes.max(1) as f64;
+    let rate = tokens as f64 / seconds.max(1e-3);
+    format!("{records} records  {rate:.0} tokens/s  {:.0} s left", left.ceil())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_the_mean_speed() {
+        let elapsed = Duration::from_secs(4);
+        let progress = Progress { bytes: 100, total: 350, records: 7, tokens: 4_000_000, elapsed };
+        assert_eq!(message(&progress), "7 records  1000000 tokens/s  10 s left");
+    }
+}
