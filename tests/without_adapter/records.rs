@@ -316,8 +316,13 @@ fn all_faults_of_a_file_are_said_up_to_ten() {
     let error = folder.judged(&folder.write("x.jsonl", &lines.join("\n")), false).expect_err("an error");
     let places: Vec<&str> = error.lines().filter_map(|line| line.split(": ").nth(1)).collect();
     assert_eq!(places, ["line 2", "line 4", "line 5", "line 6"], "{error}");
+    // What is the same of many lines is said once; of what differs ten are said.
     let many = [&[good.as_str()][..], &["{"; 20]].concat().join("\n");
     let error = folder.judged(&folder.write("y.jsonl", &many), false).expect_err("an error");
+    assert!(error.lines().count() == 1 && error.contains(": lines 2, 3, 4 and 17 more: "), "{error}");
+    let many = (0..20).map(|number| format!("{{\"key{number}\": 1}}"));
+    let many = [good.clone()].into_iter().chain(many).collect::<Vec<_>>().join("\n");
+    let error = folder.judged(&folder.write("z.jsonl", &many), false).expect_err("an error");
     assert_eq!(error.lines().count(), 10, "{error}");
     let table = "prompt,completion\na,b\nc\nd,e,f\n";
     let error = folder.judged(&folder.write("x.csv", table), false).expect_err("an error");
