@@ -8,49 +8,37 @@ use crate::element::Element;
 ///
 /// # Examples
 ///
-/// A variant of a shader of one's own, as an op records it:
+/// A variant of a shader of one's own, which `examples/own_kernel.wgsl` is, as an op records it:
 ///
 /// ```
 /// use gristmill::device::{Gpu, GpuOptions};
 /// use gristmill::element::Element::F32;
 /// use gristmill::kernels::{Kernel, Sources};
 ///
-/// const SQUARE: &str = "
-/// @group(0) @binding(0) var<uniform> params: Params;
-/// @group(0) @binding(1) var<storage, read> x: array<f32>;
-/// @group(0) @binding(2) var<storage, read_write> y: array<f32>;
-///
-/// struct Params {
-///     count: u32,
-/// }
-///
-/// @compute @workgroup_size(64)
-/// fn square(@builtin(global_invocation_id) id: vec3<u32>) {
-///     if id.x < params.count {
-///         y[id.x] = x[id.x] * x[id.x];
-///     }
-/// }
-/// ";
-///
 /// gristmill::params! {
 ///     struct Params {
-///         count: u32,
+///         rows: u32,
+///         cols: u32,
+///         stride4: u32,
 ///     }
 /// }
 ///
 /// # fn main() -> gristmill::error::Result<()> {
 /// # pollster::block_on(async {
-/// let options = GpuOptions { sources: Sources::default().with("mine/square", SQUARE)?, ..GpuOptions::default() };
+/// let file = include_str!("../../../examples/own_kernel.wgsl"); // ln(1 + e^x)
+/// let options =
+///     GpuOptions { sources: Sources::default().with("mine/softplus", file)?, ..GpuOptions::default() };
 /// let gpu = Gpu::request(&options).await?;
-/// let squares = gpu
+/// let soft = gpu
 ///     .run(|job| {
-///         let (x, y) = (job.input(&[1.0, 2.0, 3.0, 4.0], 1, 4), job.output(1, 4));
-///         let bindings = [x.bind("x", F32), y.bind("y", F32)];
-///         job.rec.dispatch(Kernel::new("mine/square", "square", F32), &bindings, &Params { count: 4 }, [1, 1, 1]);
+///         let (x, y) = (job.input(&[-100.0, 0.0, 2.0, 100.0], 1, 4), job.output(1, 4));
+///         let kernel = Kernel::new("mine/softplus", "softplus", F32).constant("LANES", 64);
+///         let params = Params { rows: 1, cols: 4, stride4: x.stride4() };
+///         job.rec.dispatch(kernel, &[x.bind("x", F32), y.bind("y", F32)], &params, [1, 1, 1]);
 ///         y
 ///     })
 ///     .await?;
-/// assert_eq!(squares, [1.0, 4.0, 9.0, 16.0]);
+/// assert!(soft[0] == 0.0 && (soft[1] - 2f32.ln()).abs() < 1e-6 && soft[3] == 100.0);
 /// # Ok(())
 /// # })
 /// # }

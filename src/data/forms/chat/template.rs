@@ -189,7 +189,7 @@ impl ChatTemplate {
     /// under.
     pub(super) fn names(&self, key: &str) -> bool {
         match REASONING.contains(&key) {
-            true => REASONING[..2].iter().any(|key| self.keys.contains(*key)),
+            true => REASONING[..2].iter().any(|key| self.keys.contains(key)),
             false => self.keys.contains(key),
         }
     }
