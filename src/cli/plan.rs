@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::kernels::{Capabilities, Limits, PublishedGpu, Tier, Units};
 use crate::model::adaptable;
+use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
@@ -78,6 +79,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
     config.unsupported.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
+    Log::start();
     let data = config.data_faults.first().map_or_else(|| plan.load_data(), |fault| Err(fault.clone()));
     let length = match data {
         Ok(data) => {

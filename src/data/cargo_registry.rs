@@ -6,6 +6,7 @@
 
 mod locked;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use self::locked::packages;
 use super::codec::Codec;
 use super::config::{CargoRegistryConfig, DocumentFormat};
-use super::corpus::Corpus;
+use super::corpus::{Corpus, corpus_of};
 use super::files::{self, InputFile};
 use super::plural::plural;
 use super::source::Loaded;
@@ -49,39 +50,41 @@ fn load_from(
     codec: &Codec,
 ) -> Result<(TokenStream, String)> {
     let folders = home.map(folders_below).unwrap_or_default();
-    let mut corpus = Corpus::new(Some(config.max_bytes), codec)?;
-    let (mut taken, mut missing) = (Vec::new(), Vec::new());
-    for package in packages(lock) {
-        if corpus.is_full() {
-            break;
-        }
-        match folders.get(&package) {
-            Some(folder) => {
-                take(folder, &["rs"], &mut corpus)?;
-                taken.push(package);
+    let origin = RefCell::new(String::new());
+    let (stream, counts) = corpus_of(codec, Some(config.max_bytes), None, &[], &|corpus| {
+        let (mut taken, mut missing) = (Vec::new(), Vec::new());
+        for package in packages(lock) {
+            if corpus.is_full() {
+                break;
             }
-            None => missing.push(package),
-        }
-    }
-    let origin = match (home, taken.first(), taken.last()) {
-        (Some(home), Some(first), Some(last)) if corpus.files > 0 => {
-            format!("the cargo registry in {} ({first} to {last}{})", home.display(), without(&missing))
-        }
-        _ => {
-            for folder in ["src", "shaders"] {
-                take(&repository.join(folder), &["rs", "wgsl", "wesl"], &mut corpus)?;
+            match folders.get(&package) {
+                Some(folder) => {
+                    take(folder, &["rs"], corpus)?;
+                    taken.push(package);
+                }
+                None => missing.push(package),
             }
-            format!("{}, as no cargo registry was found", repository.display())
         }
-    };
-    if corpus.files == 0 {
+        *origin.borrow_mut() = match (home, taken.first(), taken.last()) {
+            (Some(home), Some(first), Some(last)) if corpus.counts.files > 0 => {
+                format!("the cargo registry in {} ({first} to {last}{})", home.display(), without(&missing))
+            }
+            _ => {
+                for folder in ["src", "shaders"] {
+                    take(&repository.join(folder), &["rs", "wgsl", "wesl"], corpus)?;
+                }
+                format!("{}, as no cargo registry was found", repository.display())
+            }
+        };
+        Ok(())
+    })?;
+    if counts.files == 0 {
         let message =
             "no Rust source found here or in the cargo registry; use TextDataLoader with text of your own";
         return Err(Error::file(repository, message));
     }
-    let stream = corpus.finish()?;
-    let sentence =
-        format!("{} of {} from {origin}", corpus.size(&stream), plural(corpus.files, "source file"));
+    let (size, files) = (counts.size(codec, &stream), plural(counts.files, "source file"));
+    let sentence = format!("{size} of {files} from {}", origin.into_inner());
     Ok((stream, sentence))
 }
 

@@ -200,6 +200,25 @@ impl Codec {
         }
     }
 
+    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns false. A tokenizer
+    /// encodes pieces in parallel.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(super) fn encode_pieces(
+        &self,
+        text: &str,
+        take: &mut dyn FnMut(Vec<u32>, usize) -> bool,
+    ) -> Result<()> {
+        match self {
+            Self::Bytes { .. } => {
+                take(text.bytes().map(u32::from).collect(), text.len());
+                Ok(())
+            }
+            Self::Tokenizer { tokenizer, .. } => tokenizer.encode_pieces(text, take),
+        }
+    }
+
     /// The token ids of each of `texts`. A tokenizer encodes them in parallel.
     ///
     /// # Errors

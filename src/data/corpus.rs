@@ -1,4 +1,4 @@
-//! Documents of text files as one sequence of tokens in memory.
+//! Documents of text files as one sequence of tokens.
 
 use std::path::Path;
 
@@ -6,54 +6,80 @@ use super::codec::Codec;
 use super::config::DocumentFormat;
 use super::documents::{self, Document};
 use super::files::{self, InputFile};
+use super::kept_tokens::{Making, kept_or_made};
 use super::pending::Pending;
 use super::plural::{plural, skipped};
+use super::sample_store::TextCounts;
 use super::stream::{Chunk, TokenStream};
+use super::token_cache::length;
 use crate::error::{Error, Result};
+use std::sync::Arc;
+
+/// A file of more bytes that is one document is mapped, and encoded in pieces.
+const LONG_FILE: u64 = 4 << 20;
 
 /// Documents as tokens, each followed by the token that ends a document, up to a limit of text.
 pub(super) struct Corpus<'a> {
     codec: &'a Codec,
     tokens: Tokens<'a>,
-    /// Number of documents taken.
-    pub documents: u64,
-    /// Number of files with at least one of them.
-    pub files: u64,
-    /// Number of files that were skipped because they are not text.
-    pub binary: u64,
-    /// Number of documents that were skipped because they have no text.
-    pub empty: u64,
-    /// Bytes of text taken, and one for the end of each document.
-    bytes: usize,
-    /// The most that `bytes` may become.
-    limit: usize,
+    /// What was taken.
+    pub counts: TextCounts,
+    /// The most that the bytes may become.
+    limit: u64,
 }
 
 /// The tokens, in the width that the codec needs.
 enum Tokens<'a> {
     /// One byte a token, `eod` after each document.
     Bytes { tokens: Vec<u8>, eod: u8 },
-    /// Token ids, and the documents that are not encoded yet.
-    Ids { tokens: Vec<u32>, pending: Pending<'a> },
+    /// Where token ids go, and the documents that are not encoded yet.
+    Ids { making: &'a mut Making, pending: Pending<'a> },
 }
 
-impl<'a> Corpus<'a> {
-    /// An empty corpus of at most `max_bytes`.
-    ///
-    /// # Errors
-    /// If the tokenizer has no token that ends a document.
-    pub fn new(max_bytes: Option<u64>, codec: &'a Codec) -> Result<Self> {
-        let tokens = match codec {
-            Codec::Bytes { eod } => Tokens::Bytes { tokens: Vec::new(), eod: *eod },
-            Codec::Tokenizer { .. } => Tokens::Ids { tokens: Vec::new(), pending: Pending::new(codec)? },
-        };
-        let limit = max_bytes.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(Self { codec, tokens, documents: 0, files: 0, binary: 0, empty: 0, bytes: 0, limit })
+/// What `read` takes into a corpus of at most `max_bytes`. Token ids are kept in the cache under what `identity` and the contents of
+/// `files` decide, if it has a name.
+///
+/// # Errors
+/// If the tokenizer has no token that ends a document; those of `read`.
+pub(super) fn corpus_of(
+    codec: &Codec,
+    max_bytes: Option<u64>,
+    identity: Option<String>,
+    files: &[InputFile],
+    read: &dyn Fn(&mut Corpus<'_>) -> Result<()>,
+) -> Result<(TokenStream, TextCounts)> {
+    let limit = max_bytes.unwrap_or(u64::MAX);
+    let counts = TextCounts::default();
+    let mut stream = TokenStream::default();
+    if let Codec::Bytes { eod } = codec {
+        let tokens = Tokens::Bytes { tokens: Vec::new(), eod: *eod };
+        let mut corpus = Corpus { codec, tokens, counts, limit };
+        read(&mut corpus)?;
+        if let Tokens::Bytes { tokens, .. } = corpus.tokens {
+            stream.push(Chunk::Bytes(tokens));
+        }
+        return Ok((stream, corpus.counts));
     }
+    let identity = identity.map(|own| format!("text\n{own}\n{limit}"));
+    let store = kept_or_made(identity, files, &|making| {
+        let tokens = Tokens::Ids { making: &mut *making, pending: Pending::new(codec)? };
+        let mut corpus = Corpus { codec, tokens, counts, limit };
+        read(&mut corpus)?;
+        corpus.encode_pending()?;
+        let counts = corpus.counts;
+        making.writer.count(counts);
+        Ok(())
+    })?;
+    let counts = store.notes.text.unwrap_or_default();
+    stream.push(Chunk::Stored(Arc::new(store).whole()));
+    Ok((stream, counts))
+}
 
+impl Corpus<'_> {
     /// Whether the limit leaves no room for another document.
     pub fn is_full(&self) -> bool {
-        self.bytes + 1 >= self.limit
+        let has_failed = matches!(&self.tokens, Tokens::Ids { making, .. } if making.failed.is_some());
+        self.counts.bytes + 1 >= self.limit || has_failed
     }
 
     /// Takes the documents of a file until the corpus is full. Where whole files are documents, one that was found and
@@ -62,79 +88,35 @@ impl<'a> Corpus<'a> {
     /// # Errors
     /// If the file cannot be read or is not text, or its text cannot be encoded.
     pub fn take_file(&mut self, file: &InputFile, format: &DocumentFormat) -> Result<()> {
-        let before = self.documents;
+        let before = self.counts.documents;
         let is_bytes = matches!(self.codec, Codec::Bytes { .. });
         let may_skip = file.is_found && *format == DocumentFormat::File;
-        let taken = documents::for_each(file, format, |document| {
-            match self.codec.eod_byte_in(&document.text) {
-                Some(_) if may_skip => self.binary += 1,
-                Some(eod) => return Err(contains_eod(&document, &file.path, eod)),
-                None => self.push(document.text)?,
-            }
-            Ok(!self.is_full())
-        });
+        let taken = match *format == DocumentFormat::File && !is_bytes && length(&file.path) > LONG_FILE {
+            true => self.take_long(file),
+            false => documents::for_each(file, format, |document| {
+                match self.codec.eod_byte_in(&document.text) {
+                    Some(_) if may_skip => self.counts.binary += 1,
+                    Some(eod) => return Err(contains_eod(&document, &file.path, eod)),
+                    None => self.push(document.text)?,
+                }
+                Ok(!self.is_full())
+            }),
+        };
         match taken {
             Ok(true) => {}
-            Ok(false) => self.binary += 1,
+            Ok(false) => self.counts.binary += 1,
             // Without a zero byte it did not look binary, but neither is it text.
-            Err(_) if is_bytes && may_skip && !is_utf8(&file.path) => self.binary += 1,
+            Err(_) if is_bytes && may_skip && !is_utf8(&file.path) => self.counts.binary += 1,
             Err(error) => return Err(error),
         }
-        self.files += u64::from(self.documents > before);
+        self.counts.files += u64::from(self.counts.documents > before);
         Ok(())
-    }
-
-    /// Encodes what is pending and hands over all tokens; the counts remain.
-    ///
-    /// # Errors
-    /// If the text cannot be encoded.
-    pub fn finish(&mut self) -> Result<TokenStream> {
-        self.encode_pending()?;
-        let mut stream = TokenStream::default();
-        stream.push(match &mut self.tokens {
-            Tokens::Bytes { tokens, .. } => Chunk::Bytes(std::mem::take(tokens)),
-            Tokens::Ids { tokens, .. } => Chunk::Ids(std::mem::take(tokens)),
-        });
-        Ok(stream)
-    }
-
-    /// The size of `stream`, which this corpus became: `7 bytes`, or `3 tokens of 7 bytes`.
-    pub fn size(&self, stream: &TokenStream) -> String {
-        match self.codec {
-            Codec::Bytes { .. } => format!("{} bytes", stream.len()),
-            // The token that ends a document is not text.
-            Codec::Tokenizer { .. } => {
-                format!("{} tokens of {} bytes", stream.len(), self.bytes as u64 - self.documents)
-            }
-        }
-    }
-
-    /// What `stream`, which this corpus became, was read from, for the log.
-    pub fn sentence(&self, stream: &TokenStream, format: &DocumentFormat) -> String {
-        let mut sentence = format!("{} of text from {}", self.size(stream), plural(self.files, "file"));
-        if *format != DocumentFormat::File {
-            sentence += &format!(" in {}", plural(self.documents, "document"));
-        }
-        let skipped = skipped(self.binary, self.empty);
-        if skipped.is_empty() { sentence } else { format!("{sentence} ({skipped})") }
     }
 
     /// Takes a document, cut at the limit.
     fn push(&mut self, mut text: String) -> Result<()> {
-        if text.is_empty() {
-            self.empty += 1;
-            return Ok(());
-        }
-        if self.is_full() {
-            return Ok(());
-        }
-        let mut room = text.len().min(self.limit - self.bytes - 1);
-        while !text.is_char_boundary(room) {
-            room -= 1;
-        }
+        let Some(room) = self.room_for(&text) else { return Ok(()) };
         text.truncate(room);
-        self.documents += 1;
-        self.bytes += room + 1;
         match &mut self.tokens {
             Tokens::Bytes { tokens, eod } => {
                 tokens.extend_from_slice(text.as_bytes());
@@ -149,13 +131,95 @@ impl<'a> Corpus<'a> {
         Ok(())
     }
 
+    /// Takes a long file that is one document, whose tokens are written as they are made. Returns whether it is text.
+    fn take_long(&mut self, file: &InputFile) -> Result<bool> {
+        let map = files::map(&file.path)?;
+        if !files::is_text(file, &map)? {
+            return Ok(false);
+        }
+        let text = std::str::from_utf8(&map)
+            .map_err(|error| files::not_utf8(&file.path, error.valid_up_to() as u64))?;
+        self.encode_pending()?;
+        let Some(room) = self.room_for(text) else { return Ok(true) };
+        let (codec, end) = (self.codec, self.codec.end()?);
+        let Tokens::Ids { making, .. } = &mut self.tokens else { return Ok(true) };
+        let (mut is_first, mut last) = (true, None);
+        codec.encode_pieces(&text[..room], &mut |mut ids, bytes| {
+            if std::mem::take(&mut is_first) {
+                ids = codec.started(ids);
+            }
+            last = ids.last().copied().or(last);
+            making.shown.add(bytes as u64, ids.len() as u64);
+            making.write(|writer| writer.push_tokens(&ids));
+            making.failed.is_none()
+        })?;
+        making.write(|writer| {
+            if last != Some(end) {
+                writer.push_tokens(&[end])?;
+            }
+            writer.end();
+            Ok(())
+        });
+        Ok(true)
+    }
+
+    /// Counts a document, and returns how many bytes of it there is room for; `None` if it is empty or there is no room for any.
+    fn room_for(&mut self, text: &str) -> Option<usize> {
+        if text.is_empty() {
+            self.counts.empty += 1;
+            return None;
+        }
+        if self.is_full() {
+            return None;
+        }
+        let left = usize::try_from(self.limit - self.counts.bytes - 1).unwrap_or(usize::MAX);
+        let mut room = text.len().min(left);
+        while !text.is_char_boundary(room) {
+            room -= 1;
+        }
+        self.counts.documents += 1;
+        self.counts.bytes += room as u64 + 1;
+        Some(room)
+    }
+
     fn encode_pending(&mut self) -> Result<()> {
-        if let Tokens::Ids { tokens, pending } = &mut self.tokens {
-            for ids in pending.encode()? {
-                if tokens.is_empty() { *tokens = ids } else { tokens.extend(ids) }
+        let Tokens::Ids { making, pending } = &mut self.tokens else { return Ok(()) };
+        let bytes = pending.bytes() as u64;
+        let (documents, mut tokens) = (pending.encode()?, 0);
+        for ids in documents {
+            tokens += ids.len() as u64;
+            making.write(|writer| {
+                writer.push_tokens(&ids)?;
+                writer.end();
+                Ok(())
+            });
+        }
+        making.shown.add(bytes, tokens);
+        Ok(())
+    }
+}
+
+impl TextCounts {
+    /// The size of `stream`, which has this of text: `7 bytes`, or `3 tokens of 7 bytes`.
+    pub fn size(&self, codec: &Codec, stream: &TokenStream) -> String {
+        match codec {
+            Codec::Bytes { .. } => format!("{} bytes", stream.len()),
+            // The token that ends a document is not text.
+            Codec::Tokenizer { .. } => {
+                format!("{} tokens of {} bytes", stream.len(), self.bytes - self.documents)
             }
         }
-        Ok(())
+    }
+
+    /// What `stream` was read from, for the log.
+    pub fn sentence(&self, codec: &Codec, stream: &TokenStream, format: &DocumentFormat) -> String {
+        let mut sentence =
+            format!("{} of text from {}", self.size(codec, stream), plural(self.files, "file"));
+        if *format != DocumentFormat::File {
+            sentence += &format!(" in {}", plural(self.documents, "document"));
+        }
+        let skipped = skipped(self.binary, self.empty);
+        if skipped.is_empty() { sentence } else { format!("{sentence} ({skipped})") }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::choices::ChoiceForm;
 use super::codec::Codec;
-use super::config::RecordsConfig;
+use super::config::{DocumentFormat, Paths, RecordsConfig, TextConfig};
 use super::files;
 use super::forms::{ChatForm, Form, Former};
 use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
+use super::text;
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -78,7 +79,18 @@ impl FileKind {
     pub fn lengths(&self, file: &Path, codec: &Codec) -> Result<(Vec<usize>, Notes)> {
         let mut notes = Notes::default();
         let form = match self {
-            Self::Text => return Ok((vec![codec.encode(&files::text_of(file)?)?.len()], notes)),
+            Self::Text => {
+                let paths = Paths { paths: vec![file.display().to_string()], weights: Vec::new() };
+                let config = TextConfig {
+                    data_path: paths,
+                    documents: DocumentFormat::File,
+                    extensions: Vec::new(),
+                    max_bytes: None,
+                    eod_byte: 0,
+                };
+                let loaded = text::load(&config, codec)?;
+                return Ok((loaded.iter().map(|one| one.content.len() as usize).collect(), notes));
+            }
             Self::Choices(_) => return Ok((Vec::new(), notes)),
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,

@@ -114,15 +114,23 @@ pub(super) fn is_binary(path: &Path) -> Result<bool> {
 /// If it cannot be read, or is not UTF-8.
 pub(super) fn read_text(file: &InputFile) -> Result<Option<String>> {
     let bytes = read(&file.path)?;
+    if is_text(file, &bytes)? { as_text(&file.path, bytes).map(Some) } else { Ok(None) }
+}
+
+/// Whether the `bytes` of a file may be text; false if it was found and is binary.
+///
+/// # Errors
+/// If it was named and is a file of token ids.
+pub(super) fn is_text(file: &InputFile, bytes: &[u8]) -> Result<bool> {
     if bytes.iter().take(SNIFFED_BYTES).any(|byte| *byte == 0) {
         if file.is_found {
-            return Ok(None);
+            return Ok(false);
         }
         if has_extension(&file.path, &TOKEN_FILES) {
             return Err(token_file(&file.path));
         }
     }
-    as_text(&file.path, bytes).map(Some)
+    Ok(true)
 }
 
 /// The error about a file that cannot be opened or read.

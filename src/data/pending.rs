@@ -32,6 +32,11 @@ impl<'a> Pending<'a> {
         self.bytes >= BATCH_BYTES
     }
 
+    /// Bytes of the pending documents.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Encodes and removes the pending documents. Returns the token ids of each, [whole](Codec::whole).
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Counts as messages write them.
 
 /// `1 file`, `2 files`.
-pub(super) fn plural(count: u64, noun: &str) -> String {
+pub(crate) fn plural(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 

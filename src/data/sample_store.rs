@@ -41,6 +41,23 @@ const IS_CUT: u64 = 1 << 62;
 pub(super) struct StoredNotes {
     pub said: Notes,
     pub beside: Notes,
+    /// What was read of text, which has documents in place of records.
+    pub text: Option<TextCounts>,
+}
+
+/// What was read of files of text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct TextCounts {
+    /// Number of documents taken.
+    pub documents: u64,
+    /// Number of files with at least one of them.
+    pub files: u64,
+    /// Number of files that were skipped because they are not text.
+    pub binary: u64,
+    /// Number of documents that were skipped because they have no text.
+    pub empty: u64,
+    /// Bytes of text taken, and one for the end of each document.
+    pub bytes: u64,
 }
 
 /// Samples in memory or in a file.
@@ -91,6 +108,13 @@ impl SampleStore {
         }
         let notes = serde_json::from_slice(&all[length - notes..]).ok()?;
         Some(Self { bytes, words, samples, notes })
+    }
+
+    /// All words, in order.
+    pub fn whole(self: Arc<Self>) -> StoredTokens {
+        let runs = Runs::new([(0, self.words)].into_iter().filter(|(_, words)| *words > 0));
+        let [tokens, _] = StoredTokens::of(self, runs);
+        tokens
     }
 
     /// Number of samples.

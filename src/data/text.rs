@@ -1,12 +1,13 @@
-//! The text loaders: files as tokens in memory, byte by byte or through a tokenizer.
+//! The text loaders: files as tokens, byte by byte or through a tokenizer.
 
 use std::path::Path;
 
 use super::codec::Codec;
 use super::config::TextConfig;
-use super::corpus::Corpus;
+use super::corpus::corpus_of;
 use super::files::{self, DATASET_KEYS};
 use super::plural::plural;
+use super::sample_store::TextCounts;
 use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
@@ -27,27 +28,30 @@ pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
 fn load_one(paths: &[String], config: &TextConfig, codec: &Codec) -> Result<(TokenStream, String)> {
     let wanted = |path: &Path| config.extensions.is_empty() || files::has_extension(path, &config.extensions);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
-    let mut corpus = Corpus::new(config.max_bytes, codec)?;
-    for file in &files {
-        if corpus.is_full() {
-            break;
+    let found: Vec<bool> = files.iter().map(|file| file.is_found).collect(); // others are not skipped
+    let identity = codec.identity().map(|codec| format!("{codec} {:?} {found:?}", config.documents));
+    let (stream, counts) = corpus_of(codec, config.max_bytes, identity, &files, &|corpus| {
+        for file in &files {
+            if corpus.is_full() {
+                break;
+            }
+            corpus.take_file(file, &config.documents)?;
         }
-        corpus.take_file(file, &config.documents)?;
-    }
-    if corpus.documents == 0 {
+        Ok(())
+    })?;
+    if counts.documents == 0 {
         let has_tokens = files.iter().any(|file| files::has_extension(&file.path, &files::TOKEN_FILES));
-        return Err(nothing_found(paths, config, &corpus, has_tokens));
+        return Err(nothing_found(paths, config, &counts, has_tokens));
     }
-    let stream = corpus.finish()?;
-    let sentence = corpus.sentence(&stream, &config.documents);
+    let sentence = counts.sentence(codec, &stream, &config.documents);
     Ok((stream, sentence))
 }
 
-fn nothing_found(paths: &[String], config: &TextConfig, corpus: &Corpus, has_tokens: bool) -> Error {
-    let what = if corpus.binary > 0 {
-        format!("{} found, none of them UTF-8 text", plural(corpus.binary, "file"))
-    } else if corpus.empty > 0 {
-        format!("{} found, none with text", plural(corpus.empty, "document"))
+fn nothing_found(paths: &[String], config: &TextConfig, counts: &TextCounts, has_tokens: bool) -> Error {
+    let what = if counts.binary > 0 {
+        format!("{} found, none of them UTF-8 text", plural(counts.binary, "file"))
+    } else if counts.empty > 0 {
+        format!("{} found, none with text", plural(counts.empty, "document"))
     } else if config.extensions.is_empty() {
         "no text found".to_string()
     } else {

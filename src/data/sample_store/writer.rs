@@ -5,7 +5,9 @@ use std::io::{self, Write};
 
 use twox_hash::XxHash3_64;
 
-use super::{Bytes, HAS_NEXT, HEADER_BYTES, IS_CUT, MAGIC, MOST_TOKENS, PREDICTS, SampleStore, StoredNotes};
+use super::{
+    Bytes, HAS_NEXT, HEADER_BYTES, IS_CUT, MAGIC, MOST_TOKENS, PREDICTS, SampleStore, StoredNotes, TextCounts,
+};
 use crate::data::batch::NO_LABEL;
 use crate::data::forms::Formed;
 use crate::durable::AtomicFile;
@@ -52,6 +54,36 @@ impl StoreWriter {
     fn to(out: Out) -> Self {
         let (samples, buffer) = (Vec::new(), Vec::new());
         Self { out, hasher: XxHash3_64::new(), words: 0, samples, notes: StoredNotes::default(), buffer }
+    }
+
+    /// Appends tokens of which nothing is said, to what [`end`](Self::end) ends.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    ///
+    /// # Panics
+    /// If an id is not below [`MOST_TOKENS`].
+    pub fn push_tokens(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        bytes.clear();
+        for token in tokens {
+            assert!(*token < MOST_TOKENS, "token {token} is outside all vocabularies");
+            bytes.extend_from_slice(&token.to_le_bytes()[..3]);
+        }
+        self.words += tokens.len() as u64;
+        self.write(&bytes)?;
+        self.buffer = bytes;
+        Ok(())
+    }
+
+    /// Ends a document of the tokens since the last end.
+    pub fn end(&mut self) {
+        self.samples.extend_from_slice(&self.words.to_le_bytes());
+    }
+
+    /// Says what was read of text.
+    pub fn count(&mut self, text: TextCounts) {
+        self.notes.text = Some(text);
     }
 
     /// Appends a sample, of which each target is the next token or none.

@@ -93,6 +93,15 @@ impl Tokenizer {
         match *self {}
     }
 
+    /// The token ids of each piece of a text.
+    pub(in crate::data) fn encode_pieces(
+        &self,
+        _: &str,
+        _: &mut dyn FnMut(Vec<u32>, usize) -> bool,
+    ) -> Result<()> {
+        match *self {}
+    }
+
     /// The token ids of each of some texts.
     ///
     /// # Errors

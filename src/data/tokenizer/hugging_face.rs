@@ -215,31 +215,58 @@ impl Tokenizer {
     /// As [`encode`](Self::encode).
     pub fn encode_all(&self, texts: &[String]) -> Result<Vec<Vec<u32>>> {
         let mut all = vec![Vec::new(); texts.len()];
+        let pieces = texts
+            .iter()
+            .enumerate()
+            .flat_map(|(number, text)| pieces(text, self.piece_bytes).map(move |piece| (number, piece)));
+        self.encode_each(pieces, &mut |number, mut ids, _| {
+            let text: &mut Vec<u32> = &mut all[number];
+            if text.is_empty() {
+                *text = ids
+            } else {
+                text.append(&mut ids)
+            }
+            true
+        })?;
+        Ok(all)
+    }
+
+    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns false.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(in crate::data) fn encode_pieces(
+        &self,
+        text: &str,
+        take: &mut dyn FnMut(Vec<u32>, usize) -> bool,
+    ) -> Result<()> {
+        let pieces = pieces(text, self.piece_bytes).map(|piece| (0, piece));
+        self.encode_each(pieces, &mut |_, ids, bytes| take(ids, bytes))
+    }
+
+    /// The same of pieces with a number each, encoded on all cores.
+    fn encode_each<'a>(
+        &self,
+        mut pieces: impl Iterator<Item = (usize, &'a str)>,
+        take: &mut dyn FnMut(usize, Vec<u32>, usize) -> bool,
+    ) -> Result<()> {
         let mut failed = None;
         on_all_cores(
             1,
             |give| {
-                let mut each = texts.iter().enumerate();
-                each.all(|(number, text)| pieces(text, self.piece_bytes).all(|piece| give((number, piece))));
+                pieces.all(give);
                 Ok(())
             },
-            |(number, piece)| (number, self.encode_piece(piece)),
-            &mut |(number, ids): (usize, Result<Vec<u32>>)| match ids {
-                Ok(ids) if all[number].is_empty() => {
-                    all[number] = ids;
-                    true
-                }
-                Ok(ids) => {
-                    all[number].extend(ids);
-                    true
-                }
+            |(number, piece)| (number, piece.len(), self.encode_piece(piece)),
+            &mut |(number, bytes, ids): (usize, usize, Result<Vec<u32>>)| match ids {
+                Ok(ids) => take(number, ids, bytes),
                 Err(error) => {
                     failed = Some(error);
                     false
                 }
             },
         )?;
-        failed.map_or(Ok(all), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     fn encode_piece(&self, piece: &str) -> Result<Vec<u32>> {

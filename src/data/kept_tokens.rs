@@ -1,0 +1,133 @@
+//! The tokens of files: those that an earlier start has kept, or what is made of them, which is kept for the next one.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::files::InputFile;
+use super::plural::plural;
+use super::progress::{Progress, Shown};
+use super::sample_store::{SampleStore, StoreWriter, Written};
+use super::token_cache::{Place, length, say_once};
+use crate::error::{Error, Result};
+
+/// A reading that took longer is told of.
+const LONG: Duration = Duration::from_secs(5);
+
+/// What is made of files.
+pub(super) struct Making {
+    /// Where the tokens go.
+    pub writer: StoreWriter,
+    /// How far it has got.
+    pub shown: Shown,
+    /// What kept the tokens from being written: nothing more need be made.
+    pub failed: Option<Error>,
+}
+
+impl Making {
+    fn new(writer: StoreWriter, files: &[InputFile]) -> Self {
+        let shown = Shown::new(files.iter().map(|file| length(&file.path)).sum());
+        Self { writer, shown, failed: None }
+    }
+
+    /// Writes by `write`, unless that has failed.
+    pub fn write(&mut self, write: impl FnOnce(&mut StoreWriter) -> Result<()>) {
+        if self.failed.is_none() {
+            self.failed = write(&mut self.writer).err();
+        }
+    }
+}
+
+/// The tokens of `files`: what `make` writes of them, in memory or in the cache, under what `identity` and their contents decide.
+///
+/// # Errors
+/// A file that cannot be read; those of `make`.
+pub(super) fn kept_or_made(
+    identity: Option<String>,
+    files: &[InputFile],
+    make: &dyn Fn(&mut Making) -> Result<()>,
+) -> Result<SampleStore> {
+    let Some(place) = Place::of(identity, files)? else { return in_memory(files, make) };
+    let _making = Place::lock();
+    match place.find() {
+        Some(store) => {
+            say_once(format!("tokens of {} are those in {}", samples(&store), kept(&place, &store)), false);
+            Ok(store)
+        }
+        None => in_file(files, make, &place),
+    }
+}
+
+fn in_memory(files: &[InputFile], make: &dyn Fn(&mut Making) -> Result<()>) -> Result<SampleStore> {
+    let mut making = Making::new(StoreWriter::in_memory(), files);
+    make(&mut making)?;
+    let progress = making.shown.so_far();
+    if progress.elapsed > LONG {
+        say_once(progress.to_string(), false);
+    }
+    match making.writer.finish()? {
+        Written::Memory(store) => Ok(store),
+        Written::File => unreachable!("it was begun in memory"),
+    }
+}
+
+/// The same in a file of the cache; in memory where that cannot be written.
+fn in_file(
+    files: &[InputFile],
+    make: &dyn Fn(&mut Making) -> Result<()>,
+    place: &Place,
+) -> Result<SampleStore> {
+    let without = |error: Error| {
+        say_once(format!("tokens are not kept for the next start: {error}"), true);
+        in_memory(files, make)
+    };
+    let states = || files.iter().map(|file| file.path.metadata().ok()?.modified().ok()).collect::<Vec<_>>();
+    let before = states();
+    let begun = place.begin().and_then(|(file, begun)| Ok((StoreWriter::in_file(file)?, begun)));
+    let (writer, begun) = match begun {
+        Ok(begun) => begun,
+        Err(error) => return without(error),
+    };
+    let mut making = Making::new(writer, files);
+    make(&mut making)?;
+    let Making { writer, shown, failed } = making;
+    let progress = shown.so_far();
+    drop(shown); // which would hide the lines
+    if let Err(error) = failed.map_or(Ok(()), Err).and_then(|()| writer.finish()) {
+        return without(error);
+    }
+    // Files that changed meanwhile are not what the name says.
+    if states() != before {
+        begun.discard();
+        return in_memory(files, make);
+    }
+    if let Err(error) = begun.keep() {
+        return without(error);
+    }
+    match place.find() {
+        Some(store) => {
+            say_once(format!("{progress}; they are kept in {}", kept(place, &store)), false);
+            Ok(store)
+        }
+        None => in_memory(files, make),
+    }
+}
+
+/// Where a store is, how large, and how to do without.
+fn kept(place: &Place, store: &SampleStore) -> impl Display {
+    format!("{place} ({:.1} MB; --no-cache keeps and reads none)", store.bytes() as f64 / 1e6)
+}
+
+fn samples(store: &SampleStore) -> String {
+    plural(store.len() as u64, if store.notes.text.is_some() { "document" } else { "sample" })
+}
+
+impl Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, megabytes) = (self.elapsed.as_secs_f64(), self.bytes as f64 / 1e6);
+        let (tokens, rate) = (self.tokens as f64 / 1e6, self.tokens as f64 / 1e6 / seconds.max(1e-3));
+        write!(
+            f,
+            "{megabytes:.1} MB became {tokens:.1} million tokens in {seconds:.1} s ({rate:.2} million a second)"
+        )
+    }
+}
