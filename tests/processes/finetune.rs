@@ -342,7 +342,8 @@ fn all_weights_and_mixtures() {
     let mixture = of("qwen3_moe", text, &[]);
     assert_eq!(value(&mixture, "target_modules"), Some("[k_proj, o_proj, q_proj, v_proj]"));
     let texts = work.records("texts.jsonl", 7, |number| json!({"text": "mill ".repeat(number + 1)}));
-    let ended = work.finetune("llama", &texts, &["--memory=1GB", "--print-config"]).succeeded();
+    let ended =
+        work.finetune("llama", &texts, &["--memory=1GB", "--print-config", "--packing=off"]).succeeded();
     assert!(!ended.stdout.contains("eval"), "{}", ended.stdout);
     assert_eq!(value(&ended.stdout, "batch_size"), Some("7"));
     assert!(ended.stderr.contains("a step takes 7 samples in place of 8"), "{}", ended.stderr);
@@ -429,4 +430,56 @@ fn what_is_wrong_is_one_line() {
     let refused = work.finetune_into("small", "mistral", &pairs, &wide).stderr;
     assert!(refused.contains("of it for weights, gradients and moments, whatever its length"), "{refused}");
     assert!(refused.trim_end().ends_with("lower --lora") && !refused.contains("max-length"), "{refused}");
+}
+
+/// The same samples are held out and judged, each as if it were alone, whatever rows they are in and however positions are counted.
+#[test]
+fn short_samples_share_rows() {
+    let work = Work::new();
+    let talks = work.records("short.jsonl", 60, |number| {
+        let answer = if number % 12 == 5 { "long ".repeat(7) } else { format!("{number}") };
+        json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]})
+    });
+    // Families of tests have 48 positions.
+    let brief = "{% for m in messages %}{{ m.role[0] }}{{ m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}";
+    fs::write(work.path("brief.jinja"), brief).expect("a file");
+    let template = format!("--chat-template={}", work.path("brief.jinja").display());
+    let precise = "--model.model_config.compute_dtype=float32";
+    for family in ["qwen3", "gpt2"] {
+        let mut losses = Vec::new();
+        for (name, packing, flags) in [
+            ("shared", "best_fit", &[][..]),
+            ("alone", "", &["--packing=off"]),
+            ("in_order", "pack", &["--train_dataset.data_loader.packing=pack"]),
+        ] {
+            let name = format!("{family}_{name}");
+            let flags = [&[&template, precise, "--memory=1GB", "--epochs=1"][..], flags].concat();
+            let ended = work.finetune_into(&name, family, &talks, &flags).succeeded();
+            let config = fs::read_to_string(work.path(&format!("{name}.yaml"))).expect("a file");
+            assert_eq!(value(&config, "packing").unwrap_or_default(), packing, "{config}");
+            let rows: usize =
+                value(&config, "batch_size").and_then(|rows| rows.parse().ok()).expect("a number");
+            let said = format!("and a step takes {rows}, about ");
+            assert_eq!(ended.stderr.contains(&said), !packing.is_empty(), "{}", ended.stderr);
+            assert!(if packing.is_empty() { rows == 8 } else { (1..8).contains(&rows) }, "{rows} rows");
+            let before = ended.stderr.lines().find_map(|line| line.split("step 0: eval_loss ").nth(1));
+            let before = before.and_then(|rest| rest.split([' ', ',']).next()?.parse::<f64>().ok());
+            losses.push(before.unwrap_or_else(|| panic!("a loss in {}", ended.stderr)));
+            let steps = metrics(&work.path(&name));
+            // As many steps for as many samples, about.
+            assert!((4..=9).contains(&steps.len()), "{} steps of {name}", steps.len());
+            let padded = |step: &gristmill::report::metrics::StepMetrics| {
+                step.computed_tokens_per_second.unwrap_or(step.tokens_per_second) / step.tokens_per_second
+            };
+            let most = steps.iter().map(padded).fold(1.0, f64::max);
+            assert_eq!(most > 2.0, packing.is_empty(), "{most} of the tokens of {name}");
+        }
+        assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-4), "{family}: {losses:?}");
+    }
+    let off = work.finetune(
+        "qwen3",
+        &talks,
+        &[&template, "--packing=on", "--memory=1GB", "--train_dataset.data_loader.packing=pack"],
+    );
+    assert!(off.stderr.contains("--packing: decides"), "{}", off.stderr);
 }

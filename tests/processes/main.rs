@@ -32,6 +32,7 @@ mod plan;
 mod report;
 mod report_in_browser;
 mod resume;
+mod token_cache;
 mod token_distribution;
 mod watch;
 mod watch_in_browser;

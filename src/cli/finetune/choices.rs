@@ -42,9 +42,9 @@ pub fn interval(steps: u64) -> u64 {
     (steps / LOOKS).max(FEWEST_BETWEEN.min(steps)).max(1)
 }
 
-/// Whether `samples` in so few `rows` are worth sharing them.
-pub fn saves(samples: usize, rows: usize) -> bool {
-    (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS)
+/// Whether `samples` share `rows`: that saves enough of them, and a row has no more samples than a step is to take.
+pub fn packs(samples: usize, rows: usize) -> bool {
+    (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS) && samples <= rows * SAMPLES_PER_STEP
 }
 
 /// Rows of a step in which `samples` in `rows` make about as many as without packing.
@@ -88,8 +88,9 @@ mod tests {
             [8, 4, 2, 1]
         );
         assert_eq!(
-            [(300, 270), (300, 269), (0, 0)].map(|(samples, rows)| saves(samples, rows)),
-            [false, true, false]
+            [(300, 270), (300, 269), (300, 38), (300, 37), (0, 0)]
+                .map(|(samples, rows)| packs(samples, rows)),
+            [false, true, true, false, false]
         );
     }
 

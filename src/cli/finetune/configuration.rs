@@ -1,14 +1,14 @@
 //! The configuration that `finetune` makes of a model and its data: the keys that follow from each, and from the flags.
 
 use super::choices::{
-    SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, rows_per_step, saves, tenth,
+    SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, packs, rows_per_step, tenth,
 };
 use super::division;
 use super::keys::Keys;
 use super::{Arguments, Packing, beside};
 use crate::cli::adapters::pet_config;
 use crate::cli::trained::AdapterArguments;
-use crate::data::{FileKind, Form, PackStrategy, Wording};
+use crate::data::{FileKind, Form, PackStrategy, Wording, plural};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
@@ -57,10 +57,10 @@ impl Data {
         }
     }
 
-    /// Whether its samples share rows of `length` tokens, where the user does not say so.
+    /// Whether its samples share rows of `length` tokens, where the user does not say so: a row has no more of them than a step takes.
     fn is_worth_packing(&self, length: usize) -> bool {
-        let rows = || PACKING.rows(length, self.lengths.iter().copied());
-        self.kind != FileKind::Text && saves(self.lengths.len(), rows())
+        let (samples, rows) = (self.lengths.len(), || PACKING.rows(length, self.lengths.iter().copied()));
+        self.kind != FileKind::Text && packs(samples, rows())
     }
 
     fn tokens(&self) -> usize {
@@ -114,6 +114,12 @@ impl Arguments {
         let steps = rows / step as u64;
         self.length_keys(&mut keys, steps, held_out);
         division::divide(self, &mut keys, &file, step, steps)?;
+        if is_packed {
+            let (of_step, share) = ((learned * step).div_ceil(rows.max(1) as usize), plural(rows, "row"));
+            eprintln!(
+                "notice: {learned} samples share {share}, in which none sees another, and a step takes {step}, about {of_step} samples; --packing off keeps each in its own"
+            );
+        }
         Ok(keys.yaml())
     }
 
@@ -167,12 +173,6 @@ impl Arguments {
         if there < asked {
             eprintln!(
                 "notice: a step takes {there} {unit} in place of {asked}, since there are no more to learn from"
-            );
-        }
-        if let Some(samples) = packed {
-            let of_step = (samples * step).div_ceil(there);
-            eprintln!(
-                "notice: {samples} samples share {there} rows, in which none sees another, and a step takes {step} of these, about                  {of_step} samples; --packing off keeps each in a row of its own"
             );
         }
         step

@@ -1,0 +1,147 @@
+//! The tokens of much data are made once, and kept for the next start: what decides them decides which are taken, and nothing half done
+//! is left behind.
+
+use crate::launch::{Ended, end, gristmill, run, start};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}assistant: {% endif %}";
+
+struct Work {
+    home: TempDir,
+}
+
+impl Work {
+    /// Somewhat more than a megabyte of conversations.
+    fn new(talks: usize) -> Self {
+        let work = Self { home: tempfile::tempdir().expect("a folder") };
+        work.write("template.jinja", TEMPLATE);
+        let line = |number: usize| {
+            let answer = format!("number {number} of the mill, which grinds {}", "rye ".repeat(number % 7));
+            json!({"messages": [{"role": "user", "content": "which?"}, {"role": "assistant", "content": answer}]})
+                .to_string()
+        };
+        work.write("talks.jsonl", &(0..talks).map(line).collect::<Vec<_>>().join("\n"));
+        work
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).expect("a file");
+    }
+
+    fn edit(&self, name: &str, old: &str, new: &str) {
+        let text = fs::read_to_string(self.path(name)).expect("a file");
+        assert!(text.contains(old));
+        self.write(name, &text.replacen(old, new, 1));
+    }
+
+    fn command(&self, flags: &[&str]) -> Command {
+        let mut command = gristmill(["finetune", "tests/data/folders/qwen3"]);
+        command.arg(self.path("talks.jsonl")).arg("--chat-template").arg(self.path("template.jinja"));
+        command.args(["--print-config", "--memory=1GB"]).args(flags);
+        command.env("XDG_CACHE_HOME", self.path("cache"));
+        command
+    }
+
+    fn finetune(&self, flags: &[&str]) -> Ended {
+        run(&mut self.command(flags))
+    }
+
+    /// The files of the cache.
+    fn kept(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("cache/gristmill/tokens")).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.sort();
+        files
+    }
+}
+
+const MADE: &str = "; they are kept in ";
+const FOUND: &str = "tokens of 12000 samples are those in ";
+const DAMAGED: &str = "is damaged, and made again";
+const UNKEPT: &str = "tokens are not kept for the next start: ";
+
+#[test]
+fn tokens_are_made_once_of_what_decides_them() {
+    let work = Work::new(12_000);
+    let expect = |name: &str, flags: &[&str], said: &[&str], files: usize| {
+        let ended = work.finetune(flags).succeeded();
+        for line in [MADE, FOUND, DAMAGED, UNKEPT] {
+            let count = ended.stderr.matches(line).count();
+            assert_eq!(count, usize::from(said.contains(&line)), "{name}: `{line}` in\n{}", ended.stderr);
+        }
+        assert_eq!(work.kept().len(), files, "{name}: {:?}", work.kept());
+        ended.stdout
+    };
+    let without = expect("no cache", &["--no-cache"], &[], 0);
+    // The second reading of the command, of how many samples are learned from, finds them.
+    let first = expect("the first start", &[], &[MADE, FOUND], 1);
+    assert_eq!(first, without);
+    assert_eq!(expect("the next start", &[], &[FOUND], 1), first);
+    expect("another length", &["--max-length=40"], &[FOUND], 1);
+    expect("no cache", &["--no-cache"], &[], 1);
+
+    let file = work.kept().remove(0);
+    let bytes = fs::read(&file).expect("a file");
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() / 2] ^= 4;
+    for content in [damaged, bytes[..bytes.len() - 1].to_vec(), b"something else".to_vec(), Vec::new()] {
+        fs::write(&file, content).expect("a file");
+        assert_eq!(expect("a damaged file", &[], &[DAMAGED, MADE, FOUND], 1), first);
+        assert_eq!(fs::read(&file).expect("a file"), bytes);
+    }
+
+    work.edit("talks.jsonl", "number 7 of the mill", "number 8 of the mill");
+    expect("other data", &[], &[MADE, FOUND], 2);
+    work.edit("template.jinja", "{{ message.role }}:", "{{ message.role }}>");
+    expect("another template", &[], &[MADE, FOUND], 3);
+    work.edit("template.jinja", "{{ message.role }}>", "{{ message.role }}:");
+    work.edit("talks.jsonl", "number 8 of the mill", "number 7 of the mill");
+    assert_eq!(expect("the first ones again", &[], &[FOUND], 3), first);
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_done_without() {
+    let work = Work::new(12_000);
+    let without = work.finetune(&["--no-cache"]).succeeded().stdout;
+    work.write("blocked", "a file");
+    let ended = run(work.command(&[]).env("XDG_CACHE_HOME", work.path("blocked"))).succeeded();
+    assert_eq!((ended.stdout, ended.stderr.matches(UNKEPT).count()), (without, 1), "{}", ended.stderr);
+}
+
+#[test]
+fn faults_and_interrupts_leave_nothing_half_done() {
+    let work = Work::new(12_000);
+    work.edit("talks.jsonl", "number 11000 of the mill, which", "number\nof the mill, which");
+    let ended = work.finetune(&[]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("line 11001: is not valid JSON"), "{}", ended.stderr);
+    assert_eq!(work.kept(), Vec::<PathBuf>::new());
+
+    let work = Work::new(400_000);
+    let mut child = start(&mut work.command(&[]));
+    while work.kept().is_empty() && child.try_wait().expect("the process").is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begun = work.kept();
+    assert!(
+        begun.iter().all(|path: &PathBuf| path.extension().is_some_and(|ending| ending == "tmp")),
+        "{begun:?}"
+    );
+    let sent = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
+    let ended = end(child);
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    assert_eq!(work.kept(), Vec::<PathBuf>::new());
+    let left: &Path = work.home.path();
+    assert!(!left.join("output").exists());
+}
