@@ -115,7 +115,11 @@ impl TrainerState {
             Some(value) => value.to_string(),
             None => default(key).map_or("absent".to_owned(), |value| format!("{value} (its default)")),
         };
-        keys.filter(|key| value(there, key) != value(here, key))
+        // Builds before this one wrote an empty list for a key that the type of a section does not have.
+        let says_nothing = |key: &&String| {
+            there.get(*key).and_then(Value::as_array).is_some_and(Vec::is_empty) && !here.contains_key(*key)
+        };
+        keys.filter(|key| !says_nothing(key) && value(there, key) != value(here, key))
             .map(|key| Differing { key: key.clone(), there: shown(there, key), here: shown(here, key) })
             .collect()
     }
@@ -282,6 +286,10 @@ mod tests {
         // Unknown so far, or to the version that wrote the checkpoint.
         check(|here| here.data_hash = None).unwrap();
         check(|here| here.eval_data_hash = Some(1)).unwrap();
+        // Of a key that the section's type does not have, earlier builds wrote an empty list.
+        let mut older = state();
+        older.decisions.insert("optimizer.adamw_betas".into(), json!([]));
+        older.check_matches(checkpoint, &state(), |_| Some(json!([0.95, 0.95]))).unwrap();
         let accumulation = "runner_config.gradient_accumulation_steps";
         let steps = state().check_matches(
             checkpoint,
