@@ -51,7 +51,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     // A sample that is longer than is usual may take more than the device has: then it is cut, and that is said.
     let scorer = loop {
         match Scorer::load(&gpu, &run, window, sequences(&data)).await {
-            Err(Error::Plan(_) | Error::OutOfMemory { .. })
+            Err(Error::TooLarge { .. } | Error::OutOfMemory { .. })
                 if arguments.max_length.is_none() && window > Scorer::window(&run.plan) =>
             {
                 window = (window / 2).max(Scorer::window(&run.plan));
