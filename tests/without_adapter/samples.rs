@@ -209,7 +209,7 @@ fn what_is_wrong_with_a_record_is_one_line_with_its_place() {
         ),
         (
             "{\"input_ids\": [7]}",
-            "no sample is left (1 dropped with nothing to predict within seq_length); raise model.model_config.seq_length, or name other data",
+            "no sample is left of 1 to 1 tokens (1 dropped with nothing to predict within seq_length); raise model.model_config.seq_length, or name other data",
         ),
     ] {
         assert_eq!(refused(hub, "x.jsonl", line), message);

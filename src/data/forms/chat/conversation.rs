@@ -35,7 +35,18 @@ pub(super) struct Conversation {
 const LISTS: [&str; 2] = ["messages", "conversations"];
 
 /// Roles that are not another name of the assistant.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+const ROLES: [&str; 10] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+    "observation",
+    "function_call",
+    "ipython",
+    "environment",
+];
 
 /// The key of more variables of the template.
 pub(super) const KWARGS: &str = "chat_template_kwargs";
@@ -70,18 +81,21 @@ impl Conversation {
 
 /// Why a record of these messages teaches nothing: most often the assistant has another name in it.
 fn nothing_learned(messages: &[Message]) -> String {
+    if messages.iter().any(|message| message.role == "assistant") {
+        return "leaves all turns of the assistant out of the loss, so nothing is to be learned; change that, or remove the record"
+            .to_string();
+    }
     let others = messages.iter().map(|message| message.role.as_str());
     let others: BTreeSet<&str> = others.filter(|role| !ROLES.contains(role)).collect();
-    let Some(first) = others.first() else {
+    if others.is_empty() {
         return "has no turn of the assistant, so nothing is to be learned; complete or remove the record"
             .to_string();
-    };
+    }
     let listed = |names: &mut dyn Iterator<Item = &&str>| {
         names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     };
     format!(
-        "has no turn of the assistant, so nothing is to be learned: the role is called {} there, and none of {}; rename it, or name it to \
-         the data loader by `map_function_kwargs: {{assistant_role_name: {first}}}`",
+        "has no turn of the assistant, so nothing is to be learned: the role is called {} there, and none of {}; rename it",
         listed(&mut others.iter()),
         listed(&mut message::ASSISTANTS.iter())
     )

@@ -360,9 +360,12 @@ fn roles_of_others_are_understood_or_named() {
         assert_eq!(read(roles), Ok((expected.to_string(), notes)), "{roles:?}");
     }
     let error = read(["user", "critic"]).unwrap_err();
-    let expected = "the role is called `critic` there, and none of `assistant`, `gpt`, `model`, `bot`, `chatgpt`, `ai`; rename it, or \
-                    name it to the data loader by `map_function_kwargs: {assistant_role_name: critic}`";
+    let expected = "the role is called `critic` there, and none of `assistant`, `gpt`, `model`, `bot`, `chatgpt`, `ai`; rename it";
     assert!(error.ends_with(expected), "{error}");
+    let left_out = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "observation", "content": "b"},
+        {"role": "assistant", "content": "c", "weight": 0}]}"#;
+    let error = Conversation::read(&ChatForm::default(), &record(left_out)).unwrap_err().to_string();
+    assert!(error.contains("leaves all turns of the assistant out of the loss"), "{error}");
     let named = ChatForm { assistant: Some("critic".to_string()), ..ChatForm::default() };
     let line = r#"{"messages": [{"role": "critic", "content": "b"}]}"#;
     let conversation = Conversation::read(&named, &record(line)).unwrap();
