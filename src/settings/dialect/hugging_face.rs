@@ -144,14 +144,17 @@ fn write_tokenizer(source: &mut Source, folder: &Path, origin: &str) -> Result<(
     Ok(())
 }
 
-/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets whose own is not there: it has moved with its model. Other
-/// tokens than before are found in the data.
+/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets of a resumed run whose own is not there: it has moved with its
+/// model. Other tokens than before are found in the data.
 fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
+    let resumes = source.node("resume_training").is_some_and(|node| !node.is_off());
     let beside = folder.join("tokenizer.json");
     for section in ["train_dataset", "eval_dataset"] {
         let path = join(&join(section, "tokenizer"), "tokenizer_file");
         let named = source.node(&path).and_then(PathBuf::from_node);
-        let Some(named) = named.filter(|named| !named.exists() && beside.is_file()) else { continue };
+        let Some(named) = named.filter(|named| resumes && !named.exists() && beside.is_file()) else {
+            continue;
+        };
         source.note(format!("{path}: {} is not there; that of load_checkpoint is read", named.display()));
         source.document.put(&path, Node::from(beside.display().to_string()), FOLDERS[1]);
     }
