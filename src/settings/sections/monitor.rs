@@ -42,6 +42,7 @@ rows! {
         /// device memory of its model.
         device_local_metrics: bool = Host.default(false),
     }
+    sections "stable_rank_config"
 }
 
 /// The dotted path of the section.

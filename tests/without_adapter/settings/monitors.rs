@@ -102,7 +102,9 @@ fn what_is_not_built_is_one_line() {
         let line = refused(&[key]);
         assert!(line.contains(": not built yet (found ") && line.ends_with(remedy), "{line}");
     }
-    let (plan, notices) = watched("device_local_norm_format: null, throughput_baseline: null");
+    let (plan, notices) = watched(
+        "device_local_norm_format: null, throughput_baseline: null, stable_rank_config: {format: null}",
+    );
     assert_eq!((plan, notices), watched("local_norm_format: null"));
 }
 

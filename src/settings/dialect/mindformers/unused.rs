@@ -4,6 +4,8 @@
 use super::classes::OUTSIDE;
 use crate::settings::engine::*;
 
+const STABLE_RANK: TableId = TableId::of("monitor_config.stable_rank_config");
+
 const KEYS: &str = include_str!("unused.tsv");
 
 /// Those of the table `id`.
@@ -48,11 +50,12 @@ fn parse(line: &'static str) -> (TableId, Other) {
 }
 
 /// Sections of MindFormers none of whose keys is used.
-pub(crate) fn tables() -> [(TableId, Table); 5] {
+pub(crate) fn tables() -> [(TableId, Table); 6] {
     let task = "`train_dataset_task` and `eval_dataset_task`: MindFormers' class around a data set, `dataset_config`. Its `type` must \
                 be one of `CausalLanguageModelDataset`, `KeyWordGenDataset`, `MultiTurnDataset` and `SFTDataset` for the data to be \
                 read.";
     [
+        (STABLE_RANK, Table::unused("`monitor_config.stable_rank_config`: stable ranks of weights.", [])),
         (TableId::of("model.arch"), Table::unused(&about_classes(), [sections("type")])),
         (TableId::of("train_dataset_task"), Table::unused(task, [sections("dataset_config type")])),
         (
@@ -72,8 +75,8 @@ pub(crate) fn tables() -> [(TableId, Table); 5] {
 
 /// Checks the sections that nothing else opens.
 pub(super) fn check(source: &Source) {
-    for path in ["trainer", "swap_config"] {
-        Reader::open(source, path, &[TableId::of(path)]);
+    for id in [STABLE_RANK, TableId::of("trainer"), TableId::of("swap_config")] {
+        Reader::open(source, id.section, &[id]);
     }
 }
 
