@@ -21,6 +21,14 @@ use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Where a trainer saves.
+pub(super) struct Home {
+    folder: RunFolder,
+    checkpoints: CheckpointFolder,
+    /// What it has resumed from: the evaluations before are not its own, and stay noted.
+    restored: Option<TrainerState>,
+}
+
 impl Trainer<'_> {
     /// Saves the training so far into `folder`, a run's folder, and returns the path of the checkpoint: weights, moments, loss scale
     /// and counters, with the configuration beside it, so that `gristmill generate`, `eval` and `export` read the folder as they read
@@ -97,9 +105,9 @@ impl Trainer<'_> {
     /// another process writes into; a device that fails.
     pub async fn resume(&mut self, folder: &Path, data: &Batches) -> Result<u64> {
         let ranks = self.ranks();
-        if let Some((folder, _)) = &self.home {
+        if let Some(home) = &self.home {
             return Err(Error::file(
-                folder.path(),
+                home.folder.path(),
                 "is this trainer's folder already; resume once, before the first step",
             ));
         }
@@ -113,20 +121,20 @@ impl Trainer<'_> {
         let fresh = fresh_state(&self.plan, &self.length, data, None);
         let command = CommandLine::default();
         let Restored { state, base, .. } = restore(self, &ranks, &folder, (fresh, None), &command).await?;
-        let checkpoints = self.checkpoints(&folder, base);
-        self.home = Some((folder, checkpoints));
-        Ok(state.step)
+        let (step, checkpoints) = (state.step, self.checkpoints(&folder, base));
+        self.home = Some(Home { folder, checkpoints, restored: Some(state) });
+        Ok(step)
     }
 
     /// The checkpoints in `folder`, which is this trainer's from now on.
     async fn home(&mut self, folder: &Path) -> Result<CheckpointFolder> {
-        if let Some((own, checkpoints)) = &self.home {
-            return match own.path() == folder {
-                true => Ok(checkpoints.clone()),
-                false => Err(Error::file(
-                    folder,
-                    format!("is another folder than {}, where this trainer saves", own.path().display()),
-                )),
+        if let Some(home) = &self.home {
+            let own = home.folder.path();
+            let message = || format!("is another folder than {}, where this trainer saves", own.display());
+            return if own == folder {
+                Ok(home.checkpoints.clone())
+            } else {
+                Err(Error::file(folder, message()))
             };
         }
         let ranks = self.ranks();
@@ -142,7 +150,7 @@ impl Trainer<'_> {
         let folder = open_folder(&ranks, folder, &self.plan.to_yaml(), Start::Again, &mut |_| {}).await?;
         let base = ranks.by_first(|| base_of(&self.plan)).await?;
         let checkpoints = self.checkpoints(&folder, base);
-        self.home = Some((folder, checkpoints.clone()));
+        self.home = Some(Home { folder, checkpoints: checkpoints.clone(), restored: None });
         Ok(checkpoints)
     }
 
@@ -158,6 +166,10 @@ impl Trainer<'_> {
             micro_step: step * self.plan.micro_batches_per_step() as u64,
             ..fresh_state(&self.plan, &self.length, data, None)
         };
+        if let Some(before) = self.home.as_ref().and_then(|home| home.restored.as_ref()) {
+            (saved.best, saved.evaluations_since) = (before.best, before.evaluations_since);
+            (saved.data_hash, saved.eval_data_hash) = (before.data_hash, before.eval_data_hash);
+        }
         if let Some(scaler) = tensors.scaler.filter(|_| step > 0) {
             let scaler: LossScaleState = self.read_state(scaler.state).await?;
             saved.loss_scale = scaler.loss_scale.into();

@@ -8,6 +8,7 @@ use super::profile::Profile;
 use super::programs::Programs;
 use super::readback::RING;
 use super::recordings::Recordings;
+use super::saving::Home;
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::shortage::Shortage;
@@ -20,8 +21,6 @@ use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
-use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::RunFolder;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -80,7 +79,7 @@ pub struct Trainer<'gpu> {
     pub(super) plan: RunPlan,
     pub(super) length: RunLength,
     /// The folder that it saves into, locked from the first save or from where it went on, and the checkpoints there.
-    pub(super) home: Option<(RunFolder, CheckpointFolder)>,
+    pub(super) home: Option<Home>,
     pub(super) recordings: Recordings,
     pub(super) buffers: Buffers,
     pub(super) prepared: Prepared,
