@@ -1,9 +1,11 @@
 //! Hand-written WGSL kernels that train language models on any adapter wgpu reaches: Vulkan, Metal, DX12, or a software
 //! adapter (llvmpipe, WARP). No CUDA, no Python.
 //!
-//! Three ways in:
+//! Four ways in:
 //!
 //! * **Train** from a YAML file: [`train::run()`], which is what `cargo run --release --example train_gpt` calls.
+//! * **Train in a loop of your own** on data in memory: [`train::Trainer`], with [`settings::RunConfig::in_memory`] and
+//!   [`data::SampleCollector`].
 //! * **Build a model** of your own on the [`tape`]: its ops run a kernel forward and know its backward.
 //! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu::run`] runs what is
 //!   recorded once, [`device::Gpu::prepare`] prepares it for many replays. [`device::Gpu::from_device`] does both on an

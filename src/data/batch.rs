@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::document_rules::DocumentRules;
 use super::token_encoding::NO_TOKEN;
 
-/// The label of a token that the loss skips. Stored labels that are negative, such as -100, read as this.
+/// The label of a token that the loss skips, for data in memory. Labels in files that are negative, such as -100, read as this.
 pub const NO_LABEL: u32 = NO_TOKEN;
 
 /// One micro-batch: `B = batch_size` windows of `T = seq_length` tokens, one after the other.

@@ -206,17 +206,17 @@ pub(super) fn check_row(
     pad: Option<u32>,
 ) -> Result<()> {
     let is_outside = |id: &u32| *id as usize >= vocab_size && Some(*id) != pad;
-    let bad = tokens.iter().find(|id| is_outside(id));
-    let Some(bad) = bad.or_else(|| targets.iter().find(|id| is_outside(id) && **id != NO_LABEL)) else {
-        return Ok(());
-    };
+    let token = tokens.iter().find(|id| is_outside(id)).map(|id| ("token", id));
+    let label = || targets.iter().find(|id| is_outside(id) && **id != NO_LABEL).map(|id| ("label", id));
+    let Some((what, bad)) = token.or_else(label) else { return Ok(()) };
     let number = sample + 1;
     Err(Error::Plan(match *bad {
         NO_TOKEN => format!(
             "sample {number} of the data has a value that is not a token id, but negative or wider than 32 bits: write the file again"
         ),
         bad => format!(
-            "token {bad} of sample {number} of the data is outside vocab_size {vocab_size}: raise model.model_config.vocab_size or check the tokenizer"
+            "{what} {bad} of sample {number} of the data is outside vocab_size {vocab_size}: raise model.model_config.vocab_size, or correct the \
+             data or their tokenizer"
         ),
     }))
 }

@@ -19,7 +19,7 @@ impl<'gpu> TrainedModel<'gpu> {
     }
 
     /// The same with as many of `window` tokens as the caches have room for, and their number: half, or half of that, and so on, but
-    /// no fewer than [`SHORTEST`].
+    /// no fewer than 256.
     ///
     /// # Errors
     /// Those of [`load`](Self::load), where the shortest window does not fit either.

@@ -67,7 +67,7 @@ fn what_no_vocabulary_has_is_named() {
     assert!(check_row(0, &[1, 11], &[11, NO], 9, Some(11)).is_ok());
     let error =
         |tokens: &[u32], targets: &[u32]| check_row(4, tokens, targets, 9, None).unwrap_err().to_string();
-    assert!(error(&[1, 8], &[9, NO]).starts_with("token 9 of sample 5 of the data is outside vocab_size 9"));
+    assert!(error(&[1, 8], &[9, NO]).starts_with("label 9 of sample 5 of the data is outside vocab_size 9"));
     assert!(error(&[NO, 8], &[1, 1]).starts_with("sample 5 of the data has a value that is not a token id"));
 }
 

@@ -34,7 +34,8 @@ pub struct LinearCrossEntropy<'a> {
     pub h: Tensor,
     /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
-    /// Target ids (1, N), u32.
+    /// Target ids (1, N), u32, each below V or [`ignore`](Self::ignore): the kernel does not check them, and what another id gives is
+    /// undefined.
     pub targets: Tensor,
     /// Target id that does not count.
     pub ignore: u32,

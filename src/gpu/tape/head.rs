@@ -62,7 +62,8 @@ use crate::record::Tensor;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
-    /// Target ids (1, N).
+    /// Target ids (1, N), each below the number of classes or [`ignore`](Self::ignore): the device does not check them, and what
+    /// another id gives is undefined.
     pub targets: Tensor,
     /// Target id that does not count.
     pub ignore: u32,
