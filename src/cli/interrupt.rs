@@ -110,6 +110,6 @@ fn leave(folder: Option<&NewFolder>) -> ! {
         run_folder::forget(path, *is_own);
     }
     token_cache::forget_unfinished();
-    say_last("interrupted before the first step; nothing was trained, and no file was changed");
+    say_last("interrupted before the first step; nothing was trained");
     exit(INTERRUPTED);
 }

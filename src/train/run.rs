@@ -365,8 +365,13 @@ async fn train_on(
         state,
         ranks,
     };
+    let evaluated = run_loop.evaluate_on_start(trainer).await;
     on_milestone(Milestone::TrainingStarted);
-    let trained = match run_loop.train(trainer).await {
+    let trained = match evaluated {
+        Ok(()) => run_loop.train(trainer).await,
+        failed => failed,
+    };
+    let trained = match trained {
         Ok(()) => run_loop.finish(trainer).await,
         failed => {
             drop(run_loop); // with the progress bar

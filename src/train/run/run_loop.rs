@@ -69,6 +69,20 @@ impl Results {
 }
 
 impl RunLoop<'_> {
+    /// Evaluates before the first step, if the run does, and waits for that: until then an interrupt has nothing to save.
+    ///
+    /// # Errors
+    /// Those of a run.
+    pub async fn evaluate_on_start(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let is_first = self.state.step == 0;
+        let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.on_start && is_first) else {
+            return Ok(());
+        };
+        let Evaluation { data, batches, .. } = evaluation;
+        trainer.evaluate(0, data, batches, |trainer| self.collect(trainer)).await?;
+        self.drain(trainer).await
+    }
+
     /// Trains to the last step, or until a rank is interrupted.
     ///
     /// # Errors
@@ -76,11 +90,6 @@ impl RunLoop<'_> {
     pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         self.data_watch.look(&mut self.state);
-        if let Some(Evaluation { data, batches, .. }) =
-            self.evaluation.filter(|evaluation| evaluation.on_start && self.state.step == 0)
-        {
-            trainer.evaluate(0, data, batches, |trainer| self.collect(trainer)).await?;
-        }
         while self.state.step < self.total_steps && !self.is_interrupted && !self.is_stopped {
             // The state counts the micro-batches of all ranks, the trainer those of this one.
             let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
