@@ -98,7 +98,7 @@ pub(super) fn read(
     let content = value.get_attr(content_key).unwrap_or_default();
     message.texts = texts(&content, content_key)?;
     if !content.is_undefined() {
-        pairs.push((Value::from("content"), content));
+        pairs.push((Value::from("content"), content.clone()));
     }
     let calls = calls(value);
     message.calls = calls.iter().flat_map(names).collect();
@@ -108,6 +108,13 @@ pub(super) fn read(
         return Err(format!(
             "is the assistant's and has no text under `{content_key}`; fill it in, or remove the record"
         ));
+    }
+    if content.is_undefined() && message.calls.is_empty() && reasoning.is_none() {
+        let keys =
+            value.try_iter().into_iter().flatten().filter_map(|key| Some(format!("`{}`", key.as_str()?)));
+        let keys = keys.filter(|key| *key != format!("`{role_key}`")).collect::<Vec<_>>().join(", ");
+        let has = if keys.is_empty() { String::new() } else { format!(", but {keys}") };
+        return Err(format!("has no `{content_key}`{has}; correct its name, or remove the record"));
     }
     let taken = [&[role_key, content_key][..], &SWITCHES].concat();
     for key in value.try_iter().into_iter().flatten() {
