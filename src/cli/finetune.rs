@@ -95,7 +95,8 @@ pub struct Arguments {
     /// Evaluate on this file, and learn from all of DATA
     #[arg(long, value_name = "FILE")]
     eval: Option<PathBuf>,
-    /// Share of the samples to evaluate on, which are not learned from; 0: none [default: 5 %, of 16 to 200 samples]
+    /// Share of the samples to evaluate on, which are not learned from; 0: none [default: 5 %, of 16 to 200 samples, but at most a
+    /// fifth]. Four evaluations without a better one end the run (`--early_stopping_patience=0`: none do)
     #[arg(long, value_name = "SHARE", conflicts_with = "eval", value_parser = numbers::share)]
     eval_fraction: Option<f64>,
     /// Device memory to fit (8GB, 6000MiB), of which a tenth stays free; by default the adapter's
