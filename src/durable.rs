@@ -9,6 +9,7 @@ pub(crate) use self::cache_folder::cache_folder;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
@@ -153,6 +154,26 @@ impl Drop for AtomicFile {
             let _ = fs::remove_file(&self.temporary); // it may be what fills the disk
         }
     }
+}
+
+/// When what lies at `path` was last written or put there: a copy may keep the time of what it was made from, and a link have another
+/// target than before.
+pub(crate) fn changed(path: &Path) -> Option<SystemTime> {
+    let times = |data: fs::Metadata| [data.modified().ok(), placed(&data)].into_iter().flatten().max();
+    [path.metadata().ok()?, path.symlink_metadata().ok()?].into_iter().filter_map(times).max()
+}
+
+#[cfg(unix)]
+fn placed(data: &fs::Metadata) -> Option<SystemTime> {
+    use std::os::unix::fs::MetadataExt;
+    use std::time::Duration;
+    let [seconds, nanos] = [data.ctime(), data.ctime_nsec()].map(u64::try_from);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.ok()?) + Duration::from_nanos(nanos.ok()?))
+}
+
+#[cfg(not(unix))]
+fn placed(data: &fs::Metadata) -> Option<SystemTime> {
+    data.created().ok()
 }
 
 /// The contents of a file that describes something, such as a `config.json` or a `tokenizer.json`.

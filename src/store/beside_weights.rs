@@ -3,11 +3,12 @@
 
 use super::OUTPUT_DIR;
 use super::base::Base;
-use crate::durable::{read_error, read_json};
+use crate::durable::{changed, read_error, read_json};
 use crate::error::Result;
 use crate::hugging_face::generation::{self, GenerationConfig};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -53,6 +54,16 @@ pub(crate) enum TextBy<'a> {
     Bytes(u8),
     /// The data are tokens already.
     Nothing,
+}
+
+/// Whether the tokenizer, the chat template and what else belongs to a model's text in `folder` are as they were before `since`: none of
+/// them is newer, and none has gone.
+pub(crate) fn are_older(folder: &Path, since: SystemTime) -> bool {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let names = OF_MODEL.iter().chain(&[TOKENIZER]).chain(&OF_TOKENIZER);
+    let there = names.map(|name| folder.join(name)).filter(|file| file.exists());
+    // A folder is newer than the last name that went.
+    there.chain([folder.to_path_buf()]).all(|path| changed(&path).is_some_and(|time| time < since))
 }
 
 impl BesideWeights {

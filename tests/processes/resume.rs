@@ -225,6 +225,31 @@ fn auto_begins_where_there_is_no_checkpoint_and_continues_elsewhere() {
     }
 }
 
+/// A kill may come when an extension has written its configuration and has not yet begun.
+#[test]
+fn an_extension_that_was_killed_at_its_start_goes_on() {
+    let place = Place::new();
+    let train = |flags: &[&str]| run(&mut place.command(flags)).succeeded().stderr;
+    train(&["--stop_step=2"]);
+    let complete = train(&["--stop_step=2", "--resume_training=extend"]);
+    assert!(complete.contains("this run is complete") && !complete.contains("adapter: "), "{complete}");
+    let config = place.folder().join("config.yaml");
+    let written = || std::fs::read_to_string(&config).expect("a configuration");
+    let extended = written().replace("stop_step: 2", "stop_step: 4");
+    std::fs::write(&config, &extended).expect("a configuration");
+    train(&["--stop_step=4", "--resume_training=extend"]);
+    assert_eq!(place.newest().0, 4);
+    let settings = |text: &str| {
+        text.lines()
+            .filter(|line| !line.starts_with("resume_training"))
+            .map(str::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(settings(&written()), settings(&extended), "what a kill would have left");
+    let complete = train(&["--stop_step=4", "--resume_training"]);
+    assert!(complete.contains("this run is complete") && !complete.contains("adapter: "), "{complete}");
+}
+
 /// What is asked of a run in its last step changes nothing: it is complete.
 #[test]
 fn an_interrupt_in_the_last_step_is_an_end() {

@@ -10,12 +10,14 @@ mod rows;
 pub use loader::Loader;
 pub(crate) use loader::LoaderType;
 pub use megatron::Megatron;
+use paths::FORMATS;
 pub(crate) use paths::SOURCES;
 pub use rows::{DatasetKeys, Tokenizer};
 
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
+use std::path::Path;
 
 /// A data set: its own keys and those of its loader.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -185,11 +187,19 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// The files and folders that it reads, and patterns of them.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
-        let Loader { dataset_dir, dataset_files, path, data_files, chat_template, .. } = &self.loader;
-        let lists = [dataset_dir, dataset_files, data_files].into_iter().flatten();
-        lists.chain([path]).chain(chat_template).map(String::as_str)
+    /// The files that it reads, if they are there and each is named by itself: of folders, patterns, pairs of files and registries
+    /// only a look says which they are.
+    pub(crate) fn named_files(&self) -> Option<Vec<&Path>> {
+        let Loader { dataset_dir, dataset_files, data_path, path, data_files, chat_template, .. } =
+            &self.loader;
+        let of_megatron = self.megatron.iter().flat_map(|megatron| &megatron.data_path.paths);
+        let lists = [dataset_dir, dataset_files, data_files, &data_path.paths].into_iter().flatten();
+        let single = Some(path).filter(|path| !path.is_empty() && !FORMATS.contains(&path.as_str()));
+        let data: Vec<&String> = lists.chain(single).chain(of_megatron).collect();
+        let is_named = |path: &&String| !path.contains(['*', '?', '[']) && Path::new(path).is_file();
+        let is_sure =
+            !data.is_empty() && data.iter().chain(&chat_template.iter().collect::<Vec<_>>()).all(is_named);
+        is_sure.then(|| data.into_iter().chain(chat_template).map(Path::new).collect())
     }
 
     /// Forgets where its files are, which may be elsewhere on each machine: what is in them has a fingerprint.
