@@ -5,14 +5,14 @@ use super::command::CommandLine;
 use super::length::RunLength;
 use super::peak::Peak;
 use super::trainer::Trainer;
-use crate::data::Batches;
+use crate::data::{Batches, plural};
 use crate::error::shell_word;
 use crate::hugging_face::export;
 use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
 use crate::report::events::Event;
 use crate::report::log::Log;
-use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Run, RunPlan, Sample};
+use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Resume, Run, RunPlan, Sample};
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
 use crate::store::run_folder::CHECKPOINTS;
 use crate::store::trainer_state::TrainerState;
@@ -143,6 +143,9 @@ pub(super) fn announce_resume(
         return None;
     }
     tracing::info!("continuing after step {step} of {total}, from {}", checkpoint.display());
+    if plan.settings.run.resume_training == Resume::Extended {
+        length.outlived().iter().for_each(|line| tracing::warn!("{line}"));
+    }
     let changes =
         (!changes.is_empty()).then(|| format!("extended after step {step}: {}", changes.join(", ")));
     changes.inspect(|line| tracing::info!("{line}"))
@@ -159,12 +162,11 @@ pub(super) fn announce_complete(
 ) {
     let (run, runner) = (&plan.settings.run, &plan.settings.runner);
     let (why, longer) = if step < length.total_steps {
-        let patience = run.early_stopping_patience;
+        let patience = plural(run.early_stopping_patience, "evaluation");
         let more = command.resumed_with("early_stopping_patience", evaluations_since.saturating_mul(2));
-        (format!("after which {patience} evaluations in a row had been no better"), more)
+        (format!("after which {patience} in a row had been no better"), more)
     } else {
-        let epochs_steps = runner.epochs.saturating_mul(length.steps_per_epoch);
-        ("the last one".to_string(), command.longer(runner, epochs_steps))
+        ("the last one".to_string(), command.longer(step, runner, length.steps_per_epoch))
     };
     let place = checkpoint.display();
     tracing::info!("this run is complete: {place} is of step {step}, {why}; to train on: {longer}");
@@ -199,9 +201,10 @@ fn announce_best(run: &Run, summary: &Summary) {
     let Some(Best { step, eval_loss }) = summary.best else { return };
     if summary.is_stopped {
         let Run { early_stopping_patience: patience, min_delta, .. } = run;
+        let (patience, were) = (plural(*patience, "evaluation"), if *patience == 1 { "was" } else { "were" });
         let by = if *min_delta > 0.0 { format!(" by more than {min_delta}") } else { String::new() };
         tracing::info!(
-            "stopped early after step {}: {patience} evaluations in a row were no better{by} than the best, as \
+            "stopped early after step {}: {patience} in a row {were} no better{by} than the best, as \
              early_stopping_patience says",
             summary.steps
         );

@@ -8,7 +8,7 @@ use std::path::Path;
 /// What a command calls the flags that go on with its run.
 #[derive(Clone, Copy, Debug)]
 pub struct GoingOn {
-    /// Continues the run as it was begun.
+    /// Continues the run as it is.
     pub resume: &'static str,
     /// Continues it with another length or rate.
     pub extend: &'static str,
@@ -31,6 +31,10 @@ const LENGTHS: [&str; 5] =
     ["epochs", "runner_config.epochs", "steps", "stop_step", "runner_config.stop_step"];
 /// Those in steps.
 const STEPS: &[&str] = LENGTHS.split_at(2).1;
+/// What a length in steps decides too, where it is that of the run.
+const SCHEDULE: &str = "lr_schedule.total_steps";
+/// The flag before pairs without hyphens.
+const OPTIONS: &str = "--options";
 
 /// The program of this crate, which knows commands besides `train`; copies of it may have a name that begins so.
 const PROGRAM: &str = "gristmill";
@@ -52,7 +56,8 @@ impl Default for CommandLine {
 impl CommandLine {
     /// That of this process, whose command has these flags.
     pub fn of_process(flags: GoingOn) -> Self {
-        Self { words: std::env::args().collect(), flags }
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        Self { words: words.collect(), flags }
     }
 
     /// How the program was called, to name another of its commands.
@@ -84,15 +89,14 @@ impl CommandLine {
         }
         let (name, value) = split(resume);
         let continues = |text: &str| ["true", "auto", "extend"].contains(&&*text.to_lowercase());
-        let (mut words, mut again, mut has_it) = (self.words.iter().cloned().peekable(), Vec::new(), false);
-        while let Some(mut word) = words.next() {
+        let (mut words, mut again, mut has_it) = (placed(&self.words).peekable(), Vec::new(), false);
+        while let Some(Word { mut word, is_option }) = words.next() {
             let (own, given) = split(&word);
-            if is_flag(&word, name) {
+            if is_flag(&word, is_option, name) {
                 has_it = true;
                 // A switch of a command takes no value from the next word.
-                let next =
-                    words.next_if(|next| value.is_some() && given.is_none() && !next.starts_with("--"));
-                let given = next.as_deref().or(given);
+                let next = words.next_if(|next| value.is_some() && given.is_none() && next.is_value());
+                let given = next.as_ref().map(|next| next.word.as_str()).or(given);
                 if let Some((value, given)) = value.zip(given) {
                     let value = if continues(given) { given } else { value };
                     word = format!("{own}={value}");
@@ -110,29 +114,33 @@ impl CommandLine {
         joined(&[without(self.words.clone(), &[resume, extend]), vec![extend.to_string()]].concat())
     }
 
-    /// The line that makes a run as long again, which is complete as `runner` says, after `epochs_steps` steps of epochs.
-    pub(crate) fn longer(&self, runner: &Runner, epochs_steps: u64) -> String {
+    /// The line that makes a run as long again, of which `done` steps are done, so that nothing is left that `runner` says in epochs of
+    /// `steps_per_epoch`.
+    pub(crate) fn longer(&self, done: u64, runner: &Runner, steps_per_epoch: u64) -> String {
         let GoingOn { resume, extend, steps, steps_are_length } = self.flags;
         let Runner { epochs, stop_step: stop, .. } = *runner;
         let words = without(self.words.clone(), &[resume, extend]);
-        let twice = stop.saturating_mul(2);
+        let epochs_steps = epochs.saturating_mul(steps_per_epoch);
+        let twice = stop.max(done).saturating_mul(2);
         let (replaced, more) = match stop {
-            1.. if steps_are_length => (&LENGTHS[..], format!("{steps} {twice}")),
-            1.. if stop < epochs_steps => (STEPS, format!("{steps} {}", twice.min(epochs_steps))),
+            1.. if steps_are_length => ([&LENGTHS[..], &[SCHEDULE]].concat(), format!("{steps} {twice}")),
+            1.. if stop.max(done) < epochs_steps => {
+                (STEPS.to_vec(), format!("{steps} {}", twice.min(epochs_steps)))
+            }
             _ => {
                 let never = if stop > 0 && !steps_are_length { format!(" {steps} 0") } else { String::new() };
-                (&LENGTHS[..], format!("--epochs {}{never}", epochs.saturating_mul(2)))
+                let epochs = epochs.max(done.div_ceil(steps_per_epoch.max(1)));
+                (LENGTHS.to_vec(), format!("--epochs {}{never}", epochs.saturating_mul(2)))
             }
         };
-        format!("{} {more}", joined(&[without(words, replaced), vec![extend.to_string()]].concat()))
+        format!("{} {more}", joined(&[without(words, &replaced), vec![extend.to_string()]].concat()))
     }
 
     /// The line that continues a run of `done` steps with the rates and the length of `plan`, or a longer one if that has no more.
     pub(crate) fn beyond(&self, done: u64, plan: &RunPlan, length: &RunLength) -> String {
-        let runner = &plan.settings.runner;
         match length.total_steps > done {
             true => self.extended(),
-            false => self.longer(runner, runner.epochs.saturating_mul(length.steps_per_epoch)),
+            false => self.longer(done, &plan.settings.runner, length.steps_per_epoch),
         }
     }
 
@@ -153,26 +161,56 @@ fn plain(text: &str) -> String {
     text.trim_start_matches('-').replace('-', "_")
 }
 
-/// Whether `word` is the flag `name`, its words joined by `_` or `-`. Without hyphens it is a pair behind `--options`.
-fn is_flag(word: &str, name: &str) -> bool {
+/// A word of a command line.
+struct Word {
+    word: String,
+    /// Whether it is behind `--options`, where pairs without hyphens set keys; elsewhere they are no flags.
+    is_option: bool,
+}
+
+impl Word {
+    /// Whether it may be the value of the flag before it.
+    fn is_value(&self) -> bool {
+        !self.word.starts_with("--")
+    }
+}
+
+/// `words` by their places, those of `--options=PAIR` apart.
+fn placed(words: &[String]) -> impl Iterator<Item = Word> {
+    let apart = words.iter().flat_map(|word| match split(word) {
+        (OPTIONS, Some(pair)) => vec![OPTIONS, pair],
+        _ => vec![word.as_str()],
+    });
+    apart.scan(false, |follows, word| {
+        let is_flag = word.starts_with("--");
+        *follows = if is_flag { word == OPTIONS } else { *follows };
+        Some(Word { word: word.to_string(), is_option: *follows && !is_flag })
+    })
+}
+
+/// Whether `word` is the flag `name`, its words joined by `_` or `-`.
+fn is_flag(word: &str, is_option: bool, name: &str) -> bool {
     let (own, value) = split(word);
-    plain(own) == plain(name) && (own.starts_with("--") || value.is_some())
+    plain(own) == plain(name) && if is_option { value.is_some() } else { own.starts_with("--") }
 }
 
 /// `words` without the flags that are called as `names`, and without their values: a name with `=` or of a key takes one from the next
-/// word.
+/// word. Nor does `--options` stay where nothing is left behind it.
 fn without(words: Vec<String>, names: &[&str]) -> Vec<String> {
-    let (mut words, mut left) = (words.into_iter().peekable(), Vec::new());
-    while let Some(word) = words.next() {
-        match names.iter().find(|name| is_flag(&word, split(name).0)) {
-            None => left.push(word),
+    let (mut words, mut left) = (placed(&words).peekable(), Vec::<Word>::new());
+    while let Some(one) = words.next() {
+        match names.iter().find(|name| is_flag(&one.word, one.is_option, split(name).0)) {
+            None => left.push(one),
             Some(name) => {
-                let takes_value = (name.contains('=') || !name.starts_with("--")) && !word.contains('=');
-                let _ = words.next_if(|next| takes_value && !next.starts_with("--"));
+                let takes_value = (name.contains('=') || !name.starts_with("--")) && !one.word.contains('=');
+                let _ = words.next_if(|next| takes_value && next.is_value());
             }
         }
+        if words.peek().is_none_or(|next| !next.is_option) {
+            let _ = left.pop_if(|last| last.word == OPTIONS);
+        }
     }
-    left
+    left.into_iter().map(|one| one.word).collect()
 }
 
 fn joined(words: &[String]) -> String {
@@ -204,6 +242,12 @@ mod tests {
                 "g train x.yaml --options a=1 resume_training=False b=2",
                 "g train x.yaml --options a=1 resume_training=True b=2",
             ),
+            (
+                "g train x.yaml --options=resume_training=False b=2 --seed 1 --resume-training=False",
+                "g train x.yaml --options resume_training=True b=2 --seed 1 --resume-training=True",
+            ),
+            // No flag, but a file.
+            ("g train resume_training=no.yaml", "g train resume_training=no.yaml --resume_training=True"),
         ] {
             assert_eq!(line(text, TRAIN).resumed(), expected);
         }
@@ -220,30 +264,110 @@ mod tests {
     #[test]
     fn the_line_that_is_longer_says_its_length_once() {
         let runner = |epochs, stop_step| Runner { epochs, stop_step, ..Runner::default() };
-        for (text, flags, runner, expected) in [
-            ("g train x", TRAIN, runner(2, 0), "g train x --resume_training=extend --epochs 4"),
+        // Each epoch has six steps.
+        for (text, flags, runner, done, expected) in [
+            ("g train x", TRAIN, runner(2, 0), 12, "g train x --resume_training=extend --epochs 4"),
             (
                 "g train x --resume_training --epochs 2",
                 TRAIN,
                 runner(2, 0),
+                12,
                 "g train x --resume_training=extend --epochs 4",
             ),
             (
                 "g train x --stop-step=4 --seed 1",
                 TRAIN,
                 runner(2, 4),
+                4,
                 "g train x --seed 1 --resume_training=extend --stop_step 8",
             ),
             (
                 "g train x --options stop_step=12 a=1",
                 TRAIN,
                 runner(2, 12),
+                12,
                 "g train x --options a=1 --resume_training=extend --epochs 4 --stop_step 0",
             ),
-            ("g finetune m --resume d", FINETUNE, runner(3, 0), "g finetune m d --extend --epochs 6"),
-            ("g finetune m d --steps 10", FINETUNE, runner(2, 10), "g finetune m d --extend --steps 20"),
+            ("g finetune m --resume d", FINETUNE, runner(3, 0), 18, "g finetune m d --extend --epochs 6"),
+            ("g finetune m d --steps 10", FINETUNE, runner(2, 10), 10, "g finetune m d --extend --steps 20"),
+            // More is done than is asked for.
+            (
+                "g train x --stop_step 5 --resume_training",
+                TRAIN,
+                runner(9, 5),
+                17,
+                "g train x --resume_training=extend --stop_step 34",
+            ),
+            (
+                "g train x --stop_step 5",
+                TRAIN,
+                runner(2, 5),
+                17,
+                "g train x --resume_training=extend --epochs 6 --stop_step 0",
+            ),
+            (
+                "g train x --epochs=1",
+                TRAIN,
+                runner(1, 0),
+                17,
+                "g train x --resume_training=extend --epochs 6",
+            ),
+            ("g finetune m d --steps 5", FINETUNE, runner(1, 5), 17, "g finetune m d --extend --steps 34"),
+            ("g finetune m d --epochs 1", FINETUNE, runner(1, 0), 17, "g finetune m d --extend --epochs 6"),
+            // Nothing is left behind `--options`.
+            (
+                "g train x --options epochs=2 stop_step=4 --seed 1",
+                TRAIN,
+                runner(2, 4),
+                12,
+                "g train x --seed 1 --resume_training=extend --epochs 4 --stop_step 0",
+            ),
+            (
+                "g train x --options=epochs=2",
+                TRAIN,
+                runner(2, 0),
+                12,
+                "g train x --resume_training=extend --epochs 4",
+            ),
+            (
+                "g train x --options=epochs=2 a=1 --b 2",
+                TRAIN,
+                runner(2, 0),
+                12,
+                "g train x --options a=1 --b 2 --resume_training=extend --epochs 4",
+            ),
+            // What `--steps` decides too.
+            (
+                "g finetune m d --lr_schedule.total_steps=6 --runner_config.stop_step 6",
+                FINETUNE,
+                runner(1, 6),
+                6,
+                "g finetune m d --extend --steps 12",
+            ),
+            (
+                "g finetune m d --lr_schedule.total_steps 6",
+                FINETUNE,
+                runner(1, 0),
+                6,
+                "g finetune m d --lr_schedule.total_steps 6 --extend --epochs 2",
+            ),
+            // Files, and no flags.
+            (
+                "g finetune m epochs=3.jsonl --resume",
+                FINETUNE,
+                runner(1, 0),
+                6,
+                "g finetune m epochs=3.jsonl --extend --epochs 2",
+            ),
+            (
+                "g train steps=4.yaml --run_name stop_step=4",
+                TRAIN,
+                runner(1, 0),
+                6,
+                "g train steps=4.yaml --run_name stop_step=4 --resume_training=extend --epochs 2",
+            ),
         ] {
-            assert_eq!(line(text, flags).longer(&runner, 12), expected);
+            assert_eq!(line(text, flags).longer(done, &runner, 6), expected);
         }
         let rate = line("g finetune m d --resume --learning-rate 1e-3", FINETUNE);
         assert_eq!(rate.extended(), "g finetune m d --learning-rate 1e-3 --extend");

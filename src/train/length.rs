@@ -54,6 +54,23 @@ impl RunLength {
             group_schedules: groups.map(resolve).collect(),
         }
     }
+
+    /// Says in a line that the run goes on beyond the steps of a schedule, which `total_steps` of it says.
+    pub(crate) fn outlived(&self) -> Option<String> {
+        let schedules = [&self.schedule].into_iter().chain(&self.group_schedules);
+        let ends = |schedule: &&Schedule| {
+            schedule.depends_on_length() && (1..self.total_steps).contains(&schedule.total_steps())
+        };
+        schedules.into_iter().find(ends).map(|schedule| {
+            let (end, last) = (schedule.total_steps(), schedule.lr_at(self.total_steps - 1));
+            let last = if last == 0.0 { "0".to_string() } else { format!("{last:e}") };
+            format!(
+                "the learning rate stays at {last} after step {end}, where its schedule ends as `total_steps` says, and the run \
+                 has {} steps: write as many there, or leave it out",
+                self.total_steps
+            )
+        })
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +102,29 @@ train_dataset:
         };
         assert_eq!((rates("0").0, rates("10").0), (200, 10));
         assert_eq!(rates("0").1, rates("10").1);
+    }
+
+    #[test]
+    fn a_schedule_that_the_run_outlives_is_told() {
+        let of = |kind: &str, more: &str, flags: &[&str]| {
+            length(&format!("lr_schedule: {{ type: {kind}, learning_rate: 1e-3{more} }}"), flags, 6)
+                .outlived()
+        };
+        for (kind, more, flags, expected) in [
+            ("linear", ", total_steps: 6", &[][..], Some("stays at 0 after step 6")),
+            ("cosine", ", total_steps: 6, lr_end: 1e-4", &[], Some("stays at 1e-4 after step 6")),
+            ("linear", ", total_steps: 6", &["--epochs=1"], None),
+            ("linear", ", total_steps: 6", &["--stop_step=6"], None),
+            ("linear", "", &[], None),
+            ("constant_with_warmup", ", warmup_steps: 2, total_steps: 6", &[], None),
+        ] {
+            let line = of(kind, more, flags);
+            assert_eq!(line.is_some(), expected.is_some(), "{kind}{more} {flags:?}: {line:?}");
+            assert!(
+                expected.is_none_or(|said| line.as_ref().is_some_and(|line| line.contains(said))),
+                "{line:?}"
+            );
+        }
     }
 
     #[test]

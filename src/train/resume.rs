@@ -187,9 +187,11 @@ fn changes(
         }
         let (said, step, more) =
             (shown(&differing).join(", "), there.step, command.beyond(there.step, plan, length));
-        let message = format!(
-            "{said}: continue with the configuration of the checkpoint, or train on with this one from step {step} by {more}"
-        );
+        let on = match length.total_steps > step {
+            true => format!("train on with this one from step {step}"),
+            false => format!("train on longer than this one says, since step {step} is done,"),
+        };
+        let message = format!("{said}: continue with the configuration of the checkpoint, or {on} by {more}");
         return Err(Error::file(checkpoint, message));
     }
     let steps =

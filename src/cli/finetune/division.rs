@@ -200,15 +200,18 @@ fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan, steps: u
     let other = match differing.iter().all(|key| is_length(key)) {
         true => {
             let done = arguments.latest()?.map_or(0, |(step, _)| step);
-            let command = CommandLine::of_process(GOING_ON);
-            format!(
-                "train on with these by {}",
-                command.beyond(done, plan, &RunLength::new(plan, steps.max(1)))
-            )
+            let (command, length) = (CommandLine::of_process(GOING_ON), RunLength::new(plan, steps.max(1)));
+            let on = match length.total_steps > done {
+                true => "train on with these".to_string(),
+                false => format!("train on longer than these say, since step {done} is done,"),
+            };
+            format!("{on} by {}", command.beyond(done, plan, &length))
         }
         false => new_run_from(&chosen(&folder)?, &format!("--output in place of {flag}")),
     };
-    let message =
-        format!("{flag} continues a run as it was begun: {}; repeat its flags, or {other}", said.join(", "),);
+    let message = format!(
+        "{flag} continues a run as its config.yaml says: {}; repeat those flags, or {other}",
+        said.join(", ")
+    );
     Err(Error::file(folder, message))
 }
