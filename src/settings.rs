@@ -44,6 +44,8 @@ mod tests;
 mod values;
 
 pub use config::RunConfig;
+#[cfg(feature = "cli")]
+pub(crate) use engine::Words;
 pub use engine::{Node, Override};
 pub(crate) use explain::{ABOUT_LAZY_INLINE, LAZY_INLINE};
 pub use explain::{explain, reference};
