@@ -107,7 +107,7 @@ struct Configured {
 pub fn gristmill() -> ExitCode {
     silence_device_select();
     reading::show_readings();
-    exit_code(parse::parse(std::env::args()).and_then(run))
+    exit_code(arguments().and_then(|words| parse::parse(words.into_iter())).and_then(run))
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
@@ -137,7 +137,18 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
 pub fn train_gpt() -> ExitCode {
     silence_device_select();
     reading::show_readings();
-    exit_code(train::train_gpt(std::env::args()))
+    exit_code(arguments().and_then(|words| train::train_gpt(words.into_iter())))
+}
+
+/// The words of the command line.
+fn arguments() -> Result<Vec<String>> {
+    let text = |word: std::ffi::OsString| {
+        word.into_string().map_err(|word| {
+            let message = "is not UTF-8, as arguments must be; rename the file, or write it otherwise";
+            Error::config(word.to_string_lossy(), message)
+        })
+    };
+    std::env::args_os().map(text).collect()
 }
 
 fn exit_code(done: Result<()>) -> ExitCode {

@@ -84,6 +84,24 @@ fn a_wrong_command_line_is_one_line() {
     }
 }
 
+/// Names of files may have any bytes; arguments are text.
+#[cfg(unix)]
+#[test]
+fn an_argument_that_is_not_text_is_one_line() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let name = OsStr::from_bytes(b"mill\xff.yaml");
+    let commands: [&[&str]; 5] = [&["train"], &["finetune", "x"], &["plan"], &["eval", "x"], &[]];
+    for words in commands {
+        let mut command = gristmill(words);
+        let ended = run(command.arg(name).arg("--seed=1"));
+        let expected = "error: mill\u{fffd}.yaml: is not UTF-8, as arguments must be; rename the file, or write it otherwise\n";
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected), "{words:?}");
+    }
+    let ended = run(&mut train_gpt([name]));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+}
+
 /// Each kernel of a run's recordings is written to its own file, composed; with `--tier` this needs no adapter.
 #[test]
 fn the_shaders_of_a_run_can_be_written_out() {
