@@ -18,14 +18,17 @@ use super::output::print;
 use super::train::train;
 use super::trained::AdapterArguments;
 use crate::data::{known_files, token_cache};
-use crate::durable::ChosenBy;
+use crate::durable::{AtomicFile, ChosenBy, changed};
 use crate::error::{Error, Result};
 use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override};
+use crate::store::beside_weights;
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::CHECKPOINTS;
 use crate::train::command::{CommandLine, GoingOn};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The section of `--help` on what comes after.
 pub const AFTER_HELP: &str = "\
@@ -175,18 +178,42 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         return Ok(());
     }
     // The same command has the same configuration, for which the data need not be read.
-    if !arguments.is_begun(&file, &made_by)? {
-        let config = made_by + &arguments.configuration(written)?;
+    let said = || eprintln!("configuration: {}, which `gristmill train` takes, too", file.display());
+    let (mut config, mut next) = (file.clone(), None);
+    if arguments.is_begun(&file, &made_by)? {
+        said();
+    } else {
+        let text = made_by + &arguments.configuration(written)?;
         place.create_folder(file.parent().unwrap_or(Path::new("")))?;
-        place.write(&file, config.as_bytes())?;
+        let mut new = place.begin(&file)?;
+        new.fill(|out| out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+        // A run that goes on may be refused, and is then still that of the file that is there.
+        match arguments.goes_on() && file.exists() {
+            true => (config, next) = (new.temporary().to_path_buf(), Some(new)),
+            false => {
+                new.finish()?;
+                said();
+            }
+        }
     }
-    eprintln!("configuration: {}, which `gristmill train` takes, too", file.display());
+    let next = Mutex::new(next);
+    let keep = || {
+        let next: Option<AtomicFile> = next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match next.map(AtomicFile::finish) {
+            None => {}
+            Some(Ok(_)) => said(),
+            Some(Err(error)) => eprintln!("warning: {error}; the run goes on without it"),
+        }
+    };
+    let naming_lines = |error| flags::naming(error, written, &config);
     let resume = match (arguments.goes_on(), extend) {
         (false, _) => vec![],
         (_, false) => vec!["--resume_training=auto".to_string()],
         (_, true) => vec!["--resume_training=extend".to_string()],
     };
-    train(&file, &resume, None, watch.as_deref(), &command, interrupt).map_err(|error| match error {
+    let done = train(&config, &resume, None, watch.as_deref(), &command, interrupt, &keep);
+    // It may have been complete.
+    done.map(|()| keep()).map_err(|error| match naming_lines(error) {
         Error::OutOfMemory { what, .. } => {
             let base = arguments
                 .has_plain_base()
@@ -241,14 +268,17 @@ impl Arguments {
 
     /// Whether a run that goes on was begun by the same command, as its configuration in `file` says, and what that read is not newer.
     fn is_begun(&self, file: &Path, made_by: &str) -> Result<bool> {
-        let modified = |path: &Path| path.metadata().and_then(|data| data.modified()).ok();
+        let Some(since) = file.metadata().and_then(|data| data.modified()).ok().filter(|_| self.goes_on())
+        else {
+            return Ok(false);
+        };
         let config = self.model.join("config.json");
         let read = [Some(&self.data), self.eval.as_ref(), self.chat_template.as_ref(), Some(&config)];
-        let since = modified(file);
-        let is_older = |path: &PathBuf| modified(path).zip(since).is_some_and(|(read, since)| read < since);
+        let is_older = |path: &PathBuf| changed(path).is_some_and(|read| read < since);
+        let are_older =
+            read.into_iter().flatten().all(is_older) && beside_weights::are_older(&self.model, since);
         let is_same = || std::fs::read_to_string(file).is_ok_and(|text| text.starts_with(made_by));
-        let is_same = self.goes_on() && is_same() && read.into_iter().flatten().all(is_older);
-        Ok(is_same && self.latest()?.is_some())
+        Ok(are_older && is_same() && self.latest()?.is_some())
     }
 
     /// Whether there is a frozen base, which is not quantised yet.

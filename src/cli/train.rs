@@ -105,12 +105,13 @@ impl Arguments {
         }
         let command = CommandLine::of_process(TRAIN);
         let (ranks, watch) = (self.ranks.map(usize::from), self.watch.as_deref());
-        train(config, overrides, ranks, watch, &command, Interrupt::listen())
+        train(config, overrides, ranks, watch, &command, Interrupt::listen(), &|| ())
     }
 }
 
 /// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
-/// the run is complete or interrupted; `command` has started it, and `interrupt` listens.
+/// the run is complete or interrupted; `command` has started it, `interrupt` listens, and `on_opened` is called once its folder is open:
+/// from there on it is what the folder holds.
 ///
 /// # Errors
 /// Those of [`Arguments::run`].
@@ -121,6 +122,7 @@ pub fn train(
     watch: Option<&str>,
     command: &CommandLine,
     interrupt: Interrupt,
+    on_opened: &(dyn Fn() + Sync),
 ) -> Result<()> {
     let address = watch.map(WatchAddress::parse).transpose()?;
     let done = on_ranks(ranks, |ranks| {
@@ -128,6 +130,7 @@ pub fn train(
         let mut on_milestone = |milestone: Milestone<'_>| {
             interrupt.on_milestone(&milestone);
             if let Milestone::FolderOpened(folder) = milestone {
+                on_opened();
                 watcher = address.clone().and_then(|address| Watcher::start(address, folder));
             }
         };

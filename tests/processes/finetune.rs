@@ -211,6 +211,9 @@ fn a_run_goes_on_by_the_same_command() {
     let command = |said: &str| said.trim_end().rsplit_once(" by ").expect("a command").1.to_string();
     let rate = line(&["--resume", "--learning-rate=1e-3"]);
     assert!(rate.contains("--learning-rate 0.0002 there and 0.001 here"), "{rate}");
+    assert!(rate.contains("train on longer than these say, since step 12 is done, by "), "{rate}");
+    let more = line(&["--resume", "--steps=20"]);
+    assert!(more.contains("or train on with these by ") && more.ends_with("--steps=20 --extend\n"), "{more}");
     assert!(command(&rate).ends_with("--learning-rate=1e-3 --extend --epochs 4"), "{rate}");
     let complete = complete.stderr.lines().find_map(|line| line.split_once("; to train on: "));
     assert!(complete.expect("a command").1.ends_with("--extend --epochs 4"), "{complete:?}");
@@ -225,6 +228,17 @@ fn a_run_goes_on_by_the_same_command() {
     let config = fs::read_to_string(work.path("tuned.yaml")).expect("a file");
     assert!(config.starts_with("# gristmill finetune tests/data/folders/qwen3 "), "{config}");
     assert!(config.lines().next().is_some_and(|line| line.ends_with("--steps=30")), "{config}");
+
+    // What is refused leaves the configuration of the run as it is.
+    let refused = of(&["--extend", "--learning-rate=1e-3", "--steps=20"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("give more epochs or steps to extend it"), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(work.path("tuned.yaml")).expect("a file"), config);
+    assert!(
+        !work.path("tuned.yaml.tmp").exists() && !refused.stderr.contains("tuned.yaml"),
+        "{}",
+        refused.stderr
+    );
 
     // More epochs, as the line says: from the weights of the run, with its adapters.
     let said = of(&["--resume", "--seed=7", "--learning-rate=1e-3"]).stderr;

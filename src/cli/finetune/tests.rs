@@ -1,14 +1,15 @@
 //! The configuration that a command line makes, without a device: its steps are divided as they are written.
 
 use super::flags::naming;
-use super::names::{NAMES, with_value};
+use super::names::{NAMES, Ours};
 use super::{Arguments, beside};
 use crate::cli::parse::parse;
 use crate::cli::{Arguments as Program, Command};
 use crate::error::{Error, Result};
 use crate::settings::Override;
 use clap::CommandFactory;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn arguments(flags: &[&str]) -> Result<Arguments> {
     let folder = ["gristmill", "finetune", "tests/data/folders/mistral", "tests/data/mill.txt"];
@@ -46,7 +47,56 @@ fn what_other_programs_flags_are_here_is_taken() {
         .get_arguments()
         .filter_map(|argument| argument.get_long())
         .collect();
-    for (theirs, ours) in NAMES.map(|(theirs, ours)| (theirs, with_value(ours, None))) {
+    // Of those that depend on their value, an answer that is a form, too.
+    let asked = [
+        ("lr_scheduler_type", "cosine", "--lr_schedule.type=cosine"),
+        ("lr_scheduler_type", "constant_with_warmup", "--lr_schedule.type=constant_with_warmup"),
+        ("lr_scheduler_type", "inverse_sqrt", "--lr_schedule.type=TYPE, one of CosineWithWarmUpLR, "),
+        ("optim", "sgd", "--optimizer.type=SGD"),
+        ("optim", "adamw_torch", "--optimizer.type=AdamW"),
+        ("optim", "paged_adamw_8bit", "--optimizer.type=TYPE, one of AdamW, "),
+        ("torch_dtype", "float32", "--model.model_config.compute_dtype=float32"),
+        ("dtype", "auto", "--model.model_config.compute_dtype=TYPE, one of float32, "),
+        ("adam_beta1", "0.8", "--optimizer.betas=[0.8,BETA2]"),
+        ("adam_beta2", "0.95", "--optimizer.betas=[BETA1,0.95]"),
+        ("fp16", "True", "--model.model_config.compute_dtype=float16"),
+        ("bf16", "False", "--model.model_config.compute_dtype=float32"),
+        ("fp16", "False", "left out"),
+        ("load_in_4bit", "false", "left out"),
+        ("quantization_bit", "8", "--base int8"),
+        ("quantization_bit", "3", "--base nf4, of 4 bits, or --base int8"),
+        ("neat_packing", "False", "--packing off"),
+        ("fine_tune_type", "full", "--full"),
+        ("finetuning_type", "lora", "--lora RANK"),
+        ("fine_tune_type", "dora", "--full, or --lora RANK"),
+        ("full_finetuning", "True", "--full"),
+        ("max_steps", "-1", "left out"),
+        ("max_steps", "30", "--steps 30"),
+        ("val_size", "0.1", "--eval-fraction 0.1"),
+        ("test_size", "2", "--train_dataset.eval_samples=2"),
+        ("load_best_model_at_end", "False", "--keep_best=False"),
+        ("resume_from_checkpoint", "checkpoint-10", "--resume"),
+    ];
+    let answered = asked.map(|(theirs, value, expected)| {
+        let (_, ours) = NAMES
+            .iter()
+            .find(|(names, _)| names.split(' ').any(|name| name == theirs))
+            .unwrap_or_else(|| panic!("{theirs} is known"));
+        let ours = ours.with(Some(value));
+        assert!(
+            ours.starts_with(expected) && (ours == expected || ours.contains("TYPE")),
+            "{theirs}: {ours}"
+        );
+        (theirs, ours.replace("BETA1", "0.9").replace("BETA2", "0.99"))
+    });
+    let always = NAMES.iter().filter(|(_, ours)| !matches!(ours, Ours::By(_)));
+    let always = always.map(|(theirs, ours)| (*theirs, ours.with(None)));
+    let always = always.map(|(theirs, ours)| (theirs, ours.replace("BETA1", "0.9").replace("BETA2", "0.99")));
+    // Text, which is configured here, has no samples to count.
+    for (theirs, ours) in always
+        .chain(answered)
+        .filter(|(_, ours)| !["TYPE", "eval_samples"].iter().any(|of| ours.contains(of)))
+    {
         let words =
             ours.split(' ').map(|word| word.trim_end_matches(',')).filter(|word| word.starts_with("--"));
         let (keys, flags): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
@@ -128,4 +178,54 @@ fn errors_name_flags_and_no_line_of_a_file_that_is_not_there() {
     assert_eq!(named("runner_config.epochs", &written), "--runner_config.epochs: is wrong");
     let folder = Error::file("out", "choose another --output_dir or --run_name");
     assert_eq!(naming(folder, &[], file).to_string(), "out: choose another --output");
+}
+
+/// A configuration is made again where what it was made of may have changed, whatever time that has.
+#[test]
+fn a_configuration_is_taken_again_only_of_what_it_was_made_of() {
+    let tick = || std::thread::sleep(Duration::from_millis(30)); // longer than one of file systems
+    let files = [
+        ("data.jsonl", true),
+        ("eval.jsonl", true),
+        ("config.json", true),
+        ("tokenizer.json", true),
+        ("tokenizer_config.json", true),
+        ("special_tokens_map.json", true),
+        ("chat_template.jinja", true),
+        ("generation_config.json", true),
+        ("model.safetensors", false), // of which nothing is read
+        ("", false),
+    ];
+    let changes = [("written", false), ("removed", true)];
+    for ((name, is_read), (how, removes)) in
+        files.iter().flat_map(|file| changes.iter().map(move |change| (*file, *change)))
+    {
+        if !is_read && removes {
+            continue; // a name has gone from the folder, which may be any
+        }
+        let home = tempfile::tempdir().expect("a folder");
+        let of =
+            |name: &str| home.path().join(if name.starts_with(['d', 'e']) { "" } else { "model" }).join(name);
+        let write = |path: PathBuf| std::fs::write(path, "{}").expect("a file");
+        std::fs::create_dir(home.path().join("model")).expect("a folder");
+        files.iter().filter(|(name, _)| !name.is_empty()).for_each(|(name, _)| write(of(name)));
+        let checkpoint = home.path().join("tuned/checkpoint/step_0000001");
+        std::fs::create_dir_all(&checkpoint).expect("a folder");
+        write(checkpoint.join("trainer_state.json"));
+        tick();
+        let (file, made_by) = (home.path().join("tuned.yaml"), "# gristmill finetune\n");
+        std::fs::write(&file, format!("{made_by}seed: 1\n")).expect("a file");
+        tick();
+        let mut arguments = arguments(&["--resume"]).expect("arguments");
+        (arguments.model, arguments.data) = (home.path().join("model"), of("data.jsonl"));
+        (arguments.eval, arguments.output) = (Some(of("eval.jsonl")), Some(home.path().join("tuned")));
+        match (name, removes) {
+            ("", _) => {}
+            (name, true) => std::fs::remove_file(of(name)).expect("it is there"),
+            (name, false) => write(of(name)),
+        }
+        let is_begun = arguments.is_begun(&file, made_by).expect("checkpoints");
+        assert_eq!(is_begun, !is_read, "{name} is {how}");
+        assert!(!arguments.is_begun(&file, "# gristmill finetune --seed=2\n").expect("checkpoints"));
+    }
 }
