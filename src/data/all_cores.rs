@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZero;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -10,18 +10,22 @@ use crate::error::Result;
 
 /// Chunks for each thread that are read ahead of the one whose results are taken next.
 const AHEAD: usize = 4;
+/// A chunk has no further item once it has so many bytes.
+const CHUNK_BYTES: usize = 1 << 18;
 
 /// Items, and where their results go.
 type Job<I, O> = (Vec<I>, Sender<Vec<O>>);
 
 /// Calls `produce` here with a function that takes an item and says whether more are wanted; `work` on all cores with each item; and
 /// `take` here with each result, in the order of the items, until it returns false. Threads take `chunk` items at once, so that taking
-/// them costs nothing beside the work, and a bounded number of chunks is in memory.
+/// them costs nothing beside the work, or fewer where these have 256 kB by `bytes_of`. What is in memory is bounded in chunks and in bytes,
+/// but for one chunk of each thread, however large its items are.
 ///
 /// # Errors
 /// That of `produce`, unless nothing more was wanted.
 pub(super) fn on_all_cores<I: Send, O: Send>(
     chunk: usize,
+    bytes_of: impl Fn(&I) -> usize,
     produce: impl FnOnce(&mut dyn FnMut(I) -> bool) -> Result<()>,
     work: impl Fn(I) -> O + Sync,
     take: &mut dyn FnMut(O) -> bool,
@@ -44,17 +48,19 @@ pub(super) fn on_all_cores<I: Send, O: Send>(
             named.spawn_scoped(scope, run).is_ok()
         });
         let is_alone = started.count() == 0;
-        let mut line = Line { jobs, chunk: Vec::new(), pending: VecDeque::new(), ended: false, take };
+        let (items, pending) = (Vec::new(), VecDeque::new());
+        let mut line = Line { jobs, chunk: (items, 0), pending, pending_bytes: 0, ended: false, take };
         let done = produce(&mut |item| {
             if is_alone {
                 line.ended = !(line.take)(work(item));
             } else {
-                line.add(item, chunk, AHEAD * threads);
+                let bytes = bytes_of(&item);
+                line.add(item, bytes, chunk, threads);
             }
             !line.ended
         });
         line.send();
-        while !line.ended && line.take_next() {}
+        while !line.ended && line.take_next(true) {}
         if line.ended { Ok(()) } else { done }
     })
 }
@@ -62,39 +68,60 @@ pub(super) fn on_all_cores<I: Send, O: Send>(
 /// What is worked on, in order.
 struct Line<'a, I, O> {
     jobs: Sender<Job<I, O>>,
-    chunk: Vec<I>,
-    pending: VecDeque<Receiver<Vec<O>>>,
+    /// The items of the next chunk, and their bytes.
+    chunk: (Vec<I>, usize),
+    /// Where the results of chunks come from, and the bytes of these.
+    pending: VecDeque<(Receiver<Vec<O>>, usize)>,
+    pending_bytes: usize,
     /// Whether no more is wanted.
     ended: bool,
     take: &'a mut dyn FnMut(O) -> bool,
 }
 
 impl<I, O> Line<'_, I, O> {
-    /// Adds an item, once fewer than `ahead` chunks of so many are pending.
-    fn add(&mut self, item: I, chunk: usize, ahead: usize) {
-        self.chunk.push(item);
-        if self.chunk.len() >= chunk {
-            self.send();
-            while self.pending.len() >= ahead && !self.ended && self.take_next() {}
+    /// Adds an item of so many bytes to a chunk of so many items. Takes the results that are there, and waits for others where too much
+    /// is pending for `threads`.
+    fn add(&mut self, item: I, bytes: usize, chunk: usize, threads: usize) {
+        self.chunk.0.push(item);
+        self.chunk.1 += bytes;
+        if self.chunk.0.len() < chunk && self.chunk.1 < CHUNK_BYTES {
+            return;
         }
+        self.send();
+        while !self.ended && self.take_next(self.has_enough(threads)) {}
+    }
+
+    /// Whether as much is pending as may be. A chunk for each thread is never too much, or they would wait for one another.
+    fn has_enough(&self, threads: usize) -> bool {
+        let (most, chunks) = (AHEAD * threads, self.pending.len());
+        chunks >= most || (chunks > threads && self.pending_bytes >= most * CHUNK_BYTES)
     }
 
     fn send(&mut self) {
-        let items = std::mem::take(&mut self.chunk);
+        let (items, bytes) = std::mem::take(&mut self.chunk);
         let (results, receiver) = channel();
         if !items.is_empty() && self.jobs.send((items, results)).is_ok() {
-            self.pending.push_back(receiver);
+            self.pending.push_back((receiver, bytes));
+            self.pending_bytes += bytes;
         }
     }
 
-    /// Takes the results of the next chunk. Returns whether there is one.
-    fn take_next(&mut self) -> bool {
-        let Some(results) = self.pending.pop_front() else { return false };
-        // A thread that panicked has sent none: the scope passes it on.
-        let Ok(results) = results.recv() else {
-            self.ended = true;
-            return false;
+    /// Takes the results of the next chunk, if they are there or it `waits` for them. Returns whether it took any.
+    fn take_next(&mut self, waits: bool) -> bool {
+        let Some((receiver, bytes)) = self.pending.front() else { return false };
+        let results =
+            if waits { receiver.recv().map_err(|_| TryRecvError::Disconnected) } else { receiver.try_recv() };
+        let results = match results {
+            Ok(results) => results,
+            Err(TryRecvError::Empty) => return false,
+            // A thread that panicked has sent none: the scope passes it on.
+            Err(TryRecvError::Disconnected) => {
+                self.ended = true;
+                return false;
+            }
         };
+        self.pending_bytes -= bytes;
+        self.pending.pop_front();
         for result in results {
             if !self.ended {
                 self.ended = !(self.take)(result);
@@ -108,6 +135,7 @@ impl<I, O> Line<'_, I, O> {
 mod tests {
     use super::*;
     use crate::error::Error;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     /// What is taken of the numbers below `count`, of which the last is `last`; and whether the reader's fault is passed on.
@@ -115,6 +143,7 @@ mod tests {
         let mut taken = Vec::new();
         let done = on_all_cores(
             16,
+            |_| 1,
             |give| {
                 let _ = (0..count).all(give);
                 if fails { Err(Error::Plan("broken".to_string())) } else { Ok(()) }
@@ -142,5 +171,39 @@ mod tests {
         // What was read ahead of the end does not count, nor does a fault there.
         assert_eq!(taken(1000, 30, true), (squares(31), false));
         assert_eq!(taken(25, 24, true), (squares(25), false));
+    }
+
+    /// Not the number of items: a few large ones are as much as many small ones.
+    #[test]
+    fn what_is_in_memory_is_bounded_in_bytes() {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let bound = (AHEAD * threads + 1) * CHUNK_BYTES;
+        for (size, most) in [
+            (1 << 16, bound),
+            // A chunk each of the threads, one that is read, and one that waits.
+            (CHUNK_BYTES << 4, bound.max((threads + 2) * (CHUNK_BYTES << 4))),
+        ] {
+            let (held, highest) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let give_all = |give: &mut dyn FnMut(usize) -> bool| {
+                for _ in 0..40 * threads {
+                    highest.fetch_max(held.fetch_add(size, Ordering::Relaxed) + size, Ordering::Relaxed);
+                    give(size);
+                }
+                Ok(())
+            };
+            let work = |size| {
+                thread::sleep(Duration::from_millis(1));
+                size
+            };
+            let mut count = 0;
+            on_all_cores(16, |size| *size, give_all, work, &mut |size| {
+                held.fetch_sub(size, Ordering::Relaxed);
+                count += 1;
+                true
+            })
+            .unwrap();
+            assert_eq!(count, 40 * threads);
+            assert!(highest.into_inner() <= most, "items of {size} bytes");
+        }
     }
 }

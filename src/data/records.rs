@@ -41,7 +41,7 @@ const UNREAD: [(&[&str], &str); 4] = [
     (&["pdf", "docx", "doc", "odt", "epub", "rtf"], "save it as text"),
 ];
 
-/// Records that a core takes at once.
+/// Records that a core takes at once, unless they are large.
 const CHUNK: usize = 16;
 /// Most kinds of faults that a file is read on for.
 const MOST_FAULTS: usize = 10;
@@ -175,6 +175,7 @@ pub(super) fn for_each_made<T: Send>(
     let mut faults = Faults::default();
     on_all_cores(
         CHUNK,
+        Unparsed::bytes,
         |give| read(path, give),
         |record: Unparsed| record.parse().and_then(&make),
         &mut |made: Result<T>| faults.go_on(made.and_then(&mut *take)),

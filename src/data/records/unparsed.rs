@@ -31,6 +31,14 @@ pub(in crate::data) enum Unparsed {
 }
 
 impl Unparsed {
+    /// Bytes of its text, about.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Json { text, .. } | Self::Parsed(Record { text, .. }) => text.len(),
+            Self::Faulty(_) => 0,
+        }
+    }
+
     /// The record.
     ///
     /// # Errors

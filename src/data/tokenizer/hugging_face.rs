@@ -253,6 +253,7 @@ impl Tokenizer {
         let mut failed = None;
         on_all_cores(
             1,
+            |(_, piece): &(usize, &str)| piece.len(),
             |give| {
                 pieces.all(give);
                 Ok(())
