@@ -19,9 +19,24 @@ use crate::error::{Error, Result, foreign};
 /// bytes of memory for each token of a piece.
 const PIECE_BYTES: [usize; 2] = [1 << 18, 4 << 20];
 
+/// Where lines end, what a piece ends with there and what the next one begins with: between characters of two lines that are no blanks.
+/// GPT-2's words keep a carriage return apart from the line feed after it, those of later tokenizers do not.
+const LINE_ENDS: [[&str; 2]; 3] = [["\n", ""], ["\r\n", ""], ["\r", "\n"]];
+/// From how many bytes on a piece ends at each of [`LINE_ENDS`].
+type Cuts = [usize; LINE_ENDS.len()];
+
 /// Lines between which a text may be cut, of which a tokenizer of common kinds makes the same tokens alone.
-const LINES: [&str; 5] =
-    ["The mill's 12 stones;\n", "    turn (slowly), and\n", "if x {\n", "\tgrind()\n", "Übermut — 麦、\n"];
+const LINES: [&str; 9] = [
+    "The mill's 12 stones;\n",
+    "    turn (slowly), and\n",
+    "if x {\n",
+    "\tgrind()\n",
+    "Übermut — 麦、\n",
+    "麦を挽く。\n",
+    "\"Für Fräulein Ü\n",
+    "12 Säcke\n",
+    "— or 7\n",
+];
 
 /// What to do about a file that is not a tokenizer.
 const REMEDY: &str = "name a tokenizer.json in Hugging Face's format";
@@ -37,8 +52,8 @@ pub struct Tokenizer {
     /// The ids that the model has are below this.
     limit: usize,
     added: Added,
-    /// Bytes of a piece of text.
-    piece_bytes: usize,
+    /// Where a long text is cut.
+    cuts: Cuts,
     /// A hash of the files that it was read from; `None` if it was trained.
     content: Option<u128>,
 }
@@ -113,17 +128,8 @@ impl Tokenizer {
         // Ids may have gaps, and the model needs a row for each id up to the largest.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         let added = foreign(|| added_by(&inner)).unwrap_or_default();
-        let is_cut_between_lines = foreign(|| encodes_lines_alone(&inner)).unwrap_or(false);
-        let piece_bytes = PIECE_BYTES[usize::from(!is_cut_between_lines)];
-        Self {
-            inner,
-            file: file.to_path_buf(),
-            vocab_size,
-            limit: usize::MAX,
-            added,
-            piece_bytes,
-            content: None,
-        }
+        let cuts = cuts_of(&inner);
+        Self { inner, file: file.to_path_buf(), vocab_size, limit: usize::MAX, added, cuts, content: None }
     }
 
     /// The same for a model of `vocab_size` tokens. Tokens that were added may be beyond them, as a `pad_token` that no text has: what
@@ -182,7 +188,7 @@ impl Tokenizer {
     /// If the tokenizer has no token for a part of it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        for piece in pieces(text, self.piece_bytes) {
+        for piece in pieces(text, self.cuts) {
             ids.append(&mut self.encode_piece(piece)?);
         }
         Ok(ids)
@@ -218,7 +224,7 @@ impl Tokenizer {
         let pieces = texts
             .iter()
             .enumerate()
-            .flat_map(|(number, text)| pieces(text, self.piece_bytes).map(move |piece| (number, piece)));
+            .flat_map(|(number, text)| pieces(text, self.cuts).map(move |piece| (number, piece)));
         self.encode_each(pieces, &mut |number, mut ids, _| {
             let text: &mut Vec<u32> = &mut all[number];
             if text.is_empty() {
@@ -240,7 +246,7 @@ impl Tokenizer {
         text: &str,
         take: &mut dyn FnMut(Vec<u32>, usize) -> bool,
     ) -> Result<()> {
-        let pieces = pieces(text, self.piece_bytes).map(|piece| (0, piece));
+        let pieces = pieces(text, self.cuts).map(|piece| (0, piece));
         self.encode_each(pieces, &mut |_, ids, bytes| take(ids, bytes))
     }
 
@@ -331,38 +337,53 @@ fn added_by(inner: &tokenizers::Tokenizer) -> Added {
     Added { before: ids[..place].to_vec(), after: ids[place + 1..].to_vec() }
 }
 
-/// Whether lines have the tokens that they have in a text.
-fn encodes_lines_alone(inner: &tokenizers::Tokenizer) -> bool {
+/// Where texts are cut: early where lines that end so surely have the same tokens alone; never inside of an end of a line where not.
+fn cuts_of(inner: &tokenizers::Tokenizer) -> Cuts {
+    let [early, late] = PIECE_BYTES;
+    let unsure = [late, late, usize::MAX];
+    std::array::from_fn(|end| {
+        let is_sure = foreign(|| encodes_lines_alone(inner, end)).unwrap_or(false);
+        if is_sure { early } else { unsure[end] }
+    })
+}
+
+/// Whether lines with this one of [`LINE_ENDS`] have the tokens that they have in a text.
+fn encodes_lines_alone(inner: &tokenizers::Tokenizer, end: usize) -> bool {
     let ids = |text: &str| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).ok();
-    let text = [LINES, LINES].concat().concat();
+    let text = [LINES, LINES].concat().concat().replace('\n', &LINE_ENDS[end].concat());
     let whole = ids(&text);
-    let lines: Option<Vec<Vec<u32>>> = pieces(&text, 1).map(ids).collect();
+    let mut cuts = [usize::MAX; LINE_ENDS.len()];
+    cuts[end] = 1;
+    let lines: Option<Vec<Vec<u32>>> = pieces(&text, cuts).map(ids).collect();
     whole.is_some() && whole == lines.map(|lines| lines.concat())
 }
 
 /// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so
 /// that a piece encodes as it does within the whole text. A text without such a place is one piece.
-fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
+fn pieces(text: &str, cuts: Cuts) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let (piece, after) = rest.split_at(cut(rest, bytes).unwrap_or(rest.len()));
+        let (piece, after) = rest.split_at(cut(rest, cuts).unwrap_or(rest.len()));
         rest = after;
         Some(piece)
     })
 }
 
-/// The first place at or after byte `at` where `text` may be cut.
-fn cut(text: &str, at: usize) -> Option<usize> {
-    let bytes = text.as_bytes();
-    // Both bytes before the cut are ASCII, so it is never inside a character.
-    (at.max(2)..bytes.len()).find(|&i| {
-        bytes[i - 1] == b'\n'
-            && bytes[i - 2].is_ascii_graphic()
-            && text[i..].starts_with(|c: char| !c.is_whitespace())
-    })
+/// The first place where `text` is cut.
+fn cut(text: &str, cuts: Cuts) -> Option<usize> {
+    let is_end = |at: usize, [before, after]: [&str; 2]| {
+        let [line, next] = [text[..at].strip_suffix(before), text[at..].strip_prefix(after)];
+        line.is_some_and(|line| line.ends_with(|c: char| !c.is_whitespace()))
+            && next.is_some_and(|next| next.starts_with(|c: char| !c.is_whitespace()))
+    };
+    let first = cuts.into_iter().min().unwrap_or(0).max(1);
+    // The byte before a cut is ASCII, so it is never inside a character.
+    (first..text.len())
+        .filter(|at| matches!(text.as_bytes()[at - 1], b'\n' | b'\r'))
+        .find(|&at| LINE_ENDS.into_iter().zip(cuts).any(|(end, from)| at >= from && is_end(at, end)))
 }
 
 fn one_line(error: &tokenizers::Error) -> String {
@@ -374,33 +395,40 @@ mod tests {
     use super::*;
 
     fn trained() -> Tokenizer {
-        let text = include_str!("../../../tests/data/mill.txt").to_string();
+        let text = include_str!("../../../tests/data/mill.txt").to_string() + &"\r\n".repeat(999);
         Tokenizer::train([Ok(text)].into_iter(), 300, 2).unwrap()
     }
 
     #[test]
     fn pieces_encode_as_the_whole() {
         let tokenizer = trained();
-        let text = "The mill, the mill;\nthe stones  turn.\n\n  And the miller's wheel\nturns — ünd tœrns\n"
+        // A vocabulary that joins what ends a line: whether its words do, decides where a text is cut.
+        let [early, late] = PIECE_BYTES;
+        assert_eq!(tokenizer.encode("\r\n").unwrap().len(), 1);
+        assert_eq!(tokenizer.cuts, [early, late, early]);
+        let text = "The mill, the mill;\nthe stones  turn。\n\n  And the miller's wheel\nturns — ünd tœrns ü\n麦を挽く。\n"
             .repeat(7);
-        let whole = tokenizer.encode(&text).unwrap();
-        for bytes in [1, 10, 50, 200, 10_000] {
-            let pieces: Vec<&str> = pieces(&text, bytes).collect();
-            assert_eq!(pieces.concat(), text);
-            let ids: Vec<u32> =
-                pieces.into_iter().flat_map(|piece| tokenizer.encode(piece).unwrap()).collect();
-            assert_eq!(ids, whole, "in pieces of {bytes}");
+        for text in [text.clone(), text.replace('\n', "\r\n"), text.clone() + &text.replace('\n', "\r\n")] {
+            let whole = tokenizer.encode(&text).unwrap();
+            for bytes in [1, 10, 50, 200, 10_000] {
+                let cuts = tokenizer.cuts.map(|from| if from == early { bytes } else { usize::MAX });
+                let pieces: Vec<&str> = pieces(&text, cuts).collect();
+                assert_eq!(pieces.concat(), text);
+                assert!(pieces.len() > 20 || bytes > 1, "{} pieces", pieces.len());
+                let ids: Vec<u32> =
+                    pieces.into_iter().flat_map(|piece| tokenizer.encode(piece).unwrap()).collect();
+                assert_eq!(ids, whole, "in pieces of {bytes}");
+            }
         }
-        assert!(pieces(&text, 1).count() > 7);
-        assert_eq!(pieces("no line ends here", 2).count(), 1);
-        assert_eq!(tokenizer.piece_bytes, PIECE_BYTES[0]);
+        assert_eq!(pieces("no line ends here", [2; 3]).count(), 1);
+        assert_eq!(pieces("a\n\nb\r\n\r\nc\n d \ne\n", [1; 3]).count(), 1, "blank lines and blanks");
         // One that writes a blank before each text.
         let mut json: serde_json::Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
         json["pre_tokenizer"]["add_prefix_space"] = true.into();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("other.json");
         std::fs::write(&file, json.to_string()).unwrap();
-        assert_eq!(Tokenizer::load(&file).unwrap().piece_bytes, PIECE_BYTES[1]);
+        assert_eq!(Tokenizer::load(&file).unwrap().cuts, [late, late, usize::MAX]);
     }
 
     #[test]
