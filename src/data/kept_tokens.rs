@@ -7,7 +7,7 @@ use super::files::InputFile;
 use super::plural::plural;
 use super::progress::{Progress, Shown};
 use super::sample_store::{SampleStore, StoreWriter, Written};
-use super::token_cache::{Place, length, say_once};
+use super::token_cache::{Place, bytes_of, say_once};
 use crate::error::{Error, Result};
 
 /// A reading that took longer is told of.
@@ -25,8 +25,7 @@ pub(super) struct Making {
 
 impl Making {
     fn new(writer: StoreWriter, files: &[InputFile]) -> Self {
-        let shown = Shown::new(files.iter().map(|file| length(&file.path)).sum());
-        Self { writer, shown, failed: None }
+        Self { writer, shown: Shown::new(bytes_of(files)), failed: None }
     }
 
     /// Writes by `write`, unless that has failed.
@@ -60,11 +59,13 @@ pub(super) fn kept_or_made(
 fn in_memory(files: &[InputFile], make: &dyn Fn(&mut Making) -> Result<()>) -> Result<SampleStore> {
     let mut making = Making::new(StoreWriter::in_memory(), files);
     make(&mut making)?;
-    let progress = making.shown.so_far();
+    let Making { writer, shown, .. } = making;
+    let progress = shown.so_far();
+    drop(shown); // whose bar a line stands in place of
     if progress.elapsed > LONG {
         say_once(progress.to_string(), false);
     }
-    match making.writer.finish()? {
+    match writer.finish()? {
         Written::Memory(store) => Ok(store),
         Written::File => unreachable!("it was begun in memory"),
     }
@@ -76,32 +77,29 @@ fn in_file(
     make: &dyn Fn(&mut Making) -> Result<()>,
     place: &Place,
 ) -> Result<SampleStore> {
-    let without = |error: Error| {
+    let without = |error: &dyn Display| {
         say_once(format!("tokens are not kept for the next start: {error}"), true);
         in_memory(files, make)
     };
-    let states = || files.iter().map(|file| file.path.metadata().ok()?.modified().ok()).collect::<Vec<_>>();
-    let before = states();
     let begun = place.begin().and_then(|(file, begun)| Ok((StoreWriter::in_file(file)?, begun)));
     let (writer, begun) = match begun {
         Ok(begun) => begun,
-        Err(error) => return without(error),
+        Err(error) => return without(&error),
     };
     let mut making = Making::new(writer, files);
     make(&mut making)?;
     let Making { writer, shown, failed } = making;
     let progress = shown.so_far();
-    drop(shown); // which would hide the lines
+    drop(shown);
     if let Err(error) = failed.map_or(Ok(()), Err).and_then(|()| writer.finish()) {
-        return without(error);
+        return without(&error);
     }
-    // Files that changed meanwhile are not what the name says.
-    if states() != before {
+    if !place.is_of(files) {
         begun.discard();
-        return in_memory(files, make);
+        return without(&"the data changed while they were made");
     }
     if let Err(error) = begun.keep() {
-        return without(error);
+        return without(&error);
     }
     match place.find() {
         Some(store) => {
@@ -129,5 +127,63 @@ impl Display for Progress {
             f,
             "{megabytes:.1} MB became {tokens:.1} million tokens in {seconds:.1} s ({rate:.2} million a second)"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// The name is that of the content that was hashed, so nothing else is kept under it: whatever changed a file, and when.
+    #[test]
+    fn what_changes_after_it_was_hashed_is_not_kept() {
+        let change = |path: &Path, text: &str| fs::write(path, text).unwrap();
+        let other_length = |path: &Path| {
+            let modified = path.metadata().unwrap().modified().unwrap();
+            change(path, "longer");
+            fs::File::options().append(true).open(path).unwrap().set_modified(modified).unwrap();
+        };
+        let other_time = |path: &Path| {
+            std::thread::sleep(Duration::from_millis(30)); // the clock of a file system is coarse
+            change(path, "new");
+        };
+        let nothing = |_: &Path| {};
+        let gone = |path: &Path| fs::remove_file(path).unwrap();
+        type Change<'a> = &'a dyn Fn(&Path);
+        let rows: [(&str, Change<'_>, Change<'_>, usize); 6] = [
+            ("nothing", &nothing, &nothing, 1),
+            ("before they are made", &other_time, &nothing, 0),
+            ("length alone, before", &other_length, &nothing, 0),
+            ("while they are made", &nothing, &other_time, 0),
+            ("length alone, meanwhile", &nothing, &other_length, 0),
+            ("the file goes", &nothing, &gone, 0),
+        ];
+        let _making = Place::lock();
+        for (name, before, meanwhile, kept) in rows {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("data");
+            change(&path, "old");
+            let files = [InputFile { path: path.clone(), is_found: false }];
+            let place = Place::within(folder.path(), "test", &files).unwrap();
+            before(&path);
+            let is_first = std::cell::Cell::new(true);
+            let store = in_file(
+                &files,
+                &|making| {
+                    if is_first.replace(false) {
+                        meanwhile(&path);
+                    }
+                    making.write(|writer| writer.push_tokens(&[7, 8]));
+                    making.writer.end();
+                    Ok(())
+                },
+                &place,
+            );
+            assert_eq!(store.unwrap().len(), 1, "{name}");
+            let there = fs::read_dir(folder.path().join("tokens")).unwrap().count();
+            assert_eq!(there, kept, "{name}");
+        }
     }
 }

@@ -4,10 +4,12 @@
 //! Without a folder that can be written, everything goes on without.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -31,8 +33,8 @@ const PLACE: ChosenBy = ChosenBy("folder by XDG_CACHE_HOME, or keep no tokens by
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 /// Held while tokens are made: threads of one process that want the same wait for the first.
 static MAKING: Mutex<()> = Mutex::new(());
-/// The file that is being written.
-static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The file that is being written, under the name that it has first, and under the one that it has until it is known to be right.
+static UNFINISHED: Mutex<Option<[PathBuf; 2]>> = Mutex::new(None);
 
 /// Lets this process neither read tokens from the cache nor keep any.
 pub fn turn_off() {
@@ -41,7 +43,7 @@ pub fn turn_off() {
 
 /// Removes what this process has begun to write, before it ends without warning.
 pub fn forget_unfinished() {
-    if let Some(path) = lock(&UNFINISHED).take() {
+    for path in lock(&UNFINISHED).take().into_iter().flatten() {
         let _ = fs::remove_file(path);
     }
 }
@@ -49,13 +51,19 @@ pub fn forget_unfinished() {
 /// The place of some tokens.
 pub(super) struct Place {
     path: PathBuf,
+    /// What the files were when they were about to be hashed.
+    states: Vec<State>,
 }
+
+/// The length of a file, and when it was changed; `None` where that cannot be read.
+type State = Option<(u64, SystemTime)>;
 
 /// A file of tokens that is being written.
 pub(super) struct Begun<'a> {
     place: &'a Place,
     file: PathBuf,
-    _making: Unfinished,
+    /// Until it is dropped, an interrupt removes the file.
+    _until_dropped: Unfinished,
 }
 
 /// Forgets that a file is being written.
@@ -73,11 +81,20 @@ impl Place {
     /// # Errors
     /// A file that cannot be read.
     pub fn of(identity: Option<String>, files: &[InputFile]) -> Result<Option<Self>> {
-        let total: u64 = files.iter().map(|file| length(&file.path)).sum();
         let (Some(identity), Some(folder)) = (identity, cache_folder()) else { return Ok(None) };
-        if total < SMALLEST || IS_OFF.load(Ordering::Relaxed) {
+        if bytes_of(files) < SMALLEST || IS_OFF.load(Ordering::Relaxed) {
             return Ok(None);
         }
+        Self::within(&folder, &identity, files).map(Some)
+    }
+
+    /// The same in the cache in `folder`.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn within(folder: &Path, identity: &str, files: &[InputFile]) -> Result<Self> {
+        // Before they are hashed: what changes from then on is not what the name says.
+        let states = states(files);
         let mut hasher = XxHash3_128::new();
         hasher.write(format!("{}\n{identity}\n", build()).as_bytes());
         for InputFile { path, .. } in files {
@@ -87,12 +104,17 @@ impl Place {
             hasher.write(format!("\n{ending} {bytes}\n").as_bytes());
         }
         let path = folder.join(FOLDER).join(format!("{:032x}.{ENDING}", hasher.finish_128()));
-        Ok(Some(Self { path }))
+        Ok(Self { path, states })
     }
 
     /// Waits until no thread of this process makes tokens; others wait as long as the guard is kept.
     pub fn lock() -> MutexGuard<'static, ()> {
         lock(&MAKING)
+    }
+
+    /// Whether `files`, of which this is the place, are as they were before they were hashed.
+    pub fn is_of(&self, files: &[InputFile]) -> bool {
+        self.states.iter().all(Option::is_some) && states(files) == self.states
     }
 
     /// The tokens, if they are there. A damaged file is removed.
@@ -103,7 +125,7 @@ impl Place {
             let _ = fs::remove_file(&self.path);
             return None;
         };
-        // For which was used last.
+        // What was used last makes room last.
         let _ = OpenOptions::new()
             .append(true)
             .open(&self.path)
@@ -116,15 +138,14 @@ impl Place {
     /// # Errors
     /// If it cannot be written.
     pub fn begin(&self) -> Result<(AtomicFile, Begun<'_>)> {
-        static STARTED: AtomicU64 = AtomicU64::new(0);
         let folder = self.path.parent().unwrap_or(Path::new(""));
         PLACE.create_folder(folder)?;
-        // Other processes may make the same.
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let file = self.path.with_extension(format!("{}-{number}", std::process::id()));
+        remove_abandoned(folder);
+        // Others may make the same at the same time, in other containers under the same number of a process.
+        let file = self.path.with_extension(format!("{:016x}", RandomState::new().build_hasher().finish()));
         let begun = PLACE.begin(&file)?;
-        *lock(&UNFINISHED) = Some(begun.temporary().to_path_buf());
-        Ok((begun, Begun { place: self, file, _making: Unfinished }))
+        *lock(&UNFINISHED) = Some([begun.temporary().to_path_buf(), file.clone()]);
+        Ok((begun, Begun { place: self, file, _until_dropped: Unfinished }))
     }
 }
 
@@ -134,31 +155,46 @@ impl Begun<'_> {
         let _ = fs::remove_file(&self.file);
     }
 
-    /// Gives the file that was written its name, and makes room for it.
+    /// Gives the file that was written its name, and makes room for it. Where the name is taken and cannot be replaced, as on Windows
+    /// while another process reads it, what is there is the same.
     ///
     /// # Errors
     /// If it cannot be renamed.
     pub fn keep(self) -> Result<()> {
         let path = &self.place.path;
-        fs::rename(&self.file, path).map_err(|error| PLACE.error(path, "write", &error))?;
+        if let Err(error) = fs::rename(&self.file, path) {
+            let _ = fs::remove_file(&self.file);
+            return if path.is_file() { Ok(()) } else { Err(PLACE.error(path, "write", &error)) };
+        }
         make_room(path.parent().unwrap_or(Path::new("")), path, MOST_BYTES);
         Ok(())
     }
 }
 
-/// Removes what is abandoned, and the files that were not used for longest while all have more than `most` bytes; never `newest`.
-fn make_room(folder: &Path, newest: &Path, most: u64) {
+/// The files of the cache, with when they were used last and their lengths: those that are finished, and the others.
+fn files_in(folder: &Path) -> [Vec<(SystemTime, u64, PathBuf)>; 2] {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
         let data = entry.metadata().ok()?;
         Some((data.modified().ok()?, data.len(), entry.path()))
     });
-    let (mut kept, unfinished): (Vec<_>, Vec<_>) =
+    let (kept, unfinished) =
         files.partition(|(_, _, path)| path.extension().is_some_and(|ending| ending == ENDING));
+    [kept, unfinished]
+}
+
+/// Removes what processes that have ended left unfinished.
+fn remove_abandoned(folder: &Path) {
+    let [_, unfinished] = files_in(folder);
     let is_old = |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > ABANDONED);
     for (_, _, path) in unfinished.iter().filter(|(modified, ..)| is_old(modified)) {
         let _ = fs::remove_file(path);
     }
+}
+
+/// Removes the files that were not used for longest while all have more than `most` bytes; never `newest`.
+fn make_room(folder: &Path, newest: &Path, most: u64) {
+    let [mut kept, _] = files_in(folder);
     kept.sort();
     let mut all: u64 = kept.iter().map(|(_, length, _)| length).sum();
     for (_, length, path) in kept.iter().filter(|(_, _, path)| path != newest) {
@@ -211,6 +247,19 @@ pub(super) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |data| data.len())
 }
 
+/// Bytes of all `files`.
+pub(super) fn bytes_of(files: &[InputFile]) -> u64 {
+    files.iter().map(|file| length(&file.path)).sum()
+}
+
+fn states(files: &[InputFile]) -> Vec<State> {
+    let state = |file: &InputFile| {
+        let data = file.path.metadata().ok()?;
+        Some((data.len(), data.modified().ok()?))
+    };
+    files.iter().map(state).collect()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -220,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_used_last_stay() {
+    fn the_files_used_last_stay_and_none_that_is_abandoned() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, age: u64| {
             let path = folder.path().join(name);
@@ -232,12 +281,33 @@ mod tests {
         let newest = file("a.tokens", 9000);
         file("b.tokens", 50);
         file("c.tokens", 5000);
-        file("d.1-0.tmp", 5000);
-        file("e.2-0.tmp", 50);
+        file("d.1.tmp", 5000);
+        file("d.1", 5000);
+        file("e.2.tmp", 50);
         make_room(folder.path(), &newest, 20);
+        remove_abandoned(folder.path());
         let mut left: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["a.tokens", "b.tokens", "e.2-0.tmp"]);
+        assert_eq!(left, ["a.tokens", "b.tokens", "e.2.tmp"]);
+    }
+
+    /// As on Windows, where a file that another process reads is not replaced; a folder is not anywhere.
+    #[test]
+    fn what_cannot_be_named_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let _making = Place::lock();
+        let place = Place::within(folder.path(), "", &[]).unwrap();
+        let write = || {
+            let (file, begun) = place.begin().unwrap();
+            file.finish().unwrap();
+            begun.keep()
+        };
+        write().unwrap();
+        fs::remove_file(&place.path).unwrap();
+        fs::create_dir(&place.path).unwrap();
+        assert!(write().is_err());
+        let left = fs::read_dir(place.path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 1, "the folder alone");
     }
 }
