@@ -8,6 +8,7 @@ use super::forms::{Formed, Former};
 use super::kept_tokens::{Making, kept_or_made};
 use super::records::{self, Record};
 use super::sample_store::{MOST_TOKENS, SampleStore};
+use super::token_cache::bytes_of;
 use crate::error::Result;
 
 /// The samples of all records, and the number of their files.
@@ -16,7 +17,9 @@ use crate::error::Result;
 /// Files that cannot be read or are not there; records that `former` forms nothing of.
 pub(super) fn load(config: &RecordsConfig, former: &Former<'_>) -> Result<(Arc<SampleStore>, usize)> {
     let files = records::files(&config.files, &format!("correct {}", config.keys))?;
-    let of_form = former.identity();
+    // To hash all of the files would take longer than to read a part of them; each record has a byte at least.
+    let reads_all = config.most.is_none_or(|most| most >= bytes_of(&files));
+    let of_form = former.identity().filter(|_| reads_all);
     let identity = of_form.map(|form| format!("records\n{form}\n{:?} {:?}", config.renamed, config.most));
     let store = kept_or_made(identity, &files, &|making| form_all(config, former, &files, making))?;
     Ok((Arc::new(store), files.len()))
