@@ -6,6 +6,7 @@
 //! a new run is removed.
 
 use super::ranks::FIRST_SPEAKS;
+use super::reading;
 use crate::data::token_cache;
 use crate::ranks::launcher;
 use crate::report::log::say_last;
@@ -109,6 +110,7 @@ fn leave(folder: Option<&NewFolder>) -> ! {
     if let Some(NewFolder { path, is_own }) = folder {
         run_folder::forget(path, *is_own);
     }
+    reading::hide();
     token_cache::forget_unfinished();
     say_last("interrupted before the first step; nothing was trained");
     exit(INTERRUPTED);

@@ -1,6 +1,7 @@
 //! The progress bar of reading much data, on a terminal.
 
 use crate::data::progress::{Progress, show_by};
+use crate::report::log::Log;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,12 +16,19 @@ pub fn show_readings() {
     show_by(show);
 }
 
+/// Removes the bar for good, since the process ends: a reading that wants to show more waits until it has.
+pub fn hide() {
+    let mut bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
+    bar.take().iter().for_each(ProgressBar::finish_and_clear);
+    std::mem::forget(bar);
+}
+
 fn show(progress: Option<&Progress>) {
     let mut bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
     match progress {
         None => bar.take().iter().for_each(ProgressBar::finish_and_clear),
         Some(progress) if progress.elapsed >= SHORT => {
-            let bar = bar.get_or_insert_with(|| begun(progress));
+            let bar = bar.get_or_insert_with(|| Log::start().add_bar(begun(progress)));
             bar.set_position(progress.bytes);
             bar.set_message(message(progress));
         }
@@ -29,9 +37,10 @@ fn show(progress: Option<&Progress>) {
 }
 
 fn begun(progress: &Progress) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(progress.total), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}  {msg}");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    // What it is added to draws it.
+    ProgressBar::with_draw_target(Some(progress.total), ProgressDrawTarget::hidden())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Records, tokens a second, and the time left at the mean speed.

@@ -83,6 +83,12 @@ impl Log {
         &self.console.bars
     }
 
+    /// A bar of other work than a run's, which messages do not tear.
+    #[cfg(feature = "cli")]
+    pub(crate) fn add_bar(&self, bar: super::bars::ProgressBar) -> super::bars::ProgressBar {
+        self.console.bars.add(bar)
+    }
+
     fn subscriber(&self) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static {
         let shows_bar = self.is_interactive();
         let on_console = filter_fn(move |event| match event.target() {

@@ -1,6 +1,6 @@
 use std::fs;
 
-use indicatif::{ProgressDrawTarget, TermLike};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::*;
 use crate::report::events::Line;
@@ -239,4 +239,20 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
         "{text}"
     );
     assert!(text.contains(" INFO checkpoint written"), "{text}");
+}
+
+#[test]
+fn messages_stand_above_a_bar_of_other_work_which_leaves_nothing() {
+    let term = Screen::default();
+    with_log(terminal(&term), |log| {
+        let bar = ProgressBar::with_draw_target(Some(10), ProgressDrawTarget::hidden());
+        let bar = log.add_bar(bar.with_style(ProgressStyle::with_template("{pos} of {len}").unwrap()));
+        bar.set_position(4);
+        bar.tick();
+        tracing::info!("tokens are kept");
+        assert_eq!(term.contents().trim_end(), "tokens are kept\n4 of 10");
+        bar.finish_and_clear();
+        tracing::info!("the run begins");
+    });
+    assert_eq!(term.contents().trim_end(), "tokens are kept\nthe run begins");
 }
