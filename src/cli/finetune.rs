@@ -15,9 +15,10 @@ mod tests;
 
 use super::interrupt::Interrupt;
 use super::output::print;
+use super::reading::CacheArguments;
 use super::train::train;
 use super::trained::AdapterArguments;
-use crate::data::{known_files, token_cache};
+use crate::data::known_files;
 use crate::durable::{AtomicFile, ChosenBy, changed};
 use crate::error::{Error, Result};
 use crate::report::log::Log;
@@ -127,9 +128,8 @@ pub struct Arguments {
     /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     packing: Option<Packing>,
-    /// Neither keep the tokens of large files for the next start nor read what was kept
-    #[arg(long)]
-    no_cache: bool,
+    #[command(flatten)]
+    cache: CacheArguments,
     /// Print the configuration, for `train`, and train nothing
     #[arg(long)]
     print_config: bool,
@@ -158,9 +158,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
     arguments.adapter.options()?;
     let interrupt = Interrupt::listen();
     Log::start();
-    if arguments.no_cache {
-        token_cache::turn_off();
-    }
+    arguments.cache.apply();
     let output = arguments.output();
     let holds = |names: &[&str]| names.iter().any(|name| output.join(name).exists());
     if !print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {

@@ -8,7 +8,9 @@ mod warnings;
 
 use super::Configured;
 use super::adapters::pet_config;
+use super::interrupt::Interrupt;
 use super::output::{self, say};
+use super::reading::CacheArguments;
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
@@ -47,6 +49,8 @@ pub struct Arguments {
     #[command(flatten)]
     machine: MachineArguments,
     #[command(flatten)]
+    cache: CacheArguments,
+    #[command(flatten)]
     configured: Configured,
 }
 
@@ -79,7 +83,9 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
     config.unsupported.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
+    Interrupt::listen(); // which takes unfinished tokens with it
     Log::start();
+    arguments.cache.apply();
     let data = config.data_faults.first().map_or_else(|| plan.load_data(), |fault| Err(fault.clone()));
     let length = match data {
         Ok(data) => {

@@ -1,6 +1,7 @@
-//! The progress bar of reading much data, on a terminal.
+//! The reading of much data: its progress bar on a terminal, and the flag of the commands that keep what they made of it.
 
 use crate::data::progress::{Progress, show_by};
+use crate::data::token_cache;
 use crate::report::log::Log;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +9,23 @@ use std::time::Duration;
 
 /// What is read in less is not shown.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// Whether tokens are kept from one start to the next. A command with this flag listens to interrupts, which leave nothing half done.
+#[derive(clap::Args)]
+pub struct CacheArguments {
+    /// Neither keep the tokens of large files for the next start nor read what was kept
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl CacheArguments {
+    /// Does without from here on, if that is asked for.
+    pub fn apply(&self) {
+        if self.no_cache {
+            token_cache::turn_off();
+        }
+    }
+}
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 

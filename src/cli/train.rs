@@ -5,8 +5,8 @@ use super::interrupt::Interrupt;
 use super::output::say;
 use super::parse::parse;
 use super::ranks::on_ranks;
+use super::reading::CacheArguments;
 use super::watch::{WatchAddress, Watcher};
-use crate::data::token_cache;
 use crate::error::Result;
 use crate::train::Milestone;
 use crate::train::command::{CommandLine, TRAIN};
@@ -63,9 +63,8 @@ pub struct Arguments {
     /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
-    /// Neither keep the tokens of large files for the next start nor read what was kept
-    #[arg(long)]
-    no_cache: bool,
+    #[command(flatten)]
+    cache: CacheArguments,
 }
 
 /// Threads beyond this are a slip: no machine has as many devices.
@@ -100,9 +99,7 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
-        if self.no_cache {
-            token_cache::turn_off();
-        }
+        self.cache.apply();
         let command = CommandLine::of_process(TRAIN);
         let (ranks, watch) = (self.ranks.map(usize::from), self.watch.as_deref());
         train(config, overrides, ranks, watch, &command, Interrupt::listen(), &|| ())

@@ -21,13 +21,17 @@ impl Work {
     fn new(talks: usize) -> Self {
         let work = Self { home: tempfile::tempdir().expect("a folder") };
         work.write("template.jinja", TEMPLATE);
+        work.talk(talks);
+        work
+    }
+
+    fn talk(&self, talks: usize) {
         let line = |number: usize| {
             let answer = format!("number {number} of the mill, which grinds {}", "rye ".repeat(number % 7));
             json!({"messages": [{"role": "user", "content": "which?"}, {"role": "assistant", "content": answer}]})
                 .to_string()
         };
-        work.write("talks.jsonl", &(0..talks).map(line).collect::<Vec<_>>().join("\n"));
-        work
+        self.write("talks.jsonl", &(0..talks).map(line).collect::<Vec<_>>().join("\n"));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -49,6 +53,21 @@ impl Work {
         command.arg(self.path("talks.jsonl")).arg("--chat-template").arg(self.path("template.jinja"));
         command.args(["--print-config", "--memory=1GB"]).args(flags);
         command.env("XDG_CACHE_HOME", self.path("cache"));
+        command
+    }
+
+    /// `plan` of the configuration that `finetune` prints for a file of data.
+    fn plan(&self, data: &str, flags: &[&str], keys: &[&str]) -> Command {
+        let file = self.path(&format!("{data}.yaml"));
+        if !file.exists() {
+            let mut printed = gristmill(["finetune", "tests/data/folders/qwen3"]);
+            printed.arg(self.path(data)).arg("--chat-template").arg(self.path("template.jinja"));
+            let printed =
+                run(printed.args(["--print-config", "--memory=1GB", "--no-cache"])).succeeded().stdout;
+            fs::write(&file, printed).expect("a file");
+        }
+        let mut command = gristmill(["plan"]);
+        command.args(flags).arg(file).args(keys).env("XDG_CACHE_HOME", self.path("cache"));
         command
     }
 
@@ -109,6 +128,32 @@ fn tokens_are_made_once_of_what_decides_them() {
     assert_eq!(expect("the first ones again", &[], &[FOUND], 3), first);
 }
 
+/// To keep tokens, all of the files are hashed, which takes longer than to read a part of them.
+#[test]
+fn tokens_of_a_part_are_not_kept() {
+    let work = Work::new(10);
+    work.write("mill.txt", &"The mill grinds rye, and the miller turns a stone.\n".repeat(30_000));
+    let (few, many) =
+        ("--train_dataset.data_loader.max_bytes=200000", "--train_dataset.data_loader.max_bytes=9000000");
+    let found = "tokens of 1 document are those in ";
+    for (name, flags, keys, said, files) in [
+        ("a part", &[][..], &[few][..], &[][..], 0),
+        ("no cache", &["--no-cache"], &[], &[], 0),
+        ("all", &[], &[], &[MADE], 1),
+        ("the next start", &[], &[], &[found], 1),
+        ("no cache, though there is one", &["--no-cache"], &[], &[], 1),
+        ("a limit beyond the data", &[], &[many], &[MADE], 2),
+    ] {
+        let ended = run(&mut work.plan("mill.txt", flags, keys)).succeeded();
+        for line in [MADE, found, DAMAGED, UNKEPT] {
+            let count = ended.stderr.matches(line).count();
+            assert_eq!(count, usize::from(said.contains(&line)), "{name}: `{line}` in\n{}", ended.stderr);
+        }
+        assert_eq!(work.kept().len(), files, "{name}: {:?}", work.kept());
+        assert!(!ended.stdout.contains("not known without the data"), "{name}: {}", ended.stdout);
+    }
+}
+
 #[test]
 fn a_cache_that_cannot_be_written_is_done_without() {
     let work = Work::new(12_000);
@@ -127,8 +172,17 @@ fn faults_and_interrupts_leave_nothing_half_done() {
     assert!(ended.stderr.contains("line 11001: is not valid JSON"), "{}", ended.stderr);
     assert_eq!(work.kept(), Vec::<PathBuf>::new());
 
-    let work = Work::new(400_000);
-    let mut child = start(&mut work.command(&[]));
+    let work = Work::new(2_000);
+    work.plan("talks.jsonl", &[], &[]);
+    work.talk(400_000);
+    for mut command in [work.command(&[]), work.plan("talks.jsonl", &[], &[])] {
+        is_interrupted(&work, &mut command);
+    }
+}
+
+/// An interrupt while tokens are written ends `command`, and leaves none.
+fn is_interrupted(work: &Work, command: &mut Command) {
+    let mut child = start(command);
     while work.kept().is_empty() && child.try_wait().expect("the process").is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }
