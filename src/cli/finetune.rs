@@ -125,7 +125,8 @@ pub struct Arguments {
     /// Write prompts and completions, and instructions, as they are, without the chat template
     #[arg(long)]
     raw: bool,
-    /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved]
+    /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved, and a row
+    /// has no more samples than a step takes]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     packing: Option<Packing>,
     #[command(flatten)]

@@ -230,6 +230,15 @@ impl Batches {
         self.rows_per_epoch
     }
 
+    /// Number of samples in these rows, of which several may share one; or as many as there are rows, if they are windows of a text.
+    pub fn samples_per_epoch(&self) -> u64 {
+        let samples = |rows: &Rows| match &rows.source.content {
+            Content::Samples(samples) => samples.documents_in(rows.source.range.clone()),
+            Content::Stream(_) => rows.count,
+        };
+        self.sources.iter().map(samples).sum()
+    }
+
     /// Number of whole steps in an epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch

@@ -27,8 +27,12 @@ pub struct DataConfig {
 impl DataConfig {
     /// Whether attention must keep documents apart: a rule says so, or samples are packed into rows.
     pub fn isolates_documents(&self) -> bool {
-        let is_packed = matches!(&self.loader, Loader::Records(config) if config.packing.is_some());
-        self.documents.isolates_documents || is_packed
+        self.documents.isolates_documents || self.is_packed()
+    }
+
+    /// Whether several samples may share a row.
+    pub fn is_packed(&self) -> bool {
+        matches!(&self.loader, Loader::Records(config) if config.packing.is_some())
     }
 
     /// Whether a part of the data is held out for evaluation.

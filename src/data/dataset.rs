@@ -7,6 +7,7 @@ use super::codec::{Codec, TokenizerConfig};
 use super::config::{DataConfig, Loader};
 use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
+use super::plural::plural;
 use super::reading::{Reading, Stopped};
 use super::record_samples::HeldOut;
 use super::source::{Content, Loaded, Source};
@@ -68,7 +69,7 @@ impl Dataset {
             }
             None if held_out.iter().all(|source| source.range.is_empty()) => None,
             None => {
-                summary.push(split_sentence(&held_out, train.eval_samples > 0));
+                summary.push(split_sentence(&held_out, train.eval_samples));
                 Some(EvalData { sources: held_out, rules, samples: eval_samples })
             }
         };
@@ -227,16 +228,18 @@ fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
     loaded.iter().flat_map(lines).collect()
 }
 
-/// Which part of the data is held out; `drawn` if a hash chose it, and it is not the end.
-fn split_sentence(held_out: &[Source], drawn: bool) -> String {
+/// Which part of the data is held out: so many samples that a hash has `drawn`, if any, or else the end.
+fn split_sentence(held_out: &[Source], drawn: u64) -> String {
     let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
     match held_out {
         [one] => {
             let (len, unit) = (one.content.len(), one.content.unit());
+            // Samples are drawn before they share rows.
             let (which, how) = match drawn {
-                true => ("", ", drawn by the seed"),
-                false if one.range.end == len => ("the last ", ""),
-                false => ("", ""),
+                0 if one.range.end == len => ("the last ".to_string(), ""),
+                0 => (String::new(), ""),
+                _ if unit == "rows" => (format!("{}, drawn by the seed, in ", plural(drawn, "sample")), ""),
+                _ => (String::new(), ", drawn by the seed"),
             };
             format!("evaluation data: {which}{count} of these {len} {unit}{how}")
         }

@@ -79,6 +79,16 @@ impl Samples {
         self.packed.as_ref().unwrap_or(&self.documents).len() as u64
     }
 
+    /// Number of documents in a range of samples: what samples were before they were packed.
+    pub(super) fn documents_in(&self, range: Range<u64>) -> u64 {
+        let end_before = |sample: u64| match &self.packed {
+            Some(ends) if sample > 0 => ends[sample as usize - 1],
+            Some(_) => 0,
+            None => sample,
+        };
+        end_before(range.end) - end_before(range.start)
+    }
+
     /// What a sample is called: a row where it has several documents.
     pub(super) fn unit(&self) -> &'static str {
         if self.packed.is_some() { "rows" } else { "samples" }

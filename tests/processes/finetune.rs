@@ -361,7 +361,7 @@ fn all_weights_and_mixtures() {
     assert!(!ended.stdout.contains("eval"), "{}", ended.stdout);
     assert_eq!(value(&ended.stdout, "batch_size"), Some("7"));
     assert!(ended.stderr.contains("a step takes 7 samples in place of 8"), "{}", ended.stderr);
-    let none = "none of 7 samples are held out, so nothing is evaluated and no checkpoint is the best";
+    let none = "of 7 samples none is held out, so nothing is evaluated and no checkpoint is the best";
     assert!(ended.stderr.contains(none), "{}", ended.stderr);
     let asked = work.finetune("llama", &texts, &["--memory=1GB", "--print-config", "--eval-fraction=0"]);
     assert!(!asked.succeeded().stderr.contains("held out"));
@@ -473,8 +473,10 @@ fn short_samples_share_rows() {
             assert_eq!(value(&config, "packing").unwrap_or_default(), packing, "{config}");
             let rows: usize =
                 value(&config, "batch_size").and_then(|rows| rows.parse().ok()).expect("a number");
-            let said = format!("and a step takes {rows}, about ");
+            let said = format!("and a step takes {rows} row{}, about ", if rows == 1 { "" } else { "s" });
             assert_eq!(ended.stderr.contains(&said), !packing.is_empty(), "{}", ended.stderr);
+            let drawn = "evaluation data: 12 samples, drawn by the seed, in ";
+            assert_eq!(ended.stderr.contains(drawn), !packing.is_empty(), "{}", ended.stderr);
             assert!(if packing.is_empty() { rows == 8 } else { (1..8).contains(&rows) }, "{rows} rows");
             let before = ended.stderr.lines().find_map(|line| line.split("step 0: eval_loss ").nth(1));
             let before = before.and_then(|rest| rest.split([' ', ',']).next()?.parse::<f64>().ok());
@@ -490,10 +492,74 @@ fn short_samples_share_rows() {
         }
         assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-4), "{family}: {losses:?}");
     }
-    let off = work.finetune(
-        "qwen3",
-        &talks,
-        &[&template, "--packing=on", "--memory=1GB", "--train_dataset.data_loader.packing=pack"],
-    );
-    assert!(off.stderr.contains("--packing: decides"), "{}", off.stderr);
+}
+
+/// What is written says whether samples share rows, in every way that it can be written; what is said of them counts what is learned.
+#[test]
+fn packing_is_as_written() {
+    let work = Work::new();
+    // Of every three, one has nothing to predict.
+    let ids = work.records("ids.jsonl", 60, |number| {
+        let labels = if number % 3 == 0 { [-100; 5] } else { [3, 4, 5, 6, 7] };
+        json!({"input_ids": [3, 4, 5, 6, 7], "labels": labels})
+    });
+    let one = work.records("one.jsonl", 1, |_| json!({"input_ids": [3, 4, 5, 6, 7]}));
+    let text = Path::new("tests/data/mill.txt");
+    let packs = "--train_dataset.data_loader.handler=[{type: PackingHandler}]";
+    let pack = "--train_dataset.data_loader.packing=pack";
+    // 40 are learned from or judged, of which 12 are held out; a row has 16 tokens.
+    let shared = "notice: 28 samples share 10 rows, in which none sees another, and a step takes 3 rows, about 9 samples";
+    let (way, own, none) = ("; --packing off keeps each in its own", "packing: best_fit", "");
+    for (data, flags, said, is_advised, key) in [
+        (&*ids, &[][..], shared, true, own),
+        (&ids, &["--packing=on"], shared, false, own),
+        (&ids, &["--packing=off"], none, false, none),
+        (&ids, &["--train_dataset.data_loader.packing=null"], none, false, "packing: null"),
+        (&ids, &[pack], shared, false, "packing: pack"),
+        (&ids, &[packs], shared, false, "PackingHandler"),
+        (&ids, &["--packing=on", packs], shared, false, "PackingHandler"),
+        // Twenty of these thirty.
+        (
+            &ids,
+            &["--train_dataset.data_loader.handler=[{type: take, n: 30}]"],
+            "notice: 8 samples share 3 rows, ",
+            true,
+            own,
+        ),
+        (&one, &["--packing=on"], "notice: 1 sample shares 1 row, ", false, own),
+        (&one, &["--packing=on"], "notice: a step takes 1 row in place of 8, ", false, own),
+        (&one, &[], "notice: of 1 sample none is held out, ", false, none),
+        (
+            text,
+            &["--packing=on"],
+            "notice: --packing on changes nothing: the rows of a text are full",
+            false,
+            none,
+        ),
+    ] {
+        let flags = [&["--memory=1GB", "--print-config"], flags].concat();
+        let ended = work.finetune("qwen3", data, &flags).succeeded();
+        let all = format!("{flags:?}: {}{}", ended.stderr, ended.stdout);
+        assert!(ended.stderr.contains(said), "{said} in {all}");
+        assert_eq!(ended.stderr.contains(" none sees another"), said.contains(" share"), "{all}");
+        assert_eq!(ended.stderr.contains(way), is_advised, "{all}");
+        assert_eq!(
+            ended.stdout.contains("pack") && !ended.stdout.contains("packing: null"),
+            !["", "packing: null"].contains(&key),
+            "{all}"
+        );
+        assert!(ended.stdout.contains(key), "{all}");
+    }
+    for (flags, line) in [
+        (["--packing=on", pack], "--packing: decides"),
+        (
+            ["--packing=off", packs],
+            "--packing: is off, and the PackingHandler of --train_dataset.data_loader.handler packs",
+        ),
+    ] {
+        let refused =
+            work.finetune("qwen3", &ids, &[&flags[..], &["--memory=1GB", "--print-config"]].concat());
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(line), "{}", refused.stderr);
+    }
 }

@@ -26,6 +26,8 @@ const RANK: u32 = 16;
 /// How samples share rows, if they do.
 const PACKING: PackStrategy = PackStrategy::BestFit;
 const PACKING_KEY: &str = "data_loader.packing";
+/// The handler of MindFormers that packs, which is another way to write it.
+const PACKING_HANDLER: [&str; 2] = ["train_dataset.data_loader.handler", "PackingHandler"];
 /// Tokens of a window of text, where the model reads as many.
 const LONGEST_TEXT: usize = 2048;
 
@@ -94,12 +96,12 @@ impl Arguments {
         let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
         if held_out == 0 && self.eval_fraction != Some(0.0) && !keys.writes_within("train_dataset.eval_") {
             eprintln!(
-                "notice: none of {} samples are held out, so nothing is evaluated and no checkpoint is the best; evaluate others by \
-                 --eval FILE, or a share of these by --eval-fraction",
-                data.samples(length)
+                "notice: of {} none is held out, so nothing is evaluated and no checkpoint is the best; evaluate others by --eval FILE, \
+                 or a share of these by --eval-fraction",
+                plural(data.samples(length) as u64, "sample")
             );
         }
-        let is_packed = self.packing_keys(&mut keys, &data, eval.as_ref(), length);
+        self.packing_keys(&mut keys, &data, eval.as_ref(), length);
         let file = beside(&self.output());
         self.rate_keys(&mut keys);
         // How many samples are learned from is known once they are read, by a configuration that has all keys: some are sound only
@@ -108,16 +110,30 @@ impl Arguments {
         self.length_keys(&mut probe, 1, held_out);
         probe.add("runner_config.batch_size", 1);
         let probe = RunConfig::parse(&probe.yaml(), &file, &[])?.plan;
-        let rows = probe.divided(1, 1, &[]).load_data()?.train.rows_per_epoch();
-        let learned = data.samples(length).saturating_sub(if eval.is_some() { 0 } else { held_out });
-        let step = self.step(&keys, rows, is_packed.then_some(learned));
+        let is_packed = probe.train_dataset.is_packed();
+        if is_packed && self.packing == Some(Packing::Off) {
+            let [key, handler] = PACKING_HANDLER;
+            return Err(Error::config(
+                "--packing",
+                format!("is off, and the {handler} of --{key} packs; keep one of them"),
+            ));
+        }
+        let learned = probe.divided(1, 1, &[]).load_data()?.train;
+        let (rows, samples) = (learned.rows_per_epoch(), learned.samples_per_epoch());
+        let step = self.step(&keys, rows, is_packed.then_some(samples));
         let steps = rows / step as u64;
         self.length_keys(&mut keys, steps, held_out);
         division::divide(self, &mut keys, &file, step, steps)?;
         if is_packed {
-            let (of_step, share) = ((learned * step).div_ceil(rows.max(1) as usize), plural(rows, "row"));
+            let of_step = (samples * step as u64).div_ceil(rows.max(1));
+            let [all, taken] = [samples, of_step].map(|count| plural(count, "sample"));
+            let [rows, of_rows] = [rows, step as u64].map(|count| plural(count, "row"));
+            let share = if samples == 1 { "shares" } else { "share" };
+            // Which what is written contradicts.
+            let is_own = self.packing.is_none() && !self.writes_packing(&keys);
+            let way = if is_own { "; --packing off keeps each in its own" } else { "" };
             eprintln!(
-                "notice: {learned} samples share {share}, in which none sees another, and a step takes {step}, about {of_step} samples; --packing off keeps each in its own"
+                "notice: {all} {share} {rows}, in which none sees another, and a step takes {of_rows}, about {taken}{way}"
             );
         }
         Ok(keys.yaml())
@@ -140,39 +156,46 @@ impl Arguments {
         Err(Error::config("--targets", message))
     }
 
-    /// Whether samples share rows, and the keys that say so.
-    fn packing_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> bool {
-        let written = |section: &str| keys.written(&format!("{section}.{PACKING_KEY}")).is_some();
+    /// Whether the user's keys say if samples share rows.
+    fn writes_packing(&self, keys: &Keys) -> bool {
+        let [key, handler] = PACKING_HANDLER;
+        keys.written(&format!("train_dataset.{PACKING_KEY}")).is_some() || keys.has_word(key, handler)
+    }
+
+    /// The keys that let samples share rows.
+    fn packing_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) {
+        if self.packing == Some(Packing::On) && data.kind == FileKind::Text {
+            eprintln!("notice: --packing on changes nothing: the rows of a text are full");
+        }
         let of_train = match self.packing {
             Some(packing) => packing == Packing::On && data.kind != FileKind::Text,
-            None => !written("train_dataset") && data.is_worth_packing(length),
+            None => !self.writes_packing(keys) && data.is_worth_packing(length),
         };
-        let is_packed = of_train || written("train_dataset");
-        let of_eval = of_train && eval.is_some_and(|eval| eval.is_worth_packing(length));
-        for (section, _) in
-            [("train_dataset", of_train), ("eval_dataset", of_eval)].iter().filter(|(_, packs)| *packs)
-        {
-            keys.add(&format!("{section}.{PACKING_KEY}"), "best_fit");
+        if of_train && !keys.has_word(PACKING_HANDLER[0], PACKING_HANDLER[1]) {
+            keys.add(&format!("train_dataset.{PACKING_KEY}"), "best_fit");
         }
-        is_packed
+        if of_train && eval.is_some_and(|eval| eval.is_worth_packing(length)) {
+            keys.add(&format!("eval_dataset.{PACKING_KEY}"), "best_fit");
+        }
     }
 
     /// Rows of a step, of which there are no more than there are to learn from; `packed` are the samples in them, if they share rows.
-    fn step(&self, keys: &Keys, rows: u64, packed: Option<usize>) -> usize {
+    fn step(&self, keys: &Keys, rows: u64, packed: Option<u64>) -> usize {
         let paths = [division::BATCH, division::ACCUMULATION];
         if paths.iter().any(|path| keys.written(path).is_some()) {
             let [batch, parts] = paths.map(|path| keys.number::<usize>(path).unwrap_or(1));
             return batch.saturating_mul(parts).max(1);
         }
         let there = usize::try_from(rows).unwrap_or(usize::MAX).max(1);
-        let usual = packed.map_or(SAMPLES_PER_STEP, |samples| rows_per_step(samples, there));
+        let samples = packed.map(|samples| usize::try_from(samples).unwrap_or(usize::MAX));
+        let usual = samples.map_or(SAMPLES_PER_STEP, |samples| rows_per_step(samples, there));
         let batch = self.batch_size.map_or(usual, usize::from);
         let asked = batch * self.accumulate.map_or(1, usize::from);
         let step = asked.min(there);
-        let unit = if packed.is_some() { "rows" } else { "samples" };
         if there < asked {
+            let all = plural(there as u64, if packed.is_some() { "row" } else { "sample" });
             eprintln!(
-                "notice: a step takes {there} {unit} in place of {asked}, since there are no more to learn from"
+                "notice: a step takes {all} in place of {asked}, since there are no more to learn from"
             );
         }
         step

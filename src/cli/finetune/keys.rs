@@ -36,6 +36,11 @@ impl Keys {
         self.written.iter().any(|one| one.path.starts_with(start))
     }
 
+    /// Whether the user has written such a word for `path` or within it.
+    pub fn has_word(&self, path: &str, word: &str) -> bool {
+        self.written.iter().any(|one| one.lies_within(path) && one.value.contains(word))
+    }
+
     /// The number that the user has written for `path`.
     pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.written(path)?.parse().ok()
