@@ -38,7 +38,10 @@ impl Complete {
     /// A checkpoint that cannot be read.
     pub fn find(plan: &RunPlan) -> Result<Option<Self>> {
         let run = &plan.settings.run;
-        if !matches!(run.resume_training, Resume::Latest | Resume::Auto | Resume::Extended) {
+        // A sample at the end is written by every start.
+        if plan.settings.sample.is_some()
+            || !matches!(run.resume_training, Resume::Latest | Resume::Auto | Resume::Extended)
+        {
             return Ok(None);
         }
         let folder = run.folder();
@@ -67,6 +70,9 @@ impl Complete {
     /// Says that it is complete, how `command` goes on with it, and what it has left.
     pub fn announce(self, plan: &RunPlan, command: &CommandLine) -> Summary {
         let Self { step, steps_per_epoch, checkpoint, .. } = &self;
+        // A kill may have come between the last checkpoint and its note.
+        let checkpoints = CheckpointFolder::new(plan.settings.run.folder().join(CHECKPOINTS), 0);
+        checkpoints.with_meta(*steps_per_epoch).note_newest(*step, checkpoint);
         let length = RunLength::new(plan, *steps_per_epoch);
         announce_complete(plan, &length, *step, self.evaluations_since, checkpoint, command);
         let report = Some(plan.settings.run.folder().join(REPORT)).filter(|report| report.exists());
