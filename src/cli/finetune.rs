@@ -42,7 +42,7 @@ eval, merge and export take that one.";
 const GOING_ON: GoingOn =
     GoingOn { resume: "--resume", extend: "--extend", steps: "--steps", steps_are_length: true };
 /// Flags that say nothing of what is trained.
-const ASIDE: [&str; 3] = ["--print-config", "--memory=", "--watch"];
+const ASIDE: [&str; 4] = ["--print-config", "--memory=", "--watch", "--no-cache"];
 
 /// The flags of `finetune`.
 #[derive(clap::Args)]

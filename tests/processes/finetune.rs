@@ -422,7 +422,7 @@ fn what_is_wrong_is_one_line() {
     }
     assert_eq!(refused.stderr.lines().count(), 3, "{}", refused.stderr);
     // Too little memory: what is left to do is a flag of this command.
-    let pairs = work.records("pairs.jsonl", 8, |_| json!({"prompt": "a", "completion": "b"}));
+    let pairs = work.records("pairs.jsonl", 8, |_| json!({"prompt": "a", "completion": "b".repeat(4100)}));
     for (flags, remedies) in [
         (
             &["--full"][..],

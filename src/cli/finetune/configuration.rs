@@ -92,7 +92,7 @@ impl Arguments {
         let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;
         let mut keys = Keys::new(written.to_vec());
         self.run_keys(&mut keys, &plan);
-        let length = self.model_keys(&mut keys, &plan, &data);
+        let length = self.model_keys(&mut keys, &plan, &data, eval.as_ref());
         let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
         if held_out == 0 && self.eval_fraction != Some(0.0) && !keys.writes_within("train_dataset.eval_") {
             eprintln!(
@@ -221,12 +221,21 @@ impl Arguments {
     }
 
     /// The keys of the model and its adapters. Returns the tokens of a row.
-    fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data) -> usize {
+    fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data, eval: Option<&Data>) -> usize {
+        let lengths: Vec<usize> =
+            eval.into_iter().chain([data]).flat_map(|data| &data.lengths).copied().collect();
+        // Rows are no longer than a sample needs; packed rows as long as was asked for.
+        let whole = lengths.iter().max().map_or(1, |longest| longest.next_multiple_of(16));
         let longest = match data.kind {
             FileKind::Text => LONGEST_TEXT,
-            _ => most_lengths(data.lengths.clone()),
+            _ => most_lengths(lengths),
         };
-        let length = self.max_length.map_or(longest.min(plan.model.seq_length), |length| length as usize);
+        let is_exact = data.kind == FileKind::Text || self.packing == Some(Packing::On);
+        let length = match self.max_length.map(|length| length as usize) {
+            None => longest.min(plan.model.seq_length),
+            Some(length) if is_exact => length,
+            Some(length) => length.min(whole),
+        };
         keys.add("model.model_config.seq_length", length);
         keys.add("model.model_config.compute_dtype", "bfloat16");
         if !self.full {
