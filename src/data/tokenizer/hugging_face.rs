@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     fn trained() -> Tokenizer {
-        let text = include_str!("../../../tests/data/mill.txt").to_string() + &"\r\n".repeat(999);
+        let text = include_str!("../../../tests/data/mill.txt").to_string() + "x" + &"\r\n".repeat(999);
         Tokenizer::train([Ok(text)].into_iter(), 300, 2).unwrap()
     }
 

@@ -172,16 +172,16 @@ fn what_no_run_can_take_is_one_line() {
     }
 }
 
-/// A run names its tokenizer by its path. Where that is gone and the base is named anew, so is the tokenizer beside it.
+/// A run names its tokenizer by its path. Where that is gone when it resumes and the base is named anew, so is the tokenizer beside it.
 #[test]
 fn a_tokenizer_moves_with_its_base() {
     let folder = tempfile::tempdir().expect("a folder");
     let beside = folder.path().join("tokenizer.json");
     let own = folder.path().join("own.json");
     std::fs::write(&own, "{}").expect("a file");
-    let resolved = |named: &Path| {
+    let resolved = |named: &Path, resumes: &str| {
         let yaml = format!(
-            "load_checkpoint: {}\nmodel: {{model_config: {{vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}}}}\n\
+            "load_checkpoint: {}\nresume_training: {resumes}\nmodel: {{model_config: {{vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8}}}}\n\
              lr_schedule: {{learning_rate: 1.0e-3}}\n\
              train_dataset: {{tokenizer: {{tokenizer_file: {}}}, data_loader: {{type: TextDataLoader, dataset_files: [x]}}}}\n",
             folder.path().display(),
@@ -193,8 +193,9 @@ fn a_tokenizer_moves_with_its_base() {
         (run.plan.train_dataset.tokenizer.expect("a tokenizer").file, told)
     };
     let gone = folder.path().join("gone/tokenizer.json");
-    assert_eq!(resolved(&gone), (gone.clone(), false), "there is no other");
+    assert_eq!(resolved(&gone, "True"), (gone.clone(), false), "there is no other");
     std::fs::write(&beside, "{}").expect("a file");
-    assert_eq!(resolved(&gone), (beside, true));
-    assert_eq!(resolved(&own), (own.clone(), false));
+    assert_eq!(resolved(&gone, "True"), (beside, true));
+    assert_eq!(resolved(&gone, "False"), (gone.clone(), false), "a new run names its own");
+    assert_eq!(resolved(&own, "True"), (own.clone(), false));
 }
