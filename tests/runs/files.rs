@@ -19,6 +19,7 @@ pub fn metrics(run: &Path) -> Vec<StepMetrics> {
     lines
         .map(|line| StepMetrics {
             tokens_per_second: 0.0,
+            computed_tokens_per_second: None,
             step_ms: 0.0,
             host_memory_mib: None,
             device_memory_mib: None,
