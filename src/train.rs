@@ -16,6 +16,7 @@ mod finished;
 pub mod fit;
 pub mod forecast;
 mod health;
+mod home;
 mod hot_copies;
 mod initial;
 mod instruments;

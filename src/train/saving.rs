@@ -2,6 +2,7 @@
 //! same functions.
 
 use super::command::CommandLine;
+use super::home::Home;
 use super::resume::{Restored, fresh_state, open_folder, restore};
 use super::starting_weights::base_of;
 use super::trainer::Trainer;
@@ -20,14 +21,6 @@ use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Where a trainer saves.
-pub(super) struct Home {
-    folder: RunFolder,
-    checkpoints: CheckpointFolder,
-    /// What it has resumed from: the evaluations before are not its own, and stay noted.
-    restored: Option<TrainerState>,
-}
 
 impl Trainer<'_> {
     /// Saves the training so far into `folder`, a run's folder, and returns the path of the checkpoint: weights, moments, loss scale

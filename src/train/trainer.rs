@@ -2,13 +2,13 @@
 
 use super::finished::{EvaluationReadback, StepReadback};
 use super::forecast::Forecast;
+use super::home::Home;
 use super::initial::{PORTION, RowGroup, portions};
 use super::length::RunLength;
 use super::profile::Profile;
 use super::programs::Programs;
 use super::readback::RING;
 use super::recordings::Recordings;
-use super::saving::Home;
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::shortage::Shortage;
