@@ -175,24 +175,25 @@ fn an_extended_run_is_the_longer_one() {
     assert_eq!(ended(30, &["--resume_training=extend"]), (25, true));
 }
 
-/// A start of a complete run reads neither its data nor opens a device; one with other settings does.
+/// A complete run stays what it is when it is started again, and a start finds data that are gone or have become others.
 #[test]
-fn a_complete_run_is_known_before_its_data_are_read() {
+fn a_complete_run_is_started_again() {
     let run = resumable(1000, &["--keep_best=True"]);
-    let data = run.home.path().join("data");
-    std::fs::create_dir(&data).expect("a folder");
+    let data = run.home.path().join("mill.txt");
     let text = std::fs::read("tests/data/mill.txt").expect("a text");
-    std::fs::write(data.join("mill.txt"), &text).expect("a text");
+    std::fs::write(&data, &text).expect("a text");
     let at = format!("--train_dataset.data_loader.dataset_files={}", data.display());
     let first = extended(&run, 10, &[&at]).expect("a run");
-    std::fs::rename(&data, run.home.path().join("moved")).expect("a folder");
-    let again = extended(&run, 10, &[&at]).expect("no data are read");
+    let again = extended(&run, 10, &[&at]).expect("a run that is complete");
     assert_eq!((again.steps, again.best, again.checkpoint), (10, first.best, first.checkpoint));
-    let line = extended(&run, 20, &[&at]).expect_err("its data are not there").to_string();
-    assert!(line.contains("data"), "{line}");
+    let moved = run.home.path().join("moved");
+    std::fs::rename(&data, &moved).expect("a file");
+    for steps in [10, 20] {
+        let line = extended(&run, steps, &[&at]).expect_err("its data are not there").to_string();
+        assert!(line.contains("mill.txt"), "{line}");
+    }
     // Data that are newer than the run are read: they may be others.
-    std::fs::create_dir(&data).expect("a folder");
-    std::fs::write(data.join("mill.txt"), [&text[..], &text].concat()).expect("a text");
+    std::fs::write(&data, [&text[..], &text].concat()).expect("a text");
     let line = extended(&run, 10, &[&at]).expect_err("other data").to_string();
     assert!(line.contains("data "), "{line}");
 }
