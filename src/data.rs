@@ -67,7 +67,6 @@ pub use file_kind::{FileKind, Wording};
 pub use forms::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use judged::JudgedData;
 pub use notes::Notes;
-#[cfg(feature = "cli")]
 pub(crate) use plural::plural;
 pub use sample_collector::SampleCollector;
 pub use samples::Samples;
