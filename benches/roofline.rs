@@ -1,4 +1,4 @@
-//! The time of a training step on published GPUs, by a model (`src/train/roofline.rs`); no adapter is needed.
+//! The time of a training step on published GPUs, by a model (`src/perf/roofline.rs`); no adapter is needed.
 //!
 //! `cargo bench --bench roofline -- configs/gpt_124m.yaml [--gpu NAME]... [--section.key=value]...` records the step for each GPU as a
 //! run on it does, and prints its launches, those of one kernel and shape in a line: operations, bytes, bytes of workgroup memory and
@@ -8,11 +8,11 @@
 //! same configuration. The step is that of the file's adapter, and the model is of that GPU, or of the one that --gpu names.
 
 use gristmill::kernels::PublishedGpu;
+use gristmill::perf::profile::Profile;
+use gristmill::perf::roofline::{Line, Shaders, Table, lines, seconds};
 use gristmill::record::Recording;
 use gristmill::settings::{Override, RunConfig, RunPlan};
-use gristmill::train::profile::Profile;
 use gristmill::train::recordings::Recordings;
-use gristmill::train::roofline::{Line, Shaders, Table, lines, seconds};
 use std::path::Path;
 
 /// Desktop cards of three vendors, a server's, a laptop's and a handheld's.

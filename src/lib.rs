@@ -88,6 +88,7 @@ pub mod generate;
 pub mod gpu;
 pub mod hugging_face;
 pub mod model;
+pub mod perf;
 pub mod ranks;
 pub mod report;
 pub mod settings;

@@ -2,10 +2,10 @@
 
 use super::Context;
 use crate::random_run::RandomRun;
+use gristmill::perf::profile::Profile;
+use gristmill::perf::roofline::Shaders;
 use gristmill::settings::{Override, RunConfig};
 use gristmill::train::Trainer;
-use gristmill::train::profile::Profile;
-use gristmill::train::roofline::Shaders;
 use pollster::block_on;
 use std::ops::Range;
 use std::path::Path;

@@ -3,13 +3,13 @@
 
 use super::command::CommandLine;
 use super::length::RunLength;
-use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::{Batches, plural};
 use crate::error::shell_word;
 use crate::hugging_face::export;
 use crate::model::count;
 use crate::model::parameters::{Gpt, Spec};
+use crate::perf::peak::Peak;
 use crate::report::events::Event;
 use crate::report::log::Log;
 use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Resume, Run, RunPlan, Sample};

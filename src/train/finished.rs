@@ -49,7 +49,7 @@ pub struct FinishedEvaluation {
 
 /// What the host reads after an evaluation.
 #[derive(Clone, Debug)]
-pub(super) struct EvaluationReadback {
+pub(crate) struct EvaluationReadback {
     pub sources: Sources,
     sums: Slot<LossState>,
     correct: Option<Slot<f32>>,
@@ -73,7 +73,7 @@ impl EvaluationReadback {
 
 /// What the host reads after a step.
 #[derive(Clone, Debug)]
-pub(super) struct StepReadback {
+pub(crate) struct StepReadback {
     pub sources: Sources,
     state: Slot<StepState>,
     scaler: Option<Slot<LossScaleState>>,

@@ -94,12 +94,12 @@ impl HotCopies {
     }
 
     /// How many experts are hot.
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.two.hot
     }
 
     /// Rows of a micro-batch that stay on this rank in each layer.
-    pub(super) fn rows(&self) -> u32 {
+    pub(crate) fn rows(&self) -> u32 {
         self.two.hot_rows()
     }
 
@@ -180,7 +180,7 @@ impl HotCopies {
     }
 
     /// All their buffers.
-    pub(super) fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
         self.gradient_buffers().chain(self.stacks().flat_map(|stack| buffers(&stack.weights)))
     }
 

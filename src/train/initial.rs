@@ -25,7 +25,7 @@ pub(super) struct RowGroup<'a> {
 
 /// The most bytes of copies that wgpu keeps of what is written before the first step: params, which are waited for, then tables
 /// and initial weights portion by portion. The first step frees the last of them.
-pub(super) fn start_bytes(recordings: &Recordings) -> u64 {
+pub(crate) fn start_bytes(recordings: &Recordings) -> u64 {
     let capacities = recordings.tensors.model.experts.iter().flat_map(|experts| {
         let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
         rows.map(|row| row.bytes()).collect::<Vec<_>>()

@@ -1,10 +1,10 @@
 //! Which instruments a run's model and configuration ask for.
 
 use super::length::RunLength;
-use super::peak::Peak;
 use crate::error::Result;
 use crate::model::config::{MixtureConfig, ModelConfig, TokenDispatch};
 use crate::model::count;
+use crate::perf::peak::Peak;
 use crate::report::experts::{CollectedSteps, DropRates, ExpertMetrics, HotChoices, TokenDistribution};
 use crate::report::instrument::Instruments;
 use crate::report::loss_monitor::LossParts;

@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
-pub(super) const RING: usize = 5;
+pub(crate) const RING: usize = 5;
 
 /// Buffers that are read together: how many bytes from the start of each.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sources {
+pub(crate) struct Sources {
     /// In the order in which they arrive.
     pub list: Vec<(PersistentId, u64)>,
     bytes: usize,

@@ -2,7 +2,6 @@
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
-use super::limits::check_activations;
 use super::monitors::{MaxLogits, Monitors};
 use super::passes::{copies, sum_evaluation};
 use super::programs::Programs;
@@ -17,6 +16,7 @@ use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
+use crate::perf::limits::check_activations;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording};
@@ -169,7 +169,7 @@ impl Recordings {
     }
 
     /// How many results of a stage wait to be sent at most.
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         let sends = |half: Half| {
             let recording = self.micro_steps.get(half.chunk).and_then(|slots| slots.first());
             recording.is_some_and(|recording| recording.sends(half.direction == Direction::Forward))
@@ -223,17 +223,17 @@ impl Recordings {
     }
 
     /// Bytes of the params structs of all kernel launches.
-    pub(super) fn params_bytes(&self) -> u64 {
+    pub(crate) fn params_bytes(&self) -> u64 {
         self.all().into_iter().map(Recording::params_bytes).sum()
     }
 
     /// Bytes of the id arrays of a micro-batch.
-    pub(super) fn batch_bytes(&self) -> u64 {
+    pub(crate) fn batch_bytes(&self) -> u64 {
         self.tensors.batch_arrays.bytes(self.tensors.batch.tokens.cols)
     }
 
     /// Bytes of the pieces in which checkpoints are read from the device.
-    pub(super) fn piece_bytes(&self) -> u64 {
+    pub(crate) fn piece_bytes(&self) -> u64 {
         let segment = self.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         segment.unwrap_or(16).min(MAX_PIECE_BYTES)
     }

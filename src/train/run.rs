@@ -20,8 +20,6 @@ use super::instruments::{expert_metrics, instruments, prepare_folders, progress_
 use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
 use super::monitors::Board;
-use super::peak::Peak;
-use super::profile::Profiling;
 use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
@@ -31,6 +29,8 @@ use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
+use crate::perf::peak::Peak;
+use crate::perf::profile::Profiling;
 use crate::ranks::Ranks;
 use crate::report::events::Event;
 use crate::report::instrument::Instruments;

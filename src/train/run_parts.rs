@@ -2,7 +2,6 @@
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
-use super::limits::misfit;
 use super::passes::{Passes, Stretch};
 use super::replicas::Replicas;
 use super::stretches::Stretches;
@@ -16,6 +15,7 @@ use crate::model::config::ModelConfig;
 use crate::model::parameters::Spec;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
+use crate::perf::limits::misfit;
 use crate::record::{Persistents, Recording, Tensor};
 use crate::settings::RunPlan;
 use crate::sharding::ownership::Ownership;

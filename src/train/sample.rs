@@ -1,12 +1,12 @@
 //! The sample: text that the model writes at the end of a run.
 
-use super::forecast::Forecast;
 use super::saved::{PlannedModel, Saved};
-use super::shortage::Beside;
 use super::trainer::Trainer;
 use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
+use crate::perf::forecast::Forecast;
+use crate::perf::memory_budget::Beside;
 use crate::settings::{RunPlan, Sample};
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -6,13 +6,13 @@ pub(crate) use continuing::PlannedModel;
 pub use continuing::TrainedModel;
 
 use super::initial::portions;
-use super::limits::misfit_of_loaded;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
 use crate::model::ModelBuffers;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
+use crate::perf::limits::misfit_of_loaded;
 use crate::record::{MemoryPlan, Persistents, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;

@@ -12,11 +12,11 @@
 use super::batch_arrays::batch_stride;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::monitors::SumCopy;
-use super::profile::Profile;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Encoder, Exchanges, Program};
 use crate::error::Result;
+use crate::perf::profile::Profile;
 use crate::record::PersistentId;
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,6 @@
 //! What a run keeps on the device beside its arenas: states, the batch, and tables.
 
 use super::batch_arrays::{BatchArrays, batch_tensors};
-use super::limits::check_binding;
 use super::schedule_table::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
@@ -12,6 +11,7 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
+use crate::perf::limits::check_binding;
 use crate::record::{Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 

@@ -1,23 +1,23 @@
 //! The device side of a run: steps and evaluations.
 
 use super::finished::{EvaluationReadback, StepReadback};
-use super::forecast::Forecast;
 use super::home::Home;
 use super::initial::{PORTION, RowGroup, portions};
 use super::length::RunLength;
-use super::profile::Profile;
 use super::programs::Programs;
 use super::readback::RING;
 use super::recordings::Recordings;
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
-use super::shortage::Shortage;
 use crate::data::Batch;
 use crate::device::{Buffers, Exchanger, Gpu, Guard, Prepared, Program, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::model::init::initial_row;
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
+use crate::perf::forecast::Forecast;
+use crate::perf::memory_budget::Shortage;
+use crate::perf::profile::Profile;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
@@ -75,7 +75,7 @@ use std::time::{Duration, Instant};
 /// # }
 /// ```
 pub struct Trainer<'gpu> {
-    pub(super) gpu: &'gpu Gpu,
+    pub(crate) gpu: &'gpu Gpu,
     pub(super) plan: RunPlan,
     pub(super) length: RunLength,
     /// The folder that it saves into, locked from the first save or from where it went on, and the checkpoints there.

@@ -9,12 +9,12 @@ use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::{BatchTensors, ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
+use crate::perf::limits::{check_activations, misfit_of_loaded};
 use crate::ranks::RankLayout;
 use crate::record::{BufferId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
-use crate::train::limits::{check_activations, misfit_of_loaded};
 use crate::train::saved::{Loading, OnDevice};
 
 /// Tokens of the longest window by default: what a longer context would gain is another measurement.

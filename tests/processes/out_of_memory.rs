@@ -3,7 +3,7 @@
 use crate::launch::{assert_refused, gristmill, in_repository, run};
 use crate::runs::Setup;
 use gristmill::device::list_adapters;
-use gristmill::train::forecast::Forecast;
+use gristmill::perf::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
 use pollster::block_on;
 use std::process::Command;

@@ -7,8 +7,8 @@
 mod runs;
 
 use gristmill::device::{Gpu, GpuCounters};
+use gristmill::perf::profile::Profile;
 use gristmill::train::length::RunLength;
-use gristmill::train::profile::Profile;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::{Setup, new_trainer, on_ranks, save_checkpoint};

@@ -4,9 +4,9 @@
 
 use crate::runs::Setup;
 use gristmill::kernels::Capabilities;
+use gristmill::perf::fit::Fit;
+use gristmill::perf::forecast::Forecast;
 use gristmill::settings::{BaseType, RunPlan};
-use gristmill::train::fit::Fit;
-use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
 
 const ADAPTER: Capabilities = Capabilities::portable();

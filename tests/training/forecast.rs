@@ -3,10 +3,10 @@
 //! Within 5 %, at the peak and in training, also of ranks with the staging of their exchanges.
 
 use crate::runs::{Setup, new_trainer, on_ranks, save_checkpoint};
+use gristmill::perf::forecast::Forecast;
 use gristmill::ranks::{RankLayout, Ranks};
 use gristmill::settings::{RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
-use gristmill::train::forecast::Forecast;
 use gristmill::train::length::RunLength;
 use pollster::block_on;
 use std::path::{Path, PathBuf};

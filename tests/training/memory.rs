@@ -6,9 +6,9 @@ use crate::runs::Setup;
 use gristmill::error::Error;
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::model::parameters::{Role, Spec};
+use gristmill::perf::forecast::RankForecast;
 use gristmill::record::{BufferId, MemoryPlan};
 use gristmill::settings::{Bytes, RunPlan};
-use gristmill::train::forecast::RankForecast;
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
 
 /// Growth allowed to the pool when the window doubles. A (T, T) matrix anywhere would make it grow by a factor of 4.

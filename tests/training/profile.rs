@@ -2,9 +2,9 @@
 
 use crate::runs::{FolderRun, Setup, open_gpu};
 use gristmill::kernels::PublishedGpu;
-use gristmill::train::profile::Profile;
+use gristmill::perf::profile::Profile;
+use gristmill::perf::roofline::Shaders;
 use gristmill::train::recordings::Recordings;
-use gristmill::train::roofline::Shaders;
 
 const STEPS: u64 = 6;
 

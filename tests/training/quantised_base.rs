@@ -4,7 +4,7 @@ use crate::runs::{FolderRun, Setup, newest_checkpoint, read_tensors, relative_di
 use gristmill::element::Element::{self, Int8, Nf4};
 use gristmill::kernels::Capabilities;
 use gristmill::model::parameters::Role;
-use gristmill::train::forecast::Forecast;
+use gristmill::perf::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
 use std::path::{Path, PathBuf};
 

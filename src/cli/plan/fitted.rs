@@ -1,8 +1,8 @@
 //! What fits a given memory, as text: what was looked at, and the keys to write.
 
 use crate::model::config::{MixtureConfig, TokenDispatch};
+use crate::perf::fit::{Candidate, Fit};
 use crate::settings::{RunConfig, RunPlan, SELECTIONS};
-use crate::train::fit::{Candidate, Fit};
 use indicatif::HumanBytes;
 
 /// A row for each candidate, with an arrow at the best; they share `memory` bytes, which may be

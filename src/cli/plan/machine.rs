@@ -1,7 +1,7 @@
 //! The options that say what the ranks of a plan compute and exchange with.
 
+use crate::perf::forecast::Machine;
 use crate::ranks::MAX_RANKS;
-use crate::train::forecast::Machine;
 
 /// What each rank has. With `--device-tflops`, and for several ranks `--link-gbs`, the time of a step is predicted.
 #[derive(Clone, clap::Args)]

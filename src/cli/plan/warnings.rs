@@ -1,8 +1,8 @@
 //! What is foolish about a layout, a line each.
 
+use crate::perf::forecast::RankForecast;
 use crate::ranks::RankLayout;
 use crate::settings::{RunPlan, Sharded};
-use crate::train::forecast::RankForecast;
 
 /// Bubbles above this share of a step are worth a warning.
 const LARGE_BUBBLE: f64 = 0.2;

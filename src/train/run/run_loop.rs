@@ -6,6 +6,7 @@
 use super::data_watch::DataWatch;
 use crate::data::Dataset;
 use crate::error::Result;
+use crate::perf::profile::Profiling;
 use crate::ranks::Ranks;
 use crate::settings::{RunPlan, Sample};
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
@@ -15,7 +16,6 @@ use crate::train::clocks::{SaveClock, StepClock, TimedStep};
 use crate::train::evaluation::Evaluation;
 use crate::train::finished::FinishedEvaluation;
 use crate::train::health::Health;
-use crate::train::profile::Profiling;
 use crate::train::rank_status::{Flag, RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::sample::{sample, sample_saved};

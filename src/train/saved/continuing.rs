@@ -5,7 +5,7 @@ use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
 use crate::model::config::ModelConfig;
-use crate::train::limits::{check_binding, misfit_of_loaded};
+use crate::perf::limits::{check_binding, misfit_of_loaded};
 use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";

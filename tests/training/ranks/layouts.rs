@@ -12,7 +12,7 @@ use super::spread::{MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
 use crate::latent::{RANKS, V3, deepseek};
 use crate::runs::{Setup, Trained, is_long, on_counting_ranks};
 use gristmill::device::Gpu;
-use gristmill::train::forecast::{Forecast, Traffic, traffic};
+use gristmill::perf::forecast::{Forecast, Traffic, traffic};
 use pollster::block_on;
 use std::collections::BTreeMap;
 use std::sync::Barrier;

@@ -1,10 +1,10 @@
 //! What is planned to be sent in a step is what a transport counts.
 
 use crate::runs::{Setup, on_counting_ranks};
+use gristmill::perf::forecast::{Traffic, TrafficKind, traffic};
 use gristmill::ranks::{RankLayout, Ranks};
 use gristmill::settings::{RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
-use gristmill::train::forecast::{Traffic, TrafficKind, traffic};
 use gristmill::train::length::RunLength;
 use pollster::block_on;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -23,7 +23,7 @@ fn smaller_batch(windows: usize) -> &'static str {
 }
 
 /// The error of a recording of `windows` windows that does not fit, with what to do about it.
-pub(super) fn misfit(error: &Error, windows: usize) -> Error {
+pub(crate) fn misfit(error: &Error, windows: usize) -> Error {
     Error::too_large(error, format!("{}, or make the model smaller", smaller_batch(windows)))
 }
 

@@ -1,15 +1,15 @@
 //! Too little memory: what takes it, and what would save some, for errors.
 
-use super::recordings::Recordings;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use crate::record::{Consumer, LARGEST};
 use crate::settings::Bytes;
+use crate::train::recordings::Recordings;
 use std::path::Path;
 
 /// What an error about memory says of a run.
-pub(super) struct Shortage {
+pub(crate) struct Shortage {
     /// The largest consumers, with their sizes.
     pub largest: String,
     /// What would save memory, one remedy each, the cheapest first.
@@ -51,7 +51,7 @@ impl Shortage {
 }
 
 /// A whole model, to write a sample with, beside the run that has trained a part of it on the same device.
-pub(super) struct Beside<'a> {
+pub(crate) struct Beside<'a> {
     /// Bytes of device memory that the run holds.
     pub run: u64,
     /// Bytes that the model takes.
@@ -92,7 +92,7 @@ impl Beside<'_> {
 /// What would lower the memory of `model` in micro-batches of `windows` windows: the settings that are left, and where all
 /// are used up, sizes. Those of a model whose weights are loaded are given, but for the length of its context; it can train fewer of its
 /// weights, or hold them in fewer bits.
-pub(super) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> Vec<String> {
+pub(crate) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> Vec<String> {
     let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
     let settings = [
         ("lower runner_config.batch_size", windows > 1),
@@ -110,17 +110,17 @@ pub(super) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> 
 }
 
 /// A remedy that changes what is computed.
-pub(super) const QUANTISE: &str = "write `base_dtype: nf4` under pet_config";
+pub(crate) const QUANTISE: &str = "write `base_dtype: nf4` under pet_config";
 
 /// What is left where no setting helps.
-pub(super) fn smaller(is_loaded: bool) -> &'static str {
+pub(crate) fn smaller(is_loaded: bool) -> &'static str {
     match is_loaded {
         true => "lower model.model_config.seq_length",
         false => "lower num_layers, hidden_size or seq_length of model.model_config",
     }
 }
 
-pub(super) fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / 1048576.0)
 }
 

@@ -24,9 +24,9 @@ pub use self::time::Time;
 use self::kernel::Shader;
 use self::time::Work;
 use super::forecast::launch_flops;
-use super::recordings::Recordings;
 use crate::kernels::{Condition, Kernel, PublishedGpu};
 use crate::record::{Dispatch, Recording};
+use crate::train::recordings::Recordings;
 use std::collections::HashMap;
 
 /// Composed kernels: a composition takes longer than all else here, and several GPUs run the same kernels.

@@ -6,9 +6,9 @@ use super::traffic::{Traffic, TrafficKind, kept_bytes, traffic};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::count;
+use crate::perf::memory_budget::Shortage;
 use crate::settings::RunPlan;
 use crate::train::recordings::Recordings;
-use crate::train::shortage::Shortage;
 
 /// What each of the ranks of a run takes: the one with the most of it.
 ///

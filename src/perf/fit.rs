@@ -19,12 +19,12 @@ pub use recomputation::Recomputation;
 pub use search::Candidate;
 
 use super::forecast::Forecast;
-use super::recordings::Recordings;
-use super::shortage::{QUANTISE, mib, remedies, smaller};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
+use crate::perf::memory_budget::{QUANTISE, mib, remedies, smaller};
 use crate::settings::{BaseType, RunPlan};
+use crate::train::recordings::Recordings;
 use recomputation::recomputations;
 use search::Search;
 

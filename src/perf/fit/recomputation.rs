@@ -46,10 +46,7 @@ fn kind(model: &ModelConfig, layer: usize) -> (bool, bool) {
 }
 
 /// Bytes of each of `layers` layers that live from its forward to its backward pass.
-pub(in crate::train) fn kept_bytes<'a>(
-    micro_step: impl Iterator<Item = &'a Recording>,
-    layers: usize,
-) -> Vec<u64> {
+pub(crate) fn kept_bytes<'a>(micro_step: impl Iterator<Item = &'a Recording>, layers: usize) -> Vec<u64> {
     let mut kept = vec![0; layers];
     for chunk in micro_step {
         let turn = chunk.dispatches.iter().position(|dispatch| dispatch.path.contains("backward"));

@@ -3,9 +3,7 @@
 //! The first line of the file says what was measured, on what; then there is a line for each launch of a micro-batch, of an update, and
 //! of the copies of weights after it: its path, its kernel, and the means of its time and of the time since the launch before it.
 
-use super::recordings::Recordings;
 use super::roofline::{Line, Shaders, Table, lines, seconds};
-use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Gpu, LaunchTime};
 use crate::durable::read_error;
@@ -14,6 +12,8 @@ use crate::kernels::{Capabilities, PublishedGpu, Tier};
 use crate::record::Recording;
 use crate::settings::RunPlan;
 use crate::store::OUTPUT_DIR;
+use crate::train::recordings::Recordings;
+use crate::train::trainer::Trainer;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ impl Profile {
     }
 
     /// Adds the times of a replay of `program`; those of one that is not part of every step are left out.
-    pub(super) fn add(&mut self, program: &str, times: &[LaunchTime]) {
+    pub(crate) fn add(&mut self, program: &str, times: &[LaunchTime]) {
         let launches = self.launches.iter_mut().filter(|launch| launch.program == program);
         for (launch, LaunchTime { time, gap }) in launches.zip(times) {
             launch.replays += 1.0;
@@ -171,7 +171,7 @@ fn launches_of(recording: &Recording) -> impl Iterator<Item = Launch> + '_ {
 }
 
 /// Which steps of a run are profiled.
-pub(super) struct Profiling {
+pub(crate) struct Profiling {
     first: u64,
     /// One past the last.
     end: u64,

@@ -23,15 +23,15 @@ pub use step_time::{Machine, StepTime};
 pub use traffic::{Traffic, TrafficKind, kept_bytes, traffic};
 pub use work::launch_flops;
 
-use super::finished::{EvaluationReadback, StepReadback};
-use super::hot_copies::HotCopies;
-use super::initial::start_bytes;
-use super::readback::{RING, Sources};
-use super::recordings::Recordings;
 use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;
 use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording, Room};
+use crate::train::finished::{EvaluationReadback, StepReadback};
+pub(crate) use crate::train::hot_copies::HotCopies;
+use crate::train::initial::start_bytes;
+use crate::train::readback::{RING, Sources};
+use crate::train::recordings::Recordings;
 
 /// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
 /// not counted.
