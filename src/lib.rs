@@ -21,7 +21,7 @@
 //! ```text
 //! settings -> data                               the configuration, and the tokens
 //!             model -> tape -> ops -> record -> kernels   what runs: recordings, which need no adapter
-//! generate -> model, device                      text generation with a KV cache
+//! infer  -> model, device                        text generation with a KV cache, losses of texts
 //! train  -> device -> record, kernels            where it runs: adapter, memory pool, pipelines, replay
 //!        -> ranks                                the ranks of a run, and what carries bytes between them
 //!        -> report -> store                      what a run reports, and what it keeps on disk
@@ -84,9 +84,9 @@ pub mod cli;
 pub mod data;
 pub mod durable;
 pub mod error;
-pub mod generate;
 pub mod gpu;
 pub mod hugging_face;
+pub mod infer;
 pub mod model;
 pub mod perf;
 pub mod ranks;
@@ -95,7 +95,6 @@ pub mod settings;
 pub mod sharding;
 pub mod store;
 pub mod train;
-pub mod trained;
 
 pub use gpu::{device, element, kernels, ops, random, record, tape};
 

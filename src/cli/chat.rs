@@ -4,8 +4,8 @@ use super::output::print;
 use crate::data::{ChatTemplate, Codec, DecodeStream};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
-use crate::generate::Settings;
-use crate::trained::{TrainedModel, TrainedRun};
+use crate::infer::GenerationSettings;
+use crate::infer::{InferenceModel, OpenedModel};
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl<'a> Chat<'a> {
     ///
     /// # Errors
     /// There is no template, or it is broken.
-    pub fn new(run: &'a TrainedRun, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
+    pub fn new(run: &'a OpenedModel, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
         let tokenizer = run.plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
         let template = ChatTemplate::load(run.wording(template, false).template, tokenizer)?;
         let messages = system.iter().map(|text| (SYSTEM, text.to_string())).collect();
@@ -51,9 +51,9 @@ impl<'a> Chat<'a> {
     pub async fn hold(
         mut self,
         gpu: &Gpu,
-        run: &TrainedRun,
+        run: &OpenedModel,
         limit: usize,
-        settings: &Settings,
+        settings: &GenerationSettings,
     ) -> Result<()> {
         let mut settings = settings.clone();
         let mut context = Context { gpu, run, limit, window: 0, model: None };
@@ -151,12 +151,12 @@ impl<'a> Chat<'a> {
 /// A model on a device, whose context grows with the conversation.
 struct Context<'a> {
     gpu: &'a Gpu,
-    run: &'a TrainedRun,
+    run: &'a OpenedModel,
     /// Tokens that it can read at most.
     limit: usize,
     /// Tokens that it can read now.
     window: usize,
-    model: Option<TrainedModel<'a>>,
+    model: Option<InferenceModel<'a>>,
 }
 
 impl Context<'_> {
@@ -168,7 +168,7 @@ impl Context<'_> {
         }
         let window = wanted.next_power_of_two().max(FIRST_CONTEXT).min(self.limit);
         self.model = None; // its memory is needed
-        let (model, fitting) = TrainedModel::load_fitting(self.gpu, self.run, 1, window).await?;
+        let (model, fitting) = InferenceModel::load_fitting(self.gpu, self.run, 1, window).await?;
         if fitting < window {
             eprintln!("notice: there is memory for a context of {fitting} tokens, of {}", self.limit);
             self.limit = fitting;

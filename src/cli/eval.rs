@@ -4,7 +4,7 @@ use super::output::say;
 use super::trained::{ModelArguments, note_lacking_tokens};
 use crate::data::{JudgedData, known_files};
 use crate::error::{Error, Result};
-use crate::trained::{Judgement, Scorer, Share, TrainedRun};
+use crate::infer::{Judgement, OpenedModel, Scorer, Share};
 use std::path::PathBuf;
 
 /// Windows are multiples of this, as far as the model has the positions.
@@ -79,7 +79,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
 }
 
 /// The data in sequences, and the tokens of the longest one. Answers are not cut where the model has the positions.
-fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)> {
+fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize)> {
     let positions = run.plan.model.max_positions;
     let load = |window| load(arguments, run, window);
     if let Some(length) = arguments.max_length.map(|length| length as usize) {
@@ -105,7 +105,7 @@ fn judged(arguments: &Arguments, run: &TrainedRun) -> Result<(JudgedData, usize)
 }
 
 /// The data in sequences of up to `window` tokens.
-fn load(arguments: &Arguments, run: &TrainedRun, window: usize) -> Result<JudgedData> {
+fn load(arguments: &Arguments, run: &OpenedModel, window: usize) -> Result<JudgedData> {
     let Arguments { data, limit, chat_template, raw, .. } = arguments;
     JudgedData::load(data, &run.codec, window, *limit, run.wording(chat_template.as_deref(), *raw))
 }

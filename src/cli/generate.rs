@@ -5,9 +5,9 @@ use super::output::print;
 use super::trained::{ModelArguments, note_lacking_tokens};
 use crate::data::{Codec, DecodeStream};
 use crate::error::{Error, Result};
-use crate::generate::{Sampling, Settings};
 use crate::hugging_face::generation::{self, GenerationConfig};
-use crate::trained::{TrainedModel, TrainedRun, prompt_tokens};
+use crate::infer::{GenerationSettings, Sampling};
+use crate::infer::{InferenceModel, OpenedModel, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -92,7 +92,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let limit = context(arguments.context, &run)?;
     let prompts = if chat.is_some() { Vec::new() } else { prompts(&texts, arguments.samples, &run, limit)? };
     let gpu = arguments.model.device(&run).await?;
-    let settings = Settings {
+    let settings = GenerationSettings {
         tokens: arguments.tokens.or(run.generation.max_new_tokens).unwrap_or(200),
         sampling,
         seed: arguments.seed,
@@ -107,7 +107,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(1);
     // As much cache as the texts can fill.
     let window = longest.saturating_add(settings.tokens).min(limit);
-    let (mut model, fitting) = TrainedModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
+    let (mut model, fitting) = InferenceModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
     if fitting < window {
         eprintln!(
             "notice: there is memory for {fitting} of {window} tokens: where a text is longer, its first ones are forgotten"
@@ -120,7 +120,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
 }
 
 /// Tokens that the model reads at most.
-fn context(asked: Option<usize>, run: &TrainedRun) -> Result<usize> {
+fn context(asked: Option<usize>, run: &OpenedModel) -> Result<usize> {
     let positions = run.plan.model.max_positions;
     match asked {
         None => Ok(positions),
@@ -147,7 +147,7 @@ fn text_of(prompt: &String) -> Result<String> {
 fn prompts<'a>(
     texts: &'a [String],
     samples: usize,
-    run: &TrainedRun,
+    run: &OpenedModel,
     window: usize,
 ) -> Result<Vec<Prompt<'a>>> {
     let most = MAX_SEQUENCES / texts.len();
@@ -170,10 +170,10 @@ fn prompts<'a>(
 }
 
 async fn print_as_generated(
-    model: &mut TrainedModel<'_>,
+    model: &mut InferenceModel<'_>,
     codec: &Codec,
     (text, tokens): &Prompt<'_>,
-    settings: &Settings,
+    settings: &GenerationSettings,
 ) -> Result<()> {
     if print(text).is_break() {
         return Ok(());
@@ -192,10 +192,10 @@ async fn print_as_generated(
 }
 
 async fn print_when_complete(
-    model: &mut TrainedModel<'_>,
+    model: &mut InferenceModel<'_>,
     codec: &Codec,
     prompts: &[Prompt<'_>],
-    settings: &Settings,
+    settings: &GenerationSettings,
 ) -> Result<()> {
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
     let start = Instant::now();

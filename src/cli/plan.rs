@@ -14,6 +14,7 @@ use super::reading::CacheArguments;
 use super::train::OVERRIDES;
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
+use crate::infer;
 use crate::kernels::{Capabilities, Limits, PublishedGpu, Tier, Units};
 use crate::model::adaptable;
 use crate::perf::fit::Fit;
@@ -22,7 +23,6 @@ use crate::settings::{BaseType, Bytes, Override, RunConfig, RunPlan};
 use crate::train::length::RunLength;
 use crate::train::recordings::{Recordings, assumed_capabilities};
 use crate::train::starting_weights::check_weights;
-use crate::trained;
 pub(super) use fitted::recompute as recompute_keys;
 use machine::MachineArguments;
 use report::Report;
@@ -115,7 +115,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     refuse_name_of_hub(path)?;
     match ranks {
-        _ if path.is_dir() => trained::outline(path, overrides, ranks),
+        _ if path.is_dir() => infer::outline(path, overrides, ranks),
         Some(ranks) => RunConfig::outline_on(path, overrides, ranks),
         None => RunConfig::outline(path, overrides),
     }

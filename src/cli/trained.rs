@@ -5,12 +5,12 @@ use crate::data::Codec;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
+use crate::infer::OpenedModel;
 use crate::kernels::Tier;
 use crate::settings::Override;
 use crate::store::located::{choice, is_adapter};
 use crate::train::lacking_tokens::lacking_tokens;
 use crate::train::run::open_device_with;
-use crate::trained::TrainedRun;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl ModelArguments {
     ///
     /// # Errors
     /// There is none; a flag that no adapter can have, or that names nothing; an adapter in place of a base.
-    pub fn open(&self) -> Result<TrainedRun> {
+    pub fn open(&self) -> Result<OpenedModel> {
         self.adapter.options()?;
         if let Some(base) = self.base.as_ref().filter(|base| !base.exists()) {
             refuse_name_of_hub(base)?;
@@ -81,9 +81,9 @@ impl ModelArguments {
         };
         let overrides: Vec<Override> = keys.into_iter().filter_map(set).collect();
         match (&self.low_rank, moved) {
-            (Some(adapter), _) => TrainedRun::open_adapted(&self.model, adapter, &overrides),
-            (None, Some(base)) => TrainedRun::open_adapted(base, &self.model, &overrides),
-            (None, None) => TrainedRun::open(&self.model, &overrides),
+            (Some(adapter), _) => OpenedModel::open_adapted(&self.model, adapter, &overrides),
+            (None, Some(base)) => OpenedModel::open_adapted(base, &self.model, &overrides),
+            (None, None) => OpenedModel::open(&self.model, &overrides),
         }
     }
 
@@ -91,7 +91,7 @@ impl ModelArguments {
     ///
     /// # Errors
     /// There is none, or none of this name.
-    pub async fn device(&self, run: &TrainedRun) -> Result<Gpu> {
+    pub async fn device(&self, run: &OpenedModel) -> Result<Gpu> {
         open_device_with(&self.adapter.options()?, &run.plan).await.map_err(naming_the_flag)
     }
 }

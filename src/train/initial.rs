@@ -47,7 +47,7 @@ pub(crate) fn start_bytes(recordings: &Recordings) -> u64 {
 }
 
 /// Writes to the persistent tensors of `buffers`, and submits each portion, without waiting for it.
-pub(super) fn portions(gpu: &Gpu, buffers: &Buffers) -> impl Fn(Tensor, &[u8]) {
+pub(crate) fn portions(gpu: &Gpu, buffers: &Buffers) -> impl Fn(Tensor, &[u8]) {
     let written = Cell::new(0);
     move |tensor, bytes| {
         let Some(id) = tensor.buffer.persistent() else { return };

@@ -1,6 +1,6 @@
 //! The programs of a run, each under its name.
 
-use crate::generate::GeneratePrograms;
+use crate::infer::GeneratePrograms;
 
 /// Something for each program of a run: its recording, or its place among those that are prepared. A run has not all of them.
 #[derive(Clone, Debug, Default, PartialEq)]

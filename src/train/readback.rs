@@ -18,7 +18,7 @@ pub(crate) struct Sources {
 
 /// Where the values of a buffer are among the bytes that arrive.
 #[derive(Clone, Debug)]
-pub(super) struct Slot<T> {
+pub(crate) struct Slot<T> {
     range: Range<usize>,
     values: PhantomData<T>,
 }

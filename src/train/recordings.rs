@@ -10,7 +10,7 @@ use super::run_parts::RunParts;
 use super::stretches::Stretches;
 use super::tensors::{InFlight, RunTensors};
 use crate::error::{Error, Result};
-use crate::generate::GenerateRecordings;
+use crate::infer::GenerateRecordings;
 use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;

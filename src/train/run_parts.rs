@@ -8,7 +8,7 @@ use super::stretches::Stretches;
 use super::tensors::{InFlight, RunTensors};
 use super::update::Update;
 use crate::error::Result;
-use crate::generate::GenerateRecordings;
+use crate::infer::GenerateRecordings;
 use crate::kernels::Capabilities;
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;

@@ -1,10 +1,12 @@
 //! The sample: text that the model writes at the end of a run.
 
-use super::saved::{PlannedModel, Saved};
 use super::trainer::Trainer;
 use crate::data::Codec;
 use crate::error::{Error, Result};
-use crate::generate::{Generator, Sampling, Settings};
+use crate::infer::inference_model::PlannedModel;
+use crate::infer::on_device::SavedModel;
+use crate::infer::opened_model::prompt;
+use crate::infer::{GenerationSettings, Generator, Sampling};
 use crate::perf::forecast::Forecast;
 use crate::perf::memory_budget::Beside;
 use crate::settings::{RunPlan, Sample};
@@ -55,7 +57,7 @@ pub(super) async fn sample_saved(
     let taken = Forecast::new(trainer.recordings()).bytes();
     let beside = Beside { run: taken, model: planned.bytes(), weights };
     beside.check(plan.settings.context.max_device_memory)?;
-    let saved = Saved { model, weights, adapter: None, base: run.weights() };
+    let saved = SavedModel { model, weights, adapter: None, base: run.weights() };
     let mut loaded = planned.load(saved).await.map_err(|error| beside.explain(error))?;
     let mut text = prompt(codec, &config.prompt, model.vocab_size)?;
     let written = loaded.generate(std::slice::from_ref(&text), &settings(config, run.seed), go_on).await?;
@@ -63,8 +65,8 @@ pub(super) async fn sample_saved(
     Ok(codec.decode(&text))
 }
 
-fn settings(config: &Sample, seed: u64) -> Settings {
-    Settings {
+fn settings(config: &Sample, seed: u64) -> GenerationSettings {
+    GenerationSettings {
         tokens: config.tokens,
         sampling: Sampling { temperature: config.temperature, ..Sampling::default() },
         seed: config.seed.unwrap_or(seed),
@@ -90,23 +92,4 @@ pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab
         ));
     }
     prompt(codec, &config.prompt, vocab_size).map(drop)
-}
-
-/// The tokens of a prompt, from those that the tokenizer adds before a text, if any. An empty prompt becomes a token that a text may start
-/// after.
-///
-/// # Errors
-/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
-pub(crate) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
-    let mut tokens = codec.started(codec.encode(text)?);
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
-        return Err(Error::Plan(format!(
-            "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; change the prompt, or name \
-             the data's tokenizer in train_dataset.tokenizer"
-        )));
-    }
-    if tokens.is_empty() {
-        tokens.push(codec.separator().min(vocab_size as u32 - 1));
-    }
-    Ok(tokens)
 }

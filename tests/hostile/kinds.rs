@@ -7,6 +7,7 @@ use gristmill::data::tokenizer::Tokenizer;
 use gristmill::data::{Codec, DocumentFormat, JudgedData, Wording};
 use gristmill::durable::ChosenBy;
 use gristmill::error::{Error, Result};
+use gristmill::infer::OpenedModel;
 use gristmill::kernels::Capabilities;
 use gristmill::perf::profile::Profile;
 use gristmill::report::page::{RunFiles, page};
@@ -19,7 +20,6 @@ use gristmill::store::npy;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::starting_weights::check_weights;
-use gristmill::trained::TrainedRun;
 use pollster::block_on;
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};
@@ -393,7 +393,7 @@ pub static generation_config: Kind = Kind {
         });
         std::fs::write(folder.join("generation_config.json"), config.to_string()).expect("a file");
     },
-    read: |folder| TrainedRun::open(folder, &[]).map(|run| drop(run.stops())),
+    read: |folder| OpenedModel::open(folder, &[]).map(|run| drop(run.stops())),
 };
 
 pub static config_json: Kind = Kind {

@@ -4,7 +4,7 @@ use crate::launch::{end, gristmill, run, start};
 use crate::runs::{GREEDY, Setup, open_gpu_of, trained_model, trained_model_with_tokenizer};
 use gristmill::data::Codec;
 use gristmill::data::tokenizer::Tokenizer;
-use gristmill::generate::Settings;
+use gristmill::infer::GenerationSettings;
 use gristmill::kernels::Tier;
 use serde_json::json;
 use std::fs;
@@ -60,7 +60,7 @@ fn text_is_streamed() {
         );
         stdout.read_to_end(&mut printed).expect("the rest");
         end(child).succeeded();
-        let settings = Settings { tokens: TOKENS, ..GREEDY };
+        let settings = GenerationSettings { tokens: TOKENS, ..GREEDY };
         let tokens = trained.generate(&open_gpu_of(tier), &["The mill"], &settings).remove(0);
         assert_eq!(String::from_utf8_lossy(&printed), format!("The mill{}\n", codec.decode(&tokens)));
     }
@@ -123,8 +123,9 @@ fn a_folder_of_hugging_face_is_a_trained_model() {
     }
     let prompt = ["--prompt=The mill", "--tokens=12"];
     let of = |more: &[&str]| run(&mut generate(home.path(), &[&prompt, more].concat())).succeeded().stdout;
-    let want =
-        trained.generate(&trained.setup.gpu(), &["The mill"], &Settings { tokens: 12, ..GREEDY }).remove(0);
+    let want = trained
+        .generate(&trained.setup.gpu(), &["The mill"], &GenerationSettings { tokens: 12, ..GREEDY })
+        .remove(0);
     let text = |tokens: &[u32]| format!("The mill{}\n", trained.open().codec.decode(tokens));
     assert_eq!(of(&["--temperature=0", "--ignore-eod"]), text(&want));
     // A path is taken as it is, also where YAML would read a comment.

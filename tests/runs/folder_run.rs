@@ -1,10 +1,10 @@
 //! A whole run from a configuration file, in a folder of its own.
 
 use super::{Leased, Setup, metrics, newest_checkpoint};
+use gristmill::infer::OpenedModel;
 use gristmill::ranks::Ranks;
 use gristmill::report::metrics::StepMetrics;
 use gristmill::train::run::run_on_device;
-use gristmill::trained::TrainedRun;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,8 +55,8 @@ impl FolderRun {
     }
 
     /// The trained model.
-    pub fn open(&self) -> TrainedRun {
-        TrainedRun::open(&self.folder(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    pub fn open(&self) -> OpenedModel {
+        OpenedModel::open(&self.folder(), &[]).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// `run`, which goes on from where this one is.

@@ -3,14 +3,15 @@
 use super::{FolderRun, Setup};
 use gristmill::data::tokenize::train_tokenizer;
 use gristmill::device::Gpu;
-use gristmill::generate::{Sampling, Settings};
-use gristmill::trained::TrainedModel;
+use gristmill::infer::InferenceModel;
+use gristmill::infer::{GenerationSettings, Sampling};
 use pollster::block_on;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 /// 60 tokens are more than two windows of 24, so the caches are refilled on the way.
-pub const GREEDY: Settings = Settings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stops: Vec::new() };
+pub const GREEDY: GenerationSettings =
+    GenerationSettings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stops: Vec::new() };
 
 /// A model after 30 steps at a high rate, which separates its likeliest tokens.
 pub fn trained_model(setup: Setup) -> FolderRun {
@@ -38,23 +39,23 @@ impl FolderRun {
     }
 
     /// The model on `gpu`, for so many prompts at once.
-    pub fn load<'gpu>(&self, gpu: &'gpu Gpu, batch: u32) -> TrainedModel<'gpu> {
+    pub fn load<'gpu>(&self, gpu: &'gpu Gpu, batch: u32) -> InferenceModel<'gpu> {
         let run = self.open();
         let window = run.plan.model.seq_length;
-        block_on(TrainedModel::load(gpu, &run, batch, window)).unwrap_or_else(|e| panic!("{e}"))
+        block_on(InferenceModel::load(gpu, &run, batch, window)).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Continuations of `prompts`, generated as one batch.
-    pub fn generate(&self, gpu: &Gpu, prompts: &[&str], settings: &Settings) -> Vec<Vec<u32>> {
+    pub fn generate(&self, gpu: &Gpu, prompts: &[&str], settings: &GenerationSettings) -> Vec<Vec<u32>> {
         continuations(&mut self.load(gpu, prompts.len() as u32), &self.encode(prompts), settings)
     }
 }
 
 /// Continuations of `prompts`, of which there are as many as `model` was loaded for.
 pub fn continuations(
-    model: &mut TrainedModel<'_>,
+    model: &mut InferenceModel<'_>,
     prompts: &[Vec<u32>],
-    settings: &Settings,
+    settings: &GenerationSettings,
 ) -> Vec<Vec<u32>> {
     block_on(model.generate(prompts, settings, |_, _| ControlFlow::Continue(())))
         .unwrap_or_else(|e| panic!("{e}"))

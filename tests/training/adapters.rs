@@ -4,8 +4,8 @@
 
 use gristmill::data::Sequence;
 use gristmill::device::{Gpu, GpuOptions};
+use gristmill::infer::{OpenedModel, Scorer};
 use gristmill::store::merge::merge;
-use gristmill::trained::{Scorer, TrainedRun};
 use pollster::block_on;
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Map, Value, json};
@@ -87,7 +87,7 @@ impl Fixture {
         folder
     }
 
-    fn loss(&self, run: &TrainedRun) -> gristmill::error::Result<f64> {
+    fn loss(&self, run: &OpenedModel) -> gristmill::error::Result<f64> {
         let text = self.written["text"].as_str().unwrap().bytes().map(u32::from).collect::<Vec<_>>();
         let sequence = Sequence { tokens: text[..text.len() - 1].to_vec(), targets: text[1..].to_vec() };
         let scorer = block_on(Scorer::load(&self.gpu, run, 64, 1))?;
@@ -107,7 +107,7 @@ fn adapters_of_every_kind_compute_what_peft_does() {
             let peft = peft.as_f64().unwrap();
             assert!((found - peft).abs() < ALLOWED, "{name}, {what}: {found}, and {peft} in PEFT");
         };
-        let run = TrainedRun::open_adapted(&base, &folder, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let run = OpenedModel::open_adapted(&base, &folder, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_near("used", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["loss"]);
         let out = fixture.home.path().join(format!("{name}, merged"));
         let merged = block_on(merge(&base, &folder, &out));
@@ -117,7 +117,7 @@ fn adapters_of_every_kind_compute_what_peft_does() {
             continue;
         }
         merged.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let run = TrainedRun::open(&out, &[]).unwrap_or_else(|e| panic!("{name}, merged: {e}"));
+        let run = OpenedModel::open(&out, &[]).unwrap_or_else(|e| panic!("{name}, merged: {e}"));
         assert_near("merged", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["merged"]);
     }
     assert_eq!(cases.len(), 18);
@@ -164,7 +164,7 @@ fn every_tensor_of_an_adapter_has_a_reader_or_is_named() {
     {
         let folder = fixture.adapter(&number.to_string(), &json!({"r": 4, "lora_alpha": 8}), &tensors);
         let used =
-            TrainedRun::open_adapted(&fixture.base(false), &folder, &[]).and_then(|run| fixture.loss(&run));
+            OpenedModel::open_adapted(&fixture.base(false), &folder, &[]).and_then(|run| fixture.loss(&run));
         let merged = block_on(merge(&fixture.base(false), &folder, &fixture.home.path().join("never")));
         for line in [used.map(drop).unwrap_err().to_string(), merged.map(drop).unwrap_err().to_string()] {
             assert!(line.contains(named) && line.lines().count() == 1, "{line}");

@@ -8,7 +8,7 @@ use crate::runs::{
     FolderRun, GREEDY, Setup, Weights, continuations, is_long, newest_checkpoint, open_gpu_of, read_tensors,
     reference_shape, trained_model, trained_model_with_tokenizer,
 };
-use gristmill::generate::{Sampling, Settings};
+use gristmill::infer::{GenerationSettings, Sampling};
 use gristmill::kernels::Tier;
 
 /// Choices that training drops.
@@ -109,8 +109,8 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
     let prompts = trained.encode(&["the mill", "a", "stones that grind slowly", "water "]);
     let [mut of_four, mut of_one] = [4, 1].map(|batch| trained.load(&gpu, batch));
     // More tokens than a window of 24, so that the caches are refilled on the way.
-    let greedy = Settings { tokens: 30, ..GREEDY };
-    let drawn = Settings {
+    let greedy = GenerationSettings { tokens: 30, ..GREEDY };
+    let drawn = GenerationSettings {
         sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() },
         ..greedy.clone()
     };
@@ -119,7 +119,7 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
         let together = continuations(&mut of_four, &prompts, &settings);
         for (number, prompt) in prompts.iter().enumerate() {
             // The seed of a text is the batch's plus its index, so alone it is drawn with that sum.
-            let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
+            let alone = GenerationSettings { seed: settings.seed + number as u64, ..settings.clone() };
             let alone = continuations(&mut of_one, std::slice::from_ref(prompt), &alone).remove(0);
             assert_eq!(together[number], alone, "{}, {}: prompt {number}", trained.setup.name, tier.name());
         }
@@ -150,7 +150,7 @@ fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
             let mut prompts = trained.encode(&["the mill", "water "]);
             let other = trained.encode(&["stones", "a miller is"]);
             for turn in 0..7 {
-                let settings = Settings { tokens: if turn == 4 { 130 } else { 20 }, ..GREEDY };
+                let settings = GenerationSettings { tokens: if turn == 4 { 130 } else { 20 }, ..GREEDY };
                 let got = continuations(&mut kept, &prompts, &settings);
                 let want = continuations(&mut trained.load(&gpu, 2), &prompts, &settings);
                 assert_eq!(got, want, "{}, {}: turn {turn}", trained.setup.name, tier.name());
@@ -176,7 +176,7 @@ fn a_second_turn_reads_what_is_new_alone() {
     let gpu = trained.setup.gpu();
     let mut model = trained.load(&gpu, 1);
     let [first, other] = ["mill", "stones"].map(|text| trained.encode(&[text]));
-    let short = Settings { tokens: 8, ..GREEDY };
+    let short = GenerationSettings { tokens: 8, ..GREEDY };
     let answer = continuations(&mut model, &first, &short).remove(0);
     let second = [[&first[0][..], &answer, b" a".map(u32::from).as_slice()].concat()];
     let mut counted = || {
@@ -199,7 +199,13 @@ fn a_text_ends_where_it_is_told_to() {
     let whole = trained.generate(&gpu, &["the mill"], &GREEDY).remove(0);
     let stop = whole[5];
     let first = whole.iter().position(|token| *token == stop).expect("the sixth token");
-    let ended = trained.generate(&gpu, &["the mill"], &Settings { stops: vec![stop], ..GREEDY }).remove(0);
+    let ended =
+        trained.generate(&gpu, &["the mill"], &GenerationSettings { stops: vec![stop], ..GREEDY }).remove(0);
     assert_eq!(ended, whole[..=first]);
-    assert!(trained.generate(&gpu, &["the mill"], &Settings { tokens: 0, ..GREEDY }).remove(0).is_empty());
+    assert!(
+        trained
+            .generate(&gpu, &["the mill"], &GenerationSettings { tokens: 0, ..GREEDY })
+            .remove(0)
+            .is_empty()
+    );
 }

@@ -253,7 +253,7 @@ fn a_run_with_adapters_generates_and_continues_from_its_weights() {
     block_on(merge(&checkpoint, &checkpoint, &merged)).unwrap_or_else(|e| panic!("{e}"));
     assert!(!text[0].is_empty());
     std::fs::remove_dir_all(checkpoint.join("adapter")).expect("an adapter");
-    let error = gristmill::trained::TrainedModel::load;
+    let error = gristmill::infer::InferenceModel::load;
     let line = block_on(error(&gpu, &run.open(), 1, 8)).err().expect("no adapter").to_string();
     assert!(line.contains("holds no adapter; name a folder with adapter_model.safetensors"), "{line}");
 }

@@ -407,7 +407,7 @@ const MET_FIRST: [(&str, &str); 25] = [
     ("src/train/trainer.rs", "pub struct Trainer<"),
     ("src/train/saving.rs", "pub async fn save("),
     ("src/train/run.rs", "pub async fn run("),
-    ("src/trained/opened.rs", "pub struct TrainedRun "),
+    ("src/infer/opened_model.rs", "pub struct OpenedModel "),
 ];
 
 #[test]

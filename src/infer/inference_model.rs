@@ -1,14 +1,18 @@
 //! A trained model that continues prompts.
 
-use super::{Loading, OnDevice, Saved};
+use super::on_device::{Loading, OnDevice, SavedModel};
+use super::opened_model::OpenedModel;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
-use crate::generate::{GeneratePrograms, GenerateRecordings, Generator, Settings};
+use crate::infer::{GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
 use crate::model::config::ModelConfig;
 use crate::perf::limits::{check_binding, misfit_of_loaded};
 use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";
+
+/// Tokens of the shortest window that is tried where a longer one does not fit.
+const SHORTEST: usize = 256;
 
 /// A model to continue a fixed number of prompts with, of which nothing is on the device yet.
 pub(crate) struct PlannedModel<'gpu> {
@@ -18,7 +22,7 @@ pub(crate) struct PlannedModel<'gpu> {
 }
 
 /// A model on a device, ready to continue a fixed number of prompts at once.
-pub struct TrainedModel<'gpu> {
+pub struct InferenceModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
     cached: Vec<Vec<u32>>,
@@ -52,7 +56,7 @@ impl<'gpu> PlannedModel<'gpu> {
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a device that fails or has too little memory.
-    pub async fn load(self, saved: Saved<'_>) -> Result<TrainedModel<'gpu>> {
+    pub async fn load(self, saved: SavedModel<'_>) -> Result<InferenceModel<'gpu>> {
         let Self { gpu, loading, recordings } = self;
         let GeneratePrograms { prefill, step, draw } = &recordings.programs;
         let drawn = recordings.draws.drawn;
@@ -61,11 +65,45 @@ impl<'gpu> PlannedModel<'gpu> {
             Error::OutOfMemory { .. } => misfit_of_loaded(error, FEWER_PROMPTS),
             other => other,
         })?;
-        Ok(TrainedModel { on_device, recordings, cached: Vec::new() })
+        Ok(InferenceModel { on_device, recordings, cached: Vec::new() })
     }
 }
 
-impl TrainedModel<'_> {
+impl<'gpu> InferenceModel<'gpu> {
+    /// Loads the weights of `run` onto `gpu`, with caches for `sequences` texts of up to `window` tokens each.
+    ///
+    /// # Errors
+    /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
+    pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, sequences: u32, window: usize) -> Result<Self> {
+        let model = &run.plan.model.with_window(window);
+        PlannedModel::new(gpu, model, sequences)?.load(run.saved(model)).await
+    }
+
+    /// The same with as many of `window` tokens as the caches have room for, and their number: half, or half of that, and so on, but
+    /// no fewer than 256.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load), where the shortest window does not fit either.
+    pub async fn load_fitting(
+        gpu: &'gpu Gpu,
+        run: &OpenedModel,
+        sequences: u32,
+        window: usize,
+    ) -> Result<(Self, usize)> {
+        let memory = gpu.report().memory_bytes;
+        let fits = |window: usize| {
+            let planned = PlannedModel::new(gpu, &run.plan.model.with_window(window), sequences);
+            planned.is_ok_and(|planned| memory.is_none_or(|memory| planned.bytes() <= memory - memory / 10))
+        };
+        let mut fitting = window;
+        while fitting > SHORTEST && !fits(fitting) {
+            fitting = (fitting / 2).max(SHORTEST);
+        }
+        Ok((Self::load(gpu, run, sequences, fitting).await?, fitting))
+    }
+}
+
+impl InferenceModel<'_> {
     /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`]. What they share with those of the
     /// call before and their continuations is not computed again.
     ///
@@ -74,7 +112,7 @@ impl TrainedModel<'_> {
     pub async fn generate(
         &mut self,
         prompts: &[Vec<u32>],
-        settings: &Settings,
+        settings: &GenerationSettings,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;

@@ -44,7 +44,7 @@ impl Sampling {
     }
 
     /// The same for the device, in f32.
-    pub(super) fn state(&self) -> SamplingState {
+    pub(crate) fn state(&self) -> SamplingState {
         SamplingState {
             temperature: self.temperature as f32,
             top_p: self.top_p as f32,

@@ -6,14 +6,13 @@ use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::{self, GenerationConfig};
 use crate::hugging_face::refuse_name_of_hub;
+use crate::infer::on_device::SavedModel;
 use crate::model::config::ModelConfig;
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
 use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
 use crate::store::located::{Alone, base_of, chosen, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
-use crate::train::sample::prompt;
-use crate::train::saved::Saved;
 use crate::train::starting_weights::{check_weights, no_tokenizer};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,8 +27,8 @@ const TOKENIZER: &str = "train_dataset.tokenizer";
 /// A model of bytes that a program has trained, opened again to write text:
 ///
 /// ```
-/// use gristmill::generate::{Sampling, Settings};
-/// use gristmill::trained::{TrainedModel, TrainedRun, prompt_tokens};
+/// use gristmill::infer::{Sampling, GenerationSettings};
+/// use gristmill::infer::{InferenceModel, OpenedModel, prompt_tokens};
 /// use std::ops::ControlFlow;
 /// # use gristmill::data::{Batches, SampleCollector};
 /// # use gristmill::prelude::*;
@@ -53,17 +52,17 @@ const TOKENIZER: &str = "train_dataset.tokenizer";
 /// # let mut trainer = Trainer::new(&gpu, &plan, &RunLength::new(&plan, 1)).await?;
 /// # trainer.step(1, &data, 0).await?;
 /// # trainer.save(&folder, &data).await?;
-/// let run = TrainedRun::open(&folder, &[])?; // or a folder of Hugging Face's, or an adapter's
-/// let mut model = TrainedModel::load(&gpu, &run, 1, run.plan.model.seq_length).await?;
+/// let run = OpenedModel::open(&folder, &[])?; // or a folder of Hugging Face's, or an adapter's
+/// let mut model = InferenceModel::load(&gpu, &run, 1, run.plan.model.seq_length).await?;
 /// let prompts = [prompt_tokens(&run, "abc")?];
-/// let settings = Settings { tokens: 8, sampling: Sampling::GREEDY, seed: 0, stops: run.stops() };
+/// let settings = GenerationSettings { tokens: 8, sampling: Sampling::GREEDY, seed: 0, stops: run.stops() };
 /// let texts = model.generate(&prompts, &settings, |_text, _token| ControlFlow::Continue(())).await?;
 /// println!("abc{}", run.codec.decode(&texts[0]));
 /// # Ok(())
 /// # })
 /// # }
 /// ```
-pub struct TrainedRun {
+pub struct OpenedModel {
     /// Its configuration, resolved.
     pub plan: RunPlan,
     /// Turns text into tokens and back.
@@ -78,7 +77,7 @@ pub struct TrainedRun {
     template: Option<PathBuf>,
 }
 
-impl TrainedRun {
+impl OpenedModel {
     /// Opens what is at `path`: a run folder, of which the best checkpoint is used, or else the newest, a checkpoint inside one, a
     /// folder of Hugging Face's, or one of an adapter, which names its base.
     ///
@@ -163,9 +162,9 @@ impl TrainedRun {
     }
 
     /// Where the weights of `model` are, which is that of the plan, perhaps with another window.
-    pub(super) fn saved<'a>(&'a self, model: &'a ModelConfig) -> Saved<'a> {
+    pub(crate) fn saved<'a>(&'a self, model: &'a ModelConfig) -> SavedModel<'a> {
         let (weights, adapter) = (&self.weights, self.adapter.as_deref());
-        Saved { model, weights, adapter, base: self.plan.settings.run.weights() }
+        SavedModel { model, weights, adapter, base: self.plan.settings.run.weights() }
     }
 
     /// What judges the model otherwise than what is written of it: a base that is quantised, or weights in another type.
@@ -205,7 +204,7 @@ fn kept_template(folder: &Path) -> Option<PathBuf> {
     Some(folder.join("chat_template.jinja")).filter(|file| file.is_file())
 }
 
-/// The configuration of the model at `path`, whatever [`TrainedRun::open`] finds there, for a plan on `ranks` ranks or else on as many
+/// The configuration of the model at `path`, whatever [`OpenedModel::open`] finds there, for a plan on `ranks` ranks or else on as many
 /// as it asks for: that of a run; of a folder of Hugging Face's, training all of it with the defaults of every key; of an adapter,
 /// that of its base with it.
 ///
@@ -254,6 +253,25 @@ fn sound(config: RunConfig) -> Result<RunPlan> {
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
-pub fn prompt_tokens(run: &TrainedRun, text: &str) -> Result<Vec<u32>> {
+pub fn prompt_tokens(run: &OpenedModel, text: &str) -> Result<Vec<u32>> {
     prompt(&run.codec, text, run.plan.model.vocab_size)
+}
+
+/// The tokens of a prompt, from those that the tokenizer adds before a text, if any. An empty prompt becomes a token that a text may start
+/// after.
+///
+/// # Errors
+/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
+pub(crate) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
+    let mut tokens = codec.started(codec.encode(text)?);
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+        return Err(Error::Plan(format!(
+            "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; change the prompt, or name \
+             the data's tokenizer in train_dataset.tokenizer"
+        )));
+    }
+    if tokens.is_empty() {
+        tokens.push(codec.separator().min(vocab_size as u32 - 1));
+    }
+    Ok(tokens)
 }

@@ -16,9 +16,9 @@ const SUBMISSION: Duration = Duration::from_millis(50);
 /// llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million parameters and as 33 at 28 million.
 const PART_BY_STEPS: usize = 32;
 
-/// Settings of a generation.
+/// GenerationSettings of a generation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct GenerationSettings {
     /// Maximum number of new tokens per sequence.
     pub tokens: usize,
     /// How tokens are drawn.
@@ -77,7 +77,7 @@ impl Generator<'_> {
     pub async fn generate(
         &mut self,
         prompts: &[Vec<u32>],
-        settings: &Settings,
+        settings: &GenerationSettings,
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         assert_eq!(
@@ -132,7 +132,7 @@ impl Generator<'_> {
     }
 
     /// Tells the device how to draw, and what each prompt holds.
-    fn begin_draws(&self, sequences: &[Sequence], settings: &Settings) {
+    fn begin_draws(&self, sequences: &[Sequence], settings: &GenerationSettings) {
         let DrawTensors { sampling, sequences: states, seen, .. } = self.recordings.draws;
         let vocab = self.recordings.vocab_size;
         let (mut state, mut bits) = (Vec::new(), vec![0; (seen.rows * seen.stride) as usize]);
@@ -150,7 +150,7 @@ impl Generator<'_> {
     }
 
     /// How many tokens to draw in one submission: as many as are wanted, fit the window, and take no longer than [`SUBMISSION`].
-    fn next_draws(&self, sequences: &[Sequence], settings: &Settings, took: Duration) -> u32 {
+    fn next_draws(&self, sequences: &[Sequence], settings: &GenerationSettings, took: Duration) -> u32 {
         let active = || sequences.iter().filter(|sequence| !sequence.is_done);
         let wanted = active().map(|sequence| settings.tokens - sequence.written).max().unwrap_or(1);
         let longest = active().map(|sequence| sequence.context().len()).max().unwrap_or(1);

@@ -1,10 +1,11 @@
 //! The loss of each token of texts under a trained model.
 
-use super::opened::TrainedRun;
+use super::opened_model::OpenedModel;
 use crate::data::{BatchSpec, PackedSequences, Sequence};
 use crate::device::Gpu;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::{BatchTensors, ForwardContext, Mode};
@@ -15,7 +16,6 @@ use crate::record::{BufferId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
-use crate::train::saved::{Loading, OnDevice};
 
 /// Tokens of the longest window by default: what a longer context would gain is another measurement.
 const LONGEST_WINDOW: usize = 2048;
@@ -44,7 +44,7 @@ impl<'gpu> Scorer<'gpu> {
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, window: usize, sequences: usize) -> Result<Self> {
+    pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, window: usize, sequences: usize) -> Result<Self> {
         let model = ModelConfig { recomputed_layers: Vec::new(), ..run.plan.model.with_window(window) };
         let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences).max(1);
         let capabilities = gpu.capabilities();

@@ -1,11 +1,5 @@
 //! The weights of a saved model on a device, without anything of an optimizer.
 
-mod continuing;
-
-pub(crate) use continuing::PlannedModel;
-pub use continuing::TrainedModel;
-
-use super::initial::portions;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
 use crate::model::ModelBuffers;
@@ -16,11 +10,12 @@ use crate::perf::limits::misfit_of_loaded;
 use crate::record::{MemoryPlan, Persistents, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;
+use crate::train::initial::portions;
 use std::path::Path;
 
 /// A model and where its weights are.
 #[derive(Clone, Copy)]
-pub(crate) struct Saved<'a> {
+pub(crate) struct SavedModel<'a> {
     pub model: &'a ModelConfig,
     /// The folder of its weights: a checkpoint, or one of Hugging Face's.
     pub weights: &'a Path,
@@ -82,7 +77,7 @@ impl Loading {
     pub async fn finish<'gpu>(
         self,
         gpu: &'gpu Gpu,
-        saved: Saved<'_>,
+        saved: SavedModel<'_>,
         recordings: &[&Recording],
         read: Tensor,
     ) -> Result<OnDevice<'gpu>> {
