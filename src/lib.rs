@@ -92,7 +92,6 @@ pub mod perf;
 pub mod ranks;
 pub mod report;
 pub mod settings;
-pub mod sharding;
 pub mod store;
 pub mod train;
 

@@ -1,5 +1,11 @@
-//! Several ranks of one run: who they are, and how bytes get from one to another. Knows no devices, no tensors and
-//! no settings.
+//! Several ranks of one run: who they are, how bytes get from one to another, and who holds what of a model.
+//!
+//! | file | holds | knows |
+//! |---|---|---|
+//! | `transport`, [`in_process`], [`mpi`], `thread`, [`collectives`], `agreement` | how bytes get from one rank to another | no devices, no tensors, no settings |
+//! | `layout`, `group`, [`pipeline`] | how ranks share the work of a run, and whom a rank exchanges what with | the same |
+//! | [`sharding`], `rank_layouts` | which rank holds, owns and sums which parameters | recordings, the model |
+//! | `consistency`, `rank_status`, `replicas` | whether ranks do alike, what they tell each other after a step, whether copies hold the same bits | the run |
 //!
 //! A [`Transport`] connects a rank with the others. It has one function, `exchange`, which sends to some ranks,
 //! receives from some and returns when both are done: [`in_process`] over channels between threads, which every
@@ -24,6 +30,7 @@
 
 mod agreement;
 pub mod collectives;
+pub(crate) mod consistency;
 mod group;
 pub mod in_process;
 pub mod launcher;
@@ -36,6 +43,10 @@ pub mod mpi;
 #[cfg(feature = "mpi")]
 mod patience;
 pub mod pipeline;
+pub(crate) mod rank_layouts;
+pub(crate) mod rank_status;
+pub(crate) mod replicas;
+pub mod sharding;
 mod thread;
 mod transport;
 

@@ -8,9 +8,9 @@
 
 use crate::element::Element;
 use crate::model::arena::{Arena, ArenaLayout, Segment, SegmentKind};
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::Persistents;
 use crate::settings::Optimizer;
-use crate::sharding::ownership::Ownership;
 
 /// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Arenas {
 
 impl Arenas {
     /// Adds the arenas to the persistent buffers.
-    pub(super) fn new(
+    pub(crate) fn new(
         layout: &ArenaLayout,
         persistents: &mut Persistents,
         optimizer: &Optimizer,

@@ -1,14 +1,14 @@
 //! Checkpoints of a trainer: its tensors, handed from the device to files and back.
 
 use super::arenas::Arenas;
-use super::rank_layouts::RankLayouts;
 use super::recordings::Recordings;
-use super::replicas::{Fingerprint, Replicas};
 use super::trainer::Trainer;
 use crate::device::Exchanges;
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
+use crate::ranks::rank_layouts::RankLayouts;
+use crate::ranks::replicas::{Fingerprint, Replicas};
 use crate::record::{BufferId, Tensor};
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, ReadRows, TakeRow};

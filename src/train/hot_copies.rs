@@ -24,8 +24,8 @@ use crate::ops::hot_experts::HotLast;
 use crate::ops::permute::HotAndCold;
 use crate::ops::zero::zero;
 use crate::ranks::Group;
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{BufferId, Collective, PersistentId, Persistents, Recorder, Span, Tensor};
-use crate::sharding::ownership::Ownership;
 use crate::tape::Parameter;
 
 /// The copies that a rank has.

@@ -2,19 +2,19 @@
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
+use super::model_chunks::ModelChunk;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
 use crate::model::gpt::LossTensors;
-use crate::model::stages::Chunk;
 use crate::model::{ForwardContext, Mode, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
 use crate::ranks::Group;
+use crate::ranks::sharding::buckets::BucketBuffers;
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Collective, Recorder, Recording, Span, Tensor};
-use crate::sharding::buckets::BucketBuffers;
-use crate::sharding::ownership::Ownership;
 use crate::tape::Tape;
 
 /// The parameters that passes are recorded on.
@@ -27,39 +27,19 @@ pub(super) struct Passes<'a> {
     pub capabilities: Capabilities,
 }
 
-/// What a pass computes: a chunk of the model, for every so-manieth micro-batch of a step.
-#[derive(Clone, Debug)]
-pub(super) struct Stretch {
-    pub chunk: Chunk,
-    /// The rank with the chunk before it, and that with the chunk after it.
-    pub neighbours: [Option<usize>; 2],
-    /// Which of the micro-batches under way it computes, and how many there are: `None` if it computes all of them, one after the
-    /// other.
-    pub slot: Option<(usize, usize)>,
-    /// Whether its backward pass is the last of a step, after which the gradients of all chunks are summed over the ranks.
-    pub ends_step: bool,
-}
-
-impl Stretch {
-    /// The whole model, of `layers` layers.
-    pub fn whole(layers: usize) -> Self {
-        Self { chunk: Chunk::whole(layers), neighbours: [None, None], slot: None, ends_step: true }
-    }
-}
-
 impl Passes<'_> {
     /// Forward, loss and backward: gradients are added to their arena.
     pub fn micro_step(
         &self,
-        stretch: &Stretch,
+        chunk: &ModelChunk,
         training: &ForwardContext<'_>,
         losses: &LossTensors,
     ) -> Result<Recording> {
         let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("micro_step", capabilities);
-        let rows = self.received(&mut rec, stretch, training);
+        let rows = self.received(&mut rec, chunk, training);
         if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
-            let (slot, slots) = stretch.slot.unwrap_or((0, 1));
+            let (slot, slots) = chunk.slot.unwrap_or((0, 1));
             let (rank, ranks) = (ownership.ranks.data_rank(), ownership.ranks.data);
             let [first, every] = [slot * ranks + rank, slots * ranks].map(|number| number as u32);
             rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state, first, every));
@@ -74,12 +54,12 @@ impl Passes<'_> {
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::new(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, true));
-        let sent = gpt.chunk(&mut tape, training, &stretch.chunk, rows, losses).zip(stretch.neighbours[1]);
+        let sent = gpt.chunk(&mut tape, training, &chunk.chunk, rows, losses).zip(chunk.neighbours[1]);
         if let Some((sent, to)) = sent {
             self.send(tape.rec, to, sent.tensor);
         }
         let backward = tape.rec.dispatch_count();
-        if stretch.slot.is_some() {
+        if chunk.slot.is_some() {
             tape.rec.cut();
         }
         if let Some((sent, from)) = sent {
@@ -89,7 +69,7 @@ impl Passes<'_> {
         }
         tape.backward();
         let gradient = rows.and_then(|rows| tape.gradient(rows));
-        if let Some((gradient, to)) = gradient.zip(stretch.neighbours[0]) {
+        if let Some((gradient, to)) = gradient.zip(chunk.neighbours[0]) {
             self.send(tape.rec, to, gradient);
         }
         if let Some(weights) = weights {
@@ -98,7 +78,7 @@ impl Passes<'_> {
         if let Some(gradients) = gradients {
             gradients.scatter(&mut rec, ownership);
         }
-        if stretch.ends_step {
+        if chunk.ends_step {
             ownership.sum_gradients(&mut rec, sums);
             ownership.sum_repeated(&mut rec, layout, sums);
             copies.iter().for_each(|copies| copies.sum_gradients(&mut rec, ownership));
@@ -109,13 +89,13 @@ impl Passes<'_> {
     /// Forward and loss alone.
     pub fn eval(
         &self,
-        stretch: &Stretch,
+        chunk: &ModelChunk,
         evaluation: &ForwardContext<'_>,
         losses: &LossTensors,
     ) -> Result<Recording> {
         let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("eval", capabilities);
-        let rows = self.received(&mut rec, stretch, evaluation);
+        let rows = self.received(&mut rec, chunk, evaluation);
         let read = arenas.read();
         let weights =
             ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
@@ -123,8 +103,8 @@ impl Passes<'_> {
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::forward_only(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, false));
-        let sent = gpt.chunk(&mut tape, evaluation, &stretch.chunk, rows, losses);
-        if let Some((sent, to)) = sent.zip(stretch.neighbours[1]) {
+        let sent = gpt.chunk(&mut tape, evaluation, &chunk.chunk, rows, losses);
+        if let Some((sent, to)) = sent.zip(chunk.neighbours[1]) {
             self.send(tape.rec, to, sent.tensor);
         }
         if let Some(weights) = weights {
@@ -134,9 +114,9 @@ impl Passes<'_> {
     }
 
     /// The rows (N, D) that a chunk starts with, from the stage before; of shared tokens this rank's.
-    fn received(&self, rec: &mut Recorder, stretch: &Stretch, ctx: &ForwardContext<'_>) -> Option<Tensor> {
+    fn received(&self, rec: &mut Recorder, chunk: &ModelChunk, ctx: &ForwardContext<'_>) -> Option<Tensor> {
         let (rows, width) = (ctx.stream_rows(), ctx.config.hidden_size as u32);
-        let from = stretch.neighbours[0]?;
+        let from = chunk.neighbours[0]?;
         Some(self.receive(rec, from, [rows, width], ctx.config.compute))
     }
 

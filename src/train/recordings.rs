@@ -5,9 +5,7 @@ use super::hot_copies::HotCopies;
 use super::monitors::{MaxLogits, Monitors};
 use super::passes::{copies, sum_evaluation};
 use super::programs::Programs;
-use super::replicas::Replicas;
 use super::run_parts::RunParts;
-use super::stretches::Stretches;
 use super::tensors::{InFlight, RunTensors};
 use crate::error::{Error, Result};
 use crate::infer::GenerateRecordings;
@@ -19,9 +17,11 @@ use crate::model::stages::Stages;
 use crate::perf::limits::check_activations;
 use crate::ranks::RankLayout;
 use crate::ranks::pipeline::{self, Direction, Half, Pipeline, Turn};
+use crate::ranks::replicas::Replicas;
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::{Optimizer, RunPlan};
-use crate::sharding::ownership::Ownership;
+use crate::train::model_chunks::ModelChunks;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -82,11 +82,11 @@ impl Recordings {
         check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
         let (whole, layout, ownership) = shared_layout(plan, &capabilities)?;
-        let stretches = Stretches::of(plan);
+        let chunks = ModelChunks::of(plan);
         let arenas = Arenas::new(&layout, &mut persistents, &plan.settings.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
-        let in_flight = tensors.in_flight(&stretches.in_flight, &mut persistents);
+        let in_flight = tensors.in_flight(&chunks.in_flight, &mut persistents);
         let hot_copies = HotCopies::new(
             model,
             (&layout, &arenas.read()),
@@ -106,7 +106,7 @@ impl Recordings {
             capabilities,
         };
         let largest = logits.as_ref().map(|logits| logits.largest);
-        let (micro_steps, evals) = parts.passes(model, &stretches, &in_flight, largest)?;
+        let (micro_steps, evals) = parts.passes(model, &chunks, &in_flight, largest)?;
         let update = parts.update()?;
         let monitors = Monitors::new(&parts, logits, &mut persistents)?;
         let replicas = parts.replicas(&mut persistents)?;
@@ -127,7 +127,7 @@ impl Recordings {
             ownership,
             tensors,
             in_flight,
-            turns: stretches.turns(plan).into(),
+            turns: chunks.turns(plan).into(),
             micro_steps,
             update,
             evals,
@@ -270,7 +270,7 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
 ///
 /// # Errors
 /// A parameter that tensor-parallel ranks cannot divide evenly.
-pub(super) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Result<Vec<Spec>> {
+pub(crate) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Result<Vec<Spec>> {
     let model = ranks.model;
     let held = |spec: Spec| {
         let path = spec.path.clone();

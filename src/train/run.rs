@@ -1,10 +1,8 @@
 //! A whole training run: from a configuration file to a trained model in its run folder.
 
-mod alike;
-mod data_watch;
+pub(crate) mod data_watch;
 mod run_loop;
 
-use self::alike::{agree_on_units, agree_on_widening, check_devices, check_division, check_run};
 use self::data_watch::DataWatch;
 use self::run_loop::{Results, RunLoop};
 pub use super::announce::{Milestone, Summary};
@@ -20,7 +18,6 @@ use super::instruments::{expert_metrics, instruments, prepare_folders, progress_
 use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
 use super::monitors::Board;
-use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
 use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
@@ -31,6 +28,10 @@ use crate::error::{Error, Result};
 use crate::perf::peak::Peak;
 use crate::perf::profile::Profiling;
 use crate::ranks::Ranks;
+use crate::ranks::consistency::{
+    agree_on_units, agree_on_widening, check_devices, check_division, check_run,
+};
+use crate::ranks::rank_status::StatusExchange;
 use crate::report::events::Event;
 use crate::report::instrument::Instruments;
 use crate::report::log::{FILE_TARGET, Log};

@@ -2,9 +2,8 @@
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
-use super::passes::{Passes, Stretch};
-use super::replicas::Replicas;
-use super::stretches::Stretches;
+use super::model_chunks::{ModelChunk, ModelChunks};
+use super::passes::Passes;
 use super::tensors::{InFlight, RunTensors};
 use super::update::Update;
 use crate::error::Result;
@@ -16,10 +15,11 @@ use crate::model::parameters::Spec;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
 use crate::perf::limits::misfit;
+use crate::ranks::replicas::Replicas;
+use crate::ranks::sharding::global_offsets::GlobalOffsets;
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Persistents, Recording, Tensor};
 use crate::settings::RunPlan;
-use crate::sharding::ownership::Ownership;
-use crate::sharding::places::Places;
 
 /// What outlives a step, and how it is shared.
 pub(super) struct RunParts<'a> {
@@ -41,7 +41,7 @@ impl RunParts<'_> {
     pub fn passes(
         &self,
         model: &ModelConfig,
-        stretches: &Stretches,
+        chunks: &ModelChunks,
         in_flight: &[Vec<InFlight>],
         largest: Option<Tensor>,
     ) -> Result<(Vec<Vec<Recording>>, Vec<Recording>)> {
@@ -57,29 +57,29 @@ impl RunParts<'_> {
             matrix_ranks: matrix_ranks.as_ref(),
             mode,
         };
-        let micro_step = |stretch: Stretch, InFlight { batch, masks }: InFlight| {
+        let micro_step = |chunk: ModelChunk, InFlight { batch, masks }: InFlight| {
             let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
-            passes
-                .micro_step(&stretch, &training, &tensors.training_losses())
-                .map_err(|e| misfit(&e, windows))
+            passes.micro_step(&chunk, &training, &tensors.training_losses()).map_err(|e| misfit(&e, windows))
         };
         let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
             let slots = slots.iter().enumerate();
-            slots.map(|(slot, own)| micro_step(stretches.training(chunk, slot), *own)).collect()
+            slots.map(|(slot, own)| micro_step(chunks.training(chunk, slot), *own)).collect()
         };
         let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
         let evaluation = forward(tensors.batch, Mode::Evaluation);
-        let eval = |stretch| {
-            passes.eval(stretch, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e, windows))
+        let eval = |chunk| {
+            passes.eval(chunk, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e, windows))
         };
-        Ok((micro_steps, stretches.all.iter().map(eval).collect::<Result<_>>()?))
+        Ok((micro_steps, chunks.all.iter().map(eval).collect::<Result<_>>()?))
     }
 
     /// Norm, clipping, step state and the optimizer.
     pub fn update(&self) -> Result<Recording> {
         let Self { plan, whole, layout, arenas, hot_copies, ownership, tensors, capabilities } = *self;
         let places = match plan.settings.optimizer.stochastic_rounding {
-            true => Some(Places::new(layout, &ArenaLayout::new(whole.to_vec(), &capabilities.limits)?)),
+            true => {
+                Some(GlobalOffsets::new(layout, &ArenaLayout::new(whole.to_vec(), &capabilities.limits)?))
+            }
             false => None,
         };
         let update = Update {

@@ -18,10 +18,10 @@ use crate::ops::loss_scale::loss_scale;
 use crate::ops::muon::Muon;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
+use crate::ranks::sharding::global_offsets::{GlobalOffsets, PlacedRange};
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{Correction, Optimizer, Rule};
-use crate::sharding::ownership::Ownership;
-use crate::sharding::places::{PlacedRange, Places};
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
@@ -38,7 +38,7 @@ pub(super) struct Update<'a> {
     pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
     /// Where its parameters are in the whole model; `None` where no weights are rounded by their places.
-    pub places: Option<&'a Places>,
+    pub places: Option<&'a GlobalOffsets>,
     pub arenas: &'a Arenas,
     pub hot_copies: Option<&'a HotCopies>,
     pub tensors: &'a RunTensors,

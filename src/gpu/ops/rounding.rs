@@ -4,7 +4,7 @@
 //! draws from the seed, the number of the update and the weight's place in the arena. Rounding to nearest would
 //! lose every update below half the distance between neighbours. The place depends on the segments, and so on the
 //! adapter's largest binding. Ranks that hold a part of the model, some experts or a part of each matrix, number its
-//! weights as one rank that holds the whole model (`sharding/places.rs`). Checkpoints hold these weights as BF16, which is
+//! weights as one rank that holds the whole model (`ranks/sharding/global_offsets.rs`). Checkpoints hold these weights as BF16, which is
 //! exact; initial and loaded weights are rounded to nearest.
 
 use crate::element::Element;

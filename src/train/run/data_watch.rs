@@ -88,7 +88,7 @@ impl<'a> DataWatch<'a> {
 }
 
 /// That the hash of all data is `own` here and `first` on the first rank.
-pub(super) fn unlike(own: u64, first: u64) -> String {
+pub(crate) fn unlike(own: u64, first: u64) -> String {
     let (own, first) = (hex(own), hex(first));
     format!("its data have the hash {own}, and those of rank 0 {first}; give all ranks the same files")
 }

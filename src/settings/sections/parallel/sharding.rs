@@ -3,8 +3,8 @@
 use super::rows::OptimizerShards;
 use super::{CONTEXT, OPTIMIZER, Parallelism};
 use crate::ranks::RankLayout;
+pub use crate::ranks::sharding::{Sharded, Sharding};
 use crate::settings::engine::*;
-pub use crate::sharding::{Sharded, Sharding};
 
 impl Sharding {
     /// The keys that say this.

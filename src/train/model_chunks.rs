@@ -1,27 +1,46 @@
 //! Which parts of the model a rank computes, and for which micro-batches.
 
-use super::passes::Stretch;
 use crate::model::stages::Chunk;
 use crate::ranks::pipeline::{Pipeline, Turn};
 use crate::settings::RunPlan;
 
+/// What a pass computes: a chunk of the model, for every so-manieth micro-batch of a step.
+#[derive(Clone, Debug)]
+pub(super) struct ModelChunk {
+    pub chunk: Chunk,
+    /// The rank with the chunk before it, and that with the chunk after it.
+    pub neighbours: [Option<usize>; 2],
+    /// Which of the micro-batches under way it computes, and how many there are: `None` if it computes all of them, one after the
+    /// other.
+    pub slot: Option<(usize, usize)>,
+    /// Whether its backward pass is the last of a step, after which the gradients of all chunks are summed over the ranks.
+    pub ends_step: bool,
+}
+
+impl ModelChunk {
+    /// The whole model, of `layers` layers.
+    pub fn whole(layers: usize) -> Self {
+        Self { chunk: Chunk::whole(layers), neighbours: [None, None], slot: None, ends_step: true }
+    }
+}
+
 /// The parts of the model of one rank: all of it, or the chunks of its stage.
-pub(super) struct Stretches {
+pub(super) struct ModelChunks {
     /// As an evaluation computes them: micro-batches one after the other.
-    pub all: Vec<Stretch>,
+    pub all: Vec<ModelChunk>,
     /// Of each, how many micro-batches are under way at most.
     pub in_flight: Vec<usize>,
 }
 
-impl Stretches {
+impl ModelChunks {
     /// Those of the rank of `plan`.
     pub fn of(plan: &RunPlan) -> Self {
         let (ranks, stages) = (&plan.layout, &plan.stages);
         if ranks.pipeline == 1 {
-            return Self { all: vec![Stretch::whole(plan.model.num_layers)], in_flight: vec![1] };
+            return Self { all: vec![ModelChunk::whole(plan.model.num_layers)], in_flight: vec![1] };
         }
         let (own, count) = (ranks.stage(), ranks.pipeline);
-        let stretch = |(number, chunk): (usize, Chunk)| Stretch {
+        let chunk = |(number, chunk): (usize, Chunk)| ModelChunk {
             neighbours: [
                 (!chunk.is_first).then(|| ranks.in_stage((own + count - 1) % count)),
                 (!chunk.is_last).then(|| ranks.in_stage((own + 1) % count)),
@@ -32,16 +51,16 @@ impl Stretches {
         };
         let micro_batches = plan.settings.runner.gradient_accumulation_steps;
         Self {
-            all: stages.chunks(own).into_iter().enumerate().map(stretch).collect(),
+            all: stages.chunks(own).into_iter().enumerate().map(chunk).collect(),
             in_flight: pipeline(plan).in_flight(own, micro_batches),
         }
     }
 
     /// Chunk number `chunk` in training, for the micro-batches that take the place `slot` among those under way.
-    pub fn training(&self, chunk: usize, slot: usize) -> Stretch {
+    pub fn training(&self, chunk: usize, slot: usize) -> ModelChunk {
         let is_cut = self.all[chunk].neighbours != [None, None];
         let slot = is_cut.then_some((slot, self.in_flight[chunk]));
-        Stretch { slot, ..self.all[chunk].clone() }
+        ModelChunk { slot, ..self.all[chunk].clone() }
     }
 
     /// The turns of a step; none without a pipeline.

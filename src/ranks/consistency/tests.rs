@@ -1,6 +1,6 @@
 //! Ranks that do the same, and what is said of those that do not.
 
-use super::{Own, differing_lines, units_of_first};
+use super::{RankIdentity, differing_lines, units_of_first};
 use crate::kernels::Units;
 use crate::ranks::{Ranks, Transport, in_process};
 use pollster::block_on;
@@ -24,7 +24,7 @@ fn products_are_divided_for_the_first_rank() {
 fn what_differs_is_named() {
     let own = |version: &str, settings: &str, data: &str| {
         let [version, settings, data] = [version, settings, data].map(str::to_string);
-        Own { version, settings, data, hash: Some(7) }
+        RankIdentity { version, settings, data, hash: Some(7) }
     };
     let (first, remedy) =
         (own("1.0", "a: 1\n", "f00d"), "start all ranks with the same program, files and flags");
@@ -38,9 +38,9 @@ fn what_differs_is_named() {
         assert_eq!(other.difference(&first), Some(format!("{line}; {remedy}")));
     }
     // A byte that the fingerprint does not see.
-    let other = Own { hash: Some(8), ..first.clone() };
+    let other = RankIdentity { hash: Some(8), ..first.clone() };
     assert!(other.difference(&first).unwrap().starts_with("its data have the hash 0000000000000008, and"));
-    assert_eq!(Own { hash: None, ..other }.difference(&first), None);
+    assert_eq!(RankIdentity { hash: None, ..other }.difference(&first), None);
 }
 
 #[test]

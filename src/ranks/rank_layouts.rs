@@ -4,16 +4,16 @@
 //! holds. A new way to spread parameters needs a share in `Spec`, or ranges held in an arena, and nothing in the
 //! code of checkpoints.
 
-use super::arenas::Arenas;
-use super::recordings::{Recordings, held_by};
 use crate::error::Result;
 use crate::kernels::Limits;
 use crate::model::arena::ArenaLayout;
 use crate::ranks::RankLayout;
 use crate::record::Persistents;
+use crate::train::arenas::Arenas;
+use crate::train::recordings::{Recordings, held_by};
 
 /// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
-pub(super) struct RankLayouts {
+pub(crate) struct RankLayouts {
     /// By stage of the pipeline, part of the matrices and part of the experts, since ranks with the same ones have the same layout.
     layouts: Vec<ArenaLayout>,
     /// By rank: the layout's number, and the arenas.

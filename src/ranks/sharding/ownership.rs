@@ -18,10 +18,10 @@ use crate::ops::grad_norm::NormShares;
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
+use crate::ranks::sharding::shards::{Bucket, Shards};
+use crate::ranks::sharding::{Sharded, Sharding};
 use crate::ranks::{Group, RankLayout};
 use crate::record::{Collective, Recorder, Span, Tensor};
-use crate::sharding::shards::{Bucket, Shards};
-use crate::sharding::{Sharded, Sharding};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -5,9 +5,9 @@ use crate::model::arena::{Arena, Holds, Part};
 use crate::model::parameters::Spec;
 use crate::ops::add::add;
 use crate::ops::zero::zero;
+use crate::ranks::sharding::ownership::Ownership;
+use crate::ranks::sharding::shards::Bucket;
 use crate::record::{Collective, Recorder, Span, Tensor};
-use crate::sharding::ownership::Ownership;
-use crate::sharding::shards::Bucket;
 
 /// A buffer for each bucket that several ranks own together.
 pub(crate) struct BucketBuffers<'a> {

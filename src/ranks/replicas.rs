@@ -10,7 +10,6 @@
 //! have the same sums, or the run ends with the first tensor that differs, and the last good checkpoint stays.
 //! Moments are not compared, since a difference shows in the weights one update later.
 
-use super::arenas::Arenas;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
@@ -18,8 +17,9 @@ use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::Spec;
 use crate::ops::fingerprint::fingerprint;
+use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Persistents, Recorder, Recording, Tensor};
-use crate::sharding::ownership::Ownership;
+use crate::train::arenas::Arenas;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ struct Held {
 /// The fingerprint of a tensor, as a rank sends it to the first one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub(super) struct Fingerprint {
+pub(crate) struct Fingerprint {
     place: u64,
     sums: [u32; 2],
 }
@@ -54,7 +54,7 @@ impl Replicas {
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn new(
+    pub(crate) fn new(
         whole: &[Spec],
         (layout, arenas): (&ArenaLayout, &Arenas),
         experts: Option<&ExpertState>,
@@ -115,12 +115,12 @@ fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u3
 
 impl Replicas {
     /// The fingerprints that the device has computed.
-    pub(super) fn sums(&self) -> Tensor {
+    pub(crate) fn sums(&self) -> Tensor {
         self.sums
     }
 
     /// What the first rank gets: the place of each tensor, with its fingerprint in `words`.
-    pub(super) fn fingerprints(&self, words: &[[u32; 2]]) -> Vec<Fingerprint> {
+    pub(crate) fn fingerprints(&self, words: &[[u32; 2]]) -> Vec<Fingerprint> {
         self.held
             .iter()
             .zip(words)
@@ -132,7 +132,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Two ranks that hold other weights where they should hold the same.
-    pub(super) fn compare(
+    pub(crate) fn compare(
         &self,
         found: &[Fingerprint],
         ranks: usize,

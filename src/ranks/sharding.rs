@@ -10,13 +10,13 @@
 //! | copies | those that own the same part |
 //! | `Ownership` | all of it for one rank, with the exchanges that follow, which recordings contain |
 //! | holders | the owners, and those that share their matrices: they have a parameter together (`together.rs`) |
-//! | places | where the elements that a rank holds lie in the whole model ([`Places`](places::Places)) |
+//! | global offsets | where the elements that a rank holds lie in the whole model ([`GlobalOffsets`](global_offsets::GlobalOffsets)) |
 //!
 //! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
 
 pub(crate) mod buckets;
+pub mod global_offsets;
 pub(crate) mod ownership;
-pub mod places;
 pub(crate) mod shards;
 
 /// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It

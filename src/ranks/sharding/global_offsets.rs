@@ -5,13 +5,13 @@ use crate::model::parameters::{Spec, Strip};
 use crate::ops::rounding::Rounding;
 use std::ops::Range;
 
-/// Places of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
+/// GlobalOffsets of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
 /// weight is rounded by the same bits wherever it lies, and two weights never by the same ones.
 ///
 /// A parameter of which ranks hold a part each, and that one rank would have to split over several bindings, counts as one piece
 /// here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct GlobalOffsets {
     /// For each segment, ascending ranges of its elements.
     segments: Vec<Vec<PlacedRange>>,
 }
@@ -28,7 +28,7 @@ pub struct PlacedRange {
     pub skipped: u64,
     /// Elements of a run; [`ONE_RUN`] where there is one.
     pub run: u64,
-    /// Places of others between two runs.
+    /// GlobalOffsets of others between two runs.
     pub gap: u64,
 }
 
@@ -87,7 +87,7 @@ impl PlacedRange {
     }
 }
 
-impl Places {
+impl GlobalOffsets {
     /// Those of the parameters in `layout`, of which `whole` has all rows.
     #[track_caller]
     pub fn new(layout: &ArenaLayout, whole: &ArenaLayout) -> Self {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     /// The places of a parameter's elements, row by row.
-    fn of_rows(layout: &ArenaLayout, places: &Places, (spec, parts): &(Spec, Vec<Part>)) -> Vec<u64> {
+    fn of_rows(layout: &ArenaLayout, places: &GlobalOffsets, (spec, parts): &(Spec, Vec<Part>)) -> Vec<u64> {
         assert!(layout.parameters.iter().any(|(held, _)| held.path == spec.path));
         let elements = parts.iter().flat_map(|part| {
             let range = part.range(spec, part.first_row, part.first_row + part.rows);
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn one_rank_has_them_in_order() {
         let whole = layout(0, 1, &LIMITS);
-        let places = Places::new(&whole, &whole);
+        let places = GlobalOffsets::new(&whole, &whole);
         let mut start = 0;
         for (index, segment) in whole.segments.iter().enumerate() {
             assert_eq!(
@@ -222,11 +222,11 @@ mod tests {
     #[test]
     fn ranks_have_those_of_one() {
         let whole = layout(0, 1, &LIMITS);
-        let of_one = Places::new(&whole, &whole);
+        let of_one = GlobalOffsets::new(&whole, &whole);
         let mut stacks = 0;
         for rank in 0..2 {
             let own = layout(rank, 2, &LIMITS);
-            let places = Places::new(&own, &whole);
+            let places = GlobalOffsets::new(&own, &whole);
             for (held, all) in own.parameters.iter().zip(&whole.parameters) {
                 let got = of_rows(&own, &places, held);
                 let want = of_rows(&whole, &of_one, all);
@@ -268,12 +268,12 @@ mod tests {
         (mixture.intermediate_size, mixture.route.experts) = (24, 4);
         mixture.shared.as_mut().expect("a shared expert").intermediate_size = 8;
         let whole = ArenaLayout::new(Gpt::describe(&config), &LIMITS).unwrap();
-        let of_one = Places::new(&whole, &whole);
+        let of_one = GlobalOffsets::new(&whole, &whole);
         for rank in 0..2 {
             let layout = RankLayout { rank, model: 2, shares_vocabulary: true, ..RankLayout::one() };
             let held = Gpt::describe(&config).into_iter().map(|spec| spec.of_matrix_rank(&layout).unwrap());
             let own = ArenaLayout::new(held.collect(), &LIMITS).unwrap();
-            let places = Places::new(&own, &whole);
+            let places = GlobalOffsets::new(&own, &whole);
             for ((spec, parts), (all, whole_parts)) in own.parameters.iter().zip(&whole.parameters) {
                 let (part, whole_part) = (parts[0], whole_parts[0]);
                 for (row, col) in spec
@@ -308,7 +308,7 @@ mod tests {
         let mut seen = HashSet::new();
         for rank in 0..2 {
             let own = layout(rank, 2, &narrow);
-            let places = Places::new(&own, &whole);
+            let places = GlobalOffsets::new(&own, &whole);
             for held in own.parameters.iter().filter(|held| rank == 0 || held.0.share.is_some()) {
                 let own = of_rows(&own, &places, held);
                 assert!(own.iter().all(|place| seen.insert(*place)), "{} on rank {rank}", held.0.path);

@@ -7,7 +7,6 @@
 //! ranks) devices may differ. If one rank must widen f16 in integers, all do, and all divide products for the compute units of the
 //! first.
 
-use super::data_watch::unlike;
 use crate::data::Dataset;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
@@ -16,13 +15,14 @@ use crate::model::arena::ArenaLayout;
 use crate::ranks::Ranks;
 use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
+use crate::train::run::data_watch::unlike;
 
 /// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ, and where
 /// the data lie there. Returns whether this rank's data lie where those of the first one do, on whichever machine.
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
-pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<bool> {
+pub(crate) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<bool> {
     let place = format!("{:?} {}", std::env::current_dir().ok(), plan.to_yaml());
     let mut shared = plan.clone();
     let settings = &mut shared.settings;
@@ -33,13 +33,13 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
         .for_each(|data| data.forget_paths());
     let datasets = [&data.train].into_iter().chain(&data.eval);
     let fingerprints: Vec<String> = datasets.map(|data| format!("{:016x}", data.fingerprint())).collect();
-    let own = Own {
+    let own = RankIdentity {
         version: env!("CARGO_PKG_VERSION").into(),
         settings: shared.to_yaml(),
         data: fingerprints.join(" and "),
         hash: data.hashes().map(|hashes| hashes.combined()),
     };
-    check(ranks, own, Own::difference).await?;
+    check(ranks, own, RankIdentity::difference).await?;
     Ok(ranks.by_first(|| Ok(place.clone())).await? == place)
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
 ///
 /// # Errors
 /// A rank that has ended.
-pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
+pub(crate) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
     let all = ranks.at_first(vec![u8::from(gpu.capabilities().widens_in_integers)]).await?;
     if ranks.by_first(|| Ok(all.contains(&1))).await? {
         gpu.widen_in_integers();
@@ -59,7 +59,7 @@ pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()
 ///
 /// # Errors
 /// A rank that has ended.
-pub(super) async fn agree_on_units(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
+pub(crate) async fn agree_on_units(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
     gpu.divide_for(units_of_first(ranks, gpu.capabilities().units).await?);
     Ok(())
 }
@@ -74,7 +74,7 @@ async fn units_of_first(ranks: &Ranks, own: Units) -> Result<Units> {
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
-pub(super) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> Result<()> {
+pub(crate) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> Result<()> {
     let sharding = &plan.sharding;
     if sharding.what != Sharded::None && sharding.ranks == plan.layout.data {
         return Ok(());
@@ -97,7 +97,7 @@ pub(super) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> R
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
-pub(super) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Recordings) -> Result<()> {
+pub(crate) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Recordings) -> Result<()> {
     // Those of the whole model, of which stages hold parts of their own.
     let whole = ArenaLayout::new(recordings.whole.clone(), &gpu.capabilities().limits);
     let segments: Vec<u64> =
@@ -116,7 +116,7 @@ pub(super) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Record
 
 /// What all ranks must have in common.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
-struct Own {
+struct RankIdentity {
     version: String,
     settings: String,
     data: String,
@@ -124,7 +124,7 @@ struct Own {
     hash: Option<u64>,
 }
 
-impl Own {
+impl RankIdentity {
     fn difference(&self, first: &Self) -> Option<String> {
         const REMEDY: &str = "start all ranks with the same program, files and flags";
         if self.version != first.version {

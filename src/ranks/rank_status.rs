@@ -17,7 +17,7 @@ const LAPS: usize = 10;
 /// What a rank reports, or what holds for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct RankStatus {
+pub(crate) struct RankStatus {
     /// The last step whose results have arrived; for all, the last that has arrived everywhere.
     pub arrived: u64,
     /// A hash of its data; 0 until all were read. For all, that of the first rank.
@@ -30,7 +30,7 @@ pub(super) struct RankStatus {
 
 /// What may have happened to a rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Flag {
+pub(crate) enum Flag {
     /// It was asked to end the run.
     Interrupted,
     /// It found a fault in the data, after which the work so far is good.
@@ -43,7 +43,7 @@ pub(super) enum Flag {
 
 /// What all ranks have reported.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RunStatus {
+pub(crate) struct RunStatus {
     /// What holds for all.
     pub all: RankStatus,
     /// The reports by rank, on the first one.
@@ -51,7 +51,7 @@ pub(super) struct RunStatus {
 }
 
 /// The exchanges of status of a run.
-pub(super) struct StatusExchange {
+pub(crate) struct StatusExchange {
     ranks: Ranks,
     /// The exchange after the last step.
     under_way: Option<Pending<RunStatus>>,
