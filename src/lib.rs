@@ -88,14 +88,16 @@ pub mod gpu;
 pub mod hugging_face;
 pub mod infer;
 pub mod model;
+pub mod ops;
 pub mod perf;
 pub mod ranks;
 pub mod report;
 pub mod settings;
 pub mod store;
+pub mod tape;
 pub mod train;
 
-pub use gpu::{device, element, kernels, ops, random, record, tape};
+pub use gpu::{device, element, kernels, random, record};
 
 /// What most programs need: to open an adapter and run kernels, to write one, to build a model on the tape, or to train a
 /// configuration. The ops are by name, as `gristmill::ops::matmul`.
