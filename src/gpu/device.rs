@@ -24,9 +24,10 @@ mod adapter;
 mod buffers;
 mod encoder;
 mod exchange;
+mod f16_probe;
+mod f16_widen_probe;
 mod fault;
 mod gpu;
-mod half;
 mod job;
 mod lanes;
 mod launch;
@@ -39,7 +40,7 @@ mod polling;
 mod prepare;
 mod profile;
 mod readback;
-mod slices;
+mod submission_split;
 mod submissions;
 mod upload;
 #[cfg(not(any(target_vendor = "apple", target_family = "wasm")))]
@@ -47,14 +48,14 @@ mod vulkan;
 #[cfg(any(target_vendor = "apple", target_family = "wasm"))]
 #[path = "device/no_vulkan.rs"]
 mod vulkan;
-mod widening;
 
 pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
 pub use encoder::Encoder;
 pub use exchange::{Exchanger, Exchanges};
+pub use f16_probe::NativeF16;
+pub use f16_widen_probe::Widening;
 pub use gpu::{Gpu, GpuCounters};
-pub use half::NativeF16;
 pub use job::{Job, Outputs, PreparedJob, Words};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;
@@ -64,4 +65,3 @@ pub use profile::LaunchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};
 pub use submissions::Polling;
 pub use upload::UploadRing;
-pub use widening::Widening;

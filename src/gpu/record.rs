@@ -7,6 +7,7 @@
 
 mod exchange;
 mod fields;
+mod in_flight;
 mod memory;
 mod params;
 mod persistent;
@@ -15,10 +16,10 @@ mod recording;
 mod span;
 mod state;
 mod tensor;
-mod under_way;
 
 pub use exchange::{Collective, Exchange, Room};
 pub use fields::{Field, FieldType, Scalar};
+pub use in_flight::{Started, UnderWay, stops};
 pub use memory::{Consumer, LARGEST, MemoryPlan};
 pub use params::Params;
 pub use persistent::Persistents;
@@ -27,4 +28,3 @@ pub use recording::{Dispatch, GridArguments, Recording, Transient};
 pub use span::Span;
 pub use state::State;
 pub use tensor::{BINDING_ALIGNMENT, Binding, BufferId, PersistentId, Tensor, TransientId};
-pub use under_way::{Started, UnderWay, stops};

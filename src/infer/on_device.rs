@@ -10,7 +10,7 @@ use crate::perf::limits::misfit_of_loaded;
 use crate::record::{MemoryPlan, Persistents, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;
-use crate::train::initial::portions;
+use crate::train::weight_upload::portions;
 use std::path::Path;
 
 /// A model and where its weights are.

@@ -13,7 +13,7 @@ use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
 use crate::store::located::{Alone, base_of, chosen, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
-use crate::train::starting_weights::{check_weights, no_tokenizer};
+use crate::train::pretrained::{check_weights, no_tokenizer};
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -27,11 +27,11 @@ use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;
 use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording, Room};
-use crate::train::finished::{EvaluationReadback, StepReadback};
 pub(crate) use crate::train::hot_copies::HotCopies;
-use crate::train::initial::start_bytes;
 use crate::train::readback::{RING, Sources};
 use crate::train::recordings::Recordings;
+use crate::train::step_results::{EvaluationReadback, StepReadback};
+use crate::train::weight_upload::start_bytes;
 
 /// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
 /// not counted.

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 /// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. They are in `metrics.jsonl` always.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MonitorFormats(BTreeMap<String, Goes>);
+pub struct MonitorFormats(BTreeMap<String, Destination>);
 
 /// Where a number goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Goes {
+pub struct Destination {
     /// Whether it is a line of the log.
     pub to_log: bool,
     /// Whether it is a scalar of TensorBoard.
@@ -21,12 +21,12 @@ pub struct Goes {
 
 impl MonitorFormats {
     /// Says where the numbers go whose tags start with `prefix`.
-    pub fn set(&mut self, prefix: impl Into<String>, goes: Goes) {
+    pub fn set(&mut self, prefix: impl Into<String>, goes: Destination) {
         self.0.insert(prefix.into(), goes);
     }
 
     /// Where the number of `tag` goes; nowhere unless it was said.
-    pub fn of(&self, tag: &str) -> Goes {
+    pub fn of(&self, tag: &str) -> Destination {
         let prefix = tag.split_once('/').map_or(tag, |(prefix, _)| prefix);
         self.0.get(prefix).copied().unwrap_or_default()
     }
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn the_first_part_of_a_tag_says_where_it_goes() {
         let mut formats = MonitorFormats::default();
-        formats.set("local_norm", Goes { to_log: true, to_tensorboard: false });
+        formats.set("local_norm", Destination { to_log: true, to_tensorboard: false });
         assert!(formats.of("local_norm/embedding").to_log && formats.of("local_norm").to_log);
-        assert_eq!(formats.of("local_norms/embedding"), Goes::default());
+        assert_eq!(formats.of("local_norms/embedding"), Destination::default());
     }
 }

@@ -56,7 +56,7 @@ pub struct Position {
 pub struct Progress {
     plan: ProgressPlan,
     pace: Pace,
-    since_line: Stretch,
+    since_line: StepWindow,
     eval_loss: Option<f32>,
     bar: ProgressBar,
     /// Where there is no terminal and nothing asks for MindFormers' lines.
@@ -73,7 +73,7 @@ impl Progress {
         let ProgressPlan { start_step, total_steps, .. } = plan;
         let is_plain = !log.is_interactive() && !plan.asks_for_lines;
         let plain = is_plain.then(|| PlainLines::new(start_step + 1, total_steps, now));
-        Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar, plain }
+        Self { plan, pace, since_line: StepWindow::default(), eval_loss: None, bar, plain }
     }
 
     /// Reports one finished step. Times and speeds are means over the steps since the last line, since the time of a
@@ -92,7 +92,7 @@ impl Progress {
             let share = metrics.step as f64 / self.plan.total_steps.max(1) as f64;
             let samples_per_second = self.plan.samples_per_rank * 1e3 / speed.step_ms;
             self.log(bar_line(share, samples_per_second, remaining));
-            self.since_line = Stretch::default();
+            self.since_line = StepWindow::default();
         }
         if let Some(eval_loss) = metrics.eval_loss {
             let &StepMetrics { step, eval_perplexity, eval_accuracy, .. } = metrics;
@@ -140,7 +140,7 @@ impl ProgressPlan {
     }
 
     /// The mean speed over a stretch of steps.
-    fn speed(&self, stretch: &Stretch) -> Speed {
+    fn speed(&self, stretch: &StepWindow) -> Speed {
         let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
         let tokens_per_second = stretch.tokens * 1e3 / stretch.ms.max(1e-3);
         // Padding is computed too.
@@ -199,13 +199,13 @@ fn evaluation_line(
 
 /// A number of steps, the time they took, and the tokens that they learned from.
 #[derive(Debug, Default)]
-struct Stretch {
+struct StepWindow {
     steps: u64,
     ms: f64,
     tokens: f64,
 }
 
-impl Stretch {
+impl StepWindow {
     fn add(&mut self, metrics: &StepMetrics) {
         self.steps += 1;
         self.ms += metrics.step_ms;
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn steps_are_placed_in_their_epoch() {
         let place = |step| {
-            let speed = plan().speed(&Stretch { steps: 1, ms: 5.0, tokens: 400.0 });
+            let speed = plan().speed(&StepWindow { steps: 1, ms: 5.0, tokens: 400.0 });
             let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &speed);
             (line.epoch, line.step, line.steps)
         };
@@ -268,7 +268,7 @@ mod tests {
             [1, 10, 11, 20, 25].map(place),
             [(1, 1, 10), (1, 10, 10), (2, 1, 10), (2, 10, 10), (3, 5, 5)]
         );
-        let speed = plan().speed(&Stretch::default());
+        let speed = plan().speed(&StepWindow::default());
         let nothing = ProgressPlan::default().loss_line(&StepMetrics::default(), &speed);
         assert_eq!((nothing.epoch, nothing.step), (1, 1));
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
         let plan = ProgressPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
-        let speed = plan.speed(&Stretch { steps: 1, ms: 5.0, tokens: 400.0 });
+        let speed = plan.speed(&StepWindow { steps: 1, ms: 5.0, tokens: 400.0 });
         let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &speed);
         assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
     }
@@ -306,13 +306,13 @@ mod tests {
             tokens_per_second: 200.0 * 1e3 / step_ms,
             ..StepMetrics::default()
         };
-        let mut stretch = Stretch::default();
+        let mut stretch = StepWindow::default();
         [1799.0, 1.0, 200.0].into_iter().for_each(|ms| stretch.add(&step(ms)));
         let speed = plan().speed(&stretch);
         assert!((speed.step_ms - 2000.0 / 3.0).abs() < 1e-9);
         assert!((speed.tokens_per_second - 300.0).abs() < 1e-9);
         assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu.expect("possible") - 0.06).abs() < 1e-12);
-        stretch = Stretch::default();
+        stretch = StepWindow::default();
         stretch.add(&step(39.0));
         assert_eq!(plan().speed(&stretch).mfu, None, "1.03 of the peak");
     }

@@ -2,7 +2,7 @@
 //!
 //! The clocks of ranks differ, so one decides, and a checkpoint by the clock comes a step later than on one rank.
 
-use super::finished::{FinishedEvaluation, FinishedStep};
+use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::time::{Duration, Instant};
 
 /// A step that the device has finished, and how long it took.

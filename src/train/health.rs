@@ -1,8 +1,8 @@
 //! Whether training still gets anywhere: a run whose steps fail one after the other ends with an error.
 
-use super::finished::FinishedStep;
 use crate::error::{Error, Result};
 use crate::ops::step_state::{HALTED, SKIPPED, StepState};
+use crate::train::step_results::FinishedStep;
 
 /// Failed steps in a row that end a run. A step fails if a gradient is not finite, so that its update is skipped, or if its
 /// loss is not. The weights do not move then, so a few batches at fault are survived, and nothing else. A step after which the

@@ -8,14 +8,14 @@
 //! a variant of its kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it. Where ranks have some heads,
 //! layers, micro-batches or parameters each, they exchange what they have in due steps, and the first one reports the whole.
 
-mod board;
 mod logits;
 mod losses;
+mod monitor_report;
 mod norms;
 
-pub use board::Board;
 pub use logits::MaxLogits;
 pub use losses::{Losses, MicroLosses, SumCopy};
+pub use monitor_report::MonitorReport;
 pub use norms::{Norms, Watched};
 
 use super::programs::Programs;

@@ -2,8 +2,7 @@
 
 use super::clocks::TimedStep;
 use super::evaluation::Evaluation;
-use super::finished::{FinishedEvaluation, FinishedStep};
-use super::monitors::Board;
+use super::monitors::MonitorReport;
 use crate::data::Batches;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
@@ -13,6 +12,7 @@ use crate::report::metrics::MonitorValue;
 use crate::report::metrics::{StartMetrics, StepMetrics};
 use crate::report::monitor_lines::singles;
 use crate::settings::Metrics;
+use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::collections::VecDeque;
 
 /// Turns finished steps into metrics and hands them to the instruments.
@@ -35,7 +35,7 @@ pub(super) struct Reporter<'a> {
     /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
     pub memory_by_rank: Option<Vec<f32>>,
     /// Makes the numbers of `monitor_config`.
-    pub board: Board,
+    pub board: MonitorReport,
     /// The hot experts of each layer in the next step, where there are such.
     pub hot_experts: Option<Vec<Vec<u32>>>,
     /// The list of windows of a loss scale that has several.

@@ -17,10 +17,9 @@ use super::health::Health;
 use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan, scale_windows};
 use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
-use super::monitors::Board;
+use super::monitors::MonitorReport;
 use super::reporter::{Losses, Reporter};
 use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
-use super::starting_weights::{base_of, check_tokenizer, check_weights, load_weights};
 use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
@@ -41,6 +40,7 @@ use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{Context, Override, RunConfig, RunPlan};
 use crate::store::run_folder::{RunFolder, Start};
+use crate::train::pretrained::{base_of, check_tokenizer, check_weights, load_weights};
 use crate::train::sample::check_sample;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -302,7 +302,7 @@ async fn train_on(
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let opened = Opened::open(trainer, loaded, &ranks, on_milestone).await?;
     let evaluation = loaded.evaluation();
-    let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
+    let board = MonitorReport::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
     let mounted = log.as_ref().map(|log| {
         let mounted = opened.mount(log, loaded, trainer, peak, &board, ranks.size())?;
         on_milestone(Milestone::FolderOpened(opened.folder.path()));
@@ -424,7 +424,7 @@ impl Opened {
         loaded: &Loaded<'_>,
         trainer: &Trainer<'_>,
         peak: Peak,
-        board: &Board,
+        board: &MonitorReport,
         size: usize,
     ) -> Result<Instruments> {
         let Loaded { config, command, data, length, .. } = loaded;

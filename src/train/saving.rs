@@ -4,7 +4,6 @@
 use super::command::CommandLine;
 use super::home::Home;
 use super::resume::{Restored, fresh_state, open_folder, restore};
-use super::starting_weights::base_of;
 use super::trainer::Trainer;
 use crate::data::{Batches, ChatForm, Loader};
 use crate::error::{Error, Result};
@@ -19,6 +18,7 @@ use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::located::model_at;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
+use crate::train::pretrained::base_of;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -10,7 +10,6 @@
 //! All of it is submitted without waiting for the device, and its results are collected later.
 
 use super::batch_arrays::batch_stride;
-use super::finished::{FinishedEvaluation, FinishedStep};
 use super::monitors::SumCopy;
 use super::trainer::Trainer;
 use crate::data::Batches;
@@ -18,6 +17,7 @@ use crate::device::{Encoder, Exchanges, Program};
 use crate::error::Result;
 use crate::perf::profile::Profile;
 use crate::record::PersistentId;
+use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::sync::atomic::Ordering;
 
 /// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.

@@ -1,8 +1,6 @@
 //! The device side of a run: steps and evaluations.
 
-use super::finished::{EvaluationReadback, StepReadback};
 use super::home::Home;
-use super::initial::{PORTION, RowGroup, portions};
 use super::length::RunLength;
 use super::programs::Programs;
 use super::readback::RING;
@@ -21,6 +19,8 @@ use crate::perf::profile::Profile;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
+use crate::train::step_results::{EvaluationReadback, StepReadback};
+use crate::train::weight_upload::{PORTION, RowGroup, portions};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 

@@ -19,7 +19,7 @@ use gristmill::store::merge::merge;
 use gristmill::store::npy;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
-use gristmill::train::starting_weights::check_weights;
+use gristmill::train::pretrained::check_weights;
 use pollster::block_on;
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};

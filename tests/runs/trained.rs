@@ -8,7 +8,7 @@ use gristmill::report::expert_load::MixtureReport;
 use gristmill::report::metrics::MonitorValue;
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
-use gristmill::train::monitors::Board;
+use gristmill::train::monitors::MonitorReport;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use std::path::Path;
@@ -91,7 +91,8 @@ impl Setup {
         block_on(trainer.wait()).expect("the device");
         finished.extend(trainer.finished_steps().expect("states"));
         assert_eq!(finished.len() as u64, steps, "each step gives one state");
-        let board = Board::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
+        let board =
+            MonitorReport::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
         Trained {
             states: finished.iter().map(|step| step.state).collect(),
             local_norms: finished.iter().filter_map(|step| board.squares(step)).collect(),

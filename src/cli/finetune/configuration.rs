@@ -15,7 +15,7 @@ use crate::model::config::BalanceLosses;
 use crate::model::groups::compile;
 use crate::model::{adaptable, adaptable_modules};
 use crate::settings::{Override, RunConfig, RunPlan};
-use crate::train::starting_weights::{check_tokenizer, check_weights};
+use crate::train::pretrained::{check_tokenizer, check_weights};
 use serde_json::{Value, json};
 use std::path::Path;
 

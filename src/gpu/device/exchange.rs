@@ -8,14 +8,14 @@
 //! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most. What goes
 //! between stages of a pipeline is exchanged between replays, by their schedule (`passing.rs`).
 
-mod passing;
+mod pipeline_mailbox;
 pub(super) mod point;
 mod rows;
 mod staging;
 
 pub(super) use point::ExchangePoint;
 
-use passing::Passing;
+use pipeline_mailbox::PipelineMailbox;
 use point::HostBytes;
 use staging::ToDevice;
 
@@ -36,7 +36,7 @@ pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
     under_way: UnderWay<Carried>,
-    passing: Passing,
+    passing: PipelineMailbox,
 }
 
 /// Which exchanges a replay has.
@@ -78,7 +78,7 @@ impl Exchanger {
         let points = prepared.programs.iter().flat_map(|program| &program.points);
         let (between, points): (Vec<_>, Vec<_>) = points.partition(|point| point.is_between_stages());
         let passed = between.iter().map(|point| point.room.down.max(point.room.up)).max();
-        let passing = Passing::new(gpu, waiting, passed.unwrap_or(0)).await?;
+        let passing = PipelineMailbox::new(gpu, waiting, passed.unwrap_or(0)).await?;
         let room = points.iter().fold(Room::default(), |room, point| room.or(point.room));
         let mut free = Vec::new();
         for _ in 0..SLOTS.min(points.len()) {
@@ -94,7 +94,7 @@ impl Exchanger {
 
     /// Bytes of staging buffers for at most `waiting` results of a stage, of `bytes` each; as many bytes of host memory are used.
     pub fn passing_bytes(waiting: usize, bytes: u64) -> u64 {
-        Passing::staging_bytes(waiting, bytes)
+        PipelineMailbox::staging_bytes(waiting, bytes)
     }
 
     /// The same of host memory.

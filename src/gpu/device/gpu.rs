@@ -4,9 +4,9 @@ use super::adapter::{self, AdapterReport};
 use super::fault::Fault;
 use super::options::{GpuOptions, HANG_TIMEOUT};
 use super::pipelines::{PipelineCaching, Pipelines};
-use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Pace, Submissions};
 use crate::error::{Error, Result};
+use crate::gpu::device::submission_split::SUBMISSION_TIME;
 use crate::kernels::{Capabilities, Limits, Tier, Units};
 use std::time::Duration;
 

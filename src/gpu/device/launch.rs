@@ -35,7 +35,7 @@ impl Launch {
 }
 
 /// Where the buffers of one recording are.
-pub(super) struct Places<'p> {
+pub(super) struct BufferTable<'p> {
     pub buffers: &'p Buffers,
     pub prepared: &'p Prepared,
     /// Index of the recording.
@@ -44,7 +44,7 @@ pub(super) struct Places<'p> {
     pub params: &'p wgpu::Buffer,
 }
 
-impl<'p> Places<'p> {
+impl<'p> BufferTable<'p> {
     /// The launch of `dispatch`, whose params struct is at byte `params_at`.
     ///
     /// # Errors

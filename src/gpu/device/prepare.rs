@@ -4,10 +4,10 @@ use super::buffers::Buffers;
 use super::exchange::point::{Destination, ExchangePoint};
 use super::fault::one_line;
 use super::gpu::Gpu;
-use super::launch::{Launch, Places};
+use super::launch::{BufferTable, Launch};
 use super::pipelines::Pipeline;
-use super::slices::Slices;
 use crate::error::{Error, Result};
+use crate::gpu::device::submission_split::Slices;
 use crate::kernels::Kernel;
 use crate::ranks::pipeline::{Direction, Half};
 use crate::record::{BufferId, LARGEST, MemoryPlan, Recording};
@@ -203,13 +203,13 @@ impl Gpu {
     ) -> Result<Program> {
         let params = self.params(recording).await?;
         let refused = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let places = Places { buffers, prepared, index, params: &params };
+        let table = BufferTable { buffers, prepared, index, params: &params };
         let mut params_at = 0;
         let launches: Result<Vec<Launch>> = recording
             .dispatches
             .iter()
             .map(|dispatch| {
-                let launch = places.launch(self, dispatch, &pipelines[&dispatch.kernel], params_at);
+                let launch = table.launch(self, dispatch, &pipelines[&dispatch.kernel], params_at);
                 params_at += dispatch.params_slot();
                 launch
             })
@@ -220,7 +220,7 @@ impl Gpu {
             let (name, error) = (recording.name, one_line(&error.to_string()));
             return Err(Error::Device(format!("{} refuses {name}: {error}", self.report().name)));
         }
-        let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &places));
+        let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &table));
         let mut points = points.collect::<Result<Vec<ExchangePoint>>>()?;
         if let Some(cut) = recording.cut {
             // A half ends what it has started.

@@ -9,8 +9,8 @@
 
 use super::fault::Fault;
 use super::polling::poll;
-use super::slices::Timed;
 use crate::error::{Error, Result};
+use crate::gpu::device::submission_split::Timed;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -34,7 +34,7 @@ impl Rounding {
 ///   by up to 2^-14. Kernels store weights times 64 backward, and forward relative to a total of which the largest is 2^7 or more. So the
 ///   sum is off by a 64th of that for each row at most, times |x|.
 ///
-/// Conversions to nearest are those of adapters that a test found to have them (`src/gpu/device/half.rs`).
+/// Conversions to nearest are those of adapters that a test found to have them (`src/gpu/device/f16_probe.rs`).
 pub(super) fn rounding(capabilities: Capabilities, walked: u32) -> Rounding {
     const GAIN: f64 = 64.0;
     let (relative, of_small) = match capabilities.native_f16 {

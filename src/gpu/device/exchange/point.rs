@@ -1,7 +1,7 @@
 //! Exchange points of prepared programs: which ranges are copied to the host and back, and what the ranks do in between.
 
 use super::rows::RowMap;
-use crate::device::launch::Places;
+use crate::device::launch::BufferTable;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::ranks::collectives::{Reduction, all_gather, all_reduce, all_to_all, reduce_scatter};
@@ -76,7 +76,7 @@ impl ExchangePoint {
     ///
     /// # Errors
     /// A span without a buffer, or elements that cannot be added.
-    pub fn new(exchange: &Exchange, places: &Places<'_>) -> Result<Self> {
+    pub fn new(exchange: &Exchange, places: &BufferTable<'_>) -> Result<Self> {
         let ranges = |spans: &[Span]| -> Result<Vec<DeviceRange>> {
             let spans = spans.iter().filter(|span| span.bytes > 0);
             spans.map(|span| device_range(span, &exchange.path, places)).collect()
@@ -264,7 +264,7 @@ fn sum_of(element: Element) -> Option<Reduction> {
     }
 }
 
-fn device_range(span: &Span, path: &str, places: &Places<'_>) -> Result<DeviceRange> {
+fn device_range(span: &Span, path: &str, places: &BufferTable<'_>) -> Result<DeviceRange> {
     let nowhere = || Error::Device(format!("{path}: what is exchanged has no buffer"));
     let (buffer, start) = places.place(span.buffer).ok_or_else(nowhere)?;
     Ok(DeviceRange { buffer: buffer.clone(), start: start + span.offset, bytes: span.bytes })

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 /// The memory of what waits and is under way.
 #[derive(Default)]
-pub(super) struct Passing {
+pub(super) struct PipelineMailbox {
     free: Vec<Outgoing>,
     waiting: Vec<(Half, Outgoing)>,
     under_way: VecDeque<Pending<Job>>,
@@ -44,7 +44,7 @@ type Job = (Vec<Outgoing>, Option<Vec<u8>>);
 /// Buffers for what is received.
 const INCOMING: u64 = 2;
 
-impl Passing {
+impl PipelineMailbox {
     /// Room for `waiting` results, and for what is received; `bytes`: size of the largest.
     pub async fn new(gpu: &Gpu, waiting: usize, bytes: u64) -> Result<Self> {
         let mut passing = Self::default();

@@ -24,7 +24,7 @@ pub struct FinishedStep {
     pub scaler: Option<LossScaleState>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
-    /// What monitors left, for [`Board::values`](super::monitors::Board::values).
+    /// What monitors left, for [`MonitorReport::values`](super::monitors::MonitorReport::values).
     pub watched: WatchedStep,
     /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,

@@ -3,13 +3,13 @@
 use super::{Losses, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::ops::squares::SquareSum;
 use crate::report::metrics::{MonitorValue, Numbers};
-use crate::report::monitor_lines::{Goes, MonitorFormats};
+use crate::report::monitor_lines::{Destination, MonitorFormats};
 use crate::settings::{Formats, Monitor, RunPlan};
-use crate::train::finished::FinishedStep;
+use crate::train::step_results::FinishedStep;
 
 /// Makes the numbers of `monitor_config` of what the device leaves after a step.
 #[derive(Clone, Debug, Default)]
-pub struct Board {
+pub struct MonitorReport {
     config: Monitor,
     formats: MonitorFormats,
     /// The norms of gradients and of states, each with its tag if it is reported.
@@ -23,7 +23,7 @@ pub struct Board {
     tokens: Option<f64>,
 }
 
-impl Board {
+impl MonitorReport {
     /// The numbers of `monitors`, for a model of `parameters` parameters.
     pub fn new(plan: &RunPlan, monitors: &Monitors, parameters: usize) -> Self {
         let watched =
@@ -110,12 +110,12 @@ fn formats(config: &Monitor) -> MonitorFormats {
         ("max_attention_logit", config.max_attention_logit_format),
     ];
     for (tag, Formats { log, tensorboard }) in tags {
-        formats.set(tag, Goes { to_log: log, to_tensorboard: tensorboard });
+        formats.set(tag, Destination { to_log: log, to_tensorboard: tensorboard });
     }
     for kind in ["lm", "mtp", "aux"] {
         let Formats { log, tensorboard } = config.local_loss_format;
-        formats.set(format!("micro_local_{kind}_loss"), Goes { to_log: log, to_tensorboard: false });
-        formats.set(format!("local_{kind}_loss"), Goes { to_log: false, to_tensorboard: tensorboard });
+        formats.set(format!("micro_local_{kind}_loss"), Destination { to_log: log, to_tensorboard: false });
+        formats.set(format!("local_{kind}_loss"), Destination { to_log: false, to_tensorboard: tensorboard });
     }
     formats
 }
