@@ -12,8 +12,7 @@
 //! An instrument never fails a run: its first error is one notice, and it is handed the later steps all the same.
 //! Files that grow are `durable::AppendFile`s. A resumed run first cuts each of them behind its checkpoint's step.
 //!
-//! On the console a step has one of three forms: the bar of a terminal, plain lines, or MindFormers' lines where
-//! the file names `MFLossMonitor`. `log.txt` always has the last.
+//! The console has a bar, or lines of one form ([`progress`]); `log.txt` has MindFormers' lines ([`mindformers_log`]).
 
 mod bars;
 pub(crate) mod events;
@@ -21,13 +20,11 @@ pub mod expert_load;
 pub mod experts;
 pub(crate) mod instrument;
 pub mod log;
-pub mod loss_monitor;
 pub mod metrics;
 pub(crate) mod metrics_writer;
-pub mod monitor_lines;
-mod pace;
+pub mod mindformers_log;
+pub mod pace;
 pub mod page;
-mod plain_lines;
 pub mod progress;
 pub mod scale_changes;
 pub mod tensorboard;

@@ -22,15 +22,12 @@ use super::events::Event;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
 
-/// The target of the two lines of a step: always in the file, on the console only if no bar shows the same.
-pub(super) const STEP_TARGET: &str = "gristmill::step";
-
 /// The target of what `log.txt` alone has: the console has it in another form, or the program prints it itself, and an error that ends
 /// a run is an event of its own.
 pub(crate) const FILE_TARGET: &str = "gristmill::file";
 
-/// The target of that other form: never in the file, on the console only if there is no bar.
-pub(super) const PLAIN_TARGET: &str = "gristmill::plain";
+/// The target of that other form: never in the file.
+pub(super) const CONSOLE_TARGET: &str = "gristmill::console";
 
 /// How much a log keeps before it has a file. A run logs a few lines before its folder exists.
 const WAITING_BYTES: usize = 64 * 1024;
@@ -90,12 +87,8 @@ impl Log {
     }
 
     fn subscriber(&self) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static {
-        let shows_bar = self.is_interactive();
-        let on_console = filter_fn(move |event| match event.target() {
-            STEP_TARGET | PLAIN_TARGET => !shows_bar,
-            target => target != FILE_TARGET,
-        });
-        let in_text = filter_fn(|event| event.target() != PLAIN_TARGET);
+        let on_console = filter_fn(|event| event.target() != FILE_TARGET);
+        let in_text = filter_fn(|event| event.target() != CONSOLE_TARGET);
         let is_event = filter_fn(|event| *event.level() <= Level::WARN && event.target() != FILE_TARGET);
         let Self { console, text, events } = self.clone();
         let console = fmt::layer().event_format(Form::Plain).with_writer(move || console.clone());

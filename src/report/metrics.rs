@@ -1,6 +1,7 @@
 //! `metrics.jsonl`: one JSON object per step, for `jq`, plotting scripts and tests.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,6 +18,23 @@ pub struct StartMetrics {
     /// The share of targets that have the largest logit, 0 to 1, if it is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_accuracy: Option<f32>,
+}
+
+impl StartMetrics {
+    /// The evaluation after a step, if there was one.
+    pub(super) fn of(metrics: &StepMetrics) -> Option<Self> {
+        let &StepMetrics { step, eval_perplexity, eval_accuracy, .. } = metrics;
+        metrics.eval_loss.map(|eval_loss| Self { step, eval_loss, eval_perplexity, eval_accuracy })
+    }
+}
+
+impl fmt::Display for StartMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}: eval_loss {:.4}", self.step, self.eval_loss)?;
+        let others = [("eval_perplexity", self.eval_perplexity), ("eval_accuracy", self.eval_accuracy)];
+        let mut known = others.iter().filter_map(|(name, number)| Some((name, (*number)?)));
+        known.try_for_each(|(name, number)| write!(f, ", {name} {number:.4}"))
+    }
 }
 
 /// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
@@ -144,6 +162,41 @@ impl MonitorValue {
     }
 }
 
+/// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. They are in `metrics.jsonl` always.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MonitorFormats(BTreeMap<String, Destination>);
+
+/// Where a number goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination {
+    /// Whether it is a line of the log.
+    pub to_log: bool,
+    /// Whether it is a scalar of TensorBoard.
+    pub to_tensorboard: bool,
+}
+
+impl MonitorFormats {
+    /// Says where the numbers go whose tags start with `prefix`.
+    pub fn set(&mut self, prefix: impl Into<String>, destination: Destination) {
+        self.0.insert(prefix.into(), destination);
+    }
+
+    /// Where the number of `tag` goes; nowhere unless it was said.
+    pub fn of(&self, tag: &str) -> Destination {
+        let prefix = tag.split_once('/').map_or(tag, |(prefix, _)| prefix);
+        self.0.get(prefix).copied().unwrap_or_default()
+    }
+}
+
+/// The single numbers among `values`, by tag; `None` if there are no values.
+pub(crate) fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
+    let single = |value: &MonitorValue| match value.numbers {
+        Numbers::One(number) => Some((value.tag.clone(), number)),
+        Numbers::Lines(_) | Numbers::List(_) => None,
+    };
+    (!values.is_empty()).then(|| values.iter().filter_map(single).collect())
+}
+
 /// Rounds to three decimals: further digits are noise of the clock and make lines hard to read.
 fn to_thousandths<S: Serializer>(number: &f64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_f64((number * 1e3).round() / 1e3)
@@ -225,5 +278,21 @@ mod tests {
         let back: StepMetrics = serde_json::from_str(&line).unwrap();
         assert!(back.loss.is_nan() && back.global_norm.is_nan() && back.tokens_per_second.is_nan());
         assert!(back.eval_loss.unwrap().is_nan() && back.drop_rate.unwrap()[0].is_nan());
+    }
+
+    #[test]
+    fn single_numbers_are_kept_by_tag() {
+        let several = MonitorValue { tag: "b".into(), numbers: Numbers::Lines(vec![1.0, 2.0]) };
+        let values = [MonitorValue::one("a", 0.5), several];
+        assert_eq!(singles(&values), Some(BTreeMap::from([("a".to_string(), 0.5)])));
+        assert_eq!(singles(&[]), None);
+    }
+
+    #[test]
+    fn the_first_part_of_a_tag_says_where_it_goes() {
+        let mut formats = MonitorFormats::default();
+        formats.set("local_norm", Destination { to_log: true, to_tensorboard: false });
+        assert!(formats.of("local_norm/embedding").to_log && formats.of("local_norm").to_log);
+        assert_eq!(formats.of("local_norms/embedding"), Destination::default());
     }
 }

@@ -1,5 +1,6 @@
-//! The time that a run still needs.
+//! The speed of a run, and the time that it still needs.
 
+use super::metrics::StepMetrics;
 use std::time::{Duration, Instant};
 
 /// Steps that the moving mean covers.
@@ -40,6 +41,53 @@ impl Pace {
     }
 }
 
+/// A number of steps, the time they took, and the tokens that they learned from.
+#[derive(Debug, Default)]
+pub(super) struct StepWindow {
+    pub steps: u64,
+    pub ms: f64,
+    pub tokens: f64,
+}
+
+impl StepWindow {
+    /// Adds a step.
+    pub fn add(&mut self, metrics: &StepMetrics) {
+        self.steps += 1;
+        self.ms += metrics.step_ms;
+        self.tokens += metrics.tokens_per_second * metrics.step_ms / 1e3;
+    }
+
+    /// The mean time of a step in milliseconds.
+    pub fn step_ms(&self) -> f64 {
+        (self.ms / self.steps.max(1) as f64).max(1e-3)
+    }
+
+    /// The mean number of tokens learned from in a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens * 1e3 / self.ms.max(1e-3)
+    }
+}
+
+/// The floating-point operations that a run needs, and what the adapter can do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Work {
+    /// Tokens that a step computes, padding included.
+    pub tokens_per_step: u64,
+    /// Floating-point operations to train on one token.
+    pub flops_per_token: f64,
+    /// The adapter's peak in floating-point operations per second, published or measured.
+    pub peak_flops: f64,
+}
+
+impl Work {
+    /// FLOP/s of steps of `step_ms`, padding included, and their share of the peak (MFU): none where that is more than all of it, since
+    /// then the peak is wrong, as where other programs ran while it was measured.
+    pub(super) fn rate(&self, step_ms: f64) -> (f64, Option<f64>) {
+        let flops = self.flops_per_token * self.tokens_per_step as f64 * 1e3 / step_ms;
+        (flops, Some(flops / self.peak_flops).filter(|share| *share <= 1.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +105,23 @@ mod tests {
         pace.advance(102, at(7));
         assert_eq!(pace.remaining(202), Duration::from_secs(300), "no step, no news");
         assert_eq!(pace.remaining(50), Duration::ZERO);
+    }
+
+    #[test]
+    fn speeds_are_means_over_a_window() {
+        // Half of the tokens are padding.
+        let step = |step_ms: f64| StepMetrics {
+            step_ms,
+            tokens_per_second: 200.0 * 1e3 / step_ms,
+            ..StepMetrics::default()
+        };
+        let mut window = StepWindow::default();
+        [1799.0, 1.0, 200.0].into_iter().for_each(|ms| window.add(&step(ms)));
+        assert!((window.step_ms() - 2000.0 / 3.0).abs() < 1e-9);
+        assert!((window.tokens_per_second() - 300.0).abs() < 1e-9);
+        let work = Work { tokens_per_step: 400, flops_per_token: 1e6, peak_flops: 1e10 };
+        let (flops, mfu) = work.rate(window.step_ms());
+        assert!((flops - 6e8).abs() < 1.0 && (mfu.expect("possible") - 0.06).abs() < 1e-12);
+        assert_eq!(work.rate(39.0).1, None, "1.03 of the peak");
     }
 }

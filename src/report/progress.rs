@@ -1,117 +1,68 @@
-//! The progress of a run: a bar on a terminal, plain lines or MindFormers' elsewhere, and always MindFormers' in `log.txt`.
-
-use std::time::{Duration, Instant};
+//! The progress of a run on the console: about twenty lines, few, short and easy to read, and on a terminal a bar, above which only
+//! the lines of evaluations and overflows stand.
 
 use super::bars::{ProgressBar, add_bar};
 use super::instrument::{Instrument, StepReport};
-use super::log::{FILE_TARGET, Log, PLAIN_TARGET, STEP_TARGET};
-use super::loss_monitor::{LossLine, LossParts, bar_line, loss_line, python_duration};
+use super::log::{CONSOLE_TARGET, Log};
 use super::metrics::{StartMetrics, StepMetrics};
-use super::pace::Pace;
-use super::plain_lines::PlainLines;
+use super::pace::{Pace, StepWindow, Work};
 use crate::error::Result;
+use std::time::{Duration, Instant};
 
-/// The length of a run, and what its speed is computed from.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ProgressPlan {
-    /// The last step.
-    pub total_steps: u64,
-    /// Steps that were done before this run resumed; 0 for a new run.
-    pub start_step: u64,
-    /// Epochs in all.
-    pub epochs: u64,
-    /// Steps per epoch.
-    pub steps_per_epoch: u64,
-    /// A rank's share of the samples of a step.
-    pub samples_per_rank: f64,
-    /// Tokens that a step computes, padding included.
-    pub tokens_per_step: u64,
-    /// Floating-point operations to train on one token.
-    pub flops_per_token: f64,
-    /// What MFU is a share of: the adapter's peak in floating-point operations per second, published or measured.
-    pub peak_flops: f64,
-    /// Steps from one log line to the next; the first and the last step always have one.
-    pub log_every: u64,
-    /// Whether the configuration asks for MindFormers' lines, which a console without a terminal shows then.
-    pub asks_for_lines: bool,
-    /// The parts of the loss that MindFormers' lines have, if they are asked for.
-    pub loss_parts: Option<LossParts>,
-}
+/// Lines that a run has about, whatever its length.
+const LINES: u64 = 20;
 
-/// The place of a step in a run, as MindFormers counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Position {
-    /// The epoch, from 1.
-    pub epoch: u64,
-    /// Epochs that the run begins in all.
-    pub epochs: u64,
-    /// The step in the epoch, from 1.
-    pub step: u64,
-    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
-    pub steps: u64,
-}
+/// No step may leave the console silent for longer.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
-/// Reports the steps of a run. Dropping it, as on an error, clears the bar.
+/// Shows the steps of a run on the console. Dropping it, as on an error, clears the bar.
 #[derive(Debug)]
 pub struct Progress {
-    plan: ProgressPlan,
+    total_steps: u64,
+    work: Work,
     pace: Pace,
+    cadence: Cadence,
     since_line: StepWindow,
     eval_loss: Option<f32>,
     bar: ProgressBar,
-    /// Where there is no terminal and nothing asks for MindFormers' lines.
-    plain: Option<PlainLines>,
+    has_terminal: bool,
 }
 
 impl Progress {
-    /// Shows a bar if `log` has a terminal, and lines otherwise.
-    pub fn new(plan: ProgressPlan, log: &Log) -> Self {
-        let bar = add_bar(log.bars(), plan.total_steps, plan.start_step);
+    /// That of a run which has done `start_step` of `total_steps` steps: a bar if `log` has a terminal.
+    pub fn new(start_step: u64, total_steps: u64, work: Work, log: &Log) -> Self {
+        let bar = add_bar(log.bars(), total_steps, start_step);
         bar.set_message("first step");
         let now = Instant::now();
-        let pace = Pace::new(plan.start_step, now);
-        let ProgressPlan { start_step, total_steps, .. } = plan;
-        let is_plain = !log.is_interactive() && !plan.asks_for_lines;
-        let plain = is_plain.then(|| PlainLines::new(start_step + 1, total_steps, now));
-        Self { plan, pace, since_line: StepWindow::default(), eval_loss: None, bar, plain }
+        Self {
+            total_steps,
+            work,
+            pace: Pace::new(start_step, now),
+            cadence: Cadence::new(start_step + 1, total_steps, now),
+            since_line: StepWindow::default(),
+            eval_loss: None,
+            bar,
+            has_terminal: log.is_interactive(),
+        }
     }
 
-    /// Reports one finished step. Times and speeds are means over the steps since the last line, since the time of a
-    /// single step is noisy.
+    /// Shows one finished step. Speeds are means since the last line, since the time of a single step is noisy.
     pub fn show(&mut self, metrics: &StepMetrics) {
         let now = Instant::now();
         self.since_line.add(metrics);
-        let speed = self.plan.speed(&self.since_line);
         self.pace.advance(metrics.step, now);
         self.eval_loss = metrics.eval_loss.or(self.eval_loss);
-        let remaining = self.pace.remaining(self.plan.total_steps);
-        self.bar.set_message(bar_message(metrics.loss, &speed, self.eval_loss, remaining));
+        let remaining = self.pace.remaining(self.total_steps);
+        let tokens_per_second = self.since_line.tokens_per_second();
+        let (_, mfu) = self.work.rate(self.since_line.step_ms());
+        self.bar.set_message(bar_message(metrics, tokens_per_second, mfu, self.eval_loss, remaining));
         self.bar.set_position(metrics.step);
-        if self.plan.is_logged(metrics.step) {
-            self.log(loss_line(&self.plan.loss_line(metrics, &speed)));
-            let share = metrics.step as f64 / self.plan.total_steps.max(1) as f64;
-            let samples_per_second = self.plan.samples_per_rank * 1e3 / speed.step_ms;
-            self.log(bar_line(share, samples_per_second, remaining));
-            self.since_line = StepWindow::default();
-        }
-        if let Some(eval_loss) = metrics.eval_loss {
-            let &StepMetrics { step, eval_perplexity, eval_accuracy, .. } = metrics;
-            let line = evaluation_line(&StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy });
-            match self.plain {
-                Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
-                None => tracing::info!("{line}"),
+        if self.cadence.is_due(metrics, now) {
+            if !self.has_terminal || is_special(metrics) {
+                let line = step_line(metrics, self.total_steps, tokens_per_second, remaining);
+                tracing::info!(target: CONSOLE_TARGET, "{line}");
             }
-        }
-        if let Some(line) = self.plain.as_mut().and_then(|plain| plain.line(metrics, remaining, now)) {
-            tracing::info!(target: PLAIN_TARGET, "{line}");
-        }
-    }
-
-    /// Logs a line of MindFormers: to the file, and to a console that shows neither a bar nor plain lines.
-    fn log(&self, line: String) {
-        match self.plain {
-            Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
-            None => tracing::info!(target: STEP_TARGET, "{line}"),
+            self.since_line = StepWindow::default();
         }
     }
 }
@@ -124,7 +75,7 @@ impl Instrument for Progress {
 
     fn start(&mut self, evaluation: &StartMetrics) -> Result<()> {
         self.eval_loss = Some(evaluation.eval_loss);
-        tracing::info!("{}, before training", evaluation_line(evaluation));
+        tracing::info!("{evaluation}, before training");
         Ok(())
     }
 
@@ -134,100 +85,57 @@ impl Instrument for Progress {
     }
 }
 
-impl ProgressPlan {
-    fn is_logged(&self, step: u64) -> bool {
-        step.is_multiple_of(self.log_every.max(1)) || step == self.start_step + 1 || step == self.total_steps
-    }
-
-    /// The mean speed over a stretch of steps.
-    fn speed(&self, stretch: &StepWindow) -> Speed {
-        let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
-        let tokens_per_second = stretch.tokens * 1e3 / stretch.ms.max(1e-3);
-        // Padding is computed too.
-        let flops = self.flops_per_token * self.tokens_per_step as f64 * 1e3 / step_ms;
-        let mfu = Some(flops / self.peak_flops).filter(|share| *share <= 1.0);
-        Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu }
-    }
-
-    /// Where step number `step` of the run is.
-    pub fn place(&self, step: u64) -> Position {
-        let steps_per_epoch = self.steps_per_epoch.max(1);
-        let steps_before = step.saturating_sub(1);
-        let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
-        // MindFormers counts whole epochs, also where `stop_step` ends the run within one.
-        let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
-        Position {
-            epoch: epochs_before + 1,
-            epochs: self.total_steps.div_ceil(steps_per_epoch).min(self.epochs),
-            step,
-            steps: steps_left.clamp(step, steps_per_epoch),
-        }
-    }
-
-    fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
-        let Position { epoch, epochs, step, steps } = self.place(metrics.step);
-        LossLine {
-            epoch,
-            epochs,
-            step,
-            steps,
-            loss: metrics.loss,
-            epoch_loss: None,
-            separate: self.loss_parts.map(|parts| parts.of(metrics)),
-            step_ms: speed.step_ms,
-            lr: Some(metrics.lr),
-            overflow: metrics.overflow,
-            loss_scale: Some(metrics.loss_scale),
-            global_norm: Some(metrics.global_norm),
-            tflops: Some(speed.tflops),
-            tokens_per_second: Some(speed.tokens_per_second),
-            mfu: speed.mfu,
-        }
-    }
-}
-
-/// What is logged of the evaluation after a step.
-fn evaluation_line(
-    &StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy }: &StartMetrics,
-) -> String {
-    let mut line = format!("step {step}: eval_loss {eval_loss:.4}");
-    for (name, number) in [("eval_perplexity", eval_perplexity), ("eval_accuracy", eval_accuracy)] {
-        line += &number.map_or_else(String::new, |number| format!(", {name} {number:.4}"));
-    }
-    line
-}
-
-/// A number of steps, the time they took, and the tokens that they learned from.
-#[derive(Debug, Default)]
-struct StepWindow {
-    steps: u64,
-    ms: f64,
-    tokens: f64,
-}
-
-impl StepWindow {
-    fn add(&mut self, metrics: &StepMetrics) {
-        self.steps += 1;
-        self.ms += metrics.step_ms;
-        self.tokens += metrics.tokens_per_second * metrics.step_ms / 1e3;
-    }
-}
-
-/// The speed of steps. MFU is model FLOP/s over the peak; none where that is more than all of it, since then the peak is wrong, as
-/// where other programs ran while it was measured.
+/// Which steps have a line.
 #[derive(Debug)]
-struct Speed {
-    step_ms: f64,
-    tokens_per_second: f64,
-    tflops: f64,
-    mfu: Option<f64>,
+struct Cadence {
+    first_step: u64,
+    last_step: u64,
+    /// The steps that are multiples of it have a line.
+    every_steps: u64,
+    last_line_at: Instant,
+    last_step_at: Instant,
+}
+
+impl Cadence {
+    /// That of a run from `first_step` to `last_step`, which begins at `now`.
+    fn new(first_step: u64, last_step: u64, now: Instant) -> Self {
+        let every_steps = round_interval(last_step);
+        Self { first_step, last_step, every_steps, last_line_at: now, last_step_at: now }
+    }
+
+    /// Whether a step that arrived at `now` has a line. One also does if the next might come only after a minute.
+    fn is_due(&mut self, metrics: &StepMetrics, now: Instant) -> bool {
+        let step = metrics.step;
+        let silence = now.saturating_duration_since(self.last_line_at);
+        let pace = now.saturating_duration_since(self.last_step_at);
+        self.last_step_at = now;
+        let is_due = step == self.first_step
+            || step == self.last_step
+            || step.is_multiple_of(self.every_steps)
+            || is_special(metrics)
+            || silence + pace > LONGEST_SILENCE;
+        if is_due {
+            self.last_line_at = now;
+        }
+        is_due
+    }
+}
+
+/// Whether a step was evaluated or skipped, which is said whatever its number.
+fn is_special(metrics: &StepMetrics) -> bool {
+    metrics.eval_loss.is_some() || metrics.overflow
 }
 
 /// The text next to the bar, most important first: a narrow terminal cuts off the end.
-fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Duration) -> String {
-    let Speed { tokens_per_second, mfu, .. } = speed;
-    let mut text =
-        format!("loss {loss:.4}  {} left  {tokens_per_second:.0} tokens/s", python_duration(remaining));
+fn bar_message(
+    metrics: &StepMetrics,
+    tokens_per_second: f64,
+    mfu: Option<f64>,
+    eval_loss: Option<f32>,
+    remaining: Duration,
+) -> String {
+    let (tokens, left) = (with_separators(tokens_per_second.round() as u64), clock(remaining));
+    let mut text = format!("loss {:.4}  {left} left  {tokens} tokens/s", metrics.loss);
     if let Some(mfu) = mfu {
         text += &format!("  MFU {:.1}%", mfu * 100.0);
     }
@@ -237,83 +145,153 @@ fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Dura
     text
 }
 
+/// The line of a step, of `last_step` in all.
+fn step_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, remaining: Duration) -> String {
+    let StepMetrics { step, loss, lr, .. } = metrics;
+    let (tokens, left) = (with_separators(tokens_per_second.round() as u64), clock(remaining));
+    let mut line =
+        format!("step {step}/{last_step}  loss {loss:.3}  lr {lr:.1e}  {tokens} tokens/s  {left} left");
+    if let Some(loss) = metrics.eval_loss {
+        line += &format!("  eval_loss {loss:.3}");
+    }
+    if let Some(perplexity) = metrics.eval_perplexity {
+        line += &format!("  eval_perplexity {perplexity:.3}");
+    }
+    if let Some(accuracy) = metrics.eval_accuracy {
+        line += &format!("  eval_accuracy {accuracy:.3}");
+    }
+    if metrics.overflow {
+        line += "  overflow";
+    }
+    line
+}
+
+/// The number among 1, 2, 5, 10, 20, 50, ... of which a run of `steps` has a number of multiples as near to [`LINES`] as can be, by
+/// their ratio.
+fn round_interval(steps: u64) -> u64 {
+    let tens = (0..=18).map(|exponent| 10_u64.pow(exponent));
+    let round: Vec<u64> = tens.flat_map(|ten| [1, 2, 5].map(|digit| ten.saturating_mul(digit))).collect();
+    // Between two neighbours their geometric mean decides.
+    let square = u128::from(steps).pow(2);
+    let is_enough = |pair: &&[u64]| {
+        let mean = u128::from(pair[0]) * u128::from(pair[1]);
+        square <= u128::from(LINES).pow(2).saturating_mul(mean)
+    };
+    round.windows(2).find(is_enough).map_or(u64::MAX, |pair| pair[0])
+}
+
+/// A number with commas between thousands.
+fn with_separators(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or("")).collect();
+    groups.join(",")
+}
+
+/// A duration as `m:ss`, from an hour on as `h:mm:ss`.
+fn clock(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours == 0 { format!("{minutes}:{seconds:02}") } else { format!("{hours}:{minutes:02}:{seconds:02}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn plan() -> ProgressPlan {
-        ProgressPlan {
-            total_steps: 25,
-            start_step: 2,
-            epochs: 3,
-            steps_per_epoch: 10,
-            samples_per_rank: 4.0,
-            tokens_per_step: 400,
-            flops_per_token: 1e6,
-            peak_flops: 1e10,
-            log_every: 10,
-            asks_for_lines: true,
-            loss_parts: None,
-        }
+    fn metrics(step: u64) -> StepMetrics {
+        StepMetrics { step, loss: 4.2766, lr: 1.4e-3, step_ms: 1000.0, ..StepMetrics::default() }
     }
 
     #[test]
-    fn steps_are_placed_in_their_epoch() {
-        let place = |step| {
-            let speed = plan().speed(&StepWindow { steps: 1, ms: 5.0, tokens: 400.0 });
-            let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &speed);
-            (line.epoch, line.step, line.steps)
+    fn a_line_reads_as_documented() {
+        let left = |seconds| Duration::from_secs(seconds);
+        let line = |metrics: &StepMetrics, seconds| step_line(metrics, 200, 1478.6, left(seconds));
+        let plain = "step 10/200  loss 4.277  lr 1.4e-3  1,479 tokens/s  2:10 left";
+        assert_eq!(line(&metrics(10), 130), plain);
+        let evaluated = StepMetrics { eval_loss: Some(4.5), overflow: true, ..metrics(10) };
+        assert_eq!(line(&evaluated, 130), format!("{plain}  eval_loss 4.500  overflow"));
+        let judged = StepMetrics {
+            eval_loss: Some(4.5),
+            eval_perplexity: Some(90.0171),
+            eval_accuracy: Some(0.125),
+            ..metrics(10)
         };
+        let numbers = "  eval_loss 4.500  eval_perplexity 90.017  eval_accuracy 0.125";
+        assert_eq!(line(&judged, 130), format!("{plain}{numbers}"));
+        let failed = StepMetrics { loss: f32::NAN, lr: 0.0, ..metrics(200) };
         assert_eq!(
-            [1, 10, 11, 20, 25].map(place),
-            [(1, 1, 10), (1, 10, 10), (2, 1, 10), (2, 10, 10), (3, 5, 5)]
+            step_line(&failed, 200, 1_234_567.0, left(36_061)),
+            "step 200/200  loss NaN  lr 0.0e0  1,234,567 tokens/s  10:01:01 left"
         );
-        let speed = plan().speed(&StepWindow::default());
-        let nothing = ProgressPlan::default().loss_line(&StepMetrics::default(), &speed);
-        assert_eq!((nothing.epoch, nothing.step), (1, 1));
     }
 
     #[test]
-    fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
-        let plan = ProgressPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
-        let speed = plan.speed(&StepWindow { steps: 1, ms: 5.0, tokens: 400.0 });
-        let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &speed);
-        assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
+    fn numbers_have_separators_and_durations_two_digits() {
+        assert_eq!([0, 999, 1000, 1_000_000].map(with_separators), ["0", "999", "1,000", "1,000,000"]);
+        let texts = [0, 59, 61, 3599, 3600, 90_061].map(|seconds| clock(Duration::from_secs(seconds)));
+        assert_eq!(texts, ["0:00", "0:59", "1:01", "59:59", "1:00:00", "25:01:01"]);
     }
 
     #[test]
-    fn the_first_the_last_and_every_nth_step_are_logged() {
-        let logged: Vec<u64> = (3..=25).filter(|&step| plan().is_logged(step)).collect();
-        assert_eq!(logged, [3, 10, 20, 25]);
-        let each = ProgressPlan { log_every: 0, ..plan() };
-        assert!((3..=25).all(|step| each.is_logged(step)));
+    fn a_run_of_any_length_has_about_twenty_round_steps() {
+        let pairs =
+            [(0, 1), (7, 1), (20, 1), (28, 1), (29, 2), (63, 2), (64, 5), (200, 10), (300, 20), (1000, 50)];
+        for (steps, interval) in pairs {
+            assert_eq!(round_interval(steps), interval, "{steps} steps");
+        }
+        for steps in (30..100_000).step_by(37) {
+            let lines = steps / round_interval(steps);
+            assert!((12..=32).contains(&lines), "{lines} lines of {steps} steps");
+        }
+        assert!(round_interval(u64::MAX) > 100_000_000_000_000_000);
+    }
+
+    /// The steps of a run from 3 to 100 that have a line, each taking as many seconds.
+    fn lines_at(seconds: u64, change: impl Fn(&mut StepMetrics)) -> Vec<u64> {
+        let start = Instant::now();
+        let mut steps = Cadence::new(3, 100, start);
+        let has_line = |step: &u64| {
+            let mut metrics = metrics(*step);
+            change(&mut metrics);
+            let now = start + Duration::from_secs((step - 2) * seconds);
+            steps.is_due(&metrics, now)
+        };
+        (3..=100).filter(has_line).collect()
+    }
+
+    #[test]
+    fn the_first_the_last_and_round_steps_have_one() {
+        let round: Vec<u64> = [3].into_iter().chain((5..=100).step_by(5)).collect();
+        assert_eq!(lines_at(1, |_| ()), round);
+        assert_eq!(lines_at(12, |_| ()), round, "exactly a minute from one to the next");
+    }
+
+    #[test]
+    fn no_line_comes_more_than_a_minute_after_the_one_before() {
+        let lines = lines_at(25, |_| ());
+        assert!(lines.windows(2).all(|pair| (pair[1] - pair[0]) * 25 <= 60), "{lines:?}");
+        assert_eq!(lines[..4], [3, 5, 7, 9]);
+        assert_eq!(lines_at(70, |_| ()).len(), 98, "every step, where one takes longer");
+    }
+
+    #[test]
+    fn evaluations_and_overflows_have_one() {
+        let lines = lines_at(1, |metrics| {
+            metrics.eval_loss = (metrics.step == 7).then_some(1.0);
+            metrics.overflow = metrics.step == 8;
+        });
+        assert_eq!(lines[..5], [3, 5, 7, 8, 10]);
     }
 
     #[test]
     fn the_bar_says_what_is_known() {
-        let speed = Speed { step_ms: 5.0, tokens_per_second: 1523.4, tflops: 0.1, mfu: Some(0.412) };
-        let minute = Duration::from_secs(61);
-        let known = "loss 3.2500  0:01:01 left  1523 tokens/s  MFU 41.2%";
-        assert_eq!(bar_message(3.25, &speed, None, minute), known);
-        assert_eq!(bar_message(3.25, &speed, Some(2.5), minute), format!("{known}  eval 2.5000"));
-    }
-
-    #[test]
-    fn speeds_are_means_over_a_stretch() {
-        // Half of the tokens are padding.
-        let step = |step_ms: f64| StepMetrics {
-            step_ms,
-            tokens_per_second: 200.0 * 1e3 / step_ms,
-            ..StepMetrics::default()
-        };
-        let mut stretch = StepWindow::default();
-        [1799.0, 1.0, 200.0].into_iter().for_each(|ms| stretch.add(&step(ms)));
-        let speed = plan().speed(&stretch);
-        assert!((speed.step_ms - 2000.0 / 3.0).abs() < 1e-9);
-        assert!((speed.tokens_per_second - 300.0).abs() < 1e-9);
-        assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu.expect("possible") - 0.06).abs() < 1e-12);
-        stretch = StepWindow::default();
-        stretch.add(&step(39.0));
-        assert_eq!(plan().speed(&stretch).mfu, None, "1.03 of the peak");
+        let metrics = StepMetrics { loss: 3.25, ..metrics(2) };
+        let message = |mfu, eval_loss| bar_message(&metrics, 1523.4, mfu, eval_loss, Duration::from_secs(61));
+        assert_eq!(message(None, None), "loss 3.2500  1:01 left  1,523 tokens/s");
+        assert_eq!(
+            message(Some(0.412), Some(2.5)),
+            "loss 3.2500  1:01 left  1,523 tokens/s  MFU 41.2%  eval 2.5000"
+        );
     }
 }

@@ -8,9 +8,9 @@ mod records;
 
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
-use super::loss_monitor::LossParts;
+use super::metrics::MonitorFormats;
 use super::metrics::{StartMetrics, StepMetrics};
-use super::monitor_lines::MonitorFormats;
+use super::mindformers_log::LossParts;
 use crate::durable::{AppendFile, ChosenBy, read_error};
 use crate::error::Result;
 use prost::Message;

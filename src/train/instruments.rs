@@ -7,26 +7,24 @@ use crate::model::count;
 use crate::perf::peak::Peak;
 use crate::report::experts::{CollectedSteps, DropRates, ExpertMetrics, HotChoices, TokenDistribution};
 use crate::report::instrument::Instruments;
-use crate::report::loss_monitor::LossParts;
-use crate::report::loss_monitor::Remarks;
+use crate::report::metrics::MonitorFormats;
 use crate::report::metrics_writer::MetricsWriter;
-use crate::report::monitor_lines::{MonitorFormats, MonitorLines};
-use crate::report::progress::{Progress, ProgressPlan};
+use crate::report::mindformers_log::{LogPlan, LossParts, MindFormersLog};
+use crate::report::pace::Work;
+use crate::report::progress::Progress;
 use crate::report::scale_changes::ScaleChanges;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
-/// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last.
-/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step. Its epochs have
-/// `steps` in all.
+/// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last. A run that
+/// does not begin anew goes on `after` a step. Its epochs have `steps` in all.
 ///
 /// # Errors
 /// A file that cannot be opened.
 pub(super) fn instruments(
     plan: &RunPlan,
-    parameters: Vec<(String, usize)>,
     progress: Progress,
-    lines: MonitorLines,
+    lines: LogPlan,
     metrics: MetricsWriter,
     after: Option<u64>,
     steps: u64,
@@ -35,8 +33,7 @@ pub(super) fn instruments(
     let mut instruments = Instruments::default();
     instruments.push(progress);
     let monitors = lines.formats.clone();
-    instruments.push(Remarks { parameters, spike_norm: settings.wrapper.spike_norm() });
-    instruments.push(lines);
+    instruments.push(MindFormersLog::new(lines));
     if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
         instruments.push(DropRates);
     }
@@ -138,21 +135,38 @@ pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
     })
 }
 
-/// What progress is computed from. Like MindFormers', its lines count samples and operations of one rank.
-pub(super) fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
-    let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
-    ProgressPlan {
-        total_steps: length.total_steps,
-        start_step,
-        epochs: runner.epochs,
-        steps_per_epoch: length.steps_per_epoch,
-        samples_per_rank: plan.samples_per_rank(),
+/// What throughput is computed from. Like MindFormers', it counts the operations of one rank.
+pub(super) fn work(plan: &RunPlan, peak: Peak) -> Work {
+    Work {
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         peak_flops: peak.flops(),
-        log_every: lines.map_or(1, |lines| lines.per_print_times),
-        asks_for_lines: lines.is_some(),
+    }
+}
+
+/// What MindFormers' lines are made of, for a run that has done `start_step` steps and whose parameters have these paths and numbers of
+/// elements.
+pub(super) fn log_plan(
+    plan: &RunPlan,
+    length: &RunLength,
+    start_step: u64,
+    work: Work,
+    parameters: Vec<(String, usize)>,
+    formats: MonitorFormats,
+) -> LogPlan {
+    let settings = &plan.settings;
+    LogPlan {
+        total_steps: length.total_steps,
+        start_step,
+        epochs: settings.runner.epochs,
+        steps_per_epoch: length.steps_per_epoch,
+        samples_per_rank: plan.samples_per_rank(),
+        work,
+        log_every: settings.callbacks.loss.as_ref().map_or(1, |lines| lines.per_print_times),
         loss_parts: loss_parts(plan),
+        parameters,
+        spike_norm: settings.wrapper.spike_norm(),
+        formats,
     }
 }
 

@@ -14,7 +14,7 @@ use super::command::CommandLine;
 use super::complete::Complete;
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, prepare_folders, progress_plan, scale_windows};
+use super::instruments::{expert_metrics, instruments, log_plan, prepare_folders, scale_windows, work};
 use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
 use super::monitors::MonitorReport;
@@ -35,7 +35,6 @@ use crate::report::events::Event;
 use crate::report::instrument::Instruments;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics_writer::MetricsWriter;
-use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{Context, Override, RunConfig, RunPlan};
@@ -458,12 +457,12 @@ impl Opened {
             steps_per_epoch: Some(steps_per_epoch),
             announced,
         });
-        let places = progress_plan(plan, length, state.step, peak);
-        let (progress, formats) = (Progress::new(places, log), board.formats().clone());
-        let lines = MonitorLines { plan: places, formats };
+        let (work, parameters) = (work(plan, peak), trainer.recordings().sizes());
+        let progress = Progress::new(state.step, total_steps, work, log);
+        let lines = log_plan(plan, length, state.step, work, parameters, board.formats().clone());
         let after = (self.start != Start::New).then_some(state.step);
         let steps = plan.settings.runner.epochs.saturating_mul(length.steps_per_epoch);
-        instruments(plan, trainer.recordings().sizes(), progress, lines, metrics, after, steps)
+        instruments(plan, progress, lines, metrics, after, steps)
     }
 }
 

@@ -24,7 +24,7 @@ fn lines(text: &str) -> BTreeMap<(u64, String), Vec<String>> {
     found
 }
 
-/// The same lines on stderr and in the log: those of due steps, with the numbers of `metrics.jsonl` to four decimals.
+/// Lines of due steps in the log, with the numbers of `metrics.jsonl` to four decimals.
 #[test]
 fn lines_have_the_numbers_of_the_metrics() {
     let place = Place::new();
@@ -33,10 +33,8 @@ fn lines_have_the_numbers_of_the_metrics() {
                    max_attention_logit_format: log}";
     let ended = run(&mut place.command(&[monitor, "--tensorboard={}"])).succeeded();
     let log = std::fs::read_to_string(place.folder().join("log.txt")).expect("a log");
-    let printed = lines(&ended.stderr);
-    assert_eq!(lines(&log), printed);
-
-    let mut left = printed;
+    assert!(lines(&ended.stderr).is_empty(), "{}", ended.stderr);
+    let mut left = lines(&log);
     for step in metrics(&place.folder()) {
         assert_eq!(step.monitor.is_some(), step.step % 2 == 0);
         for (tag, number) in step.monitor.into_iter().flatten() {

@@ -4,9 +4,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::*;
 use crate::report::events::Line;
-use crate::report::instrument::Instrument;
+use crate::report::instrument::{Instrument, StepReport};
 use crate::report::metrics::StepMetrics;
-use crate::report::progress::{Progress, ProgressPlan};
+use crate::report::mindformers_log::{LogPlan, MindFormersLog};
+use crate::report::pace::Work;
+use crate::report::progress::Progress;
 
 /// A separate log, so that concurrent tests do not get each other's events.
 fn with_log(console: Console, test: impl FnOnce(&Log)) {
@@ -213,25 +215,35 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
     with_log(terminal(&term), |log| {
         log.attach(&path, &folder.path().join("events.jsonl")).unwrap();
         assert!(log.is_interactive());
-        let plan = ProgressPlan {
+        let mut progress = Progress::new(0, 4, Work::default(), log);
+        let plan = LogPlan {
             total_steps: 4,
             epochs: 1,
             steps_per_epoch: 4,
             samples_per_rank: 8.0,
-            ..ProgressPlan::default()
+            ..LogPlan::default()
         };
-        let mut progress = Progress::new(plan, log);
-        let metrics = StepMetrics { step: 2, loss: 3.5, step_ms: 500.0, ..StepMetrics::default() };
-        progress.show(&metrics);
+        let mut lines = MindFormersLog::new(plan);
+        for step in [1, 2] {
+            let eval_loss = (step == 1).then_some(4.25);
+            let metrics =
+                StepMetrics { step, loss: 3.5, eval_loss, step_ms: 500.0, ..StepMetrics::default() };
+            progress.show(&metrics);
+            lines.step(&StepReport { metrics: &metrics, mixture: None, watched: &[] }).unwrap();
+        }
         tracing::info!("checkpoint written");
         tracing::warn!("the disk is nearly full");
         progress.finish();
     });
     let screen = term.contents();
     let lines: Vec<&str> = screen.lines().collect();
-    assert_eq!(lines[..2], ["checkpoint written", "warning: the disk is nearly full"], "{screen}");
-    assert_eq!(lines.len(), 3, "one bar, not torn: {screen}");
-    assert!(lines[2].contains("2/4") && lines[2].contains("loss 3.5000"), "{screen}");
+    assert!(
+        lines[0].starts_with("step 1/4  loss 3.500") && lines[0].ends_with("  eval_loss 4.250"),
+        "{screen}"
+    );
+    assert_eq!(lines[1..3], ["checkpoint written", "warning: the disk is nearly full"], "{screen}");
+    assert_eq!(lines.len(), 4, "one bar, not torn: {screen}");
+    assert!(lines[3].contains("2/4") && lines[3].contains("loss 3.5000"), "{screen}");
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.contains(" INFO { Epoch:[  1/  1], step:[    2/    4], loss: 3.500000, "), "{text}");
     assert!(

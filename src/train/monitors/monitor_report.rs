@@ -2,8 +2,8 @@
 
 use super::{Losses, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::ops::squares::SquareSum;
+use crate::report::metrics::{Destination, MonitorFormats};
 use crate::report::metrics::{MonitorValue, Numbers};
-use crate::report::monitor_lines::{Destination, MonitorFormats};
 use crate::settings::{Formats, Monitor, RunPlan};
 use crate::train::step_results::FinishedStep;
 

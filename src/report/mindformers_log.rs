@@ -1,18 +1,152 @@
-//! The two log lines of a step, in the format of MindFormers' MFLossMonitor, which existing scripts parse.
+//! The lines of MindFormers in `log.txt`, which existing scripts parse: the two of a step, as its MFLossMonitor writes them, and those of
+//! norms, skipped steps and `monitor_config`.
 //!
 //! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for
 //! MindFormers still matches.
 
 use super::instrument::{Instrument, StepReport};
-use super::metrics::StepMetrics;
+use super::log::FILE_TARGET;
+use super::metrics::{MonitorFormats, MonitorValue, Numbers, StartMetrics, StepMetrics};
+use super::pace::{Pace, StepWindow, Work};
 use crate::error::Result;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Width of the bar in [`bar_line`], in characters.
 const BAR_CELLS: usize = 50;
 
 /// Decimals that numpy prints at most.
 const NUMPY_DECIMALS: usize = 8;
+
+/// What the lines of a run are made of.
+#[derive(Clone, Debug, Default)]
+pub struct LogPlan {
+    /// The last step.
+    pub total_steps: u64,
+    /// Steps that were done before this run resumed; 0 for a new run.
+    pub start_step: u64,
+    /// Epochs in all.
+    pub epochs: u64,
+    /// Steps per epoch.
+    pub steps_per_epoch: u64,
+    /// A rank's share of the samples of a step.
+    pub samples_per_rank: f64,
+    /// What throughput and MFU are computed from.
+    pub work: Work,
+    /// Steps from one pair of lines to the next; the first and the last step always have one.
+    pub log_every: u64,
+    /// The parts of the loss, if they are asked for.
+    pub loss_parts: Option<LossParts>,
+    /// Path and number of elements of each parameter.
+    pub parameters: Vec<(String, usize)>,
+    /// Steps with this gradient norm or more are skipped, if there is such a bound.
+    pub spike_norm: Option<f64>,
+    /// Which numbers of `monitor_config` have lines.
+    pub formats: MonitorFormats,
+}
+
+/// The place of a step in a run, as MindFormers counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// Epochs that the run begins in all.
+    pub epochs: u64,
+    /// The step in the epoch, from 1.
+    pub step: u64,
+    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
+    pub steps: u64,
+}
+
+/// Writes the lines of each step to `log.txt`.
+#[derive(Debug)]
+pub struct MindFormersLog {
+    plan: LogPlan,
+    pace: Pace,
+    since_line: StepWindow,
+}
+
+impl MindFormersLog {
+    /// Those of a run that starts now.
+    pub fn new(plan: LogPlan) -> Self {
+        let pace = Pace::new(plan.start_step, Instant::now());
+        Self { plan, pace, since_line: StepWindow::default() }
+    }
+
+    /// The lines of a step. Times and speeds are means over the steps since those before, since the time of a single step is noisy.
+    fn lines(&mut self, StepReport { metrics, watched, .. }: &StepReport<'_>, now: Instant) -> Vec<String> {
+        let plan = &self.plan;
+        self.since_line.add(metrics);
+        self.pace.advance(metrics.step, now);
+        let mut lines = Vec::new();
+        if plan.is_logged(metrics.step) {
+            let window = std::mem::take(&mut self.since_line);
+            lines.push(loss_line(&plan.loss_line(metrics, &window)));
+            let share = metrics.step as f64 / plan.total_steps.max(1) as f64;
+            let samples_per_second = plan.samples_per_rank * 1e3 / window.step_ms();
+            lines.push(bar_line(share, samples_per_second, self.pace.remaining(plan.total_steps)));
+        }
+        lines.extend(StartMetrics::of(metrics).map(|evaluation| evaluation.to_string()));
+        let norms = metrics.local_norm.as_ref();
+        lines.extend(norms.map(|norms| local_norm_lines(&plan.parameters, norms)));
+        let skip = plan.spike_norm.zip(metrics.is_skip);
+        lines.extend(skip.map(|(bound, is_skip)| skip_line(metrics.global_step, bound, is_skip)));
+        let position = plan.position(metrics.step);
+        let logged = watched.iter().filter(|value| plan.formats.of(&value.tag).to_log);
+        lines.extend(logged.flat_map(|value| monitor_lines(&position, value)));
+        lines
+    }
+}
+
+impl Instrument for MindFormersLog {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        let lines = self.lines(report, Instant::now());
+        lines.iter().for_each(|line| tracing::info!(target: FILE_TARGET, "{line}"));
+        Ok(())
+    }
+}
+
+impl LogPlan {
+    fn is_logged(&self, step: u64) -> bool {
+        step.is_multiple_of(self.log_every.max(1)) || step == self.start_step + 1 || step == self.total_steps
+    }
+
+    /// Where step number `step` of the run is.
+    fn position(&self, step: u64) -> Position {
+        let steps_per_epoch = self.steps_per_epoch.max(1);
+        let steps_before = step.saturating_sub(1);
+        let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
+        // MindFormers counts whole epochs, also where `stop_step` ends the run within one.
+        let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
+        Position {
+            epoch: epochs_before + 1,
+            epochs: self.total_steps.div_ceil(steps_per_epoch).min(self.epochs),
+            step,
+            steps: steps_left.clamp(step, steps_per_epoch),
+        }
+    }
+
+    fn loss_line(&self, metrics: &StepMetrics, window: &StepWindow) -> LossLine {
+        let Position { epoch, epochs, step, steps } = self.position(metrics.step);
+        let (flops, mfu) = self.work.rate(window.step_ms());
+        LossLine {
+            epoch,
+            epochs,
+            step,
+            steps,
+            loss: metrics.loss,
+            epoch_loss: None,
+            separate: self.loss_parts.map(|parts| parts.of(metrics)),
+            step_ms: window.step_ms(),
+            lr: Some(metrics.lr),
+            overflow: metrics.overflow,
+            loss_scale: Some(metrics.loss_scale),
+            global_norm: Some(metrics.global_norm),
+            tflops: Some(flops / 1e12),
+            tokens_per_second: Some(window.tokens_per_second()),
+            mfu,
+        }
+    }
+}
 
 /// The content of a step's first line.
 #[derive(Debug, Clone, Default)]
@@ -86,7 +220,7 @@ impl LossParts {
 /// The first line of a step.
 ///
 /// ```
-/// use gristmill::report::loss_monitor::{LossLine, loss_line};
+/// use gristmill::report::mindformers_log::{LossLine, loss_line};
 /// let line = LossLine {
 ///     epoch: 1, epochs: 2, step: 1, steps: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
 ///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
@@ -129,7 +263,7 @@ pub fn loss_line(line: &LossLine) -> String {
 /// The line of a step of a run that skips those whose gradient norm is `bound` or more.
 ///
 /// ```
-/// use gristmill::report::loss_monitor::skip_line;
+/// use gristmill::report::mindformers_log::skip_line;
 /// assert_eq!(
 ///     skip_line(7, 1.0, true),
 ///     "opt_global_step: 7, skip_data_grad_norm_threshold: 1.0, is_skip: [ True]"
@@ -144,7 +278,7 @@ pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
 /// each. MindFormers has no names.
 ///
 /// ```
-/// use gristmill::report::loss_monitor::local_norm_lines;
+/// use gristmill::report::mindformers_log::local_norm_lines;
 /// let lines = local_norm_lines(&[("norm", 48), ("output", 12288)], &[0.5, 2.0]);
 /// assert_eq!(lines, " norm_size: [48, 12288]\nlocal_norm:\nnorm 0.5\noutput 2.0");
 /// ```
@@ -160,7 +294,7 @@ pub fn local_norm_lines(parameters: &[(impl AsRef<str>, usize)], norms: &[f32]) 
 /// The second line of a step: the share of the run that is done (0 to 1), samples per second, and the time left.
 ///
 /// ```
-/// use gristmill::report::loss_monitor::bar_line;
+/// use gristmill::report::mindformers_log::bar_line;
 /// use std::time::Duration;
 /// assert_eq!(
 ///     bar_line(0.1, 12.5, Duration::from_secs(303)),
@@ -172,6 +306,33 @@ pub fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> Str
     let percent = 100.0 * share;
     let remaining = python_duration(remaining);
     format!("  {percent:4.1}% |{full:BAR_CELLS$}| {samples_per_second:.5} samples/s/p  {remaining} }}")
+}
+
+/// The lines of a tag in the log.
+///
+/// ```
+/// use gristmill::report::metrics::MonitorValue;
+/// use gristmill::report::mindformers_log::monitor_lines;
+/// use gristmill::report::mindformers_log::Position;
+/// let place = Position { epoch: 1, epochs: 2, step: 10, steps: 500 };
+/// assert_eq!(
+///     monitor_lines(&place, &MonitorValue::one("weight_norm", 41.86718)),
+///     ["Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672"]
+/// );
+/// ```
+pub fn monitor_lines(place: &Position, value: &MonitorValue) -> Vec<String> {
+    let Position { epoch, epochs, step, steps } = place;
+    let tag = &value.tag;
+    let line =
+        |text: String| format!("Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}] {tag}: {text}");
+    match &value.numbers {
+        Numbers::One(number) => vec![line(four_decimals(*number))],
+        Numbers::Lines(numbers) => numbers.iter().map(|number| line(four_decimals(*number))).collect(),
+        Numbers::List(numbers) => {
+            let list: Vec<String> = numbers.iter().map(|number| four_decimals(*number)).collect();
+            vec![line(format!("[{}]", list.join(", ")))]
+        }
+    }
 }
 
 /// A duration as Python prints its `timedelta`: `0:05:03`, `1 day, 2:03:04`.
@@ -230,30 +391,14 @@ fn numpy_float(number: f32) -> String {
     }
 }
 
+/// Four decimals, as Python's `%.4f`.
+fn four_decimals(number: f32) -> String {
+    format!("{number:.4}").to_lowercase()
+}
+
 /// Six decimals and at least five characters, as Python's `%5.6f`.
 fn fixed(number: f32) -> String {
     format!("{number:5.6}").to_lowercase()
-}
-
-/// The norm of each parameter's gradients, and whether a step was skipped for its norm, each where it was measured.
-#[derive(Clone, Debug, Default)]
-pub struct Remarks {
-    /// Path and number of elements of each parameter.
-    pub parameters: Vec<(String, usize)>,
-    /// Steps with this gradient norm or more are skipped, if there is such a bound.
-    pub spike_norm: Option<f64>,
-}
-
-impl Instrument for Remarks {
-    fn step(&mut self, StepReport { metrics, .. }: &StepReport<'_>) -> Result<()> {
-        if let Some(norms) = &metrics.local_norm {
-            tracing::info!("{}", local_norm_lines(&self.parameters, norms));
-        }
-        if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
-            tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

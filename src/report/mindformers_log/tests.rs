@@ -241,3 +241,57 @@ fn the_bar_fills_and_the_time_counts_days() {
     assert!(line(0.5, 86_400 + 7_384).ends_with("  1 day, 2:03:04 }"));
     assert!(line(0.5, 2 * 86_400 + 59).ends_with("  2 days, 0:00:59 }"));
 }
+
+fn plan() -> LogPlan {
+    LogPlan {
+        total_steps: 25,
+        start_step: 2,
+        epochs: 3,
+        steps_per_epoch: 10,
+        samples_per_rank: 4.0,
+        log_every: 10,
+        ..LogPlan::default()
+    }
+}
+
+#[test]
+fn steps_are_placed_in_their_epoch() {
+    let place = |step| {
+        let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &StepWindow::default());
+        (line.epoch, line.step, line.steps)
+    };
+    assert_eq!([1, 10, 11, 20, 25].map(place), [(1, 1, 10), (1, 10, 10), (2, 1, 10), (2, 10, 10), (3, 5, 5)]);
+    let nothing = LogPlan::default().loss_line(&StepMetrics::default(), &StepWindow::default());
+    assert_eq!((nothing.epoch, nothing.step), (1, 1));
+}
+
+#[test]
+fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
+    let plan = LogPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
+    let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &StepWindow::default());
+    assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
+}
+
+#[test]
+fn the_first_the_last_and_every_nth_step_are_logged() {
+    let logged: Vec<u64> = (3..=25).filter(|&step| plan().is_logged(step)).collect();
+    assert_eq!(logged, [3, 10, 20, 25]);
+    let each = LogPlan { log_every: 0, ..plan() };
+    assert!((3..=25).all(|step| each.is_logged(step)));
+}
+
+#[test]
+fn lines_of_monitors_read_as_the_original() {
+    let place = Position { epoch: 12, epochs: 1000, step: 123_456, steps: 7 };
+    let tag = "local_norm/layers.0.attention.wo";
+    let texts = |numbers| {
+        let lines = monitor_lines(&place, &MonitorValue { tag: tag.into(), numbers });
+        let head = format!("Epoch:[ 12/1000], step:[123456/    7] {tag}: ");
+        let text = |line: &String| line.strip_prefix(&head).expect("the head of every line").to_string();
+        lines.iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(Numbers::One(0.00004)), ["0.0000"]);
+    assert_eq!(texts(Numbers::One(123_456.79)), ["123456.7891"]);
+    assert_eq!(texts(Numbers::Lines(vec![f32::INFINITY, f32::NAN])), ["inf", "nan"]);
+    assert_eq!(texts(Numbers::List(vec![1.0, -2.5])), ["[1.0000, -2.5000]"]);
+}
