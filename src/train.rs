@@ -20,6 +20,7 @@ pub(crate) mod lacking_tokens;
 pub mod length;
 mod model_chunks;
 pub mod monitors;
+mod open_device;
 mod passes;
 pub mod pretrained;
 mod programs;
@@ -42,7 +43,7 @@ mod update;
 pub(crate) mod weight_upload;
 
 pub use dump::dump_wgsl;
-pub use run::run_watched;
-pub use run::{Milestone, run, run_on_ranks};
+pub use open_device::{device_options, open_device_with};
+pub use run::{Milestone, TrainingRun, run};
 pub use step_results::{FinishedEvaluation, FinishedStep};
 pub use trainer::Trainer;

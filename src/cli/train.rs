@@ -8,8 +8,8 @@ use super::ranks::on_ranks;
 use super::reading::CacheArguments;
 use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
-use crate::train::Milestone;
 use crate::train::command::{CommandLine, TRAIN};
+use crate::train::{Milestone, TrainingRun};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 
@@ -124,16 +124,21 @@ pub fn train(
     let address = watch.map(WatchAddress::parse).transpose()?;
     let done = on_ranks(ranks, |ranks| {
         let mut watcher = None; // for as long as the run takes
-        let mut on_milestone = |milestone: Milestone<'_>| {
+        let on_milestone = |milestone: Milestone<'_>| {
             interrupt.on_milestone(&milestone);
             if let Milestone::FolderOpened(folder) = milestone {
                 on_opened();
                 watcher = address.clone().and_then(|address| Watcher::start(address, folder));
             }
         };
-        let run =
-            crate::train::run_watched(config, overrides, interrupt.flag(), ranks, command, &mut on_milestone);
-        let done = pollster::block_on(run).map(drop);
+        let run = TrainingRun {
+            interrupt: interrupt.flag(),
+            ranks,
+            command: command.clone(),
+            on_milestone: Box::new(on_milestone),
+            ..TrainingRun::new(config, overrides)
+        };
+        let done = pollster::block_on(run.train()).map(drop);
         interrupt.wait_while_ending();
         done
     });

@@ -10,7 +10,7 @@ use crate::kernels::Tier;
 use crate::settings::Override;
 use crate::store::located::{choice, is_adapter};
 use crate::train::lacking_tokens::lacking_tokens;
-use crate::train::run::open_device_with;
+use crate::train::open_device_with;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! The shaders of a run as files, as the driver gets them: to read, for other tools and for bug reports.
 
+use super::open_device::open_device;
 use super::recordings::{Recordings, assumed_capabilities};
-use super::run::open_device;
 use crate::durable::ChosenBy;
 use crate::error::Result;
 use crate::kernels::{Kernel, compose};

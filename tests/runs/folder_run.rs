@@ -4,7 +4,7 @@ use super::{Leased, Setup, metrics, newest_checkpoint};
 use gristmill::infer::OpenedModel;
 use gristmill::ranks::Ranks;
 use gristmill::report::metrics::StepMetrics;
-use gristmill::train::run::run_on_device;
+use gristmill::train::TrainingRun;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ impl FolderRun {
         let config = self.setup.write(self.home.path());
         let (arguments, before) = (self.arguments(stop_step), self.newest());
         let mut gpu = Leased::of_run(&self.setup.plan(), 0);
-        let run = run_on_device(&mut gpu, &config, &arguments, Arc::default(), Ranks::alone());
-        let summary = pollster::block_on(run).unwrap_or_else(|e| panic!("{e}"));
+        let run = TrainingRun { gpu: Some(&mut gpu), ..TrainingRun::new(&config, &arguments) };
+        let summary = pollster::block_on(run.train()).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
         assert_eq!(summary.loss.is_some(), before != Some(stop_step), "a loss is that of a step");
         self

@@ -3,7 +3,7 @@
 
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::settings::RunPlan;
-use gristmill::train::run::{device_options, open_device_with};
+use gristmill::train::{device_options, open_device_with};
 use pollster::block_on;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};

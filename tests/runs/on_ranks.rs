@@ -5,7 +5,8 @@ use gristmill::device::Gpu;
 use gristmill::error::Result;
 use gristmill::ranks::{Ranks, Transport, in_process};
 use gristmill::settings::{Override, RunConfig, RunPlan};
-use gristmill::train::run::{Summary, run_on_device, run_on_ranks};
+use gristmill::train::TrainingRun;
+use gristmill::train::run::Summary;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -42,9 +43,9 @@ pub async fn run_on_rank(config: &Path, arguments: &[String], ranks: Ranks) -> R
     match loaded {
         Ok(loaded) => {
             let mut gpu = Leased::of_run(&loaded.plan, ranks.rank());
-            run_on_device(&mut gpu, config, arguments, Arc::default(), ranks).await
+            TrainingRun { gpu: Some(&mut gpu), ranks, ..TrainingRun::new(config, arguments) }.train().await
         }
-        Err(_) => run_on_ranks(config, arguments, Arc::default(), ranks).await,
+        Err(_) => TrainingRun { ranks, ..TrainingRun::new(config, arguments) }.train().await,
     }
 }
 

@@ -5,10 +5,8 @@ use crate::against_reference::follows_the_reference;
 use crate::latent::{RANKS, V3, deepseek};
 use crate::runs::{FolderRun, Setup, Trained, evaluated, is_long, open_gpu_of, relative_distance};
 use gristmill::kernels::Tier;
-use gristmill::ranks::Ranks;
-use gristmill::train::run::run_on_device;
+use gristmill::train::TrainingRun;
 use pollster::block_on;
-use std::sync::Arc;
 
 const PORTABLE: &str = "--context.tier=portable";
 
@@ -174,8 +172,8 @@ fn an_open_device_of_another_tier_is_refused() {
     let run = FolderRun::new(Setup::new("other tier", "").with(&["--context.tier=portable"]));
     let config = run.setup.write(run.home.path());
     let mut gpu = open_gpu_of(Tier::Software);
-    let ended = run_on_device(&mut gpu, &config, &run.setup.overrides, Arc::default(), Ranks::alone());
-    let line = block_on(ended).expect_err("another tier").to_string();
+    let ended = TrainingRun { gpu: Some(&mut gpu), ..TrainingRun::new(&config, &run.setup.overrides) };
+    let line = block_on(ended.train()).expect_err("another tier").to_string();
     assert!(
         line.ends_with("was opened for tier software, but `context.tier` is portable; leave it out"),
         "{line}"

@@ -7,7 +7,8 @@ use super::spread::{Spread, run_each};
 use crate::runs::{FolderRun, Setup, metrics, on_ranks};
 use gristmill::error::Result;
 use gristmill::store::checkpoint_folder::CheckpointFolder;
-use gristmill::train::run::{Summary, run_on_ranks};
+use gristmill::train::TrainingRun;
+use gristmill::train::run::Summary;
 use pollster::block_on;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -46,7 +47,7 @@ fn an_interrupt_of_one_rank_ends_all_after_the_same_step() {
     let arguments = Spread::sharded(3).arguments(&run, 9);
     let results = on_ranks(3, |ranks| {
         let interrupt = Arc::new(AtomicBool::new(ranks.rank() == 1));
-        block_on(run_on_ranks(&config, &arguments, interrupt, ranks))
+        block_on(TrainingRun { interrupt, ranks, ..TrainingRun::new(&config, &arguments) }.train())
     });
     for result in results {
         let summary = result.expect("an interrupt is no error");
