@@ -6,7 +6,7 @@
 //! meanwhile. Buffers and host memory are allocated once.
 //!
 //! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most. What goes
-//! between stages of a pipeline is exchanged between replays, by their schedule (`passing.rs`).
+//! between stages of a pipeline is exchanged between replays, by their schedule (`pipeline_mailbox.rs`).
 
 mod pipeline_mailbox;
 pub(super) mod point;
@@ -16,7 +16,7 @@ mod staging;
 pub(super) use point::ExchangePoint;
 
 use pipeline_mailbox::PipelineMailbox;
-use point::HostBytes;
+use point::{HostBytes, carry_out, head, used};
 use staging::ToDevice;
 
 use super::encoder::Encoder;
@@ -126,7 +126,7 @@ impl Exchanger {
     /// Where the replay of a part must stop for exchanges: launch indices, ascending.
     pub(super) fn stops(program: &Program, part: Part, which: Exchanges) -> Vec<usize> {
         let points = program.points_of(part).filter(|(_, point)| is_among(point, which));
-        stops(points.map(|(_, point)| (point.at, point.needed)))
+        stops(points.map(|(_, point)| (point.exchange.at, point.needed)))
     }
 
     /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs. What goes to another stage
@@ -139,7 +139,7 @@ impl Exchanger {
         which: Exchanges,
         stop: usize,
     ) -> Result<()> {
-        let starting = program.points_of(part).filter(|(_, point)| point.at == stop);
+        let starting = program.points_of(part).filter(|(_, point)| point.exchange.at == stop);
         for (index, point) in starting.filter(|(_, point)| is_among(point, which)) {
             match half.filter(|_| point.is_between_stages()) {
                 Some(half) if !point.sources.is_empty() => self.passing.post(encoder, half, point).await?,
@@ -150,7 +150,7 @@ impl Exchanger {
                     return Err(Error::Device(format!("{} {why}", program.name)));
                 }
                 None => {
-                    self.end_first(encoder, program, self.under_way.before(point.after)).await?;
+                    self.end_first(encoder, program, self.under_way.before(point.exchange.after)).await?;
                     self.start(encoder, index, point).await?;
                 }
             }
@@ -214,11 +214,11 @@ impl Exchanger {
                 mapping.arrived(gpu).await?;
             }
             let mut bytes = std::mem::take(&mut slot.bytes);
-            let work = program.points[*index].work.clone();
-            let rank = self.ranks.rank();
-            copy_mapped(&slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
+            let exchange = program.points[*index].exchange.clone();
+            let (rank, head) = (self.ranks.rank(), head(&exchange.collective));
+            copy_mapped(&slot.down, &mut bytes.sources, head, |head| used(&exchange, rank, head))?;
             let exchanged = self.ranks.run(move |transport| {
-                work.run(transport, &mut bytes)?;
+                carry_out(&exchange, transport, &mut bytes)?;
                 Ok(bytes)
             });
             *stage = Stage::Exchanged(exchanged);
@@ -239,5 +239,5 @@ impl Slot {
 }
 
 fn is_among(point: &ExchangePoint, which: Exchanges) -> bool {
-    which == Exchanges::All || !point.once_per_step
+    which == Exchanges::All || !point.exchange.once_per_step
 }

@@ -1,7 +1,7 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::buffers::Buffers;
-use super::exchange::point::{Destination, ExchangePoint};
+use super::exchange::point::ExchangePoint;
 use super::fault::one_line;
 use super::gpu::Gpu;
 use super::launch::{BufferTable, Launch};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::gpu::device::submission_split::Slices;
 use crate::kernels::Kernel;
 use crate::ranks::pipeline::{Direction, Half};
-use crate::record::{BufferId, LARGEST, MemoryPlan, Recording};
+use crate::record::{BufferId, Collective, LARGEST, MemoryPlan, Recording};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -130,8 +130,9 @@ impl Program {
 
     /// Where a part begins with rows of another stage.
     pub(super) fn receives(&self, part: Part) -> Option<&ExchangePoint> {
-        let is_received = |point: &&ExchangePoint| matches!(point.destination(), Destination::From(_));
-        self.points_of(part).map(|(_, point)| point).find(is_received)
+        let receives =
+            |point: &&ExchangePoint| matches!(point.exchange.collective, Collective::Receive { .. });
+        self.points_of(part).map(|(_, point)| point).find(receives)
     }
 
     pub(super) fn encode_launches(&self, commands: &mut wgpu::CommandEncoder, launches: Range<usize>) {

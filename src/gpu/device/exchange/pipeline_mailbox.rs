@@ -4,7 +4,7 @@
 //! What a turn sends and receives is one job of the thread that communicates. The host waits for what is received, and for
 //! what is sent only when it needs the memory again.
 
-use super::point::{Destination, ExchangePoint};
+use super::point::ExchangePoint;
 use super::staging::ToDevice;
 use crate::device::encoder::Encoder;
 use crate::device::gpu::Gpu;
@@ -12,6 +12,7 @@ use crate::device::mapping::{Mapping, copy_mapped};
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::Half;
 use crate::ranks::{Pending, Ranks};
+use crate::record::Collective;
 use std::collections::VecDeque;
 
 /// The memory of what waits and is under way.
@@ -71,7 +72,7 @@ impl PipelineMailbox {
 
     /// Takes what `half` has computed, the sources of `point`, out of the device.
     pub async fn post(&mut self, encoder: &mut Encoder<'_>, half: Half, point: &ExchangePoint) -> Result<()> {
-        let Destination::To(to) = point.destination() else {
+        let Collective::Send { to, .. } = point.exchange.collective else {
             return Err(Error::Device("a stage sends what it does not compute".into()));
         };
         let mut outgoing = self.take_free().await?;
@@ -112,7 +113,7 @@ impl PipelineMailbox {
         }
         let mut incoming = point.and_then(|_| self.incoming.pop_front());
         let received = incoming.as_mut().zip(point).and_then(|(incoming, point)| {
-            let Destination::From(from) = point.destination() else { return None };
+            let Collective::Receive { from, .. } = point.exchange.collective else { return None };
             let mut bytes = std::mem::take(&mut incoming.bytes);
             bytes.resize(point.room.up as usize, 0);
             Some((from, bytes))

@@ -10,24 +10,17 @@ use crate::record::{Collective, Exchange, Room, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An exchange of a program.
+/// An exchange of a program, with the buffers of its spans.
 pub(in crate::gpu::device) struct ExchangePoint {
-    /// It starts before the launch with this index.
-    pub at: usize,
+    pub exchange: Arc<Exchange>,
     /// Its result is needed before the launch with this index.
     pub needed: usize,
-    /// The last earlier point, by its index, that must have ended before this one starts.
-    pub after: Option<usize>,
-    /// Whether only the last micro-batch of a step has it.
-    pub once_per_step: bool,
     /// What is copied to the host, one range after the other.
     pub sources: Vec<DeviceRange>,
     /// What is copied back.
     pub results: Vec<DeviceRange>,
     /// What it takes on the way.
     pub room: Room,
-    /// What the ranks do with the bytes.
-    pub work: Arc<Work>,
 }
 
 /// A range of a buffer on the device.
@@ -35,29 +28,6 @@ pub(in crate::gpu::device) struct DeviceRange {
     pub buffer: wgpu::Buffer,
     pub start: u64,
     pub bytes: u64,
-}
-
-/// What the ranks of a group do with bytes on the host.
-pub(in crate::gpu::device) struct Work {
-    group: Group,
-    kind: Operation,
-}
-
-enum Operation {
-    /// Reduces runs of bytes with elements of one type each.
-    AllReduce(Vec<(Range<usize>, Reduction)>),
-    /// Adds the parts and keeps one's own.
-    ReduceScatter(Vec<Range<usize>>, Reduction),
-    /// Gathers the parts.
-    AllGather(Vec<Range<usize>>),
-    /// Sends each rank a part and receives one from each.
-    AllToAll { sent: Vec<Range<usize>>, received: Vec<Range<usize>> },
-    /// Moves rows; the sources are `offsets_bytes` bytes of offsets, and the rows.
-    Rows { offsets_bytes: usize, experts: usize, row_bytes: usize, to_experts: bool },
-    /// Sends the sources to a rank.
-    Send(usize),
-    /// Receives the results from a rank.
-    Receive(usize),
 }
 
 /// Bytes of an exchange on the host. They are allocated once.
@@ -76,54 +46,37 @@ impl ExchangePoint {
     ///
     /// # Errors
     /// A span without a buffer, or elements that cannot be added.
-    pub fn new(exchange: &Exchange, places: &BufferTable<'_>) -> Result<Self> {
+    pub fn new(exchange: &Exchange, table: &BufferTable<'_>) -> Result<Self> {
         let ranges = |spans: &[Span]| -> Result<Vec<DeviceRange>> {
             let spans = spans.iter().filter(|span| span.bytes > 0);
-            spans.map(|span| device_range(span, &exchange.path, places)).collect()
+            spans.map(|span| device_range(span, &exchange.path, table)).collect()
         };
         let Exchange { path, collective, .. } = exchange;
-        let work = Work::of(exchange).ok_or_else(|| {
-            Error::Device(format!("{path}: {} adds no quantised elements", collective.name()))
-        })?;
+        if let Some(added) = added_elements(collective).into_iter().find(|element| sum_of(*element).is_err())
+        {
+            return Err(Error::Device(format!(
+                "{path}: {} of {added:?}, which ranks cannot add",
+                collective.name()
+            )));
+        }
         Ok(Self {
-            at: exchange.at,
+            exchange: Arc::new(exchange.clone()),
             needed: exchange.needed,
-            after: exchange.after,
-            once_per_step: exchange.once_per_step,
             sources: ranges(&collective.sources())?,
             results: ranges(&collective.results())?,
             room: exchange.room(),
-            work: Arc::new(work),
         })
-    }
-}
-
-/// The other side of an exchange between stages.
-pub(in crate::gpu::device) enum Destination {
-    To(usize),
-    From(usize),
-    /// It is among a group.
-    None,
-}
-
-impl ExchangePoint {
-    /// With whom it is, between stages.
-    pub fn destination(&self) -> Destination {
-        match self.work.kind {
-            Operation::Send(to) => Destination::To(to),
-            Operation::Receive(from) => Destination::From(from),
-            _ => Destination::None,
-        }
     }
 
     /// Whether it is between stages of a pipeline.
     pub fn is_between_stages(&self) -> bool {
-        !matches!(self.destination(), Destination::None)
+        self.exchange.collective.is_between_stages()
     }
 
     /// Whether it belongs to the second half of a program that is cut before launch `cut`.
     pub fn is_after(&self, cut: usize) -> bool {
-        self.at > cut || (self.at == cut && !matches!(self.destination(), Destination::To(_)))
+        let Exchange { at, collective, .. } = &*self.exchange;
+        *at > cut || (*at == cut && !matches!(collective, Collective::Send { .. }))
     }
 }
 
@@ -141,106 +94,80 @@ impl HostBytes {
     }
 }
 
-impl Work {
-    /// What is done in `exchange`, unless it adds quantised elements.
-    fn of(exchange: &Exchange) -> Option<Self> {
-        Some(Self { group: exchange.group.clone(), kind: Operation::of(&exchange.collective)? })
-    }
-
-    /// Exchanges the bytes with the other ranks of the group; runs on the thread that communicates.
-    ///
-    /// # Errors
-    /// A rank that has ended.
-    pub fn run(&self, transport: &mut dyn Transport, bytes: &mut HostBytes) -> Result<()> {
-        let HostBytes { sources, results, received } = bytes;
-        match &self.kind {
-            Operation::AllReduce(runs) => {
-                results.copy_from_slice(sources);
-                runs.iter().try_for_each(|(run, sum)| {
-                    all_reduce(transport, &self.group, &mut results[run.clone()], *sum, received)
-                })
-            }
-            Operation::ReduceScatter(parts, sum) => {
-                reduce_scatter(transport, &self.group, sources, parts, received, results, *sum)
-            }
-            Operation::AllGather(parts) => {
-                let Some(own) = self.group.place(transport.rank()) else { return Ok(()) };
-                results[parts[own].clone()].copy_from_slice(sources);
-                all_gather(transport, &self.group, results, parts)
-            }
-            Operation::AllToAll { sent, received: parts } => {
-                all_to_all(transport, &self.group, sources, sent, results, parts)
-            }
-            Operation::Send(to) => transport.exchange(&[(*to, sources)], &mut []),
-            Operation::Receive(from) => transport.exchange(&[], &mut [(*from, results)]),
-            Operation::Rows { offsets_bytes, to_experts, .. } => {
-                let Some(map) = self.row_map(transport.rank(), sources) else { return Ok(()) };
-                let rows = &sources[*offsets_bytes..];
-                match to_experts {
-                    true => map.send_out(transport, &self.group, rows, results, received),
-                    false => map.send_back(transport, &self.group, rows, results, received),
-                }
+/// Exchanges the bytes with the other ranks of the group; runs on the thread that communicates.
+///
+/// # Errors
+/// A rank that has ended.
+pub(super) fn carry_out(
+    Exchange { group, collective, .. }: &Exchange,
+    transport: &mut dyn Transport,
+    bytes: &mut HostBytes,
+) -> Result<()> {
+    let HostBytes { sources, results, received } = bytes;
+    match collective {
+        Collective::AllReduce { takes_largest, .. } => {
+            results.copy_from_slice(sources);
+            collective.runs().into_iter().try_for_each(|(run, element)| {
+                let reduction = if *takes_largest { Reduction::LargestU32 } else { sum_of(element)? };
+                all_reduce(transport, group, &mut results[in_host(&run)], reduction, received)
+            })
+        }
+        Collective::ReduceScatter { whole, parts, .. } => {
+            let (parts, sum) = (all_in_host(parts), sum_of(whole.element)?);
+            reduce_scatter(transport, group, sources, &parts, received, results, sum)
+        }
+        Collective::AllGather { parts, .. } => {
+            let Some(own) = group.place(transport.rank()) else { return Ok(()) };
+            let parts = all_in_host(parts);
+            results[parts[own].clone()].copy_from_slice(sources);
+            all_gather(transport, group, results, &parts)
+        }
+        Collective::AllToAll { sent, received: parts } => {
+            all_to_all(transport, group, sources, &one_by_one(sent), results, &one_by_one(parts))
+        }
+        Collective::Send { to, .. } => transport.exchange(&[(*to, sources)], &mut []),
+        Collective::Receive { from, .. } => transport.exchange(&[], &mut [(*from, results)]),
+        Collective::Rows { offsets, to_experts, .. } => {
+            let Some(map) = row_map(group, collective, transport.rank(), sources) else { return Ok(()) };
+            let rows = &sources[offsets.bytes as usize..];
+            match to_experts {
+                true => map.send_out(transport, group, rows, results, received),
+                false => map.send_back(transport, group, rows, results, received),
             }
         }
     }
 }
 
-impl Work {
-    /// How many of the bytes that were copied from the device count; `start` are the first of them, at least
-    /// [`head`](Self::head).
-    pub fn used(&self, rank: usize, start: &[u8]) -> Option<usize> {
-        let Operation::Rows { offsets_bytes, to_experts, .. } = self.kind else { return None };
-        Some(offsets_bytes + self.row_map(rank, start)?.used(to_experts))
-    }
+/// How many of the bytes that were copied from the device count, if not all; `start` are the first of them, at least [`head`].
+pub(super) fn used(
+    Exchange { group, collective, .. }: &Exchange,
+    rank: usize,
+    start: &[u8],
+) -> Option<usize> {
+    let Collective::Rows { offsets, to_experts, .. } = collective else { return None };
+    Some(offsets.bytes as usize + row_map(group, collective, rank, start)?.used(*to_experts))
+}
 
-    /// Bytes at the start that say how many of the others count; 0 if all do.
-    pub fn head(&self) -> usize {
-        match self.kind {
-            Operation::Rows { offsets_bytes, .. } => offsets_bytes,
-            _ => 0,
-        }
-    }
-
-    fn row_map(&self, rank: usize, sources: &[u8]) -> Option<RowMap> {
-        let Operation::Rows { offsets_bytes, experts, row_bytes, .. } = self.kind else { return None };
-        let place = self.group.place(rank)?;
-        Some(RowMap::read(&sources[..offsets_bytes], experts, self.group.size(), place, row_bytes))
+/// Bytes at the start that say how many of the others count; 0 if all do.
+pub(super) fn head(collective: &Collective) -> usize {
+    match collective {
+        Collective::Rows { offsets, .. } => offsets.bytes as usize,
+        _ => 0,
     }
 }
 
-impl Operation {
-    /// What is done for `collective`, unless it adds quantised elements.
-    fn of(collective: &Collective) -> Option<Self> {
-        let in_host = |parts: &[Range<u64>]| {
-            parts.iter().map(|part| part.start as usize..part.end as usize).collect::<Vec<_>>()
-        };
-        Some(match collective {
-            Collective::AllReduce { takes_largest, .. } => {
-                let reduction =
-                    if *takes_largest { |_| Some(Reduction::LargestU32) } else { sum_of as fn(_) -> _ };
-                let runs = collective
-                    .runs()
-                    .into_iter()
-                    .map(|(run, element)| Some((run.start as usize..run.end as usize, reduction(element)?)));
-                Self::AllReduce(runs.collect::<Option<_>>()?)
-            }
-            Collective::ReduceScatter { whole, parts, .. } => {
-                Self::ReduceScatter(in_host(parts), sum_of(whole.element)?)
-            }
-            Collective::AllGather { parts, .. } => Self::AllGather(in_host(parts)),
-            Collective::AllToAll { sent, received } => {
-                Self::AllToAll { sent: one_by_one(sent), received: one_by_one(received) }
-            }
-            Collective::Send { to, .. } => Self::Send(*to),
-            Collective::Receive { from, .. } => Self::Receive(*from),
-            Collective::Rows { offsets, experts, row_bytes, to_experts, .. } => Self::Rows {
-                offsets_bytes: offsets.bytes as usize,
-                experts: *experts as usize,
-                row_bytes: *row_bytes as usize,
-                to_experts: *to_experts,
-            },
-        })
-    }
+fn row_map(group: &Group, collective: &Collective, rank: usize, sources: &[u8]) -> Option<RowMap> {
+    let Collective::Rows { offsets, experts, row_bytes, .. } = collective else { return None };
+    let (offsets, place) = (&sources[..offsets.bytes as usize], group.place(rank)?);
+    Some(RowMap::read(offsets, *experts as usize, group.size(), place, *row_bytes as usize))
+}
+
+fn in_host(range: &Range<u64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+fn all_in_host(parts: &[Range<u64>]) -> Vec<Range<usize>> {
+    parts.iter().map(in_host).collect()
 }
 
 /// Where the spans of each rank lie on the host, one after the other.
@@ -254,19 +181,30 @@ fn one_by_one(of_ranks: &[Vec<Span>]) -> Vec<Range<usize>> {
     of_ranks.iter().map(&mut range).collect()
 }
 
-fn sum_of(element: Element) -> Option<Reduction> {
-    match element {
-        Element::F32 => Some(Reduction::SumF32),
-        Element::U32 => Some(Reduction::SumU32),
-        Element::F16 => Some(Reduction::SumF16),
-        Element::Bf16 => Some(Reduction::SumBf16),
-        Element::Nf4 | Element::Int8 => None,
+/// The elements of what is added.
+fn added_elements(collective: &Collective) -> Vec<Element> {
+    match collective {
+        Collective::AllReduce { addends, takes_largest: false, .. } => {
+            addends.iter().map(|span| span.element).collect()
+        }
+        Collective::ReduceScatter { whole, .. } => vec![whole.element],
+        _ => Vec::new(),
     }
 }
 
-fn device_range(span: &Span, path: &str, places: &BufferTable<'_>) -> Result<DeviceRange> {
+fn sum_of(element: Element) -> Result<Reduction> {
+    match element {
+        Element::F32 => Ok(Reduction::SumF32),
+        Element::U32 => Ok(Reduction::SumU32),
+        Element::F16 => Ok(Reduction::SumF16),
+        Element::Bf16 => Ok(Reduction::SumBf16),
+        Element::Nf4 | Element::Int8 => Err(Error::Device("ranks add no quantised elements".into())),
+    }
+}
+
+fn device_range(span: &Span, path: &str, table: &BufferTable<'_>) -> Result<DeviceRange> {
     let nowhere = || Error::Device(format!("{path}: what is exchanged has no buffer"));
-    let (buffer, start) = places.place(span.buffer).ok_or_else(nowhere)?;
+    let (buffer, start) = table.place(span.buffer).ok_or_else(nowhere)?;
     Ok(DeviceRange { buffer: buffer.clone(), start: start + span.offset, bytes: span.bytes })
 }
 
@@ -335,14 +273,13 @@ mod tests {
                 |bytes: &HostBytes| [&bytes.sources, &bytes.results, &bytes.received].map(Vec::capacity);
             let before = capacities(&bytes);
             for exchange in &exchanges {
-                let work = Work::of(exchange).expect("sums of f32");
                 bytes.fit(&exchange.room());
-                if let Operation::ReduceScatter(parts, _) = &work.kind {
-                    bytes.results.resize(parts[rank].len(), 0);
+                if let Collective::ReduceScatter { parts, .. } = &exchange.collective {
+                    bytes.results.resize(in_host(&parts[rank]).len(), 0);
                 }
-                let offsets = offsets();
-                bytes.sources[..work.head()].copy_from_slice(&offsets[..work.head()]);
-                work.run(&mut end, &mut bytes).expect("an exchange");
+                let (offsets, head) = (offsets(), head(&exchange.collective));
+                bytes.sources[..head].copy_from_slice(&offsets[..head]);
+                carry_out(exchange, &mut end, &mut bytes).expect("an exchange");
                 let name = exchange.collective.name();
                 assert_eq!(capacities(&bytes), before, "rank {rank} allocates in {name}");
             }
