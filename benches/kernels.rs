@@ -19,7 +19,9 @@ use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
-use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
+use gristmill::ops::linear_cross_entropy::{
+    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy,
+};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
@@ -432,20 +434,8 @@ fn losses(c: &mut Criterion) {
             let dhead = row.tensor(vocab, D, F32);
             let (targets, step, loss) =
                 (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
-            let op = LinearCrossEntropy {
-                h,
-                head: &[head],
-                targets,
-                ignore: u32::MAX,
-                step,
-                loss,
-                correct: None,
-                losses: None,
-                accumulation: 1,
-                factor: 1.0,
-                is_per_token: false,
-                ranks: None,
-            };
+            let loss = CrossEntropy::new(targets, step, loss);
+            let op = LinearCrossEntropy { h, head: &[head], loss, ranks: None };
             linear_cross_entropy(
                 &mut row.rec,
                 &op,

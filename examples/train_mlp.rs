@@ -9,7 +9,7 @@ use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::zero::zero;
 use gristmill::prelude::*;
 use gristmill::random::Philox;
-use gristmill::tape::CrossEntropy;
+use gristmill::tape::{CrossEntropy, HeadForm};
 
 const POINTS: u32 = 256; // of a step
 const FEATURES: u32 = 4;
@@ -75,19 +75,8 @@ impl Step {
         for layer in &parameters[..2] {
             h = tape.linear_gelu(h, layer, None, Gelu::Tanh);
         }
-        let loss = CrossEntropy {
-            targets: spirals,
-            ignore: u32::MAX,
-            step: tensors.state,
-            loss: tensors.loss,
-            correct: None,
-            losses: None,
-            accumulation: 1,
-            factor: 1.0,
-            is_per_token: false,
-            head_epsilon: None,
-        };
-        tape.linear_cross_entropy(h, &parameters[2], &loss, None);
+        let loss = CrossEntropy::new(spirals, tensors.state, tensors.loss);
+        tape.linear_cross_entropy(h, &parameters[2], &loss, HeadForm::default());
         tape.backward();
 
         let rules = StepRules { max_norm: Some(1.0), ..StepRules::default() };

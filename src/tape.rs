@@ -22,7 +22,8 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub use head::CrossEntropy;
+pub use crate::ops::linear_cross_entropy::CrossEntropy;
+pub use head::HeadForm;
 pub use parameter::Parameter;
 pub use route::{RouterLosses, Routing};
 

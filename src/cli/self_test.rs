@@ -16,7 +16,9 @@ use crate::kernels::Tier;
 use crate::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
+use crate::ops::linear_cross_entropy::{
+    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy,
+};
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use std::f64::consts::PI;
@@ -186,20 +188,8 @@ fn loss(harness: &mut Harness<'_>) {
     let targets: Vec<u32> = (0..N).map(|token| token * 37 % V).collect();
     let ids = harness.job.integers(&targets);
     let step = harness.job.state(StepState { loss_scale: 1.0, ..StepState::default() });
-    let op = LinearCrossEntropy {
-        h,
-        head: &[head],
-        targets: ids,
-        ignore: targets[5],
-        step,
-        loss,
-        correct: None,
-        losses: None,
-        accumulation: 1,
-        factor: 1.0,
-        is_per_token: false,
-        ranks: None,
-    };
+    let loss = CrossEntropy { ignore: targets[5], ..CrossEntropy::new(ids, step, loss) };
+    let op = LinearCrossEntropy { h, head: &[head], loss, ranks: None };
     let gradient = HeadGradient { parts: &[dhead], accumulate: true };
     linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(gradient));
     harness.compare("cross_entropy dh", dh);

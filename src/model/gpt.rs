@@ -22,7 +22,7 @@ use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::Rope;
 use crate::record::Tensor;
-use crate::tape::{CrossEntropy, Parameter, Tape, Var};
+use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
 
 /// Where a pass adds its losses, and how much they count.
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +82,10 @@ impl Gpt<Parameter> {
             accumulation: losses.accumulation,
             factor: 1.0,
             is_per_token: losses.is_per_token,
-            head_epsilon: ctx.config.head_epsilon.map(|epsilon| epsilon as f32),
         };
-        tape.scope("loss", |tape| {
-            tape.linear_cross_entropy(h, self.head(), &next_token, ctx.vocabulary_ranks())
-        });
+        let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
+        let form = HeadForm { unit_epsilon, ranks: ctx.vocabulary_ranks() };
+        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token, form));
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
@@ -94,7 +93,7 @@ impl Gpt<Parameter> {
                 let further =
                     CrossEntropy { targets, loss, correct: None, losses: None, factor, ..next_token };
                 tape.scope("loss_ahead", |tape| {
-                    tape.linear_cross_entropy(hidden, self.head(), &further, ctx.vocabulary_ranks());
+                    tape.linear_cross_entropy(hidden, self.head(), &further, form)
                 });
             }
         }

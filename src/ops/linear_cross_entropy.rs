@@ -27,15 +27,11 @@ crate::params! {
     }
 }
 
-/// The tensors of a head and its loss.
+/// Targets of a cross-entropy, and where and how it counts.
 #[derive(Clone, Copy, Debug)]
-pub struct LinearCrossEntropy<'a> {
-    /// Hidden states (N, D).
-    pub h: Tensor,
-    /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
-    pub head: &'a [Tensor],
-    /// Target ids (1, N), u32, each below V or [`ignore`](Self::ignore): the kernel does not check them, and what another id gives is
-    /// undefined.
+pub struct CrossEntropy {
+    /// Target ids (1, N), u32, each below the number of classes V or [`ignore`](Self::ignore): the kernel does not check them, and what
+    /// another id gives is undefined.
     pub targets: Tensor,
     /// Target id that does not count.
     pub ignore: u32,
@@ -55,6 +51,34 @@ pub struct LinearCrossEntropy<'a> {
     /// Whether gradients are those of the sum of losses over N, not of the mean over targets that count, so that a token
     /// weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens) makes a mean of it.
     pub is_per_token: bool,
+}
+
+impl CrossEntropy {
+    /// That of `targets` (1, N), in a step of one micro-batch. [`u32::MAX`] is the id that does not count.
+    pub fn new(targets: Tensor, step: Tensor, loss: Tensor) -> Self {
+        Self {
+            targets,
+            ignore: u32::MAX,
+            step,
+            loss,
+            correct: None,
+            losses: None,
+            accumulation: 1,
+            factor: 1.0,
+            is_per_token: false,
+        }
+    }
+}
+
+/// A head, what it is given, and the loss of what it gives.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearCrossEntropy<'a> {
+    /// Hidden states (N, D).
+    pub h: Tensor,
+    /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
+    pub head: &'a [Tensor],
+    /// The loss of its logits.
+    pub loss: CrossEntropy,
     /// The ranks that share the vocabulary, of which `head` is this one's part; `None`: it is the whole. What they exchange are four
     /// numbers of each row. `dh` is then a part of a sum over them.
     pub ranks: Option<&'a MatrixRanks>,
@@ -133,24 +157,25 @@ struct Outcome {
 #[track_caller]
 fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Outcome {
     let bindings = [
-        op.targets.bind("targets", Element::U32),
-        StepState::bind("step", op.step),
-        LossState::bind("loss", op.loss),
+        op.loss.targets.bind("targets", Element::U32),
+        StepState::bind("step", op.loss.step),
+        LossState::bind("loss", op.loss.loss),
     ];
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
     let mut rows = |label| rec.tensor(label, 1, op.h.rows, Element::F32);
-    let losses = op.losses.unwrap_or_else(|| rows("losses"));
-    Outcome { losses, correct: op.correct.map(|_| rows("correct")) }
+    let losses = op.loss.losses.unwrap_or_else(|| rows("losses"));
+    Outcome { losses, correct: op.loss.correct.map(|_| rows("correct")) }
 }
 
 fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, outcome: Outcome) {
     let kernel = fold("linear_cross_entropy", "sum_losses", op.h.element);
-    let mut bindings = vec![outcome.losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss)];
-    for (rows, sum) in outcome.correct.into_iter().zip(op.correct) {
+    let mut bindings =
+        vec![outcome.losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss.loss)];
+    for (rows, sum) in outcome.correct.into_iter().zip(op.loss.correct) {
         bindings.extend([rows.bind("correct_in", Element::F32), sum.bind("correct_sum", Element::F32)]);
     }
-    let kernel = kernel.condition(Condition::Accuracy, op.correct.is_some());
+    let kernel = kernel.condition(Condition::Accuracy, op.loss.correct.is_some());
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
 }
 
@@ -216,12 +241,13 @@ fn softmax(
     let element = op.h.element;
     let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, logits, first, ranks));
     let (kernel, grid) = per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", element, logits.rows);
-    let mut bindings = vec![op.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
+    let mut bindings =
+        vec![op.loss.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
     if parts.is_none() || dlogits.is_some() {
         bindings.push(logits.bind("logits", Element::F32));
     }
     if dlogits.is_some() {
-        bindings.push(LossState::bind("loss_seed", op.loss));
+        bindings.push(LossState::bind("loss_seed", op.loss.loss));
     }
     bindings.extend(dlogits.filter(|_| element != Element::F32).map(|dz| dz.bind("dz", element)));
     bindings.extend(correct.map(|correct| correct.bind("correct", Element::F32)));
@@ -244,11 +270,11 @@ fn exchanged_parts(
     let own = rec.tensor("own_parts", logits.rows, 4, Element::F32);
     let (kernel, grid) = per_row(rec, "linear_cross_entropy", "row_parts", op.h.element, logits.rows);
     let bindings = [
-        op.targets.bind("targets", Element::U32),
+        op.loss.targets.bind("targets", Element::U32),
         logits.bind("logits", Element::F32),
         own.bind("own_parts", Element::F32),
     ];
-    let kernel = kernel.condition(Condition::Accuracy, op.correct.is_some());
+    let kernel = kernel.condition(Condition::Accuracy, op.loss.correct.is_some());
     rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
     let all = rec.tensor("parts", ranks.size() * logits.rows, 4, Element::F32);
     ranks.gather_rows(rec, own, all);
@@ -264,10 +290,10 @@ fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
         vocab: vocab(op),
         stride4: stride_of(vocab(op)) / 4,
         first_token,
-        ignore: op.ignore,
-        inverse_accumulation: 1.0 / op.accumulation as f32,
-        factor: op.factor,
-        divisor: if op.is_per_token { op.h.rows as f32 } else { 0.0 },
+        ignore: op.loss.ignore,
+        inverse_accumulation: 1.0 / op.loss.accumulation as f32,
+        factor: op.loss.factor,
+        divisor: if op.loss.is_per_token { op.h.rows as f32 } else { 0.0 },
     }
 }
 

@@ -7,7 +7,7 @@ use gristmill::ops::linear_cross_entropy::{
 };
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
-use gristmill::tape::{CrossEntropy, Parameter, Tape};
+use gristmill::tape::{CrossEntropy, HeadForm, Parameter, Tape};
 use reference::storage::Storage;
 
 /// Large enough that no gradient of a logit falls below the normal numbers of f16.
@@ -67,27 +67,16 @@ fn linear_cross_entropy_matches_the_reference() {
                 logits.chunks_exact(vocab as usize).zip(&targets).map(loss_of).collect();
             let losses = case.input_of(&vec![f64::NAN; tokens as usize], 1, tokens, F32).tensor;
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
-            let op = LinearCrossEntropy {
-                h: h.tensor,
-                head: &head_tensors,
-                targets,
-                ignore,
-                step,
-                loss,
-                correct: None,
-                losses: None,
-                accumulation: 4,
-                factor: 1.0,
-                is_per_token: false,
-                ranks: None,
-            };
+            let entropy = CrossEntropy { ignore, accumulation: 4, ..CrossEntropy::new(targets, step, loss) };
+            let op = LinearCrossEntropy { h: h.tensor, head: &head_tensors, loss: entropy, ranks: None };
             linear_cross_entropy(
                 &mut case.rec,
                 &op,
                 dh,
                 Some(HeadGradient { parts: &tensors(&dhead), accumulate: true }),
             );
-            let evaluation = LinearCrossEntropy { loss: eval_loss, losses: Some(losses), ..op };
+            let evaluated = CrossEntropy { loss: eval_loss, losses: Some(losses), ..entropy };
+            let evaluation = LinearCrossEntropy { loss: evaluated, ..op };
             linear_cross_entropy_forward(&mut case.rec, &evaluation);
 
             // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and there, and
@@ -161,22 +150,18 @@ fn correct_predictions_are_the_references() {
 
             let dh = case.output(tokens, width as u32, element);
             let [correct, eval_correct] = [0; 2].map(|_| case.input_of(&[5.0], 1, 1, F32).tensor);
-            let op = LinearCrossEntropy {
-                h: h.tensor,
-                head: &tensors(&head),
-                targets: case.integers(&targets),
+            let loss = CrossEntropy {
                 ignore,
-                step: case.state(StepState { loss_scale: 1.0, ..StepState::default() }),
-                loss: case.state(LossState::default()),
                 correct: Some(correct),
-                losses: None,
-                accumulation: 1,
-                factor: 1.0,
-                is_per_token: false,
-                ranks: None,
+                ..CrossEntropy::new(
+                    case.integers(&targets),
+                    case.state(StepState { loss_scale: 1.0, ..StepState::default() }),
+                    case.state(LossState::default()),
+                )
             };
+            let op = LinearCrossEntropy { h: h.tensor, head: &tensors(&head), loss, ranks: None };
             linear_cross_entropy(&mut case.rec, &op, dh, None);
-            let op = LinearCrossEntropy { correct: Some(eval_correct), ..op };
+            let op = LinearCrossEntropy { loss: CrossEntropy { correct: Some(eval_correct), ..loss }, ..op };
             linear_cross_entropy_forward(&mut case.rec, &op);
             for tensor in [correct, eval_correct] {
                 case.expect("correct", tensor, vec![5.0 + want as f64], 0.0);
@@ -209,22 +194,20 @@ fn a_head_of_unit_rows_matches_the_reference() {
             );
             let dhead = reference::l2_norm::l2_norm_backward(&rows, &want.dw, cols, f64::from(epsilon));
 
-            let loss = CrossEntropy {
-                targets: case.integers(&targets),
-                ignore: u32::MAX,
-                step: case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
-                loss: case.state(LossState::default()),
-                accumulation: 1,
-                factor: 1.0,
-                is_per_token: false,
-                correct: None,
-                losses: None,
-                head_epsilon: Some(epsilon),
-            };
+            let loss = CrossEntropy::new(
+                case.integers(&targets),
+                case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
+                case.state(LossState::default()),
+            );
             let table = Parameter { weight: tensors(&head), gradient: Some(tensors(&before)) };
             let mut tape = Tape::new(&mut case.rec);
             let leaf = tape.leaf(h.tensor, true);
-            tape.linear_cross_entropy(leaf, &table, &loss, None);
+            tape.linear_cross_entropy(
+                leaf,
+                &table,
+                &loss,
+                HeadForm { unit_epsilon: Some(epsilon), ranks: None },
+            );
             let dh = tape.gradient(leaf).expect("the hidden states need a gradient");
             let bound = 2.0 * allowed(element, vocab);
             case.expect("dh", dh, want.dh, bound);

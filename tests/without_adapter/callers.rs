@@ -6,7 +6,7 @@ use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::record::{Recorder, Tensor};
-use gristmill::tape::{CrossEntropy, Parameter, Tape};
+use gristmill::tape::{CrossEntropy, HeadForm, Parameter, Tape};
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
 
@@ -74,21 +74,10 @@ fn panics_of_shape_name_the_caller() {
         let mut rec = rec();
         let (h, head) = (tensor(&mut rec, 2, 4), parameter(&mut rec, [8, 4], [8, 8]));
         let [targets, step, loss] = [2, 12, 5].map(|cols| rec.tensor("state", 1, cols, U32));
-        let loss = CrossEntropy {
-            targets,
-            ignore: u32::MAX,
-            step,
-            loss,
-            correct: None,
-            losses: None,
-            accumulation: 1,
-            factor: 1.0,
-            is_per_token: false,
-            head_epsilon: None,
-        };
+        let loss = CrossEntropy::new(targets, step, loss);
         let mut tape = Tape::new(&mut rec);
         let h = tape.leaf(h, true);
-        tape.linear_cross_entropy(h, &head, &loss, None);
+        tape.linear_cross_entropy(h, &head, &loss, HeadForm::default());
     });
     assert!(text.contains(wrong), "{text}");
     let text = said("a gradient of another shape, given in the backward of an op of one's own", || {

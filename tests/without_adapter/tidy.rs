@@ -375,7 +375,7 @@ const MET_FIRST: [(&str, &str); 25] = [
     ("src/ops/matmul.rs", "pub fn matmul("),
     ("src/tape.rs", "pub struct Tape<"),
     ("src/tape/parameter.rs", "pub struct Parameter "),
-    ("src/tape/head.rs", "pub struct CrossEntropy "),
+    ("src/tape/head.rs", "pub fn linear_cross_entropy("),
     ("src/data/batches.rs", "pub fn of_sources("),
     ("src/data/source.rs", "pub struct Source "),
     ("src/data/sample_collector.rs", "pub struct SampleCollector "),

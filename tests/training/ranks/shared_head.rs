@@ -5,7 +5,7 @@ use crate::runs::{on_ranks, open_gpu_of};
 use gristmill::device::Exchanges;
 use gristmill::kernels::Tier;
 use gristmill::ops::linear_cross_entropy::{
-    HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use gristmill::ops::matrix_ranks::MatrixRanks;
 use gristmill::ops::step_state::{LossState, StepState};
@@ -56,28 +56,24 @@ impl Problem {
         let dhead = [case.rows(VOCABULARY as u32, vec![f32::NAN; VOCABULARY * WIDTH])];
         let matrix_ranks =
             MatrixRanks { group: Group::all(size), place, shares_tokens: false, shares_vocabulary: true };
-        let op = LinearCrossEntropy {
-            h,
-            head: &head,
-            targets: case.ids(&self.targets),
+        let loss = CrossEntropy {
             ignore: IGNORE,
-            step: case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
-            loss: case.state(LossState::default()),
             correct: Some(correct),
             losses: Some(losses),
             accumulation: 2,
-            factor: 1.0,
-            is_per_token: false,
-            ranks: Some(&matrix_ranks),
+            ..CrossEntropy::new(
+                case.ids(&self.targets),
+                case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
+                case.state(LossState::default()),
+            )
         };
+        let op = LinearCrossEntropy { h, head: &head, loss, ranks: Some(&matrix_ranks) };
         let into = HeadGradient { parts: &dhead, accumulate: false };
         linear_cross_entropy(&mut case.rec, &op, dh, Some(into));
-        let evaluation = LinearCrossEntropy {
-            loss: case.state(LossState::default()),
-            correct: Some(eval_correct),
-            losses: Some(eval_losses),
-            ..op
-        };
+        let eval_loss = case.state(LossState::default());
+        let loss =
+            CrossEntropy { loss: eval_loss, correct: Some(eval_correct), losses: Some(eval_losses), ..loss };
+        let evaluation = LinearCrossEntropy { loss, ..op };
         linear_cross_entropy_forward(&mut case.rec, &evaluation);
         let results = replay(&gpu, ranks, case, Exchanges::All);
         let result = |tensor: Tensor| match tensor.buffer {
