@@ -1,5 +1,6 @@
-//! What every kernel needs, and nothing of language models: shader sources and their composition, recordings, and the device that
-//! replays them. [`ops`](crate::ops), the kernels of language models, and [`tape`](crate::tape) stand above it.
+//! The part of the crate that knows nothing of language models: shader sources and their composition, recordings, and
+//! the device that replays them. [`ops`](crate::ops), the kernels of language models, and [`tape`](crate::tape) build
+//! on it.
 //!
 //! ```text
 //! ops -> record -> kernels          what runs: plain data, which needs no adapter

@@ -4,21 +4,21 @@
 //! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides
 //! how to run it.
 //!
-//! **Two levels.** [`Gpu::run`] is one-off work: a closure over a [`Job`] uploads inputs, records kernels and names
-//! the outputs. [`Gpu::prepare_job`] is the same for several replays; kernel tests, benches and `doctor` use it.
-//! The trainer uses what lies below: [`Gpu::make_persistent`], [`Gpu::prepare`], [`Encoder`], and rings that move
-//! data without waiting.
+//! **Two levels.** [`Gpu::run`] is one-off work: a closure over a [`Job`] uploads inputs, records kernels and names the
+//! outputs. [`Gpu::prepare_job`] prepares a [`Job`] for several replays; kernel tests, benches and `doctor` use it. The
+//! trainer uses the lower level: [`Gpu::make_persistent`], [`Gpu::prepare`], [`Encoder`], and rings that move data
+//! without waiting.
 //!
-//! **An application's device.** [`Gpu::from_device`] takes a device and a queue, reads limits and adapter from
-//! them, and leaves the device's error handlers alone: whatever is created here is created within error scopes.
+//! **An application's device.** [`Gpu::from_device`] takes a device and a queue, reads limits and adapter from them,
+//! and leaves the device's error handlers alone: everything created here is created within error scopes.
 //! [`Gpu::bind_persistent`] puts tensors into ranges of the application's buffers, and [`Program::encode`] adds a
-//! recording to its command encoder. The polling thread starts with our first submission, so an application that
-//! submits by itself never has one; with [`Polling::Application`] there is never one.
+//! recording to its command encoder. The polling thread starts with the first submission of this crate, so an
+//! application that makes all submissions itself never has one; with [`Polling::Application`] there is never one.
 //!
-//! **Checks of drivers.** wgpu has Vulkan drivers check every access to a buffer. `context.robust_buffers: False`
-//! leaves that out. Shaders composed with naga's checks count on the driver's, so such a device refuses them. The
-//! backend's own validation layers are off unless `context.validation` or `WGPU_VALIDATION=1` asks for them, as
-//! `.ci/run` does.
+//! **Checks of drivers.** wgpu has Vulkan drivers check every access to a buffer. `context.robust_buffers: False` turns
+//! these checks off. Shaders composed with naga's checks rely on those of the driver, so a device without them refuses
+//! such shaders. The backend's own validation layers are off unless `context.validation` or `WGPU_VALIDATION=1` asks
+//! for them, as `.ci/run` does.
 
 mod adapter;
 mod buffers;

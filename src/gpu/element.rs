@@ -1,23 +1,23 @@
 //! Storage types of tensors, and the stride of their rows.
 //!
 //! Storage is f32, f16 or bf16; sums are f32. Ids, offsets, counts and the structs that kernels share are u32.
-//! `shaders/lib/element.wgsl` hides which of them it is: a binding is `array<Packed>`, `load4` widens, `store4`
-//! rounds to nearest even in integer arithmetic, or by the adapter's own instruction where that is tested to give
-//! the same bytes (`device/half.rs`, `device/widening.rs`). A row has a length and a stride, which is the length
-//! rounded up to a multiple of four. Kernels take any length and write zeros into the padding of their outputs; one
-//! invocation owns four elements of a row at a time.
+//! `shaders/lib/element.wgsl` hides the storage type from kernels: a binding is `array<Packed>`, `load4` widens,
+//! `store4` rounds to nearest even, in integer arithmetic or by the adapter's own instruction where a test finds that
+//! it gives the same bytes (`device/f16_probe.rs`, `device/f16_widen_probe.rs`). A row has a length and a stride, which
+//! is the length rounded up to a multiple of four. Kernels take any length and write zeros into the padding of their
+//! outputs; one invocation owns four elements of a row at a time.
 //!
-//! `compute_dtype` is the element of activations, their gradients and the weights that layers read. Three things
-//! stay f32 whatever it is: logits, of which only the gradient is rounded, as the factor of two products (in bf16 a
-//! logit of 10 would be off by up to 0.03); the scores of routers and gates, since a rounding would choose other
-//! experts; and the statistics of norms and attention.
+//! `compute_dtype` is the element of activations, their gradients and the weights that layers read. Three things are
+//! f32 for every `compute_dtype`: logits, of which only the gradient is rounded, since it is a factor of two products
+//! (in bf16 a logit of 10 would be off by up to 0.03); the scores of routers and gates, since rounding would choose
+//! other experts; and the statistics of norms and attention.
 //!
-//! The matrices of a frozen base model may be quantised (`quantised.rs`): blocks of 64 weights of a row with their scales,
-//! which products widen where they load their right factor. Nothing writes such a tensor on the device.
+//! The matrices of a frozen base model may be quantised (`quantised.rs`): blocks of 64 weights of a row with their
+//! scales. Products widen them when they load their right factor. Nothing writes such a tensor on the device.
 
 mod quantised;
 
-/// Storage type of a tensor. Kernels accumulate in f32 whatever it is; it affects memory traffic and rounding.
+/// Storage type of a tensor. Kernels accumulate in f32 for every type; it affects memory traffic and rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// 32-bit floats, four to a `vec4<f32>`.
@@ -29,14 +29,15 @@ pub enum Element {
     /// 32-bit words that are not numbers to compute with: ids, offsets, counts, and the structs that kernels share. No
     /// kernel has a variant for them.
     U32,
-    /// 4-bit codes of the quantiles of a normal distribution, a scale in f32 for each block of 64 of a row.
+    /// 4-bit codes of the quantiles of a normal distribution, with a scale in f32 for each block of 64 elements of a
+    /// row.
     Nf4,
-    /// Signed bytes, a scale in f16 for each block of 32 of a row.
+    /// Signed bytes, with a scale in f16 for each block of 32 elements of a row.
     Int8,
 }
 
 impl Element {
-    /// The smallest number of elements that can be stored by themselves, and their bytes.
+    /// The smallest number of elements that can be stored on their own, and their bytes.
     pub const fn block(self) -> (u64, u64) {
         match self {
             Self::F32 | Self::U32 => (1, 4),
@@ -56,7 +57,7 @@ impl Element {
         self.block().1
     }
 
-    /// Bytes of `count` elements, which are whole blocks.
+    /// Bytes of `count` elements, which must be whole blocks.
     pub const fn bytes_of(self, count: u64) -> u64 {
         let (elements, bytes) = self.block();
         count.div_ceil(elements).saturating_mul(bytes)
@@ -67,17 +68,17 @@ impl Element {
         if self.is_quantised() { cols.next_multiple_of(quantised::BLOCK as u32) } else { stride_of(cols) }
     }
 
-    /// Whether kernels compute with it.
+    /// Whether kernels compute with elements of this type.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Whether it is stored in blocks with scales, which only products read.
+    /// Whether elements are stored in blocks with scales, which only products read.
     pub const fn is_quantised(self) -> bool {
         matches!(self, Self::Nf4 | Self::Int8)
     }
 
-    /// Its name in listings and messages, and its condition in shaders, unless it is u32.
+    /// The name in listings and messages, and the name of the condition in shaders, except for u32.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -92,7 +93,7 @@ impl Element {
     /// Appends the bytes of one row of values to `out`, rounded or quantised and zero-padded to its stride.
     ///
     /// # Panics
-    /// Of `U32`, which values would be rounded to: its bytes are those of the words.
+    /// Of `U32`: rounding to it would change the values; its bytes are those of the words.
     #[track_caller]
     pub fn encode_row(self, values: &[f32], out: &mut Vec<u8>) {
         let pad = self.stride(values.len() as u32) as usize - values.len();
@@ -110,7 +111,7 @@ impl Element {
     /// The values in bytes written by [`encode_row`](Self::encode_row), padding included.
     ///
     /// # Panics
-    /// Of `U32`, whose words f32 would round.
+    /// Of `U32`, whose words would be rounded to f32.
     #[track_caller]
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {

@@ -1,9 +1,9 @@
 //! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so there is no generator
 //! state to save, and any step can be repeated or resumed exactly.
 //!
-//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], drawn tokens
-//! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], dropout those from
-//! [`DROPOUT_STREAM`]; initialisation numbers its streams below these.
+//! Streams separate the uses of one seed: the data order uses the streams from [`SHUFFLE_STREAM`] on, drawn tokens
+//! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], and dropout the streams from [`DROPOUT_STREAM`] on;
+//! initialisation numbers its streams below all of these.
 
 /// The stream that draws the tokens of a generated text, on the device; see `shaders/draw.wgsl`.
 pub const DRAW_STREAM: u64 = 1 << 40;
@@ -14,7 +14,7 @@ pub const SHUFFLE_STREAM: u64 = 1 << 48;
 /// First stream of dropout masks, which are drawn on the device; see `shaders/lib/dropout.wgsl` for their numbering.
 pub const DROPOUT_STREAM: u64 = 1 << 63;
 
-/// The stream of the bits that round updated weights, which are drawn on the device; see `shaders/lib/rounding.wgsl`.
+/// The stream of the bits that round updated weights. They are drawn on the device; see `shaders/lib/rounding.wgsl`.
 pub const ROUNDING_STREAM: u64 = 1 << 62;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
@@ -120,7 +120,7 @@ fn halves(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// 53 of 64 bits as a number in [0, 1).
+/// The upper 53 of 64 bits as a number in [0, 1).
 fn unit(low: u32, high: u32) -> f64 {
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 / (1u64 << 53) as f64

@@ -1,9 +1,9 @@
 //! Recordings: the dispatches of a step as plain data, recorded once and replayed by the device.
 //!
-//! A [`Recording`] lists dispatches over virtual buffers. It has two stages. *Written*: kernels, params, and
-//! virtual buffers with their first and last use. The memory plan, the golden files, forecasts and the tests
-//! without an adapter need no more. *Prepared*: pipelines are compiled in parallel, pool buffers are assigned by
-//! lifetime, bind groups are created. After that a replay only encodes.
+//! A [`Recording`] lists dispatches over virtual buffers. It has two stages. *Written*: kernels, params, and virtual
+//! buffers with their first and last use. This is all that the memory plan, the golden files, forecasts and the tests
+//! without an adapter need. *Prepared*: pipelines are compiled in parallel, pool buffers are assigned by lifetime, bind
+//! groups are created. After that a replay only encodes.
 
 mod exchange;
 mod fields;

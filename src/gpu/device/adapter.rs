@@ -28,11 +28,11 @@ pub struct AdapterReport {
     pub buffer_bytes: u64,
     /// Size of the largest heap of the device in bytes, where the backend reports it: on Vulkan.
     pub memory_bytes: Option<u64>,
-    /// Whether its memory is that of the machine, as that of integrated GPUs and software adapters. A driver then gives its heap
-    /// the size of a share, which it may exceed.
+    /// Whether the adapter uses the machine's memory, as integrated GPUs and software adapters do. The size of the heap
+    /// that a driver then reports is only a share, which allocations may exceed.
     pub shares_memory: bool,
-    /// Cooperative matrices of f16 with sums in f32 that it lists: rows, columns and steps of a product. Intel's GPUs list shapes of
-    /// unlike sides, which WGSL cannot write.
+    /// Cooperative matrices of f16 with sums in f32 that the adapter lists: rows, columns and steps of a product.
+    /// Intel's GPUs list shapes with unequal sides, which WGSL cannot express.
     pub matrices: Vec<[u32; 3]>,
 }
 
@@ -64,12 +64,12 @@ impl AdapterReport {
         }
     }
 
-    /// Side of the largest matrices that WGSL can write, if the adapter lists any.
+    /// Side of the largest listed matrices that WGSL can express, if there are any.
     pub(super) fn matrix_side(&self) -> Option<u32> {
         [16, 8].into_iter().find(|side| self.matrices.contains(&[*side; 3]))
     }
 
-    /// The matrices that it lists, as a part of a sentence.
+    /// The listed matrix shapes, as a part of a sentence.
     pub fn matrix_shapes(&self) -> String {
         let names: Vec<String> = self.matrices.iter().map(|[m, n, k]| format!("{m}x{n}x{k}")).collect();
         match (names.is_empty(), self.matrix_side()) {
@@ -82,16 +82,16 @@ impl AdapterReport {
         }
     }
 
-    /// Whether this is llvmpipe from Mesa 26 on. By the driver's name: a test of its speed would choose other kernels, and with them
-    /// other sums, from run to run. (Mesa 22.3 and 25.0 load lane by lane.)
+    /// Whether this is llvmpipe from Mesa 26 on. Decided by the driver's name: a test of its speed would choose other
+    /// kernels, and with them other sums, from run to run. (Mesa 22.3 and 25.0 load lane by lane.)
     pub(super) fn gathers(&self) -> bool {
         let version = self.driver.split_once("Mesa ").and_then(|(_, version)| version.split('.').next());
         let version = version.and_then(|major| major.parse::<u32>().ok());
         self.name.starts_with("llvmpipe") && version.is_some_and(|major| major >= 26)
     }
 
-    /// Whether shuffles across `lanes` are worth their cost. Newer llvmpipes shuffle across 16 lane by lane, and loads from common
-    /// addresses are cheap there.
+    /// Whether shuffles across `lanes` are worth their cost. Newer llvmpipes execute a shuffle across 16 lanes lane by
+    /// lane, and load cheaply from an address that all lanes share.
     pub(super) fn shuffles_fast(&self, lanes: u32) -> bool {
         lanes < 16 || !self.gathers()
     }
@@ -116,7 +116,7 @@ impl std::fmt::Display for AdapterReport {
     }
 }
 
-/// Cooperative matrices of f16 with sums in f32 that `adapter` lists.
+/// The cooperative matrices of f16 with sums in f32 that `adapter` lists.
 fn matrices(adapter: &wgpu::Adapter) -> Vec<[u32; 3]> {
     use wgpu::CooperativeScalarType as Type;
     let all = adapter.cooperative_matrix_properties().into_iter();
@@ -161,7 +161,7 @@ fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
-/// wgpu on this machine. `validation` turns on that of the backend.
+/// The instance of wgpu; `validation` turns on the validation of the backend.
 pub(super) fn instance(validation: bool) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: BACKENDS,
@@ -170,18 +170,20 @@ pub(super) fn instance(validation: bool) -> wgpu::Instance {
     })
 }
 
-/// Without validation every launch costs what the driver takes for it, also where the layers of Khronos are installed or a
-/// Windows has the debug layer. `WGPU_VALIDATION=1` and its like ask for it in any program.
+/// Without validation a launch costs only what the driver takes for it, even where Khronos' layers are installed or
+/// Windows has its debug layer. `WGPU_VALIDATION=1` and similar variables turn validation on in any program.
 ///
-/// Indirect dispatches are never validated: our own kernels write their arguments, and wgpu would check them on the GPU.
+/// Indirect dispatches are never validated: our own kernels write their arguments, and wgpu would check them on the
+/// GPU.
 fn flags(validation: bool) -> wgpu::InstanceFlags {
     let mut flags = wgpu::InstanceFlags::empty();
     flags.set(wgpu::InstanceFlags::VALIDATION, validation);
     flags.with_env()
 }
 
-/// What DX12 compiles kernels with, where that costs something: wgpu takes DXC where it finds `dxcompiler.dll`, and otherwise
-/// FXC, which every Windows has. So an instance that insists on DXC tells which: without the library it has no adapters.
+/// The warning that DX12 compiles kernels with FXC, if it does: wgpu uses DXC where it finds `dxcompiler.dll`, and
+/// otherwise FXC, which every Windows has. An instance that insists on DXC shows which of the two is used: without the
+/// library it has no adapters.
 pub(super) async fn fxc_notice(report: &AdapterReport) -> Option<String> {
     if report.backend != format!("{:?}", wgpu::Backend::Dx12) {
         return None;
@@ -205,8 +207,8 @@ pub async fn list_adapters() -> Vec<AdapterReport> {
     sorted(&instance(false)).await.iter().map(AdapterReport::of).collect()
 }
 
-/// The adapter that `options` ask for: among those whose names contain `device_name`, ignoring case, the one with the number
-/// `device_id`, or for a later rank of this machine one of the following ones of its kind.
+/// The adapter that `options` ask for: of the adapters whose names contain `device_name`, ignoring case, number
+/// `device_id`. Later ranks of this machine take the adapters of the same kind that follow it.
 pub(super) async fn choose(instance: &wgpu::Instance, options: &GpuOptions) -> Result<wgpu::Adapter> {
     let mut adapters = sorted(instance).await;
     if adapters.is_empty() {
@@ -240,7 +242,7 @@ async fn sorted(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     adapters
 }
 
-/// Which of the adapters with `names` have `name` in theirs; all without one.
+/// The indices of the `names` that contain `name`; all of them if `name` is `None`.
 fn with_name(names: &[&str], name: Option<&str>) -> Result<Vec<usize>> {
     let sought = name.unwrap_or("").to_lowercase();
     let named: Vec<usize> =
@@ -255,15 +257,15 @@ fn with_name(names: &[&str], name: Option<&str>) -> Result<Vec<usize>> {
     }
 }
 
-/// The adapter of a rank, where that of the first has the number `first`: the ranks take those of its kind in turns. A GPU may be
-/// there once for each backend, which counts as another kind.
+/// The adapter of a rank, where the first rank of the machine has adapter `first`: the ranks take the adapters of that
+/// kind in turns. A GPU may be listed once for each backend; each backend counts as another kind.
 fn in_turns<K: PartialEq>(kinds: &[K], first: usize, local_rank: usize) -> usize {
     let alike: Vec<usize> = (0..kinds.len()).filter(|&at| kinds[at] == kinds[first]).collect();
     let before = alike.iter().take_while(|at| **at < first).count();
     alike[(before + local_rank) % alike.len()]
 }
 
-/// The line on a number that none of the adapters `named` has.
+/// The error line for a `device_id` that exceeds the list of adapters `named`.
 fn beyond_the_list(names: &[&str], named: &[usize], device_id: usize) -> String {
     let list: Vec<String> =
         named.iter().enumerate().map(|(number, at)| format!("{number} ({})", names[*at])).collect();
@@ -285,7 +287,7 @@ mod tests {
             [0, 1, 2, 3].map(|local_rank| in_turns(&kinds, first, local_rank))
         };
         assert_eq!(of_ranks("s", 0), [0, 0, 0, 0]);
-        // Not the software adapter beside a GPU.
+        // The software adapter beside a GPU is of another kind.
         assert_eq!(of_ranks("gs", 0), [0, 0, 0, 0]);
         assert_eq!(of_ranks("gggs", 0), [0, 1, 2, 0]);
         assert_eq!(of_ranks("gggs", 2), [2, 0, 1, 2]);

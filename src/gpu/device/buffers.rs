@@ -10,7 +10,7 @@ pub struct Buffers {
     ranges: Vec<BufferRange>,
 }
 
-/// The range of a buffer that holds one persistent buffer.
+/// A range of a buffer that holds one persistent buffer.
 pub(super) struct BufferRange {
     pub buffer: wgpu::Buffer,
     /// Byte offset in `buffer`.
@@ -21,17 +21,17 @@ pub(super) struct BufferRange {
 }
 
 impl Buffers {
-    /// Where the persistent buffer `id` is.
+    /// The range that holds the persistent buffer `id`.
     pub(super) fn range(&self, id: PersistentId) -> &BufferRange {
         &self.ranges[id.0 as usize]
     }
 
-    /// Where the persistent buffer `id` is, to copy from it.
+    /// The range that holds the persistent buffer `id`, as a source of copies.
     pub(super) fn source(&self, id: PersistentId) -> Result<&BufferRange> {
         self.range(id).allowing(wgpu::BufferUsages::COPY_SRC, "COPY_SRC")
     }
 
-    /// Where the persistent buffer `id` is, to copy or write into it.
+    /// The range that holds the persistent buffer `id`, as a target of copies and writes.
     pub(super) fn target(&self, id: PersistentId) -> Result<&BufferRange> {
         self.range(id).allowing(wgpu::BufferUsages::COPY_DST, "COPY_DST")
     }
@@ -58,18 +58,18 @@ impl Gpu {
         self.bind_persistent(list, &[]).await
     }
 
-    /// Persistent buffers of which some are ranges of an application's buffers: `given` has the buffer of a tensor and
-    /// the range that holds it. The others are allocated.
+    /// Persistent buffers of which some are ranges of an application's buffers: `given` pairs the buffer of a tensor
+    /// with the range that holds it. The others are allocated.
     ///
-    /// A range must hold the tensor's rows with their padding (`Tensor::bytes`). Replays keep the buffer alive. Ranges of
-    /// one buffer can be bound together in a dispatch only if it writes none of them, because WebGPU tracks usage by
+    /// A range must hold the tensor's rows with their padding (`Tensor::bytes`). Replays keep the buffer alive. Ranges
+    /// of one buffer can be bound together in a dispatch only if it writes none of them, because WebGPU tracks usage by
     /// buffer.
     ///
     /// # Errors
-    /// Those of [`make_persistent`](Self::make_persistent); a buffer that is not persistent, a range that is too short or
-    /// misaligned (the device's `min_storage_buffer_offset_alignment`), or a buffer without the usage `STORAGE`. Reading
-    /// also needs `COPY_SRC`, writing `COPY_DST`, and arguments of indirect dispatches `INDIRECT`, each of which is an
-    /// error where it is missing.
+    /// As [`make_persistent`](Self::make_persistent); a buffer that is not persistent, a range that is too short or
+    /// misaligned (the device's `min_storage_buffer_offset_alignment`), or a buffer without the usage `STORAGE`.
+    /// Reading also needs the usage `COPY_SRC`, writing `COPY_DST`, and arguments of indirect dispatches `INDIRECT`; it
+    /// is an error where one is missing.
     ///
     /// # Examples
     ///
@@ -139,7 +139,7 @@ impl Gpu {
     }
 
     /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu allocates a staging buffer per
-    /// call, and frees it when a later submission has run. For an application's buffer without the usage `COPY_DST`, the
+    /// call, and frees it when a later submission has run. If an application's buffer lacks the usage `COPY_DST`, the
     /// next [`check`](Self::check) fails.
     pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
         match buffers.target(to) {
@@ -148,7 +148,7 @@ impl Gpu {
         }
     }
 
-    /// Submits what [`write`](Self::write) has been given, so that its staging buffers can be freed. Does not wait.
+    /// Submits all pending [`write`](Self::write)s, so that their staging buffers can be freed. Does not wait.
     pub fn submit_writes(&self) {
         self.queue.submit([]);
     }

@@ -17,7 +17,7 @@ pub struct Encoder<'gpu> {
     gpu: &'gpu Gpu,
     pub(super) commands: wgpu::CommandEncoder,
     ops: Option<(String, String)>,
-    /// Those of its launches whose time is to be measured.
+    /// Launches in `commands` whose time is to be measured.
     timed: Vec<Timed>,
 }
 
@@ -33,9 +33,9 @@ impl<'gpu> Encoder<'gpu> {
         Self { gpu, commands: commands(gpu), ops: None, timed: Vec::new() }
     }
 
-    /// Adds every dispatch of `program`, which has no exchanges. If it takes longer than one submission may, it is split into
-    /// several, all but the last of which are submitted here. Its first replay on a GPU measures each dispatch for that
-    /// purpose.
+    /// Adds every dispatch of `program`, which has no exchanges. If it takes longer than one submission may, it is
+    /// split into several, all but the last of which are submitted here. To find the split, the first replay on a GPU
+    /// measures each dispatch.
     ///
     /// # Errors
     /// A device failure.
@@ -49,8 +49,9 @@ impl<'gpu> Encoder<'gpu> {
         Ok(())
     }
 
-    /// The same for one half of a program that is cut, or all of one that is not: the part that `half` computes. What it needs of
-    /// other stages must have been [received](Exchanger::pass); what they need of it waits to be sent.
+    /// Replays the part of `program` that `half` computes: one half of a program that is cut, or all of one that is
+    /// not. The rows that it needs of other stages must have been [received](Exchanger::pass); the rows that others
+    /// need of it wait to be sent.
     ///
     /// # Errors
     /// A device failure; a rank that has ended.
@@ -64,8 +65,8 @@ impl<'gpu> Encoder<'gpu> {
         self.replay_part(program, Part::of(half), exchanger, Some(half), which).await
     }
 
-    /// The same for a program with exchanges, of which those of `which` are made. What was added before is submitted where the
-    /// first of them starts.
+    /// Replays a program with exchanges, and carries out those that `which` names. Commands added before are submitted
+    /// when the first exchange starts.
     ///
     /// # Errors
     /// A device failure; a rank that has ended.
@@ -117,14 +118,14 @@ impl<'gpu> Encoder<'gpu> {
         Ok(Vec::new())
     }
 
-    /// Splits later replays by the times of the first one, once all of it was replayed.
+    /// Cuts later replays by the times of the first one, once all of `program` has been replayed.
     fn note(&self, program: &Program, times: Vec<Duration>) {
         if let Some(budget) = self.gpu.submission_time() {
             program.slices.start(times, program.launches.len(), budget);
         }
     }
 
-    /// Fills a persistent buffer with zeros. For an application's buffer without the usage `COPY_DST`, the submission
+    /// Fills a persistent buffer with zeros. If an application's buffer lacks the usage `COPY_DST`, the submission
     /// fails.
     pub fn clear(&mut self, buffers: &Buffers, id: PersistentId) {
         match buffers.target(id) {
@@ -133,8 +134,8 @@ impl<'gpu> Encoder<'gpu> {
         }
     }
 
-    /// Adds a copy between persistent buffers, from a byte of one to a byte of another; all sizes are multiples of 4 bytes. For an
-    /// application's buffer without the usages `COPY_SRC` and `COPY_DST`, the submission fails.
+    /// Adds a copy between persistent buffers, from a byte of one to a byte of another; all sizes are multiples of 4
+    /// bytes. If an application's buffer lacks the usage `COPY_SRC` or `COPY_DST`, the submission fails.
     pub fn copy_within(
         &mut self,
         buffers: &Buffers,
@@ -175,7 +176,7 @@ impl<'gpu> Encoder<'gpu> {
         self.gpu.check()
     }
 
-    /// The device that it encodes for.
+    /// The device that the commands are encoded for.
     pub(super) fn gpu(&self) -> &'gpu Gpu {
         self.gpu
     }

@@ -1,12 +1,12 @@
 //! Exchanges with other ranks during a replay.
 //!
-//! WebGPU moves nothing from device to device, so bytes go through staging buffers and the host. An exchange has three stages,
-//! and several are under way at a time: its sources are copied to a staging buffer and mapped; the thread that communicates
-//! exchanges them; the result is copied back. The launches between an exchange and the first one that needs its result run
-//! meanwhile. Buffers and host memory are allocated once.
+//! WebGPU moves nothing from device to device, so bytes go through staging buffers and the host. An exchange has three
+//! stages, and several exchanges are under way at a time: its sources are copied to a staging buffer and mapped; the
+//! communication thread exchanges them; the result is copied back. Meanwhile the device runs the launches before the
+//! first one that needs the result. Buffers and host memory are allocated once.
 //!
-//! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most. What goes
-//! between stages of a pipeline is exchanged between replays, by their schedule (`pipeline_mailbox.rs`).
+//! A replay is cut where an exchange starts and where its result is needed. At most four exchanges are under way. Rows
+//! between stages of a pipeline are exchanged between replays, by the schedule of the stages (`pipeline_mailbox.rs`).
 
 mod pipeline_mailbox;
 pub(super) mod point;
@@ -28,10 +28,10 @@ use crate::ranks::pipeline::{Half, Turn};
 use crate::ranks::{Pending, Ranks};
 use crate::record::{Room, Started, UnderWay, stops};
 
-/// Exchanges that are under way at a time.
+/// Most exchanges that are under way at a time.
 const SLOTS: usize = UnderWay::<Carried>::MOST;
 
-/// Carries out the exchanges of programs: the connection to the other ranks, and the staging buffers.
+/// Carries out the exchanges of programs: owns the connection to the other ranks and the staging buffers.
 pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
@@ -39,38 +39,39 @@ pub struct Exchanger {
     passing: PipelineMailbox,
 }
 
-/// Which exchanges a replay has.
+/// Which exchanges of a program a replay carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchanges {
-    /// All: the last micro-batch of a step, and everything that is replayed once in a step.
+    /// All: for the last micro-batch of a step, and for programs that are replayed once per step.
     All,
-    /// Those of every micro-batch.
+    /// Only the exchanges that every micro-batch has.
     OfEveryMicroBatch,
 }
 
 /// Staging buffers and host memory of one exchange.
 struct Slot {
-    /// From the device.
+    /// Receives the sources from the device.
     down: wgpu::Buffer,
     up: ToDevice,
     bytes: HostBytes,
 }
 
-/// What an exchange that has started is carried by.
+/// An exchange that has started: its memory and its stage.
 struct Carried {
     slot: Slot,
     stage: Stage,
 }
 
 enum Stage {
-    /// Its sources are on their way to the host.
+    /// The sources are on their way to the host.
     Down(Mapping),
-    /// The ranks exchange them.
+    /// The communication thread exchanges them with the other ranks.
     Exchanged(Pending<HostBytes>),
 }
 
 impl Exchanger {
-    /// Staging buffers for the exchanges of `prepared`; `waiting`: the most results of a stage that wait to be sent.
+    /// An exchanger with staging buffers for the exchanges of `prepared`. `waiting`: the most results of a stage that
+    /// wait to be sent.
     ///
     /// # Errors
     /// Out of memory.
@@ -92,12 +93,13 @@ impl Exchanger {
         SLOTS.min(exchanges) as u64 * (room.down + room.up)
     }
 
-    /// Bytes of staging buffers for at most `waiting` results of a stage, of `bytes` each; as many bytes of host memory are used.
+    /// Bytes of staging buffers for at most `waiting` results of a stage, of `bytes` each. Host memory takes as many
+    /// bytes again.
     pub fn passing_bytes(waiting: usize, bytes: u64) -> u64 {
         PipelineMailbox::staging_bytes(waiting, bytes)
     }
 
-    /// The same of host memory.
+    /// Bytes of host memory for `exchanges` that take at most `room` each.
     pub fn host_bytes(exchanges: usize, room: &Room) -> u64 {
         SLOTS.min(exchanges) as u64 * (room.down + room.up + room.received)
     }
@@ -107,7 +109,7 @@ impl Exchanger {
         &self.ranks
     }
 
-    /// Makes the exchanges between stages of a turn, in which `program` computes.
+    /// Exchanges the rows between stages at the start of `turn`, in which `program` computes.
     ///
     /// # Errors
     /// A device failure; a rank that has ended.
@@ -123,14 +125,14 @@ impl Exchanger {
         self.passing.pass(encoder, &self.ranks, &turn.sends, point).await
     }
 
-    /// Where the replay of a part must stop for exchanges: launch indices, ascending.
+    /// The launches before which the replay of a part stops for exchanges: ascending indices.
     pub(super) fn stops(program: &Program, part: Part, which: Exchanges) -> Vec<usize> {
         let points = program.points_of(part).filter(|(_, point)| is_among(point, which));
         stops(points.map(|(_, point)| (point.exchange.at, point.needed)))
     }
 
-    /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs. What goes to another stage
-    /// waits as the result of `half`.
+    /// Starts the exchanges that are due before launch `stop`, and ends those whose results that launch needs. Rows for
+    /// another stage wait as the result of `half`.
     pub(super) async fn stop(
         &mut self,
         encoder: &mut Encoder<'_>,
@@ -175,7 +177,7 @@ impl Exchanger {
         Ok(())
     }
 
-    /// Ends the first `count` exchanges that are under way.
+    /// Ends the oldest `count` exchanges that are under way.
     async fn end_first(&mut self, encoder: &mut Encoder<'_>, program: &Program, count: usize) -> Result<()> {
         let gpu = encoder.gpu();
         self.hand_over(gpu, program, count).await?;
@@ -201,8 +203,8 @@ impl Exchanger {
         Ok(())
     }
 
-    /// Hands the sources that have reached the host to the thread that communicates, in order; waits for those of the first
-    /// `count`.
+    /// Hands sources that have reached the host to the communication thread, in order; waits for those of the oldest
+    /// `count` exchanges.
     async fn hand_over(&mut self, gpu: &Gpu, program: &Program, count: usize) -> Result<()> {
         for (place, exchange) in self.under_way.iter_mut().enumerate() {
             let Started { index, what: Carried { slot, stage }, .. } = exchange;

@@ -1,9 +1,9 @@
-//! Tests the adapter's own conversion from f32 to f16. No API says how it rounds, so it is compared with round to nearest
-//! even, overflow, infinities and NaN included, before a run that stores f16 uses it.
+//! Tests the adapter's own conversion from f32 to f16. No API says how it rounds, so before a run that stores f16 uses
+//! it, it is compared with rounding to nearest even, overflow, infinities and NaN included.
 //!
-//! Only if all agree is `Capabilities::native_f16` set. The recorder then selects the condition `native_f16`, so no
-//! op knows of it. Bytes are the same either way and arithmetic stays f32; an element takes one instruction instead
-//! of some 15.
+//! `Capabilities::native_f16` is set only if all results agree. The recorder then selects the condition `native_f16`,
+//! so ops need not know of it. Bytes are the same either way and arithmetic stays f32; converting an element takes one
+//! instruction instead of some 15.
 
 use super::gpu::Gpu;
 use super::job::Job;
@@ -20,14 +20,15 @@ crate::params! {
     }
 }
 
-/// Who converts f32 to f16.
+/// How kernels convert f32 to f16.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeF16 {
     /// The adapter's own instruction.
     Used,
     /// Integer arithmetic in the kernels: the device has no `shader-f16`.
     Absent,
-    /// Integer arithmetic, because the adapter's instruction failed: the first wrong conversion, or why the test of it failed.
+    /// Integer arithmetic, because the adapter's instruction failed: the first wrong conversion, or why the test could
+    /// not run.
     Refused(String),
 }
 
@@ -44,10 +45,10 @@ impl std::fmt::Display for NativeF16 {
 }
 
 impl Gpu {
-    /// Lets kernels that store f16 convert by the adapter's own instruction, if the device has the feature
-    /// `SHADER_F16` and a test finds that it rounds as our integer arithmetic does; results have the same bits either
-    /// way, but for the payload of a NaN. Takes one small dispatch. Until it is called, and if anything in it fails,
-    /// kernels convert by integer arithmetic.
+    /// Lets kernels that store f16 use the adapter's own conversion, if the device has the feature `SHADER_F16` and a
+    /// test finds that it rounds as our integer arithmetic does. Results have the same bits either way, except for the
+    /// payload of a NaN. Takes one small dispatch. Until this is called, and if anything in it fails, kernels convert
+    /// by integer arithmetic.
     ///
     /// # Examples
     ///
@@ -82,7 +83,7 @@ impl Gpu {
     }
 }
 
-/// What the first conversion was that the adapter gets wrong, if it does.
+/// Describes the first conversion that the adapter gets wrong; `None` if all are right.
 ///
 /// # Errors
 /// A shader that the device refuses, or a device failure.
@@ -100,8 +101,9 @@ async fn first_wrong_conversion(gpu: &Gpu) -> Result<Option<String>> {
     Ok(first_difference(&values, &probe.values(&narrowed).await?))
 }
 
-/// Each way in which f32 lies between two neighbouring halves: on the lower one, below, on and above the tie. The halves
-/// are a sample of even and odd ones of every exponent, with those at the ends of the subnormal and the normal range.
+/// Each way in which f32 lies between two neighbouring halves: on the lower one, below, on and above the tie. The
+/// halves are a sample of even and odd ones of every exponent, and those at the ends of the subnormal and the normal
+/// range.
 fn values() -> Vec<f32> {
     let sample = (0..=LARGEST).step_by(13).chain([1, 2, 0x3fe, 0x3ff, 0x400, LARGEST - 1, LARGEST]);
     let around = |bits: u16| {

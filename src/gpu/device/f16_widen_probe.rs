@@ -1,8 +1,9 @@
-//! Tests how the adapter widens f16. It is exact in every format that an API names, but some let an adapter take subnormal halves,
-//! below 6.1e-5, for zeros: gradients have those. Where it does, kernels widen in integers.
+//! Tests how the adapter widens f16 to f32. Widening is exact in every format, but some APIs let an adapter flush
+//! subnormal halves, below 6.1e-5, to zero, and gradients have such values. For an adapter that does so, kernels widen
+//! in integers.
 //!
-//! All 65,536 halves are widened and compared. One that is wrong sets `Capabilities::widens_in_integers`, and the
-//! recorder selects the condition `integer_widening`. A run tests this, and the conversion in `half.rs`, if it
+//! All 65,536 halves are widened and compared. A single wrong one sets `Capabilities::widens_in_integers`, and the
+//! recorder selects the condition `integer_widening`. A run tests this, and the conversion in `f16_probe.rs`, if it
 //! stores f16.
 
 use super::gpu::Gpu;
@@ -25,12 +26,12 @@ crate::params! {
 pub enum Widening {
     /// By the adapter's own instruction, which is exact.
     Native,
-    /// In integers: the first half that the instruction widens wrongly, or why the test of it failed.
+    /// In integers: the first half that the instruction widens wrongly, or why the test could not run.
     Integers(String),
 }
 
 impl Widening {
-    /// What follows from `widened`, what all 65,536 halves became in order.
+    /// The verdict on `widened`, the values of all 65,536 halves in the order of their bits.
     pub fn of(widened: &[f32]) -> Self {
         let is_same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         let halves = (0..=u16::MAX).map(|bits| (bits, f16::from_bits(bits).to_f32()));
@@ -58,8 +59,8 @@ impl std::fmt::Display for Widening {
 }
 
 impl Gpu {
-    /// Has all halves widened by the code that kernels use, and has them widen in integers from now on if one is wrong. For runs
-    /// that store f16, after [`try_native_f16`](Self::try_native_f16). Takes one small dispatch.
+    /// Tests how the code of the kernels widens all halves, and makes kernels widen in integers from now on if one is
+    /// wrong. For runs that store f16, after [`try_native_f16`](Self::try_native_f16). Takes one small dispatch.
     pub async fn check_widening(&mut self) -> Widening {
         let outcome = match widened(self).await {
             Ok(widened) => Widening::of(&widened),
@@ -75,14 +76,14 @@ impl Gpu {
         outcome
     }
 
-    /// Has kernels that are recorded from now on widen f16 in integers. The bits are those of an adapter that widens exactly; it
-    /// takes some ten instructions more for an element.
+    /// Makes kernels that are recorded from now on widen f16 in integers. The bits are those of an adapter that widens
+    /// exactly; an element takes some ten instructions more.
     pub fn widen_in_integers(&mut self) {
         self.capabilities.widens_in_integers = true;
     }
 }
 
-/// What all halves become, in the order of their bits.
+/// The widened values of all halves, in the order of their bits.
 async fn widened(gpu: &Gpu) -> Result<Vec<f32>> {
     let mut job = Job::new("widening", gpu.capabilities());
     let halves = job.tensor(1, 1 << 16, F16);
@@ -101,7 +102,7 @@ async fn widened(gpu: &Gpu) -> Result<Vec<f32>> {
 mod tests {
     use super::*;
 
-    /// What follows if an adapter widens by `widen`.
+    /// The verdict on an adapter that widens by `widen`.
     fn found(widen: impl Fn(f16) -> f32) -> Widening {
         Widening::of(&(0..=u16::MAX).map(|bits| widen(f16::from_bits(bits))).collect::<Vec<_>>())
     }

@@ -1,9 +1,9 @@
-//! What a device reports in callbacks, kept until somebody asks.
+//! Errors that the device reports in callbacks, kept until `Gpu::check` asks for them.
 
 use crate::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What to do without knowing what the buffers are for.
+/// Advice on an out-of-memory error that does not depend on what the buffers are for.
 pub(super) const SMALLER: &str = "make the batch or the model smaller";
 
 /// The first error that the device has reported.
@@ -15,7 +15,7 @@ impl Fault {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Forgets an error that has been handled. A device that is lost reports the next one.
+    /// Forgets an error that has been handled. The next use of a lost device reports another one.
     pub fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -26,7 +26,7 @@ impl Fault {
     }
 }
 
-/// `what` without breaks between lines.
+/// `what` as one line, with single spaces.
 pub(super) fn one_line(what: &str) -> String {
     what.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -43,7 +43,7 @@ pub(super) fn remember_faults(device: &wgpu::Device, fault: &Fault) {
     });
 }
 
-/// What a callback has reported. Of a lost device, wgpu gives the cause as text alone.
+/// The error that a callback has reported. For a lost device, wgpu gives the cause only as text.
 fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
     let what = one_line(&format!("{kind}: {cause}"));
     match what.to_lowercase().contains("out of memory") {
@@ -56,7 +56,7 @@ fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    /// The words in which wgpu reports it, whether a device survives it or not.
+    /// wgpu's texts for running out of memory, with and without loss of the device.
     #[test]
     fn out_of_memory_is_told_from_other_failures() {
         let source: Box<dyn std::error::Error + Send + Sync> = "in a\nsubmission".into();

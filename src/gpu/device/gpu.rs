@@ -37,7 +37,8 @@ pub struct Gpu {
     pub(super) fault: Fault,
 }
 
-/// wgpu's counters of live objects. The difference between two readings is what was created or dropped in between.
+/// wgpu's counters of live objects. The difference between two readings is the number created minus the number dropped
+/// in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuCounters {
     /// Live compute pipelines.
@@ -51,14 +52,14 @@ pub struct GpuCounters {
 }
 
 impl Gpu {
-    /// Kernels on an application's own device.
+    /// Uses an application's own device.
     ///
-    /// The kernels use the limits that the device was opened with; they need no feature (with `SHADER_F16`,
-    /// [`try_native_f16`](Self::try_native_f16) can make those of f16 faster) and at least
-    /// `wgpu::Limits::default()`. The tier follows from the kind of adapter unless `options` names one. The handlers of
-    /// uncaptured errors and of a lost device stay the application's, no pipeline cache is read or written, and the
-    /// thread that polls starts with the first submission of ours, if at all ([`GpuOptions::polling`]).
-    /// `device_name`, `device_id` and `local_rank` of `options` are not used.
+    /// The kernels use the limits that the device was opened with, which must be at least `wgpu::Limits::default()`.
+    /// They need no feature; with `SHADER_F16`, [`try_native_f16`](Self::try_native_f16) can make kernels of f16
+    /// faster. The tier follows from the kind of adapter unless `options` names one. The handlers of uncaptured errors
+    /// and of a lost device stay the application's, no pipeline cache is read or written, and the polling thread starts
+    /// with the first submission of this crate, if at all ([`GpuOptions::polling`]). `device_name`, `device_id` and
+    /// `local_rank` of `options` are not used.
     ///
     /// # Errors
     /// A limit of the device that is below what the kernels use; [`Tier::Matrix`].
@@ -95,7 +96,7 @@ impl Gpu {
         Ok(Self::of(device.clone(), queue.clone(), report, pipelines, options))
     }
 
-    /// The device with the queue, which no callback reports to yet.
+    /// Wraps a device and its queue; no callback reports errors to it yet.
     pub(super) fn of(
         device: wgpu::Device,
         queue: wgpu::Queue,
@@ -136,7 +137,7 @@ impl Gpu {
         }
     }
 
-    /// The adapter.
+    /// Properties of the adapter.
     pub fn report(&self) -> &AdapterReport {
         &self.report
     }
@@ -146,7 +147,8 @@ impl Gpu {
         self.capabilities
     }
 
-    /// Sets the compute units that matrix products recorded from now on are tiled for, so that all ranks use the tiling of one GPU.
+    /// Sets the number of compute units that matrix products recorded from now on are tiled for, so that all ranks use
+    /// the same tiling.
     pub fn divide_for(&mut self, units: Units) {
         self.capabilities.units = units;
     }
@@ -186,13 +188,13 @@ impl Gpu {
         }
     }
 
-    /// Bytes of the blocks of device memory out of which wgpu cuts its buffers, where it does so itself: on Vulkan and DX12.
+    /// Bytes of the memory blocks from which wgpu suballocates buffers, if it does so itself: on Vulkan and DX12.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> Option<u64> {
         self.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
-    /// Keeps an error that [`check`](Self::check) is to report.
+    /// Keeps an error for [`check`](Self::check) to report.
     pub(super) fn fault(&self, error: Error) {
         self.fault.keep(error);
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 
-/// Tensors with what they hold at the start, and kernels on them. It needs no adapter until it is prepared.
+/// Tensors with their initial contents, and kernels recorded on them. No adapter is needed until the job is prepared.
 ///
 /// # Examples
 ///
@@ -40,11 +40,11 @@ pub struct Job {
     contents: Vec<(PersistentId, Vec<u8>)>,
 }
 
-/// A job on the device, which can be replayed.
+/// A job that is ready on the device, and can be replayed.
 ///
 /// # Examples
 ///
-/// What goes in and what has been summed up may change between replays:
+/// Inputs and running sums may be replaced between replays:
 ///
 /// ```
 /// # use gristmill::device::{Gpu, GpuOptions, Guard, Job};
@@ -75,11 +75,11 @@ pub struct PreparedJob<'gpu> {
     reader: Reader,
 }
 
-/// The tensors that [`Gpu::run`] reads back, and the form in which it returns what they hold: a tensor of floats becomes
-/// a `Vec<f32>` of its rows without padding, [`Words`] a `Vec<u32>`, and an array, a `Vec` or a pair of outputs one of
-/// their forms.
+/// The tensors that [`Gpu::run`] reads back, and the form in which it returns their contents: a tensor of floats
+/// becomes a `Vec<f32>` of its rows without padding, and [`Words`] a `Vec<u32>`; an array, a `Vec` or a pair of outputs
+/// becomes an array, a `Vec` or a pair of their forms.
 pub trait Outputs {
-    /// What they hold.
+    /// The contents in the form of these outputs.
     type Values;
 
     /// The tensors, in order.
@@ -88,7 +88,7 @@ pub trait Outputs {
     /// The contents in their form; `each` gives the bytes of the tensors in order, padding included.
     ///
     /// # Errors
-    /// A tensor that does not hold what it is read as.
+    /// A tensor with elements of another kind than the form.
     fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Self::Values>;
 }
 
@@ -103,7 +103,7 @@ impl Job {
         Self { rec, persistents: Persistents::new(), contents: Vec::new() }
     }
 
-    /// A f32 tensor (rows, cols) of these values, row by row.
+    /// A f32 tensor (rows, cols) of `values`, row by row.
     ///
     /// # Panics
     /// If there are not rows · cols values.
@@ -112,7 +112,7 @@ impl Job {
         self.input_of(values, rows, cols, F32)
     }
 
-    /// A tensor (rows, cols) of these values, rounded to `element`.
+    /// A tensor (rows, cols) of `values`, rounded to `element`.
     ///
     /// # Panics
     /// If there are not rows · cols values, or `element` is not a float.
@@ -155,19 +155,19 @@ impl Job {
         self.persistents.tensor(format!("tensor {}", self.persistents.buffers().len()), rows, cols, element)
     }
 
-    /// A buffer with these bytes, which may hold several tensors.
+    /// A buffer with these contents, which may hold several tensors.
     pub fn buffer(&mut self, bytes: Vec<u8>) -> PersistentId {
         let id = self.persistents.add("buffer", bytes.len() as u64);
         self.contents.push((id, bytes));
         id
     }
 
-    /// The list of its buffers, for types that add their own, such as a model's tables.
+    /// The job's list of persistent buffers, for types that add their own, such as a model's tables.
     pub fn persistents(&mut self) -> &mut Persistents {
         &mut self.persistents
     }
 
-    /// The bytes with which the buffer of `tensor` starts. A transient tensor has none.
+    /// Sets the initial contents of the buffer of `tensor`. Without effect for a transient tensor.
     pub fn fill(&mut self, tensor: Tensor, bytes: Vec<u8>) {
         if let BufferId::Persistent(id) = tensor.buffer {
             self.contents.push((id, bytes));
@@ -179,11 +179,11 @@ impl Gpu {
     /// Runs kernels once and returns their results: `record` uploads inputs, records kernels on them and returns the
     /// tensors to read back. Tensors of the recorder ([`Recorder::tensor`]) can be among them.
     ///
-    /// For anything that runs more than once, [`prepare_job`](Self::prepare_job) or [`prepare`](Self::prepare): here
+    /// To run kernels more than once, use [`prepare_job`](Self::prepare_job) or [`prepare`](Self::prepare): here
     /// buffers and bind groups are created for one replay. Pipelines are kept by the `Gpu`.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare), a device failure, or an output that does not hold what it is read as.
+    /// As [`prepare`](Self::prepare); a device failure, or an output with elements of another kind than its form.
     ///
     /// # Examples
     ///
@@ -225,7 +225,7 @@ impl Gpu {
     /// Allocates and fills the tensors of `job` and prepares its recording.
     ///
     /// # Errors
-    /// Those of [`make_persistent`](Self::make_persistent) and [`prepare`](Self::prepare).
+    /// As [`make_persistent`](Self::make_persistent) and [`prepare`](Self::prepare).
     pub async fn prepare_job(&self, job: Job, guard: Guard) -> Result<PreparedJob<'_>> {
         /// Bytes of the staging buffer through which results are read, piece by piece.
         const PIECE: u64 = 1 << 20;
@@ -239,7 +239,8 @@ impl Gpu {
 }
 
 impl PreparedJob<'_> {
-    /// Replaces the values of `tensor`, an [`input`](Job::input) or an [`output`](Job::output), row by row, for the replays that follow.
+    /// Replaces the values of `tensor`, an [`input`](Job::input) or an [`output`](Job::output), row by row, for the
+    /// replays that follow.
     ///
     /// # Errors
     /// A transient tensor or one of integers; not rows · cols values.
@@ -252,7 +253,7 @@ impl PreparedJob<'_> {
         self.write_bytes(tensor, values.len(), &bytes)
     }
 
-    /// The same for [`integers`](Job::integers).
+    /// Replaces the values of `tensor`, of [`integers`](Job::integers), for the replays that follow.
     ///
     /// # Errors
     /// A transient tensor or one of floats; not as many values as it has.
@@ -304,7 +305,8 @@ impl PreparedJob<'_> {
         encoder.submit().await
     }
 
-    /// Replays it, and waits for the times of its launches ([`Encoder::replay_timed`](super::Encoder::replay_timed)).
+    /// Replays the job, and waits for the times of its launches
+    /// ([`Encoder::replay_timed`](super::Encoder::replay_timed)).
     ///
     /// # Errors
     /// An adapter without timestamps, or a device failure.
@@ -321,7 +323,7 @@ impl PreparedJob<'_> {
         decode(tensor, &self.bytes_around(tensor, 0).await?)
     }
 
-    /// The integers of `tensor`, a [`U32`], as [`values`](Self::values) reads floats.
+    /// The integers of `tensor`, a tensor of [`U32`], row by row, without padding.
     ///
     /// # Errors
     /// A transient that no dispatch uses, a tensor of floats, or a device failure.
@@ -329,17 +331,17 @@ impl PreparedJob<'_> {
         decode_words(tensor, &self.bytes_around(tensor, 0).await?)
     }
 
-    /// A state struct ([`Job::state`]) as the replays so far have left it.
+    /// The contents of a state struct ([`Job::state`]) after the replays so far.
     ///
     /// # Errors
-    /// A tensor that holds another one, or a device failure.
+    /// A tensor that holds another struct, or a device failure.
     pub async fn state<S: State>(&self, tensor: &Tensor) -> Result<S> {
         check_state::<S>(tensor)?;
         let bytes = self.bytes_around(tensor, 0).await?;
         Ok(bytemuck::pod_read_unaligned(&bytes[..size_of::<S>()]))
     }
 
-    /// The bytes of `tensor`, padding included, with `margin` bytes more on both sides: for tests of guard zones.
+    /// The bytes of `tensor`, padding included, with `margin` more bytes on both sides: for tests of guard zones.
     ///
     /// # Errors
     /// As [`values`](Self::values).
@@ -432,7 +434,7 @@ fn decode_words(tensor: &Tensor, bytes: &[u8]) -> Result<Vec<u32>> {
     Ok(without_padding(tensor, &bytemuck::pod_collect_to_vec::<u8, u32>(bytes)))
 }
 
-/// Checks that `tensor` has the shape of one that holds a state struct.
+/// Fails if the shape of `tensor` is not that of the state struct `S`.
 fn check_state<S: State>(tensor: &Tensor) -> Result<()> {
     match (tensor.rows, tensor.cols, tensor.element) == (1, S::WORDS, U32) {
         true => Ok(()),

@@ -2,8 +2,8 @@
 //! specification guarantees it, so a kernel tests it when an adapter is opened.
 //!
 //! llvmpipe of Mesa 22 executes a load inside a loop lane by lane, whether the lanes read one address or eight, so
-//! loads and not arithmetic take most of a matmul's time; newer software drivers gain less. In the software tier
-//! each lane therefore loads a different value that all of them need, and shuffles distribute the values
+//! loads and not arithmetic take most of a matmul's time; newer software drivers gain less. In the software tier each
+//! lane therefore loads a different value that all of them need, and shuffles distribute the values
 //! (`shaders/lib/lanes.wgsl`). Where the test fails, `Capabilities::lanes` is 1. Tests run these kernels with and
 //! without shuffles.
 
@@ -33,7 +33,7 @@ pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {
     if is_usable { info.subgroup_min_size } else { 1 }
 }
 
-/// Whether every lane of a workgroup of `lanes` receives the values that every other lane shuffles to it.
+/// Whether every lane of a workgroup of `lanes` receives the right value from every other lane that it shuffles from.
 ///
 /// # Errors
 /// A device failure.
@@ -44,8 +44,8 @@ pub(super) async fn lanes_share_loads(gpu: &Gpu, lanes: u32) -> Result<bool> {
     Ok(probe.values(&heard).await?.iter().all(|&count| count == lanes as f32))
 }
 
-/// The probe and its result (lanes, 4): row i counts, per component, the lanes from which
-/// lane i got the right value. Without `is_shuffled` that is only lane i itself.
+/// The probe and its result (lanes, 4): row i counts, per component, the lanes from which lane i got the right value.
+/// Without `is_shuffled` that is only lane i itself.
 pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Job, Tensor) {
     let mut job = Job::new("lanes", Capabilities::software());
     let heard = job.output(lanes, 4);

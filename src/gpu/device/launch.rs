@@ -34,7 +34,7 @@ impl Launch {
     }
 }
 
-/// Where the buffers of one recording are.
+/// The buffers of one recording: persistent ones, those of the pool, and the params.
 pub(super) struct BufferTable<'p> {
     pub buffers: &'p Buffers,
     pub prepared: &'p Prepared,
@@ -112,7 +112,7 @@ impl<'p> BufferTable<'p> {
         Ok(Grid::Indirect(buffer.clone(), start + arguments.offset))
     }
 
-    /// Where a buffer is: its pool buffer or persistent one, and the byte at which it starts.
+    /// The buffer of `buffer`, from the pool or persistent, and the byte at which its data starts.
     pub fn place(&self, buffer: BufferId) -> Option<(&'p wgpu::Buffer, u64)> {
         match buffer {
             BufferId::Persistent(id) => Some((&self.buffers.range(id).buffer, self.buffers.range(id).start)),
@@ -121,8 +121,8 @@ impl<'p> BufferTable<'p> {
     }
 }
 
-/// Fails if `bound`, as (variable, buffer), has a buffer that the dispatch both reads and writes: WebGPU tracks usage by
-/// buffer, not by range.
+/// Fails if `dispatch` both reads and writes one of the buffers that `bound` pairs with its variables: WebGPU tracks
+/// usage by buffer, not by range.
 fn check_usage(dispatch: &Dispatch, bound: &[(&Variable, &wgpu::Buffer)]) -> Result<()> {
     for (written, buffer) in bound.iter().filter(|(variable, _)| variable.access == Access::ReadWrite) {
         let is_read = |(variable, other): &&(&Variable, &wgpu::Buffer)| {

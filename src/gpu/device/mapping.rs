@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use futures_channel::oneshot::{Receiver, channel};
 use std::time::Instant;
 
-/// A pending buffer mapping. It completes when all work submitted before it has run, and carries the time at which it
-/// did.
+/// A pending buffer mapping. It completes when all work submitted before it has run, and gives the time at which that
+/// happened.
 pub(super) struct Mapping(Receiver<std::result::Result<Instant, wgpu::BufferAsyncError>>);
 
 impl Mapping {
@@ -21,7 +21,7 @@ impl Mapping {
         Self(receiver)
     }
 
-    /// The time at which it was mapped, or `None` while it is pending.
+    /// The time at which the buffer was mapped, or `None` while that is pending.
     ///
     /// # Errors
     /// A device failure.
@@ -42,7 +42,7 @@ impl Mapping {
         self.0.await.map_err(|_| failed())?.map_err(|_| failed()).map(drop)
     }
 
-    /// Completes when the buffer is mapped, whatever was submitted after its last use.
+    /// Completes when the buffer is mapped, without waiting for work that was submitted after its last use.
     ///
     /// # Errors
     /// A device failure.
@@ -56,8 +56,8 @@ fn failed() -> Error {
     Error::Device("a staging buffer could not be mapped".into())
 }
 
-/// Fills `to` with the first bytes of a mapped buffer, which is unmapped then. Where `used` says of the first `head` bytes how
-/// many count, `to` becomes as long.
+/// Replaces the contents of `to` by the first bytes of a mapped buffer, and unmaps the buffer. If `used` finds in the
+/// first `head` bytes that only some bytes count, only these are copied.
 pub(super) fn copy_mapped(
     buffer: &wgpu::Buffer,
     to: &mut Vec<u8>,

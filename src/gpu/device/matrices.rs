@@ -1,9 +1,10 @@
-//! Which cooperative matrices an adapter has for [`Tier::Matrix`], and a test of the tier's products before anything counts on them.
+//! Finds the cooperative matrices of an adapter for [`Tier::Matrix`], and tests the tier's products before anything
+//! relies on them.
 //!
-//! Drivers are young here, and a neighbour saw wrong sums on one generation of NVIDIA's GPUs. So products of whole numbers, whose
-//! results are exact in any order, are computed at the start: each layout, in tiles of both sizes that end past the edges,
-//! with sums over many slices; and attention whose weights are halves, forward and backward. An adapter that gets one number wrong
-//! computes on [`Tier::Portable`].
+//! Drivers are young here, and another project saw wrong sums on one generation of NVIDIA's GPUs. So the test
+//! multiplies matrices of whole numbers, whose results are exact in any order: each layout, in tiles of both sizes that
+//! reach past the edges, with sums over many slices. It also computes attention whose weights are halves, forward and
+//! backward. An adapter that gets one number wrong computes on [`Tier::Portable`].
 
 mod attention;
 
@@ -17,7 +18,7 @@ use crate::kernels::{Capabilities, Matrices, Units};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::Tensor;
 
-/// What a device is opened with for matrices.
+/// The features that a device needs for matrices.
 pub(super) const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::SUBGROUP);
@@ -25,7 +26,7 @@ pub(super) const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERA
 /// Workgroup memory of the tier's kernels, in bytes.
 const WORKGROUP_BYTES: u32 = 32 << 10;
 
-/// The matrices with which `adapter` can run the tier; otherwise why it cannot.
+/// The matrices with which `adapter` can run the tier, or why it cannot run it.
 pub(super) fn usable(
     adapter: &wgpu::Adapter,
     report: &AdapterReport,
@@ -40,7 +41,7 @@ pub(super) fn usable(
             "it has {bytes} bytes of workgroup memory, and the kernels need {WORKGROUP_BYTES}"
         ));
     }
-    // AMD's drivers choose between 32 and 64, and take the larger where nothing says otherwise.
+    // AMD's drivers choose between subgroups of 32 and 64, and take the larger unless told otherwise.
     Ok(Matrices { side, subgroup: adapter.get_info().subgroup_max_size.clamp(4, 64) })
 }
 
@@ -64,7 +65,7 @@ async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) -> Result<Opt
 
 async fn first_wrong_product(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
     for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
-        // One unit has the largest tiles.
+        // For one unit the tiles are largest.
         for (units, sizes) in [(Units::ASSUMED.count, [70, 150, 293]), (1, [200, 300, 70])] {
             let units = Units { count: units, ..capabilities.units };
             let (job, y) = product(layout, sizes, capabilities.with_units(units));
@@ -79,7 +80,7 @@ async fn first_wrong_product(gpu: &Gpu, capabilities: Capabilities) -> Result<Op
     Ok(None)
 }
 
-/// A product of whole numbers, and its result.
+/// A job that multiplies whole numbers, and the result's tensor.
 fn product(layout: Layout, [m, n, k]: [u32; 3], capabilities: Capabilities) -> (Job, Tensor) {
     let mut job = Job::new("matrices", capabilities);
     let mut factor = |rows: u32, cols: u32, is_transposed: bool, number: fn(u32, u32) -> i32| {
@@ -97,7 +98,8 @@ fn product(layout: Layout, [m, n, k]: [u32; 3], capabilities: Capabilities) -> (
     (job, y)
 }
 
-/// Element of the left factor (M, K): a whole number from -2 to 2. Sums of a few hundred products are exact in f16, too.
+/// Element of the left factor (M, K): a whole number from -2 to 2. Sums of a few hundred products are exact in f16,
+/// too.
 fn of_a(row: u32, step: u32) -> i32 {
     ((7 * row + 3 * step + row * step) % 5) as i32 - 2
 }

@@ -1,6 +1,6 @@
 //! Stands in for `vulkan.rs` where wgpu has no Vulkan.
 
-/// `None`: there is no adapter of Vulkan.
+/// `None`: there is no Vulkan adapter.
 ///
 /// # Safety
 /// None is needed.

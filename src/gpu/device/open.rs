@@ -1,4 +1,5 @@
-//! Opens an adapter: the features and limits of its device, and whether its matrices are right or its lanes share loads.
+//! Opens an adapter: requests the features and limits of its device, and tests its matrices or whether its lanes can
+//! share loads.
 
 use super::adapter::{self, AdapterReport, check_limits};
 use super::fault::remember_faults;
@@ -11,20 +12,20 @@ use super::vulkan::open_without_robustness;
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
 
-/// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
-/// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
+/// Size of the blocks of device memory that smaller buffers share, in bytes; a larger buffer has a block of its own.
+/// wgpu's presets go up to 256 MiB: then a buffer of 130 MiB would leave nearly half of its block unused.
 const BLOCK: u64 = 8 << 20;
 
 impl Gpu {
-    /// Opens an adapter with its full limits; tests its matrices where they are asked for, and otherwise whether its lanes can share
-    /// loads.
+    /// Opens an adapter with its full limits. Tests its matrices if `options` ask for them, and otherwise whether its
+    /// lanes can share loads.
     ///
     /// Vulkan's loader and drivers may write to standard error meanwhile, past any logger: without a desktop session
-    /// `XDG_RUNTIME_DIR is invalid or not set`, once for each display that Mesa looks for. It means nothing here, and setting the
-    /// variable to a folder of the user's silences it. What this crate has to say goes to `tracing`.
+    /// they write `XDG_RUNTIME_DIR is invalid or not set`, once for each display that Mesa looks for. The line is
+    /// harmless, and setting the variable to a folder of the user's silences it. This crate itself logs to `tracing`.
     ///
     /// # Errors
-    /// No adapter, none of that name or number, one that cannot be opened, or not on the tier of `options`.
+    /// No adapter; none of that name or number; an adapter that cannot be opened, or cannot run the tier of `options`.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
         let instance = adapter::instance(options.validation);
         let adapter = adapter::choose(&instance, options).await?;
@@ -35,8 +36,8 @@ impl Gpu {
         if let Some(gpu) = Self::with_matrices(&adapter, options).await? {
             return Ok(gpu);
         }
-        // Of the other tiers only software uses subgroups, and requesting the feature changes how GPU drivers compile every
-        // kernel.
+        // Of the other tiers only software uses subgroups, and requesting the feature changes how GPU drivers compile
+        // every kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
         let shares_loads = lanes > 1 && report.shuffles_fast(lanes);
         let of_lanes = if shares_loads { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
@@ -61,10 +62,11 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The adapter opened for [`Tier::Matrix`], where that is asked for and passes a test.
+    /// Opens the adapter for [`Tier::Matrix`], if `options` ask for the tier and the matrices pass a test; otherwise
+    /// `None`.
     ///
     /// # Errors
-    /// One that is forced and does not.
+    /// The tier is forced, and the adapter has no matrices for it or fails the test.
     async fn with_matrices(adapter: &wgpu::Adapter, options: &GpuOptions) -> Result<Option<Self>> {
         let report = AdapterReport::of(adapter);
         let is_forced = options.tier == Some(Tier::Matrix);
@@ -111,7 +113,8 @@ impl Gpu {
 /// Opens `adapter` with its full limits.
 ///
 /// # Errors
-/// A limit below what the kernels use; shaders that need checks on a device without them; a driver that refuses.
+/// A limit below what the kernels use; shaders that need checks on a device without them; a driver that refuses the
+/// device.
 async fn open(
     adapter: &wgpu::Adapter,
     options: &GpuOptions,
@@ -125,7 +128,7 @@ async fn open(
     let features = adapter.features() & (wanted | needed);
     let is_experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
     let experimental_features = match is_experimental {
-        // SAFETY: what may go wrong in an experimental feature is a wrong result or a lost device; the matrices are tested first.
+        // SAFETY: an experimental feature may compute wrong results or lose the device; the matrices are tested first.
         true => unsafe { wgpu::ExperimentalFeatures::enabled() },
         false => wgpu::ExperimentalFeatures::disabled(),
     };
@@ -144,14 +147,14 @@ async fn open(
     }
     let mut opened = adapter.request_device(&descriptor).await;
     if opened.is_err() && (features - needed).contains(wgpu::Features::SHADER_F16) {
-        // Runs need it for speed alone.
+        // Runs use this feature only for speed.
         let required_features = features - wgpu::Features::SHADER_F16;
         opened = adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..descriptor }).await;
     }
     opened.map_err(|e| Error::NoAdapter(format!("{name} could not be opened: {e}")))
 }
 
-/// Opens `adapter` without the driver's checks of buffers; `None` where it has none that can be left out.
+/// Opens `adapter` without the driver's checks of buffer accesses; `None` if it has none that can be left out.
 fn open_unchecked(
     adapter: &wgpu::Adapter,
     options: &GpuOptions,
@@ -165,8 +168,8 @@ fn open_unchecked(
         ));
     }
     let info = adapter.get_info();
-    // SAFETY: only shaders of this crate run on it, which are unchecked anyway and stay within their bindings: tests run each of
-    // them with guard zones around every binding.
+    // SAFETY: only shaders of this crate run on it, which are compiled without checks anyway and stay within their
+    // bindings: tests run each of them with guard zones around every binding.
     match unsafe { open_without_robustness(adapter, descriptor) } {
         Some(Ok(opened)) => Ok(Some(opened)),
         Some(Err(error)) => Err(Error::NoAdapter(format!(

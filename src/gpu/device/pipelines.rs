@@ -60,8 +60,8 @@ impl Pipelines {
         }
     }
 
-    /// The pipelines of `kernels`. Missing ones are compiled on all cores, or on this thread if we may start none; none
-    /// is compiled twice.
+    /// The pipelines of `kernels`. Missing ones are compiled on all cores, or on this thread if this crate may start
+    /// none; no kernel is compiled twice.
     ///
     /// # Errors
     /// A shader that does not compose or that the device refuses.
@@ -113,7 +113,7 @@ impl Pipelines {
         done.into_iter().map(|(_, pipeline)| pipeline).collect()
     }
 
-    /// The pipeline of `kernel`, and a future of the error for which the device refuses it.
+    /// The pipeline of `kernel`, and a future of the error with which the device refuses it.
     fn compile(
         &self,
         gpu: &Gpu,
@@ -123,7 +123,7 @@ impl Pipelines {
         if self.is_unrolled {
             unroll(&mut composed.module);
         }
-        // Error scopes belong to the thread.
+        // Error scopes are per thread.
         let invalid = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let failed = gpu.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let label = kernel.to_string();

@@ -1,9 +1,9 @@
-//! One wait for the device: until it is done, has failed, or is taken to hang.
+//! One wait for the device: until it is done, has failed, or is assumed to hang.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-/// Why a wait has ended before the device was done.
+/// Why a wait ended before the device was done.
 #[derive(Debug, PartialEq)]
 pub(super) enum End {
     TimedOut,
@@ -11,7 +11,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// As one line: `ops` are the first and last op that the device was at.
+    /// The error line; `ops` are the first and last op that the device was executing.
     pub fn line(&self, ops: &str, timeout: Duration) -> String {
         match self {
             Self::TimedOut => format!(

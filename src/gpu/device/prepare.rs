@@ -15,18 +15,18 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A prepared recording: a replay only encodes.
+/// A prepared recording. A replay only has to encode it.
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
     pub(super) points: Vec<ExchangePoint>,
     /// How replays are split into submissions.
     pub(super) slices: Arc<Slices>,
-    /// The launch that its second half begins with, if it is replayed in two.
+    /// The first launch of its second half, if the program is replayed in two halves.
     cut: Option<usize>,
 }
 
-/// What of a program is replayed.
+/// The part of a program that is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
@@ -35,7 +35,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The part of a program that is cut which computes `half`.
+    /// The part that computes `half`, of a program that is cut.
     pub fn of(half: Half) -> Self {
         match half.direction {
             Direction::Forward => Self::First,
@@ -64,7 +64,7 @@ impl Guard {
     }
 }
 
-/// Programs and the pool they share.
+/// Programs, and the pool of buffers that they share.
 pub struct Prepared {
     /// One program for each recording, in the same order.
     pub programs: Vec<Program>,
@@ -74,7 +74,7 @@ pub struct Prepared {
 }
 
 impl Program {
-    /// That of its recording.
+    /// The recording's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -84,13 +84,13 @@ impl Program {
         self.launches.len()
     }
 
-    /// Has the next replay timed without waiting for it, and later ones split into submissions by what it took. For a device that
-    /// has worked for a while: the first replay measured one that was idle.
+    /// Has the next replay timed, without waiting for it, and cuts later replays into submissions by the new times. To
+    /// be called when the device has worked for a while: the first replay measured it when it was idle.
     pub fn measure_again(&self) {
         self.slices.measure_again();
     }
 
-    /// How often it was split into submissions by measured times; 0 where there is no limit to them.
+    /// How often the program was split into submissions by measured times; 0 if submissions have no time limit.
     pub fn cuts(&self) -> usize {
         self.slices.cuts()
     }
@@ -98,8 +98,8 @@ impl Program {
     /// Adds every dispatch to `commands`, in a compute pass of its own. Nothing is submitted, and no thread is started:
     /// the application finishes the encoder and submits it to the queue of the same device.
     ///
-    /// How long the submission may take is the application's concern; [`Encoder::replay`](super::Encoder::replay) splits
-    /// long programs.
+    /// How long the submission may take is the application's concern; [`Encoder::replay`](super::Encoder::replay)
+    /// splits long programs.
     ///
     /// # Examples
     ///
@@ -108,7 +108,7 @@ impl Program {
         self.encode_launches(commands, 0..self.launches.len());
     }
 
-    /// The launches of a part; all if it is not cut.
+    /// The launches of a part; all of them if the program is not cut.
     pub(super) fn range(&self, part: Part) -> Range<usize> {
         let all = self.launches.len();
         match (part, self.cut) {
@@ -128,7 +128,7 @@ impl Program {
         self.points.iter().enumerate().filter(move |(_, point)| is_of(point))
     }
 
-    /// Where a part begins with rows of another stage.
+    /// The exchange with which a part begins, if it receives rows of another stage.
     pub(super) fn receives(&self, part: Part) -> Option<&ExchangePoint> {
         let receives =
             |point: &&ExchangePoint| matches!(point.exchange.collective, Collective::Receive { .. });
@@ -162,7 +162,7 @@ impl Gpu {
     /// Prepares recordings that never run concurrently; they share one pool.
     ///
     /// # Errors
-    /// A shader that does not compile, one whose bindings or params are not those of the recording, a dispatch that
+    /// A shader that does not compile, one whose bindings or params differ from those of the recording, a dispatch that
     /// reads and writes ranges of one buffer, a buffer over the size limit, out of memory, or a device failure.
     pub async fn prepare(
         &self,
@@ -224,7 +224,7 @@ impl Gpu {
         let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &table));
         let mut points = points.collect::<Result<Vec<ExchangePoint>>>()?;
         if let Some(cut) = recording.cut {
-            // A half ends what it has started.
+            // A half ends the exchanges that it starts.
             let of_first = points.iter_mut().filter(|point| !point.is_after(cut));
             of_first.for_each(|point| point.needed = point.needed.min(cut));
         }

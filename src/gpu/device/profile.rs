@@ -21,8 +21,8 @@ pub struct LaunchTime {
 const PAIRS: usize = 2048;
 
 impl Encoder<'_> {
-    /// Adds every dispatch of `program` as [`replay`](Self::replay) does, each in a pass of its own between two timestamps, submits
-    /// them, and waits for the times. For profiling: it creates buffers.
+    /// Adds every dispatch of `program` as [`replay`](Self::replay) does, but each in a pass of its own between two
+    /// timestamps; submits them, and waits for the times. For profiling: it creates buffers.
     ///
     /// # Errors
     /// A program with exchanges, an adapter without timestamps, or a device failure.
@@ -99,7 +99,8 @@ impl Gpu {
     }
 }
 
-/// The times of launches of one submission, from the ticks at the start and at the end of each; `period`: nanoseconds of a tick.
+/// The times of the launches of one submission, from the ticks at the start and at the end of each; `period`:
+/// nanoseconds per tick.
 fn times(ticks: &[u64], period: f64) -> Vec<LaunchTime> {
     let between = |from: u64, to: u64| Duration::from_nanos((to.saturating_sub(from) as f64 * period) as u64);
     let ends = std::iter::once(None).chain(ticks.chunks_exact(2).map(|pair| Some(pair[1])));
@@ -119,7 +120,7 @@ mod tests {
         let times = times(&[100, 150, 160, 160, 155, 200], 10.0);
         let nanoseconds = |time: Duration| time.as_nanos();
         let got: Vec<_> = times.iter().map(|of| (nanoseconds(of.time), of.gap.map(nanoseconds))).collect();
-        // Clocks of units may disagree: a launch never starts before the one before it has ended.
+        // Clocks of compute units may disagree: a launch never starts before the previous one has ended.
         assert_eq!(got, [(500, None), (0, Some(100)), (450, Some(0))]);
     }
 }

@@ -1,4 +1,4 @@
-//! Readback: a ring for the state that each step reports, and a reader for everything else.
+//! Readback: a ring of staging buffers for the state that each step reports, and a reader for everything else.
 
 use super::buffers::Buffers;
 use super::encoder::Encoder;
@@ -10,8 +10,8 @@ use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// A ring of staging buffers that brings small buffers to the host without waiting; from a GPU they arrive a step or
-/// two late.
+/// A ring of staging buffers that brings small buffers to the host without waiting. From a GPU their contents arrive a
+/// step or two late.
 pub struct ReadbackRing {
     free: Vec<wgpu::Buffer>,
     pending: VecDeque<Pending>,
@@ -24,7 +24,7 @@ pub struct ReadbackRing {
 pub struct Arrival {
     /// The tag passed to [`ReadbackRing::copy`].
     pub tag: u64,
-    /// When the copy, and so all work submitted before it, had completed.
+    /// When the copy completed, and with it all work submitted before it.
     pub at: Instant,
     /// The first bytes of each source, concatenated.
     pub bytes: Vec<u8>,
@@ -56,7 +56,7 @@ impl ReadbackRing {
     /// # Errors
     /// All slots are in use.
     pub fn copy(&mut self, encoder: &mut Encoder<'_>, tag: u64, buffers: &Buffers) -> Result<()> {
-        // There are more slots than submissions in flight, so the host has stopped collecting.
+        // There are more slots than submissions in flight, so a full ring means that the host has stopped collecting.
         let Some(slot) = self.free.pop() else {
             return Err(Error::Device("the readback ring is full: collect results after every step".into()));
         };
@@ -150,10 +150,10 @@ impl Reader {
         Ok(all)
     }
 
-    /// The bytes of `tensor`, padding included. For a transient, `index` is the index of its recording.
+    /// The bytes of `tensor`, padding included. For a transient tensor, `index` is the index of its recording.
     ///
     /// # Errors
-    /// A transient that its recording does not use, or a device failure.
+    /// A transient tensor that its recording does not use, or a device failure.
     pub async fn tensor(
         &self,
         gpu: &Gpu,
@@ -165,7 +165,8 @@ impl Reader {
         self.around(gpu, buffers, prepared, index, tensor, 0).await
     }
 
-    /// As [`tensor`](Self::tensor), with `margin` bytes more on both sides: for tests of guard zones.
+    /// The bytes of `tensor`, as [`tensor`](Self::tensor) reads them, with `margin` more bytes on both sides: for tests
+    /// of guard zones.
     pub async fn around(
         &self,
         gpu: &Gpu,

@@ -4,12 +4,12 @@
 //! times depend on the adapter, so the first replay measures them: each launch is submitted alone and waited for. Later
 //! replays are split by those times and wait for nothing.
 //!
-//! The first replay finds the device at the clocks of idleness, and times the way of each launch to it and back as well. When
-//! it has worked for a while, [`Slices::measure_again`] has the next replay timed by when its submissions complete, which the
-//! thread that polls sees anyway: nothing is waited for. The times of the launches of a submission are scaled to its own, and
-//! the program is cut once more.
+//! The first replay finds the device at its idle clocks, and its times include the round trip of each launch to the
+//! device. When the device has worked for a while, [`Slices::measure_again`] has the next replay timed by when its
+//! submissions complete, which the polling thread sees anyway, so nothing is waited for. The times of the launches in a
+//! submission are scaled so that their sum is the submission's time, and the program is cut once more.
 //!
-//! A submission is to take 0.2 s at most; the trainer asks for the second measurement after 20 steps.
+//! A submission is limited to 0.2 s; the trainer asks for the second measurement after 20 steps.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,19 +30,19 @@ struct State {
     times: Vec<Duration>,
     /// The end of each submission, as launch indices.
     ends: Arc<[usize]>,
-    /// How often it was cut.
+    /// How often the program was cut.
     cuts: usize,
-    /// Launches from this one on are to be timed.
+    /// The first launch that is still to be timed.
     untimed: usize,
-    /// Launches whose times have not come.
+    /// Number of launches whose times have not arrived.
     awaited: usize,
 }
 
-/// Launches in a submission that is to be timed.
+/// The launches of a program in a submission that is timed.
 pub(super) struct Timed {
     slices: Arc<Slices>,
     launches: Range<usize>,
-    /// How long they take by the times so far.
+    /// The time they should take by the times measured so far.
     expected: Duration,
 }
 
@@ -58,8 +58,8 @@ impl Slices {
         self.state().cuts
     }
 
-    /// Takes in the `times` of the launches that follow those so far. Once they are those of `all` launches, cuts by them into
-    /// submissions of at most `budget`.
+    /// Adds the `times` of the launches that follow those measured so far. Once all of the `all` launches have times,
+    /// cuts the program into submissions of at most `budget`.
     pub fn start(&self, times: Vec<Duration>, all: usize, budget: Duration) {
         let mut state = self.state();
         if state.cuts == 0 {
@@ -71,7 +71,7 @@ impl Slices {
         }
     }
 
-    /// Has the next replay timed, and then cut once more.
+    /// Has the next replay timed, and the program cut once more by the result.
     pub fn measure_again(&self) {
         let mut state = self.state();
         if state.awaited == 0 {
@@ -79,18 +79,18 @@ impl Slices {
         }
     }
 
-    /// `launches`, which are about to be submitted, if they are to be timed.
+    /// A record of `launches`, which are about to be submitted, if they are to be timed.
     pub fn timed(self: &Arc<Self>, launches: Range<usize>) -> Option<Timed> {
         let mut state = self.state();
         if state.awaited == 0 || launches.start != state.untimed {
-            return None; // of a replay after the one that is timed
+            return None; // they belong to a replay after the timed one
         }
         state.untimed = launches.end;
         let expected = state.times[launches.clone()].iter().sum();
         Some(Timed { slices: self.clone(), launches, expected })
     }
 
-    /// Scales the times of `launches`; when all have come, the program is cut by them.
+    /// Scales the times of `launches`; when all times have arrived, cuts the program by them.
     fn scale(&self, launches: Range<usize>, factor: f64) {
         let mut state = self.state();
         state.awaited -= launches.len();
@@ -113,7 +113,7 @@ impl State {
 }
 
 impl Timed {
-    /// Notes that a submission of `all` these launches took `time`.
+    /// Notes that one submission with the launches of `all` took `time`.
     pub fn note(all: Vec<Self>, time: Duration) {
         let expected: Duration = all.iter().map(|timed| timed.expected).sum();
         let factor = time.as_secs_f64() / expected.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -163,7 +163,7 @@ mod tests {
         times.iter().map(|&ms| Duration::from_millis(ms)).collect()
     }
 
-    /// Times that fell, one of them less than the others.
+    /// All times fell, one of them by less than the others.
     #[test]
     fn a_program_is_cut_once_more_by_what_its_submissions_took() {
         let slices = Arc::new(Slices::default());
@@ -184,7 +184,7 @@ mod tests {
         assert!(slices.timed(0..4).is_none(), "once is enough");
     }
 
-    /// The end of a program shares its submission with what follows.
+    /// Two programs that share a submission are scaled alike.
     #[test]
     fn programs_in_one_submission_share_its_time() {
         let programs = [[10, 30], [20, 60]].map(|times| {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(times, [ms(&[5, 15]), ms(&[10, 30])]);
     }
 
-    /// A device that became slower is given shorter submissions.
+    /// A device that became slower gets shorter submissions.
     #[test]
     fn a_slower_device_is_cut_more_often() {
         let slices = Arc::new(Slices::default());

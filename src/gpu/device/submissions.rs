@@ -2,7 +2,8 @@
 //!
 //! One thread polls the device, from the first submission on; all other waiting is a future that this thread wakes.
 //! wgpu's callbacks run on that thread, or on one that requests a callback for work already completed. In a browser the
-//! event loop does both. With [`Polling::Application`] there is no thread, and the application's polls wake the futures.
+//! event loop does both. With [`Polling::Application`] there is no thread, and the application's polls wake the
+//! futures.
 //!
 //! The host runs up to three submissions ahead of a GPU. A software adapter executes a submission inside the submit
 //! call, so there the host is never ahead. A wait for the device ends with an error after `context.hang_timeout`.
@@ -19,8 +20,8 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most submissions in flight when the host continues: enough to keep a GPU busy, few enough that interrupts, metrics
-/// and errors are not far behind.
+/// Most submissions in flight when the host continues: enough to keep a GPU busy, and few enough that interrupts,
+/// metrics and errors arrive soon.
 pub(super) const MAX_AHEAD: usize = 3;
 
 /// How the host keeps up with the device.
@@ -28,19 +29,19 @@ pub(super) const MAX_AHEAD: usize = 3;
 pub(super) struct Pace {
     /// Most submissions in flight when the host continues.
     pub ahead: usize,
-    /// Longest wait for one of them; then the device is taken to hang.
+    /// Longest wait for one of them before the device is assumed to hang.
     pub hang_timeout: Duration,
 }
 
-/// Who polls the device. Nothing that is waited for completes without it.
+/// Who polls the device. No future of this crate completes unless someone polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
-    /// A thread of ours, started by the first submission. Recordings that an application encodes and submits itself
-    /// start none.
+    /// A thread of this crate, started by the first submission. Recordings that an application encodes and submits
+    /// itself do not start it.
     #[default]
     Thread,
-    /// The application, by `wgpu::Device::poll` in its event loop or on a thread of its own. Blocking on one of our
-    /// futures on the only thread that polls waits forever.
+    /// The application, by `wgpu::Device::poll` in its event loop or on a thread of its own. Blocking on one of this
+    /// crate's futures on the only thread that polls waits forever.
     Application,
 }
 
@@ -69,7 +70,7 @@ enum Request {
 }
 
 struct InFlight {
-    /// Of the request that waits for it.
+    /// Number of the request that waits for it.
     number: u64,
     /// Its first and last op.
     ops: String,
@@ -85,7 +86,7 @@ struct QueueState {
     submitted: u64,
     /// Submissions not known to have finished.
     in_flight: VecDeque<InFlight>,
-    /// When the last one finished.
+    /// When the last finished submission had finished.
     finished: Option<Instant>,
     failure: Option<Error>,
     waiting: Vec<Waker>,
@@ -111,7 +112,8 @@ impl Submissions {
         }
     }
 
-    /// Registers a submission, which began at `begin`: `ops` is its first and last op, and the time of `timed` is to be measured.
+    /// Registers a submission, which began at `begin`: `ops` is its first and last op, and `timed` its launches to be
+    /// timed.
     pub fn add(&self, index: wgpu::SubmissionIndex, ops: String, begin: Instant, timed: Vec<Timed>) {
         // An application may poll long after a submission has finished.
         let timed = if self.polling == Polling::Thread { timed } else { Vec::new() };
@@ -137,10 +139,10 @@ impl Submissions {
         self.completion(number).await
     }
 
-    /// The output of `future`, which a callback of the device completes.
+    /// The output of `future`, which is completed by a callback of the device.
     ///
     /// # Errors
-    /// The device fails before that.
+    /// The device fails before the future completes.
     pub async fn unless_failed<T>(&self, future: impl Future<Output = T> + Unpin) -> Result<T> {
         let mut future = future;
         poll_fn(|context| {
@@ -157,8 +159,8 @@ impl Submissions {
         .await
     }
 
-    /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished, unless the
-    /// application polls.
+    /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished. Does
+    /// nothing if the application polls.
     pub fn run_callbacks(&self) {
         if self.polling == Polling::Thread {
             let _ = poll(&self.device, wgpu::PollType::Poll); // the polling thread sees a device failure too
@@ -175,7 +177,7 @@ impl Submissions {
         lock(&self.state).submitted
     }
 
-    /// Asks for the completion of `request`, which may be a submission.
+    /// Requests completion of `request`, whose submission, if it is one, is described by `submission`.
     fn request(&self, request: Request, submission: Option<(String, Instant, Vec<Timed>)>) -> u64 {
         let thread = self.thread();
         let mut state = lock(&self.state);
@@ -243,7 +245,7 @@ impl QueueState {
         while self.in_flight.front().is_some_and(|submission| submission.number <= completed)
             && let Some(done) = self.in_flight.pop_front()
         {
-            // One that waited for the one before it began when that ended.
+            // A submission that waited for the previous one began when that one ended.
             let begin = self.finished.map_or(done.begin, |finished| finished.max(done.begin));
             self.finished = Some(now);
             if !done.timed.is_empty() {
@@ -282,7 +284,7 @@ fn serve(
             Ok(()) => state.complete(number),
             Err(end) => {
                 let ops = state.in_flight.front().map_or("its work", |submission| submission.ops.as_str());
-                // The callback of a lost device has the better message.
+                // A lost device's callback has the better message.
                 let failure = fault.get().unwrap_or_else(|| Error::Device(end.line(ops, timeout)));
                 state.failure = Some(failure);
                 state.waiting.drain(..).for_each(Waker::wake);

@@ -7,7 +7,7 @@ use super::mapping::Mapping;
 use crate::error::{Error, Result};
 use crate::record::PersistentId;
 
-/// A ring of mapped staging buffers. A slot is writable again when the copy out of it has run.
+/// A ring of mapped staging buffers. A slot can be written again once the copy out of it has run.
 pub struct UploadRing {
     slots: Vec<Slot>,
     next: usize,
@@ -20,7 +20,7 @@ struct Slot {
 }
 
 impl UploadRing {
-    /// A ring of `depth` slots of `bytes` each. One slot more than there are submissions in flight never has to wait.
+    /// A ring of `depth` slots of `bytes` each. With one slot more than submissions in flight it never has to wait.
     ///
     /// # Errors
     /// Out of memory.
@@ -62,7 +62,7 @@ impl UploadRing {
         Ok(())
     }
 
-    /// Requests the remapping of the slot that was last copied from.
+    /// Requests the remapping of the slot that was copied from last.
     pub fn recycle(&mut self, gpu: &Gpu) {
         let last = (self.next + self.slots.len() - 1) % self.slots.len();
         let slot = &mut self.slots[last];

@@ -7,22 +7,23 @@
 //!
 //! The last block of a row is filled with zeros. `shaders/lib/quantised.wgsl` widens both.
 //!
-//! NF4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023; the codes are those of bitsandbytes where
-//! 64 divides the row. Int8 is `Q8_0` of GGUF: scale = largest magnitude / 127, codes rounded half away from zero.
+//! NF4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023; the codes are those of bitsandbytes
+//! where 64 divides the row. Int8 is `Q8_0` of GGUF: scale = largest magnitude / 127, codes rounded half away from
+//! zero.
 
-/// Weights of a block.
+/// Weights per block.
 pub(super) const BLOCK: u64 = 64;
 
-/// Words of a block of NF4.
+/// Words per NF4 block.
 pub(super) const NF4_WORDS: u64 = 1 + BLOCK / 8;
 
-/// Words of a block of int8.
+/// Words per int8 block.
 pub(super) const INT8_WORDS: u64 = 1 + BLOCK / 4;
 
-/// Weights of a block of int8 that share a scale.
+/// Weights of an int8 block that share a scale.
 const SHARING: usize = 32;
 
-/// What the codes of NF4 stand for, in units of the largest magnitude of their block.
+/// The values of the NF4 codes, in units of the largest magnitude in their block.
 const LEVELS: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -42,7 +43,7 @@ const LEVELS: [f32; 16] = [
     1.0,
 ];
 
-/// Halfway from each level to the next.
+/// The midpoint between each level and the next.
 const MIDPOINTS: [f32; 15] = {
     let mut midpoints = [0.0; 15];
     let mut i = 0;
@@ -114,7 +115,7 @@ pub(super) fn int8_values(bytes: &[u8]) -> Vec<f32> {
 /// The code of 0.
 const ZERO_CODE: u8 = 7;
 
-/// The largest magnitude; NaN if one value is.
+/// The largest magnitude; NaN if any value is NaN.
 fn largest_magnitude(values: &[f32]) -> f32 {
     let larger = |largest: f32, value: &f32| {
         if largest.is_nan() || value.abs() <= largest { largest } else { value.abs() }
@@ -122,7 +123,7 @@ fn largest_magnitude(values: &[f32]) -> f32 {
     values.iter().fold(0.0, larger)
 }
 
-/// The code of the level nearest to `value`; halfway the lower one.
+/// The code of the level nearest to `value`; of two equally near ones the lower.
 fn nearest_level(value: f32) -> u8 {
     MIDPOINTS.partition_point(|&midpoint| midpoint < value) as u8
 }

@@ -11,15 +11,15 @@ pub enum Tier {
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
-    /// GPUs with cooperative matrices: products and attention of f16 are computed by them, in up to 32 KiB of workgroup memory, and
-    /// everything else as on [`Tier::Portable`].
+    /// GPUs with cooperative matrices, which compute products and attention of f16, in up to 32 KiB of workgroup
+    /// memory. Everything else is as on [`Tier::Portable`].
     Matrix,
 }
 
 impl Tier {
     /// Every implemented tier.
     pub const ALL: [Self; 3] = [Self::Software, Self::Portable, Self::Matrix];
-    /// Those that run on every adapter.
+    /// The tiers that run on every adapter.
     pub const EVERYWHERE: [Self; 2] = [Self::Software, Self::Portable];
 
     /// The name in `--tier`, logs and benches.
@@ -46,49 +46,51 @@ pub struct Limits {
     pub buffer_bytes: u64,
 }
 
-/// Cooperative matrices of an adapter, square and of f16 with sums in f32. Each belongs to a subgroup.
+/// Cooperative matrices of an adapter: square, of f16 with sums in f32. Each belongs to a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Matrices {
     /// Rows and columns: 8 or 16.
     pub side: u32,
-    /// Invocations of a subgroup. Kernels are right with any number, and fastest with this one.
+    /// Invocations of a subgroup. Kernels are correct with any number, and fastest with this one.
     pub subgroup: u32,
 }
 
 impl Matrices {
-    /// Those of most GPUs, where no adapter is opened.
+    /// The matrices of most GPUs, assumed where no adapter is opened.
     pub const ASSUMED: Self = Self { side: 16, subgroup: 32 };
 
-    /// Whether a GPU gets [`Tier::Matrix`] without being told to. Matrices of 8 x 8 are computed by the same lanes (Apple), and by
-    /// the model of `benches/roofline` their products take as long as those of the portable tier.
+    /// Whether a GPU uses [`Tier::Matrix`] unless told otherwise. Matrices of 8 x 8 (Apple) are computed by the
+    /// ordinary lanes, and by the model of `benches/roofline` their products take as long as those of the portable
+    /// tier.
     pub const fn are_preferred(self) -> bool {
         self.side == 16
     }
 }
 
-/// What kernel planning may rely on. Tests modify it to force a variant.
+/// The properties that kernel planning may rely on. Tests modify them to force a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Capabilities {
     /// The tier of all kernels.
     pub tier: Tier,
     /// Size limits.
     pub limits: Limits,
-    /// Compute units, which products are divided for on the tiers of GPUs.
+    /// Compute units; the tiers of GPUs divide products among them.
     pub units: Units,
-    /// The cooperative matrices of [`Tier::Matrix`], where the device was opened with some and they passed a test.
+    /// The cooperative matrices of [`Tier::Matrix`], if the device was opened with matrices and they passed a test.
     pub matrices: Option<Matrices>,
-    /// Workgroup size of the software tier: a subgroup; where that is unknown 8, a vector of 256 bits.
+    /// Workgroup size of the software tier: the subgroup size; 8, a vector of 256 bits, where that is unknown.
     pub software_workgroup: u32,
-    /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
+    /// Subgroup size that kernels of the software tier shuffle across, if a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
-    /// Whether invocations of the software tier load from different addresses by the processor's gather, which no prefetcher
-    /// follows, and 64 bits at a time if asked to. Then kernels that are bound by what they load prefetch it.
+    /// Whether invocations of the software tier load from different addresses by the processor's gather instructions,
+    /// which no prefetcher follows, and which load 64 bits at a time if asked to. Kernels that are bound by such loads
+    /// then prefetch.
     pub gathers: bool,
-    /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which then are known to round to
-    /// nearest even; otherwise they use integer arithmetic, with the same bits.
+    /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which have then been tested to
+    /// round to nearest even; otherwise they use integer arithmetic, with the same bits.
     pub native_f16: bool,
-    /// Whether kernels widen f16 in integer arithmetic, as the adapter is known to do it wrongly.
+    /// Whether kernels widen f16 in integer arithmetic, because the adapter is known to widen wrongly.
     pub widens_in_integers: bool,
 }
 
@@ -108,7 +110,8 @@ impl Capabilities {
         }
     }
 
-    /// A GPU with the limits that most have and [`Units::ASSUMED`], for recordings of [`Tier::Portable`] where no adapter is opened.
+    /// A GPU with the limits that most have and [`Units::ASSUMED`], for recordings of [`Tier::Portable`] where no
+    /// adapter is opened.
     pub const fn portable() -> Self {
         Self {
             tier: Tier::Portable,
@@ -128,7 +131,8 @@ impl Capabilities {
         matches!(self.tier, Tier::Software) && self.gathers && self.lanes > 1
     }
 
-    /// The GPU of [`portable`](Self::portable) with matrices, for recordings of [`Tier::Matrix`] where no adapter is opened.
+    /// The GPU of [`portable`](Self::portable) with matrices, for recordings of [`Tier::Matrix`] where no adapter is
+    /// opened.
     pub const fn matrix() -> Self {
         Self::portable().with_matrices(Matrices::ASSUMED)
     }
@@ -143,7 +147,7 @@ impl Capabilities {
         Self { tier: Tier::Matrix, matrices: Some(matrices), ..self }
     }
 
-    /// The same adapter for products of these elements: on [`Tier::Portable`] where matrices have no kernel for them.
+    /// The same adapter for products of `factors`: on [`Tier::Portable`] if matrices have no kernel for these elements.
     pub fn for_factors(self, factors: [Element; 2]) -> Self {
         match self.tier {
             Tier::Matrix if factors != [Element::F16; 2] => self.with_tier(Tier::Portable),
@@ -183,15 +187,15 @@ impl Capabilities {
         Self { units, ..self }
     }
 
-    /// The same adapter with no binding, and so no tensor, larger than `bytes`.
+    /// The same adapter with bindings, and so tensors, of at most `bytes`.
     pub const fn with_binding_bytes(self, bytes: u64) -> Self {
         Self { limits: Limits { binding_bytes: bytes, ..self.limits }, ..self }
     }
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides what runs: `tier software, 8 lanes, gathers, native f16, f16 widened in integers`, `tier portable, 96 units`,
-    /// `tier matrix, 96 units, matrices of 16 in subgroups of 32`.
+    /// The properties that decide which kernels run: `tier software, 8 lanes, gathers, native f16, f16 widened in
+    /// integers`, `tier portable, 96 units`, `tier matrix, 96 units, matrices of 16 in subgroups of 32`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {

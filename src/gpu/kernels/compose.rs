@@ -20,7 +20,7 @@ pub struct Composed {
     pub wgsl: String,
     /// The parsed module.
     pub module: naga::Module,
-    /// What naga knows of the module: the types of expressions, who uses what.
+    /// naga's analysis of the module: the types of expressions, and which variables each function uses.
     pub info: naga::valid::ModuleInfo,
     /// The bound variables that the entry point uses, sorted by index.
     pub variables: Vec<Variable>,
@@ -37,7 +37,7 @@ pub fn compose(kernel: &Kernel) -> Result<Composed> {
 }
 
 impl Sources {
-    /// Composes and validates a kernel of any of these files.
+    /// Composes and validates a kernel of these files.
     ///
     /// # Errors
     /// One line that names the kernel: a file or an import that does not exist, WGSL that does not parse or that naga
@@ -63,8 +63,8 @@ impl Sources {
         Ok(Composed { wgsl, module, info, variables, params })
     }
 
-    /// The text of a kernel, composed once in a process if its file is ours: ranks that are threads, and devices that follow each
-    /// other, ask for the same kernels.
+    /// The text of a kernel. If its file belongs to this crate it is composed once per process: ranks that are threads,
+    /// and devices opened one after the other, ask for the same kernels.
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
         static OURS: LazyLock<Mutex<HashMap<Kernel, String>>> = LazyLock::new(Mutex::default);
         if self.is_added(kernel.file) {
@@ -79,7 +79,7 @@ impl Sources {
         Ok(wgsl)
     }
 
-    /// The file of a kernel and what it imports, as one text.
+    /// The file of a kernel and everything it imports, as one text.
     fn joined(&self, kernel: &Kernel) -> Result<String> {
         let mut resolver = VirtualResolver::new();
         for (path, source) in self.iter() {
@@ -103,8 +103,7 @@ impl Sources {
     }
 }
 
-/// The name that an item of a composed module has in the file that declares it: composition prefixes the items of
-/// imported files with their path.
+/// The name of an item in the file that declares it. Composition prefixes the items of imported files with their path.
 pub(super) fn declared_name(name: &str) -> String {
     let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
     imported.map_or_else(|| name.to_string(), |(_, item)| item)
@@ -131,7 +130,7 @@ fn wesl_fault(error: wesl::Error) -> String {
     located(what, detail.source.as_deref().unwrap_or_default(), span)
 }
 
-/// The diagnosis of the error itself: WESL wraps those of a file into those of the files that import it.
+/// The innermost diagnosis: WESL wraps the errors of a file in errors of the files that import it.
 fn innermost(error: wesl::Error) -> Diagnostic<wesl::Error> {
     let outer = Diagnostic::from(error);
     let wraps_another = matches!(
@@ -143,7 +142,7 @@ fn innermost(error: wesl::Error) -> Diagnostic<wesl::Error> {
     if wraps_another { innermost(*outer.error) } else { outer }
 }
 
-/// `what`, followed by the line of `text` in which `span` starts. A line number would be that of the composed text.
+/// `what`, followed by the line of `text` in which `span` starts. A line number would refer to the composed text.
 fn located(what: String, text: &str, span: Option<Range<usize>>) -> String {
     let what = one_line(&what);
     let line = span.and_then(|span| {

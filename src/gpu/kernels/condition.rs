@@ -7,7 +7,7 @@ macro_rules! conditions {
         /// A condition that a shader may test with `@if(...)`. Any other name in a shader is a composition error, so a
         /// misspelt condition cannot silently drop code.
         ///
-        /// Variants are in the order of their names, which is the order in which a [`Kernel`](super::Kernel) lists them.
+        /// The variants are ordered by name, as a [`Kernel`](super::Kernel) lists them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Condition {
             $($(#[$doc])* $variant,)*
@@ -32,7 +32,7 @@ conditions! {
     ATransposed = "a_transposed",
     /// The result is added to the contents of its tensor.
     Accumulate = "accumulate",
-    /// A loss also tells which targets have the largest logit.
+    /// A loss also reports which targets have the largest logit.
     Accuracy = "accuracy",
     /// Scores of attention fall with the distance between query and key (ALiBi).
     Alibi = "alibi",
@@ -42,7 +42,7 @@ conditions! {
     Balance = "balance",
     /// Elements are bfloat16.
     Bf16 = "bf16",
-    /// A bias is added: to a product, or to the scores that experts are chosen by.
+    /// A bias is added: to a product, or to the scores by which experts are chosen.
     Bias = "bias",
     /// Each expert has a capacity of its own, read from a tensor.
     Capacities = "capacities",
@@ -68,17 +68,17 @@ conditions! {
     Gradient = "gradient",
     /// Experts are chosen from the best groups only.
     GroupLimited = "group_limited",
-    /// Rows are sorted by expert, each of which has a matrix, a bias or a sum of its own.
+    /// Rows are sorted by expert, and each expert has its own matrix, bias or sum.
     Grouped = "grouped",
-    /// Experts are taken in an order in which the hot ones are the last.
+    /// Experts are taken in an order that puts the hot ones last.
     HotLast = "hot_last",
     /// The right factor of a product is quantised to bytes.
     Int8 = "int8",
-    /// Half precision is widened in integers, since the adapter widens wrongly; only with `f16`.
+    /// Half precision is widened in integers, because the adapter widens wrongly; only with `f16`.
     IntegerWidening = "integer_widening",
     /// Rotary pairs are neighbours.
     Interleaved = "interleaved",
-    /// The gradients of attention's keys and values are left in parts, each of some heads of queries.
+    /// The gradients of attention's keys and values are left in parts, one for each of several groups of query heads.
     KeyParts = "key_parts",
     /// Attention also writes the largest score of each query.
     Logits = "logits",
@@ -86,11 +86,11 @@ conditions! {
     NativeF16 = "native_f16",
     /// The right factor of a product is quantised to 4-bit codes of a normal distribution.
     Nf4 = "nf4",
-    /// The left factor of a product is normalised on its way.
+    /// The left factor of a product is normalised when it is loaded.
     Normed = "normed",
-    /// Ranks share the columns of a row, and what each has found in its own is at hand.
+    /// Ranks share the columns of a row, and the partial results of all of them are given.
     Parts = "parts",
-    /// What a kernel gathers is loaded before from addresses common to all lanes.
+    /// Before a kernel gathers, it prefetches from addresses common to all lanes.
     Prefetched = "prefetched",
     /// A residual is added to the result.
     Residual = "residual",
@@ -98,21 +98,22 @@ conditions! {
     Rotated = "rotated",
     /// A token attends within its document only.
     Segmented = "segmented",
-    /// The invocations of a workgroup share a row through workgroup memory.
+    /// The invocations of a workgroup share a row by workgroup memory.
     SharedTile = "shared_tile",
-    /// The invocations of a workgroup exchange what they load by subgroup shuffles.
+    /// The invocations of a workgroup exchange loaded values by subgroup shuffles.
     Shuffled = "shuffled",
     /// A router scores experts by the sigmoid instead of the softmax.
     Sigmoid = "sigmoid",
     /// Cooperative matrices are 8 x 8 instead of 16 x 16.
     SmallMatrices = "small_matrices",
-    /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of its own.
+    /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of
+    /// its own.
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
-    /// A product, packed gate and up, also writes silu(gate) · up.
+    /// A product that computes packed gate and up also writes silu(gate) · up.
     Swiglu = "swiglu",
-    /// A product, the gradient of silu(gate) · up, becomes those of gate and up.
+    /// A product that computes the gradient of silu(gate) · up turns it into the gradients of gate and up.
     SwigluSlopes = "swiglu_slopes",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
@@ -123,7 +124,7 @@ conditions! {
 }
 
 impl From<Element> for Condition {
-    /// The condition under which the elements of a shader, or the weights of a product, are `element`.
+    /// The condition that selects `element` as the elements of a shader, or as the weights of a product.
     fn from(element: Element) -> Self {
         match element {
             Element::F32 => Self::F32,

@@ -1,4 +1,4 @@
-//! What an entry point takes: its variables, and the layout of its params struct.
+//! The interface of an entry point: its variables, and the layout of its params struct.
 
 use super::compose::declared_name;
 use naga::{GlobalVariable, Handle, Module, TypeInner};
@@ -12,7 +12,7 @@ pub struct Variable {
     pub index: u32,
     /// How the entry point accesses it.
     pub access: Access,
-    /// Whether it reads what is bound: an output is often written alone.
+    /// Whether the entry point reads the binding; many outputs are only written.
     pub is_read: bool,
     /// The variable in the module of [`Composed`](super::Composed).
     pub handle: Handle<GlobalVariable>,
@@ -67,7 +67,7 @@ impl ParamsLayout {
         Some(Self { fields, bytes: *span })
     }
 
-    /// The first difference from a struct of Rust with `fields`, as (name, byte offset, type in WGSL), and `bytes` bytes.
+    /// The first difference from a Rust struct of `bytes` bytes with `fields`, as (name, byte offset, type in WGSL).
     pub fn difference(&self, fields: &[(&str, usize, &str)], bytes: usize) -> Option<String> {
         let show = |field: Option<(&str, usize, &str)>| {
             field.map_or("missing".to_string(), |(name, offset, kind)| {
@@ -90,7 +90,7 @@ impl ParamsLayout {
     }
 }
 
-/// The name of a type that a params struct of Rust may have.
+/// The WGSL name of a type that a field of a params struct in Rust may have.
 fn scalar_name(inner: &TypeInner) -> &'static str {
     match *inner {
         TypeInner::Scalar(naga::Scalar::U32) => "u32",

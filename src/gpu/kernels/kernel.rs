@@ -8,7 +8,7 @@ use crate::element::Element;
 ///
 /// # Examples
 ///
-/// A variant of a shader of one's own, which `examples/own_kernel.wgsl` is, as an op records it:
+/// An op records a variant of a user's own shader, `examples/own_kernel.wgsl`:
 ///
 /// ```
 /// use gristmill::device::{Gpu, GpuOptions};
@@ -49,7 +49,7 @@ pub struct Kernel {
     pub file: &'static str,
     /// Name of the entry point.
     pub entry: &'static str,
-    /// Storage type of the tensors that it computes with.
+    /// Storage type of the tensors that it computes on.
     pub element: Element,
     /// Enabled conditions other than the element's. Sorted, so that equal variants compare equal.
     conditions: Vec<Condition>,
@@ -61,7 +61,7 @@ impl Kernel {
     /// The entry point `entry` of `shaders/{file}.wgsl`, with no condition enabled but the element's.
     ///
     /// # Panics
-    /// If `element` is not a float: ids, offsets and counts have types of their own in a shader, not a variant.
+    /// If `element` is not a float: ids, offsets and counts have fixed types in a shader, and no variants.
     #[track_caller]
     pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
         assert!(
@@ -82,13 +82,14 @@ impl Kernel {
         self
     }
 
-    /// The variant of a product whose right factor is `weights`, which differ from the element if they are quantised.
+    /// The variant of a product whose right factor is `weights`, whose type differs from the element if they are
+    /// quantised.
     pub fn with_weights(self, weights: Element) -> Self {
         let is_quantised = weights.is_quantised();
         if is_quantised { self.condition(weights.into(), true) } else { self }
     }
 
-    /// The variant that converts f16 as an adapter with `capabilities` can, if the elements are f16.
+    /// The variant that converts f16 the way an adapter with `capabilities` can, if the elements are f16.
     pub fn converting(self, capabilities: Capabilities) -> Self {
         let is_half = self.element == Element::F16;
         self.condition(Condition::NativeF16, is_half && capabilities.native_f16)
@@ -107,7 +108,7 @@ impl Kernel {
         self.conditions.iter().copied().chain([self.element.into()])
     }
 
-    /// Whether cooperative matrices compute it, which only Vulkan and Metal have.
+    /// Whether it uses cooperative matrices, which only Vulkan and Metal have.
     pub fn is_by_matrices(&self) -> bool {
         self.file.split('/').any(|part| part == "matrix")
     }

@@ -8,19 +8,20 @@ use super::units::{Unit, Units};
 pub struct PublishedGpu {
     /// The model.
     pub model: &'static str,
-    /// Its peak of f32 arithmetic in FLOP/s: two operations per multiply-add, f32 units, boost clock, no tensor cores. `None`
-    /// where none is published.
+    /// Its peak of f32 arithmetic in FLOP/s: two operations per multiply-add, f32 units, boost clock, no tensor cores.
+    /// `None` where none is published.
     pub flops: Option<f64>,
-    /// Bytes that its memory reads or writes per second.
+    /// Memory bandwidth in bytes per second.
     pub memory_bytes: f64,
     /// Its compute units.
     pub units: Units,
-    /// Multiply-adds that a unit computes in a clock at that peak.
+    /// Multiply-adds per unit and clock at that peak.
     pub multiply_adds: u32,
-    /// Invocations for which a unit issues an instruction in a clock: fewer, where the peak counts two instructions at once.
+    /// Invocations for which a unit issues an instruction per clock: fewer than `multiply_adds` if the peak assumes two
+    /// instructions at once.
     pub issued: u32,
-    /// Its cooperative matrices, and the multiply-adds of f16 with sums in f32 that those of a unit compute in a clock at that peak.
-    /// `None` where there are none that WGSL can write.
+    /// Its cooperative matrices, and the multiply-adds of f16 with sums in f32 that the matrices of a unit compute per
+    /// clock at their peak. `None` if it has none that WGSL can express.
     pub matrices: Option<(Matrices, u32)>,
 }
 
@@ -29,22 +30,23 @@ struct Family {
     unit: Unit,
     multiply_adds: u32,
     issued: u32,
-    /// Side, invocations of a subgroup, and multiply-adds.
+    /// Side of a matrix, invocations of a subgroup, and multiply-adds.
     matrices: Option<(u32, u32, u32)>,
     /// Model, peak in TFLOP/s (0: not published), units, and memory in GB/s.
     models: &'static [(&'static str, f64, u32, f64)],
 }
 
-/// A name that covers several configurations has the figures of the first GeForce, the A100 with 40 GB, and the largest Apple chip
-/// that was sold under it.
+/// A name that covers several configurations has the figures of the first GeForce, of the A100 with 40 GB, and of the
+/// largest Apple chip sold under it.
 ///
-/// Sources, by vendor: NVIDIA's architecture papers (Turing, Ampere GA100 and GA102, Hopper, Ada, RTX Blackwell) and data sheets
-/// (A100, H100, H200), or CUDA cores and boost clock on the product's page; AMD's product pages ("peak single precision
-/// performance") and its papers and instruction set guides of RDNA 2 to 4; Intel's product pages and optimisation guide of oneAPI:
-/// Xe cores of 128 lanes and the graphics clock; Valve's page of the Deck; Apple's announcements, which have peaks up to M2. The
-/// registers and the workgroup memory of Apple's cores are as Philip Turner measured them (metal-benchmarks). Rates of matrices are
-/// the published ones for dense f16 with sums in f32, half of the others on GeForce; of RDNA 4 they are those of RDNA 3, which it
-/// doubles. Apple's matrices are computed by its lanes, and Intel's are none that WGSL can write.
+/// Sources, by vendor: NVIDIA's architecture papers (Turing, Ampere GA100 and GA102, Hopper, Ada, RTX Blackwell) and
+/// data sheets (A100, H100, H200), or CUDA cores and boost clock on the product's page; AMD's product pages ("peak
+/// single precision performance") and its papers and instruction set guides of RDNA 2 to 4; Intel's product pages and
+/// optimisation guide of oneAPI: Xe cores of 128 lanes and the graphics clock; Valve's page of the Deck; Apple's
+/// announcements, which have peaks up to M2. The registers and the workgroup memory of Apple's cores are as measured by
+/// Philip Turner (metal-benchmarks). The rates of matrices are the published ones for dense f16 with sums in f32, which
+/// on GeForce are half of the others; for RDNA 4 they are those of RDNA 3, which it doubles. Apple's matrices are
+/// computed by its lanes, and WGSL cannot express Intel's.
 const FAMILIES: &[Family] = &[
     Family {
         unit: Unit { lanes: 2048, registers: 65536, workgroup_bytes: 164 << 10 },
@@ -133,7 +135,7 @@ const FAMILIES: &[Family] = &[
             ("RX 6900 XT", 23.0, 80, 512.0),
             ("RX 6950 XT", 23.7, 80, 576.0),
             ("Custom GPU 0405", 1.6, 8, 88.0),  // the Steam Deck
-            ("Custom GPU 0932", 1.6, 8, 102.0), // that with an OLED
+            ("Custom GPU 0932", 1.6, 8, 102.0), // the Deck with an OLED
         ],
     },
     Family {
@@ -200,18 +202,18 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Words of a name that stand for a slower GPU: of a laptop, or a part of one.
+/// Words in a name that mean a slower GPU: one of a laptop, or a part of one.
 const SLOWER: [&str; 4] = ["laptop", "mobile", "q", "mig"];
 
 /// Words after a model's name that make it another model, which the table may lack.
 const OTHER_MODELS: [&str; 11] = ["ti", "super", "d", "xt", "xtx", "gre", "le", "pro", "max", "ultra", "nvl"];
 
 impl PublishedGpu {
-    /// The GPU that a driver calls `adapter`, if the table has it. The longest name wins: `NVIDIA GeForce RTX 4070 Ti SUPER` is not
-    /// an `RTX 4070`. Laptop GPUs, whose clocks depend on the laptop, are unknown.
+    /// The GPU that a driver calls `adapter`, if the table has it. The longest name wins: `NVIDIA GeForce RTX 4070 Ti
+    /// SUPER` is not an `RTX 4070`. Laptop GPUs, whose clocks depend on the laptop, are unknown.
     pub fn named(adapter: &str) -> Option<Self> {
         let name = words(adapter);
-        // Some drivers know only the chip and list what it was sold as: `RX 6800/6800 XT`.
+        // Some drivers know only the chip and list the models that it was sold as: `RX 6800/6800 XT`.
         if adapter.contains('/') || name.iter().any(|word| SLOWER.contains(&word.as_str())) {
             return None;
         }
@@ -225,7 +227,7 @@ impl PublishedGpu {
         (!is_other).then_some(gpu)
     }
 
-    /// What a run on it may rely on that names no tier: its units, and its matrices if it `stores_f16`.
+    /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run `stores_f16`.
     pub fn capabilities(&self, stores_f16: bool) -> Capabilities {
         let capabilities = Capabilities::portable().with_units(self.units);
         match self.matrices {
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A slip in a row would show: clocks that follow from peaks are those of GPUs.
+    /// The clocks that follow from peaks and units are plausible, so that a slip in a row shows.
     #[test]
     fn peaks_and_units_give_clocks() {
         for gpu in PublishedGpu::all() {

@@ -1,8 +1,8 @@
-//! The registry of shader files: ours, embedded from `shaders/`, and those that a user adds.
+//! The registry of shader files: those of this crate, embedded from `shaders/`, and those that a user adds.
 //!
-//! A user's files are composed, validated and compared with the recording as ours are, but at run time: bindings or
-//! a params struct that do not fit are an error of `Gpu::prepare`. Unlike ours they keep the bounds checks that
-//! wgpu injects, since no test here has run them.
+//! A user's files are composed, validated and compared with the recording like those of this crate, but at run time:
+//! bindings or a params struct that do not fit are an error of `Gpu::prepare`. Unlike the crate's own files they keep
+//! the bounds checks that wgpu injects, since no test of the crate has run them.
 
 use crate::error::{Error, Result};
 use include_dir::{Dir, include_dir};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 
-/// Shader files by path, from which kernels are composed. By default the files of this crate; a user adds files under a
-/// package path of their own.
+/// Shader files by path, from which kernels are composed. By default these are the files of this crate; a user adds
+/// files under a package path of their own.
 ///
 /// A file is WGSL, or WESL: it may import `package::lib::...` of this crate, other files of the user, and the constants
-/// of its kernel from `package::tile`, and may test the conditions of [`Condition`](super::Condition) with `@if(...)`. Its
-/// bindings are in group 0; the params struct is the uniform at binding 0.
+/// of its kernel from `package::tile`, and may test the conditions of [`Condition`](super::Condition) with `@if(...)`.
+/// Its bindings are in group 0; the params struct is the uniform at binding 0.
 ///
 /// # Examples
 ///
@@ -41,8 +41,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The same files, and `text` under `path`: a package name and a file name, both WGSL identifiers, without ending:
-    /// `mine/softplus`. Folders may lie in between. Kernels name the file by this path, imports by
+    /// These files, and `text` under `path`: a package name and a file name, both WGSL identifiers, without extension:
+    /// `mine/softplus`. There may be folders in between. Kernels name the file by this path, imports by
     /// `package::mine::softplus`.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Sources {
         Ok(self)
     }
 
-    /// Every file: its path without ending (`matmul/portable`), and its text.
+    /// Every file: its path without extension (`matmul/portable`), and its text.
     pub fn iter(&self) -> impl Iterator<Item = (String, &str)> {
         let embedded = Self::embedded().map(|(path, text)| (path, text as &str));
         embedded.chain(self.added.iter().map(|(path, text)| (path.clone(), text.as_ref())))

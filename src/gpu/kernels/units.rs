@@ -3,13 +3,13 @@
 use super::published_gpus::PublishedGpu;
 use std::collections::BTreeMap;
 
-/// What a compute unit holds at once: a streaming multiprocessor of NVIDIA, a compute unit of AMD, an Xe core of Intel, a core of
-/// Apple.
+/// The capacity of a compute unit: a streaming multiprocessor of NVIDIA, a compute unit of AMD, an Xe core of Intel, a
+/// core of Apple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Unit {
     /// Invocations.
     pub lanes: u32,
-    /// Registers of 32 bits, those of all its invocations.
+    /// Registers of 32 bits, for all invocations together.
     pub registers: u32,
     /// Bytes of workgroup memory.
     pub workgroup_bytes: u32,
@@ -18,57 +18,60 @@ pub struct Unit {
 /// The compute units of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Units {
-    /// Their number.
+    /// Number of units.
     pub count: u32,
-    /// Each of them.
+    /// The capacity of each unit.
     pub each: Unit,
 }
 
-/// What a workgroup takes of a unit.
+/// The resources of a unit that a workgroup takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workgroup {
     /// Invocations.
     pub lanes: u32,
-    /// Registers of each.
+    /// Registers per invocation.
     pub registers: u32,
     /// Bytes of workgroup memory.
     pub bytes: u32,
 }
 
 impl Units {
-    /// Those of a GPU that no table has, and where no adapter is opened: between the 20 to 40 of small cards and the 96 to 170 of
-    /// the largest. With too many, products are split into more parts than they need; with too few, a part of the GPU idles.
+    /// The units of a GPU that is not in the table, and where no adapter is opened: between the 20 to 40 of small cards
+    /// and the 96 to 170 of the largest. If this is too many, products are split into more parts than they need; if too
+    /// few, a part of the GPU idles.
     pub const ASSUMED: Self =
         Self { count: 64, each: Unit { lanes: 1024, registers: 65536, workgroup_bytes: 64 << 10 } };
 
-    /// Those of the GPU that a driver calls `adapter`.
+    /// The units of the GPU that a driver calls `adapter`.
     pub fn of(adapter: &str) -> Self {
         PublishedGpu::named(adapter).map_or(Self::ASSUMED, |gpu| gpu.units)
     }
 
-    /// Workgroups that run at once.
+    /// Number of workgroups that run at once.
     pub fn slots(self, workgroup: Workgroup) -> u64 {
         u64::from(self.count) * u64::from(self.each.resident(workgroup))
     }
 
-    /// How many workgroups' time, at its full rate, the fullest unit takes for its part of `count`. It runs as many at once as it
-    /// holds; in the last round there are fewer, and too few lanes do not keep it busy.
+    /// The time that the fullest unit takes for its part of `count` workgroups, in workgroups computed at the unit's
+    /// full rate. It runs as many at once as it holds; in the last round there are fewer, and too few lanes do not keep
+    /// it busy.
     pub fn rounds(self, workgroup: Workgroup, count: u64) -> u64 {
         let of_fullest = count.div_ceil(self.count.into());
         let last = of_fullest % u64::from(self.each.resident(workgroup));
         of_fullest - last + if last > 0 { last.max(self.each.busy(workgroup).into()) } else { 0 }
     }
 
-    /// Share of the units' time that `count` workgroups have a use for, from 0 to 1.
+    /// Share of the units' time in which `count` workgroups keep them busy, from 0 to 1.
     pub fn share(self, workgroup: Workgroup, count: u64) -> f64 {
         count as f64 / (u64::from(self.count) * self.rounds(workgroup, count)) as f64
     }
 
-    /// The same for workgroups of unlike work, started longest first: it falls from `blocks` to 1, for as many workgroups each, as that of
-    /// causal attention does. Each starts where a place becomes free first, of as many as keep all units busy.
+    /// As [`share`](Self::share), for workgroups of unequal work, started longest first: their work falls from `blocks`
+    /// to 1, with equally many workgroups of each length, as in causal attention. There are as many places as keep all
+    /// units busy, and each workgroup starts at the place that becomes free first.
     pub fn share_of_falling(self, workgroup: Workgroup, count: u64, blocks: u64) -> f64 {
         let places = u64::from(self.count) * u64::from(self.each.busy(workgroup));
-        let mut free = BTreeMap::from([(0, places)]); // how many places are free from which time on
+        let mut free = BTreeMap::from([(0, places)]); // how many places become free at each time
         for work in (1..=blocks).rev() {
             let mut waiting = count / blocks;
             while waiting > 0 {
@@ -86,12 +89,13 @@ impl Units {
     }
 }
 
-/// Lanes that keep a unit busy, as far as registers and workgroup memory allow: a wave of a product waits, by llvm-mca's model of
-/// RDNA 3, 1.3 times as long as it issues instructions, and four waves on each of its schedulers hide that.
+/// Lanes that keep a unit busy, as far as registers and workgroup memory allow. By llvm-mca's model of RDNA 3, a wave
+/// of a product waits 1.3 times as long as it issues instructions, and four waves on each of a unit's schedulers hide
+/// that.
 const BUSY_LANES: u32 = 512;
 
 impl Unit {
-    /// Workgroups that a unit holds: at least one, or no device would run them.
+    /// Workgroups that a unit holds: at least one, since otherwise no device could run them.
     pub fn resident(self, Workgroup { lanes, registers, bytes }: Workgroup) -> u32 {
         let by_registers = self.registers / (lanes * registers).max(1);
         let by_memory = self.workgroup_bytes / bytes.max(1);

@@ -1,12 +1,14 @@
-//! Unrolls loops whose counter indexes an array of the invocation, for compilers that may not.
+//! Unrolls loops whose counter indexes an array of the invocation, for compilers that may leave them rolled.
 //!
-//! naga writes every loop for Metal and DX12 as `while (true)` with a `break` and a flag for the first pass. A compiler that does not
-//! see how often such a loop runs leaves it a loop, and an array that it indexes goes to memory: the sums of a matrix product, say.
-//! Vulkan's compilers unroll what naga hands them, so there a module stays as it is.
+//! For Metal and DX12 naga writes every loop as `while (true)` with a `break` and a flag for the first pass. A compiler
+//! that cannot tell how often such a loop runs does not unroll it, and an array that the loop indexes, such as the sums
+//! of a matrix product, goes to memory. Vulkan's compilers unroll the loops that naga gives them, so modules for Vulkan
+//! stay as they are.
 //!
-//! A loop is unrolled if its counter can be followed from its first value to its last by constants, and if the counter indexes an array
-//! or a vector that only this invocation sees. The counter becomes a constant in each copy, and what follows from it is computed here, so
-//! that the text names each element. What the loop computes, and in which order, stays the same.
+//! A loop is unrolled if the values of its counter follow from constants, from first to last, and if the counter
+//! indexes an array or a vector that only this invocation sees. The counter becomes a constant in each copy, and
+//! expressions that follow from it are evaluated here, so that the text names each element. The loop's computations and
+//! their order stay the same.
 
 use naga::{
     AddressSpace, Arena, BinaryOperator, Block, Constant, Expression, Function, Handle, Literal,
@@ -14,10 +16,10 @@ use naga::{
 };
 use std::collections::HashMap;
 
-/// Most passes of a loop that is unrolled. Registers hold no longer arrays.
+/// Most passes of a loop that is unrolled; registers hold no longer arrays.
 const MOST_PASSES: usize = 64;
 
-/// Unrolls the loops of all functions of `module`, which is validated, and stays valid.
+/// Unrolls the loops of all functions of `module`. It must be validated, and stays valid.
 pub fn unroll(module: &mut Module) {
     let Module { constants, global_expressions, global_variables, functions, entry_points, .. } = module;
     let globals = Globals { constants, expressions: global_expressions, variables: global_variables };
@@ -31,14 +33,14 @@ pub fn unroll(module: &mut Module) {
     }
 }
 
-/// What expressions of a function may refer to outside of it.
+/// The items outside of a function that its expressions may refer to.
 struct Globals<'m> {
     constants: &'m Arena<Constant>,
     expressions: &'m Arena<Expression>,
     variables: &'m Arena<naga::GlobalVariable>,
 }
 
-/// A variable, and what it holds in one pass of a loop.
+/// A variable, and its value in one pass of a loop.
 #[derive(Clone, Copy)]
 struct Counter {
     variable: Handle<LocalVariable>,
@@ -49,7 +51,7 @@ struct Counter {
 struct Unrolling<'m> {
     globals: &'m Globals<'m>,
     function: &'m mut Function,
-    /// How often the function's text changes a variable, its initial value not counted.
+    /// How many statements of the function change a variable; its initial value does not count.
     stores: HashMap<Handle<LocalVariable>, usize>,
 }
 
@@ -93,7 +95,8 @@ impl Unrolling<'_> {
         *block = done;
     }
 
-    /// The counter in each pass of `statement`, and after the last, if it is a loop to unroll; `before` are the statements before it.
+    /// The counter in each pass of `statement`, and after the last one; `None` if it is not a loop to unroll. `before`
+    /// are the statements before it.
     fn passes(&self, before: &Block, statement: &Statement) -> Option<Vec<Counter>> {
         let (body, continuing) = counted(statement)?;
         let (condition, inner) = (body.condition, body.inner);
@@ -108,7 +111,7 @@ impl Unrolling<'_> {
             let counter = *passes.last()?;
             match self.evaluate(condition, counter)? {
                 Literal::Bool(true) if passes.len() <= MOST_PASSES => {}
-                // A loop without a pass keeps its statements, whose results have to be of some statement.
+                // A loop without a pass keeps its statements: each result expression has to belong to a statement.
                 Literal::Bool(false) => return (passes.len() > 1).then_some(passes),
                 _ => return None,
             }
@@ -116,8 +119,8 @@ impl Unrolling<'_> {
         }
     }
 
-    /// What `variable` holds after the statements `before`: within another loop naga stores the first value right before this one, and
-    /// elsewhere it initialises a variable that only this loop's step changes.
+    /// The value of `variable` after the statements `before`. For a loop inside another one, naga stores the first
+    /// value right before the loop; elsewhere it initialises the variable, and only the loop's step changes it.
     fn first(&self, before: &Block, variable: Handle<LocalVariable>) -> Option<Literal> {
         match before.last() {
             Some(Statement::Store { pointer, value }) if self.variable(*pointer) == Some(variable) => {
@@ -130,8 +133,8 @@ impl Unrolling<'_> {
         }
     }
 
-    /// Whether `block` can be copied with `variable` as a constant: nothing in it changes the variable, or leaves or goes on with the
-    /// loop that it is the body of (`is_body`).
+    /// Whether `block` can be copied with `variable` as a constant: no statement in it changes the variable, and none
+    /// leaves or continues the loop whose body it is (`is_body`).
     fn is_copied(&self, block: &Block, variable: Handle<LocalVariable>, is_body: bool) -> bool {
         block.iter().all(|statement| match statement {
             Statement::Break | Statement::Continue => !is_body,
@@ -153,7 +156,7 @@ impl Unrolling<'_> {
         })
     }
 
-    /// Whether `variable` indexes, in `block`, what only this invocation sees.
+    /// Whether `variable` indexes, in `block`, a value or array that only this invocation sees.
     fn is_indexed(&self, block: &Block, variable: Handle<LocalVariable>) -> bool {
         let indexes = |each: Handle<Expression>| match self.function.expressions[each] {
             Expression::Access { base, index } => self.is_private(base) && self.depends(index, variable),
@@ -170,14 +173,14 @@ impl Unrolling<'_> {
         })
     }
 
-    /// Whether the value or pointer `base` is of this invocation alone.
+    /// Whether the value or pointer `base` belongs to this invocation alone.
     fn is_private(&self, base: Handle<Expression>) -> bool {
         match self.function.expressions[base] {
             Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => self.is_private(base),
             Expression::GlobalVariable(global) => {
                 self.globals.variables[global].space == AddressSpace::Private
             }
-            // A value, or a pointer to what a caller has: pointers to memory that is shared are no arguments in WGSL.
+            // A value, or a pointer to a caller's variable: in WGSL, pointers to shared memory cannot be arguments.
             _ => true,
         }
     }
@@ -217,7 +220,7 @@ impl Unrolling<'_> {
         }
     }
 
-    /// Adds a copy of the loop's body for each of `passes` but the last, which holds the counter after the loop.
+    /// Adds a copy of the loop's body for each of `passes` except the last, which holds the counter after the loop.
     fn copies(&mut self, statement: &Statement, passes: &[Counter], to: &mut Block) {
         let Some((body, continuing)) = counted(statement) else { return };
         let Some((after, passes)) = passes.split_last() else { return };
@@ -243,7 +246,8 @@ struct Body<'b> {
     inner: &'b Block,
 }
 
-/// The parts of what naga makes of a `for` loop: a body that leaves at once unless the condition holds, and the step.
+/// The parts of the statement that naga makes of a `for` loop: a body that leaves at once unless the condition holds,
+/// and the step.
 fn counted(statement: &Statement) -> Option<(Body<'_>, &Block)> {
     let Statement::Loop { body, continuing, break_if: None } = statement else { return None };
     let [computed @ .., Statement::If { condition, accept, reject }, Statement::Block(inner)] = &body[..]
@@ -271,9 +275,9 @@ fn nested(statement: &mut Statement) -> Vec<&mut Block> {
 struct Copy<'u, 'm> {
     of: &'u mut Unrolling<'m>,
     counter: Counter,
-    /// Whether it takes the place of the loop's own body.
+    /// Whether the copy takes the place of the loop's own body.
     is_first: bool,
-    /// The copies of expressions.
+    /// The copy of each expression.
     made: HashMap<Handle<Expression>, Handle<Expression>>,
 }
 
@@ -292,7 +296,7 @@ impl Copy<'_, '_> {
         copy
     }
 
-    /// Copies the expressions of `range`. Those that are constant now are not emitted.
+    /// Copies the expressions of `range`. Expressions that are now constant are not emitted.
     fn emit(&mut self, range: Range<Expression>, to: &mut Block) {
         let mut first = None;
         let mut last = None;
@@ -338,8 +342,8 @@ impl Copy<'_, '_> {
         self.made.get(&old).copied().unwrap_or(old)
     }
 
-    /// The expression for the result of a statement. Each of a function's has to be that of some statement, so the first copy keeps
-    /// those of the loop.
+    /// The expression for the result of a statement. Each result expression of a function has to belong to a statement,
+    /// so the first copy keeps the expressions of the loop.
     fn result(&mut self, old: Handle<Expression>) -> Handle<Expression> {
         if self.is_first {
             return old;
@@ -395,13 +399,13 @@ impl Copy<'_, '_> {
                 let (argument, result) = (self.copy_of(argument), self.result(result));
                 Statement::SubgroupCollectiveOperation { op, collective_op, argument, result }
             }
-            // Without operands; `is_copied` lets no other pass.
+            // These have no operands; `is_copied` accepts no others.
             other => other,
         }
     }
 }
 
-/// Whether [`operands`] knows all of an expression.
+/// Whether [`operands`] knows all operands of an expression.
 fn is_followed(expression: &Expression) -> bool {
     use Expression as E;
     matches!(
@@ -454,7 +458,7 @@ fn operands(expression: &mut Expression, mut change: impl FnMut(&mut Handle<Expr
     }
 }
 
-/// The value of an expression of whole numbers and truth values, if `of` knows those of its operands.
+/// The value of an expression of whole numbers and truth values, if `of` knows the values of its operands.
 fn value_of(
     expression: &Expression,
     globals: &Globals<'_>,
@@ -528,7 +532,7 @@ fn binary(op: BinaryOperator, left: Literal, right: Literal) -> Option<Literal> 
     Some(Literal::Bool(compared))
 }
 
-/// An index.
+/// The literal as an index.
 fn whole(literal: Literal) -> Option<u32> {
     match literal {
         Literal::U32(value) => Some(value),

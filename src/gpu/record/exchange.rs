@@ -1,15 +1,15 @@
-//! Exchange points: places between the dispatches of a recording where ranks exchange what buffers hold.
+//! Exchange points: places between the dispatches of a recording where ranks exchange the contents of buffers.
 //!
-//! A recording says what is exchanged, how and with whom; the device cuts its replay there. Between the place where an exchange
-//! starts and the first dispatch that needs its result, other dispatches run meanwhile.
+//! A recording says what is exchanged, how and with whom; the device cuts its replay there. Other dispatches run
+//! between the place where an exchange starts and the first dispatch that needs its result.
 //!
-//! Like dispatches they are plain data: they are in the golden text of a recording, in its memory plan and in a
-//! forecast, and no transport is needed to write them. A group of one rank leaves none, so one rank replays what it
-//! would without any of this.
+//! Like dispatches, exchanges are plain data: they are in the golden text of a recording, in its memory plan and in
+//! forecasts, and writing them needs no transport. A group of one rank records none, so a run of one rank replays the
+//! same dispatches as without exchanges.
 //!
-//! `Exchange::resolve` finds where a result is needed: at the first later dispatch that uses the buffers it is
-//! written to. So an op that is recorded between an exchange and the reader of its result is overlapped with it.
-//! Sums of gradients start directly after the last dispatch that adds to them, which is found in the recording too
+//! `Exchange::resolve` finds where a result is needed: at the first later dispatch that uses the buffers it is written
+//! to. So an op that is recorded between an exchange and the reader of its result overlaps with the exchange. Sums of
+//! gradients start directly after the last dispatch that adds to them, which is also found in the recording
 //! (`Recorder::exchange_once_complete`).
 //!
 //! | collective | what it exchanges |
@@ -33,32 +33,33 @@ use std::ops::Range;
 /// One exchange among the ranks of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Path of what is exchanged: `gradients.0.3`.
+    /// Path of the exchanged tensors: `gradients.0.3`.
     pub path: String,
-    /// What is exchanged, and how.
+    /// The spans that are exchanged, and how.
     pub collective: Collective,
-    /// With whom. All of its ranks have this exchange at the same place.
+    /// The ranks that take part. All of them have this exchange at the same place.
     pub group: Group,
-    /// Whether only the last micro-batch of a step has it.
+    /// Whether only the last micro-batch of a step includes it.
     pub once_per_step: bool,
     /// It starts before the dispatch with this index.
     pub at: usize,
-    /// Its result is there before the dispatch with this index; the number of dispatches if none needs it.
+    /// Its result has arrived before the dispatch with this index; the number of dispatches if none needs it.
     pub needed: usize,
     /// The last earlier exchange, by its index, that must have ended before this one starts.
     pub after: Option<usize>,
 }
 
-/// How ranks exchange spans of their buffers. Sums are added in the order of the ranks, so every rank has the same bits in every run.
+/// How ranks exchange spans of their buffers. Sums are added in the order of the ranks, so every rank has the same bits
+/// in every run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// The sum of each span over the ranks, or the largest of each element.
+    /// The sum of each span over the ranks, or the maximum of each element.
     AllReduce {
-        /// What is added.
+        /// The spans that are added.
         addends: Vec<Span>,
-        /// Receives the sums, one for each; they may be the addends.
+        /// Receives the sums, one span for each addend; they may be the addends themselves.
         sums: Vec<Span>,
-        /// Whether it is not the sum but the largest, of elements that are u32.
+        /// Whether it takes the maximum instead of the sum; elements are then u32.
         takes_largest: bool,
     },
     /// `own` becomes this rank's part of the sum of `whole` over the ranks.
@@ -79,31 +80,31 @@ pub enum Collective {
         /// The part of each rank in `whole`, in bytes.
         parts: Vec<Range<u64>>,
     },
-    /// Each rank sends spans to each rank, and receives as many bytes as that sends.
+    /// Each rank sends spans to each rank, and receives as many bytes as the other one sends to it.
     AllToAll {
-        /// What goes to each rank of the group, this one included; it may be nothing.
+        /// The spans for each rank of the group, this one included; there may be none.
         sent: Vec<Vec<Span>>,
-        /// What comes from each.
+        /// The spans that each rank's bytes are written to.
         received: Vec<Vec<Span>>,
     },
-    /// Rows that are sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold the experts
-    /// evenly and in order; rows for one expert are in the order of the ranks that they come from.
+    /// Rows sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold equally many
+    /// experts each, in order; rows for one expert are in the order of the ranks that they come from.
     Rows {
-        /// The offsets of all ranks, row by row: u32, the first row of each expert, and the end. How many rows move, the ranks
-        /// read here.
+        /// The offsets of all ranks, row by row: u32, the first row of each expert, and the end. The ranks read here
+        /// how many rows move.
         offsets: Span,
-        /// How many experts there are.
+        /// Number of experts.
         experts: u32,
         /// The rows.
         rows: Span,
         /// Bytes of a row.
         row_bytes: u64,
-        /// Receives rows, as many as come.
+        /// Receives the rows that arrive, however many there are.
         moved: Span,
         /// Whether rows go to their experts.
         to_experts: bool,
     },
-    /// A span goes to one rank, which receives it as long.
+    /// A span goes to one rank, which receives it into a span of the same length.
     Send {
         /// What is sent.
         sent: Span,
@@ -119,19 +120,19 @@ pub enum Collective {
     },
 }
 
-/// Room that exchanges take on their way, in bytes.
+/// Memory that exchanges need on the host, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// For what comes from the device.
+    /// For bytes that come from the device.
     pub down: u64,
-    /// For what goes back.
+    /// For bytes that go back to the device.
     pub up: u64,
-    /// For what other ranks send, before it is added or sorted, on the rank that receives most.
+    /// For bytes that other ranks send, before they are added or sorted, on the rank that receives most.
     pub received: u64,
 }
 
 impl Room {
-    /// Room for the exchange that needs this and for the other, one after the other.
+    /// Room for either of two exchanges that run one after the other.
     pub fn or(self, other: Self) -> Self {
         Self {
             down: self.down.max(other.down),
@@ -152,14 +153,14 @@ impl Collective {
         Self::AllReduce { addends, sums, takes_largest: false }
     }
 
-    /// The largest of each u32 of `span` over the ranks, in place.
+    /// The maximum of each u32 of `span` over the ranks, in place.
     #[track_caller]
     pub fn largest(span: Span) -> Self {
         assert!(span.element == Element::U32, "the largest is that of u32");
         Self::AllReduce { addends: vec![span], sums: vec![span], takes_largest: true }
     }
 
-    /// What is read when the exchange starts.
+    /// The spans that are read when the exchange starts.
     pub fn sources(&self) -> Vec<Span> {
         match self {
             Self::AllReduce { addends, .. } => addends.clone(),
@@ -171,7 +172,7 @@ impl Collective {
         }
     }
 
-    /// What is written when it ends.
+    /// The spans that are written when the exchange ends.
     pub fn results(&self) -> Vec<Span> {
         match self {
             Self::AllReduce { sums, .. } => sums.clone(),
@@ -184,8 +185,8 @@ impl Collective {
         }
     }
 
-    /// The addends of an all-reduce as they lie one after the other on the host: runs of bytes of one element each, every one of
-    /// which is an all-reduce.
+    /// The addends of an all-reduce as they lie one after the other on the host: runs of bytes with elements of one
+    /// type. Each run is one all-reduce.
     pub fn runs(&self) -> Vec<(Range<u64>, Element)> {
         let Self::AllReduce { addends, .. } = self else { return Vec::new() };
         let mut end = 0;
@@ -201,7 +202,7 @@ impl Collective {
         runs
     }
 
-    /// All that it reads or writes.
+    /// All spans that it reads or writes.
     pub(super) fn spans_mut(&mut self) -> Vec<&mut Span> {
         match self {
             Self::AllReduce { addends, sums, .. } => addends.iter_mut().chain(sums).collect(),
@@ -212,12 +213,12 @@ impl Collective {
         }
     }
 
-    /// Whether it is between stages of a pipeline, whose schedule says when it is made.
+    /// Whether it connects stages of a pipeline, whose schedule says when it takes place.
     pub fn is_between_stages(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Receive { .. })
     }
 
-    /// The word for it in listings.
+    /// Its name in listings.
     pub fn name(&self) -> &'static str {
         match self {
             Self::AllReduce { .. } => "all_reduce",
@@ -233,7 +234,7 @@ impl Collective {
 }
 
 impl Exchange {
-    /// Bytes that a rank of the group sends, on the average: an all-reduce is a reduce-scatter and an all-gather.
+    /// Bytes that a rank of the group sends on average: an all-reduce is a reduce-scatter and an all-gather.
     pub fn sent_bytes(&self) -> u64 {
         let bytes = |spans: &[Span]| spans.iter().map(|span| span.bytes).sum::<u64>();
         let size = self.group.ranks.len() as u64;
@@ -244,7 +245,7 @@ impl Exchange {
                 share(whole.bytes)
             }
             Collective::AllToAll { sent, .. } => share(bytes(&sent.concat())),
-            // The rows of this rank's tokens, if all experts have as many.
+            // The rows of this rank's tokens, if all experts have equally many.
             Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
             Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
             Collective::Send { sent, .. } => sent.bytes,
@@ -252,8 +253,9 @@ impl Exchange {
         }
     }
 
-    /// Bytes that the member at `place` of the group sends, and in how many exchanges of messages with each other member. Exact
-    /// but for the rows of experts, which are those of experts that are chosen equally often.
+    /// Bytes that the member at `place` of the group sends, and the number of messages that it exchanges with each
+    /// other member. Exact except for the rows of experts, for which all experts are assumed to be chosen equally
+    /// often.
     pub fn sent_by(&self, place: usize) -> (u64, u64) {
         let size = self.group.ranks.len();
         let length = |part: &Range<u64>| part.end - part.start;
@@ -276,7 +278,7 @@ impl Exchange {
         }
     }
 
-    /// What it takes on its way from the device to other ranks and back.
+    /// Memory that it needs on the host, on the way from the device to other ranks and back.
     pub fn room(&self) -> Room {
         let bytes = |spans: Vec<Span>| spans.iter().map(|span| span.bytes).sum();
         let size = self.group.ranks.len();
@@ -284,7 +286,7 @@ impl Exchange {
         let received = match &self.collective {
             Collective::AllReduce { .. } => {
                 let runs = self.collective.runs().into_iter();
-                // No part is longer than the first member's.
+                // The first member's part is the longest.
                 runs.map(|(run, _)| all_reduce_scratch(length(&run) as usize, size, 0) as u64).max()
             }
             Collective::ReduceScatter { parts, .. } => {
@@ -307,7 +309,8 @@ impl Exchange {
         collective.sources().into_iter().chain(collective.results()).map(|span| span.buffer)
     }
 
-    /// Sets when its result is needed, and after which exchange it starts; `earlier` are those that are recorded before it.
+    /// Sets when the result is needed, and after which exchange this one starts; `earlier` are the exchanges recorded
+    /// before it.
     pub(super) fn resolve(&mut self, dispatches: &[Dispatch], earlier: &[Self]) {
         let results = self.collective.results();
         let touches = |dispatch: &Dispatch| {

@@ -12,7 +12,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// Its name in WGSL.
+    /// The type's name in WGSL.
     pub const fn name(self) -> &'static str {
         match self {
             Self::U32 => "u32",
@@ -25,7 +25,7 @@ impl Scalar {
 /// A field of a struct that Rust and WGSL share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, the same in both.
+    /// The field's name, the same in both languages.
     pub name: &'static str,
     /// Bytes from the start of the struct.
     pub offset: usize,

@@ -1,8 +1,9 @@
-//! The order in which exchanges start and end, by which the device carries them out and a forecast times them.
+//! The order in which exchanges start and end. The device carries them out in this order, and a forecast times them in
+//! it.
 
 use std::collections::VecDeque;
 
-/// Exchanges that have started and not ended, in the order in which they started, which is also that in which they end.
+/// Exchanges that have started and not ended, in the order in which they started. They also end in this order.
 #[derive(Clone, Debug)]
 pub struct UnderWay<T> {
     started: VecDeque<Started<T>>,
@@ -15,12 +16,12 @@ pub struct Started<T> {
     pub index: usize,
     /// Its result is needed before the dispatch with this index.
     pub needed: usize,
-    /// What it is about.
+    /// Data of the owner about this exchange.
     pub what: T,
 }
 
-/// Where a replay with exchanges that start before the dispatch `at` and whose results the dispatch `needed` needs must stop:
-/// indices of dispatches, ascending.
+/// The places where a replay must stop for exchanges that start before the dispatch `at` and whose results the dispatch
+/// `needed` needs: indices of dispatches, ascending.
 pub fn stops(exchanges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
     let mut stops: Vec<usize> = exchanges.flat_map(|(at, needed)| [at, needed]).collect();
     stops.sort_unstable();
@@ -29,41 +30,41 @@ pub fn stops(exchanges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
 }
 
 impl<T> UnderWay<T> {
-    /// Exchanges that are under way at a time; the next one waits for the oldest.
+    /// Most exchanges that are under way at a time; the next one waits for the oldest.
     pub const MOST: usize = 4;
 
-    /// None.
+    /// No exchange is under way.
     pub fn new() -> Self {
         Self { started: VecDeque::with_capacity(Self::MOST) }
     }
 
-    /// How many, the oldest ones, must have ended before another one starts; `after` is the exchange that it waits for.
+    /// How many of the oldest exchanges must end before another one starts; `after` is the exchange that it waits for.
     pub fn before(&self, after: Option<usize>) -> usize {
         let waits_for = |exchange: &Started<T>| Some(exchange.index) <= after;
         self.up_to(waits_for).max((self.started.len() + 1).saturating_sub(Self::MOST))
     }
 
-    /// How many, the oldest ones, must have ended before the dispatch `stop`.
+    /// How many of the oldest exchanges must end before the dispatch `stop`.
     pub fn due(&self, stop: usize) -> usize {
         self.up_to(|exchange| exchange.needed <= stop)
     }
 
-    /// Adds one that starts.
+    /// Adds an exchange that starts.
     pub fn start(&mut self, exchange: Started<T>) {
         self.started.push_back(exchange);
     }
 
-    /// Removes the first `count`, which have ended or are about to.
+    /// Removes the oldest `count` exchanges, which have ended or are about to.
     pub fn end(&mut self, count: usize) -> impl Iterator<Item = Started<T>> + '_ {
         self.started.drain(..count)
     }
 
-    /// All of them.
+    /// All exchanges under way, oldest first.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Started<T>> {
         self.started.iter_mut()
     }
 
-    /// The number of those up to the last one for which `holds`.
+    /// The number of exchanges up to the last one for which `holds` is true.
     fn up_to(&self, holds: impl Fn(&Started<T>) -> bool) -> usize {
         self.started.iter().rposition(holds).map_or(0, |last| last + 1)
     }

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The sizes of the pool buffers, and the assignment of transients to them.
 ///
-/// Recordings never run concurrently, so all share one pool. Only what a recording [keeps](Recording::keeps) between its two halves,
-/// while others are replayed, has buffers of its own. Within a recording, transients with disjoint lifetimes may
-/// share a pool buffer. A live transient has a whole buffer to itself: WebGPU tracks usage per buffer, so one dispatch
-/// could not read one range of a buffer and write another.
+/// Recordings never run concurrently, so all share one pool. Only transients that a recording [keeps](Recording::keeps)
+/// between its two halves, while others are replayed, have buffers of their own. Within a recording, transients with
+/// disjoint lifetimes may share a pool buffer. A live transient has a whole buffer to itself: WebGPU tracks usage per
+/// buffer, so one dispatch could not read one range of a buffer and write another.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryPlan {
     /// Size of each pool buffer in bytes.
@@ -33,13 +33,13 @@ pub struct Consumer {
     pub bytes: u64,
 }
 
-/// The pool while the transients of one recording are assigned to it.
+/// The state of the pool while the transients of one recording are assigned.
 struct Pool<'a> {
     sizes: &'a mut Vec<u64>,
     /// The buffers of each size.
     by_size: BTreeMap<u64, Set>,
     occupancy: Occupancy,
-    /// The last dispatch of each transient, and its buffer.
+    /// The last dispatch and the buffer of each transient assigned so far.
     last_uses: BTreeSet<(usize, Reverse<usize>)>,
 }
 
@@ -65,8 +65,9 @@ impl<'a> Pool<'a> {
         buffer
     }
 
-    /// The smallest buffer that is free, so that a small tensor does not occupy one that a later recording needs for a large
-    /// one; of several the one most recently freed, which keeps the idle gaps of the others contiguous.
+    /// The smallest free buffer that is large enough, so that a small tensor does not occupy a buffer that a later
+    /// recording needs for a large one. Of several such buffers the one freed most recently, which keeps the idle gaps
+    /// of the others contiguous.
     fn best_fit(&self, bytes: u64, first: usize, last: usize) -> Option<usize> {
         let busy = self.occupancy.busy(first, last);
         let free = self.by_size.range(bytes..).map(|(_, buffers)| buffers.without(&busy));
@@ -78,7 +79,7 @@ impl<'a> Pool<'a> {
 }
 
 impl Consumer {
-    /// Consumers in the words of an error: `weights 0 12.5 MiB, layers.0.attention.wo.y 3.1 MiB`.
+    /// A list of consumers for an error message: `weights 0 12.5 MiB, layers.0.attention.wo.y 3.1 MiB`.
     pub fn list(consumers: &[Self]) -> String {
         let one =
             |consumer: &Self| format!("{} {:.1} MiB", consumer.label, consumer.bytes as f64 / 1048576.0);
@@ -96,7 +97,7 @@ impl MemoryPlan {
             let assignment = plan.assign(recording);
             plan.assignments.push(assignment);
         }
-        // Behind the pool, where no recording looks for a buffer.
+        // Buffers of their own lie behind the pool, where no recording looks for one.
         for (recording, assignment) in recordings.iter().zip(&mut plan.assignments) {
             for (transient, buffer) in recording.transients.iter().zip(assignment) {
                 if recording.keeps(transient) {
@@ -108,7 +109,7 @@ impl MemoryPlan {
         plan
     }
 
-    /// The buffers in the pool of the transients of one recording.
+    /// The pool buffers for the transients of one recording.
     fn assign(&mut self, recording: &Recording) -> Vec<Option<usize>> {
         let transients = &recording.transients;
         let is_used = |&id: &usize| transients[id].first != usize::MAX && !recording.keeps(&transients[id]);

@@ -2,8 +2,8 @@
 
 use super::fields::Field;
 
-/// The uniform struct at binding 0 of a kernel. Defined with [`params!`](crate::params) only: a test compares `FIELDS`
-/// with the struct that naga finds in the shader.
+/// The uniform struct at binding 0 of a kernel. Define it only with [`params!`](crate::params): a test compares
+/// `FIELDS` with the struct that naga finds in the shader.
 pub trait Params: bytemuck::NoUninit {
     /// The fields, in declaration order.
     const FIELDS: &'static [Field];

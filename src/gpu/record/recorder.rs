@@ -15,11 +15,11 @@ use std::collections::HashSet;
 
 pub use repeat::Position;
 
-/// Builder of a [`Recording`].
+/// Builds a [`Recording`].
 ///
 /// # Examples
 ///
-/// It needs no adapter: what it makes is plain data.
+/// It needs no adapter: it produces plain data.
 ///
 /// ```
 /// use gristmill::element::Element::F32;
@@ -46,7 +46,7 @@ pub struct Recorder {
     labels: Vec<(String, u64)>,
     kept: HashSet<TransientId>,
     cut: Option<usize>,
-    /// The first tensor, binding or grid that is too large, in words.
+    /// A message about the first tensor, binding or grid that is too large.
     misfit: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Recorder {
         self.capabilities
     }
 
-    /// Runs `body` with `name` appended to the path of all it records.
+    /// Runs `body` with `name` appended to the path of everything that it records.
     pub fn scope<T>(&mut self, name: impl Into<String>, body: impl FnOnce(&mut Self) -> T) -> T {
         self.enter(name);
         let result = body(self);
@@ -130,21 +130,21 @@ impl Recorder {
         }
     }
 
-    /// What follows is a second half, which is replayed later than the first.
+    /// Starts the second half of the recording, which is replayed later than the first.
     pub fn cut(&mut self) {
         self.cut = Some(self.dispatches.len());
     }
 
-    /// Appends a dispatch. `bindings` are all variables that the kernel's entry point uses, in any order, except for
+    /// Appends a dispatch. `bindings` are all variables that the kernel's entry point uses, in any order, except
     /// `params`, the struct at binding 0; `grid` counts workgroups.
     #[track_caller]
     pub fn dispatch<P: Params>(&mut self, kernel: Kernel, bindings: &[Binding], params: &P, grid: [u32; 3]) {
         self.append(kernel, bindings, params, grid, None);
     }
 
-    /// Appends an indirect dispatch: the device reads its grid from the first three integers of `arguments`, each at
-    /// most that of `bound`. If any of them is 0, nothing runs. The kernel must not read `num_workgroups`, which DX12
-    /// does not provide in indirect dispatches, and must not bind the buffer of `arguments`.
+    /// Appends an indirect dispatch: the device reads its grid from the first three integers of `arguments`, which must
+    /// not exceed those of `bound`. If any of them is 0, nothing runs. The kernel must not read `num_workgroups`, which
+    /// DX12 does not provide in indirect dispatches, and must not bind the buffer of `arguments`.
     #[track_caller]
     pub fn dispatch_indirect<P: Params>(
         &mut self,
@@ -214,7 +214,7 @@ impl Recorder {
     /// The finished recording, with the lifetime of every transient.
     ///
     /// # Panics
-    /// Where [`try_finish`](Self::try_finish) returns an error.
+    /// If [`try_finish`](Self::try_finish) returns an error.
     #[track_caller]
     pub fn finish(self) -> Recording {
         match self.try_finish() {
@@ -226,7 +226,8 @@ impl Recorder {
     /// The finished recording, for ops whose sizes a user chose.
     ///
     /// # Errors
-    /// A tensor or a binding over the limit of the capabilities, or a grid over WebGPU's: the first of them, by its path.
+    /// A tensor or a binding over the limit of the capabilities, or a grid over WebGPU's limit: the first of them,
+    /// named by its path.
     pub fn try_finish(mut self) -> Result<Recording> {
         if let Some(misfit) = self.misfit.take() {
             return Err(Error::Plan(misfit));
@@ -243,8 +244,8 @@ impl Recorder {
         Ok(Recording { name, dispatches, exchanges, transients, cut })
     }
 
-    /// Keeps the first thing that does not fit. The ops that follow are recorded all the same: none of them can return an
-    /// error, and [`try_finish`](Self::try_finish) refuses the whole.
+    /// Keeps the message about the first misfit. The ops that follow are still recorded: none of them can return an
+    /// error, and [`try_finish`](Self::try_finish) refuses the whole recording.
     fn refuse(&mut self, misfit: String) {
         self.misfit.get_or_insert(misfit);
     }
@@ -264,11 +265,11 @@ fn lifetimes(count: usize, dispatches: &[Dispatch], exchanges: &[Exchange]) -> V
         dispatch.buffers().for_each(|buffer| lives(buffer, index, index));
     }
     for exchange in exchanges {
-        // Sources are copied before dispatch `at`, perhaps after the result of another exchange of this place has arrived, which it
-        // may at any time from then on.
+        // Sources are copied before dispatch `at`, possibly after the result of another exchange at this place has
+        // arrived, since that may happen at any time from there on.
         let Exchange { at, needed, collective, .. } = exchange;
         let before = at.saturating_sub(1);
-        // What is sent to another stage is copied at once.
+        // Rows sent to another stage are copied at once.
         let copied = if matches!(collective, Collective::Send { .. }) { before } else { *at };
         collective.sources().iter().for_each(|span| lives(span.buffer, before, copied));
         collective.results().iter().for_each(|span| lives(span.buffer, *at, *needed));
@@ -279,8 +280,8 @@ fn lifetimes(count: usize, dispatches: &[Dispatch], exchanges: &[Exchange]) -> V
 /// Largest dimension of a grid: WebGPU's default, which no adapter exceeds.
 const MAX_GRID_SIDE: u32 = 65535;
 
-/// Folds a one-dimensional grid into two dimensions below WebGPU's limit; `lib/grid.wgsl` unfolds it. What does not fit even
-/// so is refused by the recorder, which can name the op.
+/// Folds a one-dimensional grid into two dimensions below WebGPU's limit; `lib/grid.wgsl` unfolds it. A grid that is
+/// still too large is refused by the recorder, which can name the op.
 #[track_caller]
 pub fn fold_grid(workgroups: u64) -> [u32; 3] {
     const ROW: u64 = 32768;
@@ -303,13 +304,14 @@ mod tests {
         }
     }
 
-    /// Records something that uses `tensor`.
+    /// Records a dispatch that uses `tensor`.
     fn touch(rec: &mut Recorder, tensor: Tensor) {
         let kernel = Kernel::new("zero", "zero", Element::F32);
         rec.dispatch(kernel, &[tensor.bind("y", Element::F32)], &Params { count: 1 }, [1; 3]);
     }
 
-    /// The source of one is done with before the result of another is read, but that may arrive before the source is copied.
+    /// The last use of one exchange's source comes before the first reader of the other's result, but that result may
+    /// arrive before the source is copied.
     #[test]
     fn exchanges_at_one_place_share_no_memory() {
         let mut rec = Recorder::new("test", Capabilities::portable());

@@ -24,7 +24,7 @@ pub struct Dispatch {
     pub path: String,
     /// The kernel variant.
     pub kernel: Kernel,
-    /// The bound tensors, by the names of their variables. The params struct is not among them.
+    /// The bound tensors, by the names of their variables, without the params struct.
     pub bindings: Vec<Binding>,
     /// The bytes of the params struct.
     pub params: Vec<u8>,
@@ -64,26 +64,26 @@ impl Dispatch {
         (self.params.len() as u64).next_multiple_of(BINDING_ALIGNMENT)
     }
 
-    /// The field `name` of the params struct, where it has one of that name and the type `u32`.
+    /// The value of the field `name` of the params struct, if there is a field of that name with the type `u32`.
     pub fn param(&self, name: &str) -> Option<u32> {
         let field = self.fields.iter().find(|field| field.name == name && field.scalar == Scalar::U32)?;
         let word = self.params.get(field.offset..field.offset + 4)?;
         Some(u32::from_ne_bytes(word.try_into().ok()?))
     }
 
-    /// The binding of `variable`, one of those that the kernel's entry point uses.
+    /// The binding of `variable`, a variable of the kernel's entry point.
     ///
     /// # Errors
-    /// If nothing is bound to it.
+    /// Nothing is bound to the variable.
     pub fn binding_of(&self, variable: &Variable) -> Result<&Binding> {
         let given = self.bindings.iter().find(|binding| binding.variable == variable.name);
         given.ok_or_else(|| self.fault(&format!("nothing is bound to `{}`", variable.name)))
     }
 
-    /// Checks that each binding is that of one of `variables`, those that the kernel's entry point uses.
+    /// Checks that each binding belongs to one of `variables`, the variables of the kernel's entry point.
     ///
     /// # Errors
-    /// The name of a binding that is none of them.
+    /// The name of a binding that belongs to none of them.
     pub fn check_names(&self, variables: &[Variable]) -> Result<()> {
         let tensors = variables.iter().filter(|variable| variable.access != Access::Uniform);
         let names: Vec<&str> = tensors.map(|variable| variable.name.as_str()).collect();
@@ -95,7 +95,7 @@ impl Dispatch {
         }
     }
 
-    /// Checks that the params are those of the shader, of which `layout` is `None` if it declares no params struct.
+    /// Checks that the params match those of the shader; `layout` is `None` if it declares no params struct.
     ///
     /// # Errors
     /// The first difference.
@@ -138,11 +138,11 @@ pub struct Recording {
     pub name: &'static str,
     /// The dispatches, in order.
     pub dispatches: Vec<Dispatch>,
-    /// The exchanges with other ranks, in order; none if the run has one.
+    /// The exchanges with other ranks, in order; none in a run of one rank.
     pub exchanges: Vec<Exchange>,
     /// The transient buffers, indexed by [`TransientId`].
     pub transients: Vec<Transient>,
-    /// The dispatch that its second half begins with, if it is replayed in two halves, with others in between.
+    /// The first dispatch of the second half, if the recording is replayed in two halves with others in between.
     pub cut: Option<usize>,
 }
 
@@ -157,7 +157,7 @@ impl Recording {
         self.dispatches.iter().map(Dispatch::params_slot).sum()
     }
 
-    /// Whether the first half, or else the second, ends with rows for another stage.
+    /// Whether the first half (`is_first`), or else the second, ends by sending rows to another stage.
     pub fn sends(&self, is_first: bool) -> bool {
         let cut = self.cut.unwrap_or(usize::MAX);
         let is_of_half = |exchange: &&Exchange| (exchange.at <= cut) == is_first;
@@ -165,13 +165,13 @@ impl Recording {
         self.exchanges.iter().filter(is_of_half).any(sent)
     }
 
-    /// Whether `transient` holds something while others are replayed between the two halves.
+    /// Whether `transient` has to keep its contents between the two halves, while others are replayed.
     pub fn keeps(&self, transient: &Transient) -> bool {
         self.cut.is_some_and(|cut| transient.first < cut && transient.last >= cut)
     }
 
-    /// One line per dispatch: path, kernel variant and grid; and one per exchange: path, kind, bytes sent and ranks. Golden
-    /// files hold this text.
+    /// One line per dispatch: path, kernel variant and grid; and one per exchange: path, kind, bytes sent and ranks.
+    /// Golden files hold this text.
     pub fn listing(&self) -> String {
         let bound = |d: &Dispatch| if d.arguments.is_some() { "at most " } else { "" };
         let mut exchanges = self.exchanges.iter().peekable();

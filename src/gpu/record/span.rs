@@ -17,13 +17,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// What `tensor` takes of its buffer, padding included.
+    /// The bytes of `tensor` in its buffer, padding included.
     pub fn of(tensor: &Tensor) -> Self {
         let Tensor { buffer, offset, element, .. } = *tensor;
         Self { buffer, offset, bytes: tensor.bytes(), element }
     }
 
-    /// `count` elements from element `first` on, taken as `element`, whose size must be the same.
+    /// `count` elements from element `first` on, read as `element`, which must have the same size.
     #[track_caller]
     pub fn part(&self, first: u64, count: u64, element: Element) -> Self {
         let size = self.element.bytes();

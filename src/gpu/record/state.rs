@@ -5,8 +5,8 @@ use super::persistent::Persistents;
 use super::tensor::{Binding, Tensor};
 use crate::element::Element;
 
-/// A struct that a kernel binds as a variable of its own. A tensor of one row holds it. This crate's own kernels alone have some: a
-/// test compares each with the struct of the same name in the shaders.
+/// A struct that a kernel binds as a variable of its own. A tensor of one row holds it. Only kernels of this crate use
+/// such structs: a test compares each with the struct of the same name in the shaders.
 pub trait State: bytemuck::Pod + Default {
     /// The name of the struct in Rust and WGSL.
     const NAME: &'static str;
@@ -15,19 +15,19 @@ pub trait State: bytemuck::Pod + Default {
     /// Size in 32-bit words.
     const WORDS: u32 = (size_of::<Self>() / 4) as u32;
 
-    /// A persistent tensor that holds one such struct, zeros at first.
+    /// A persistent tensor that holds one such struct, initially zeros.
     fn tensor(persistents: &mut Persistents, label: impl Into<String>) -> Tensor {
         persistents.tensor(label, 1, Self::WORDS, Element::U32)
     }
 
-    /// `tensor`, which holds such a struct, as the variable `variable` of a shader.
+    /// Binds `tensor`, which holds such a struct, to the variable `variable` of a shader.
     #[track_caller]
     fn bind(variable: &'static str, tensor: Tensor) -> Binding {
         Self::assert_held_by(tensor);
         tensor.bind(variable, Element::U32)
     }
 
-    /// Asserts that `tensor` has the shape of one that holds such a struct.
+    /// Asserts that `tensor` has the shape for one such struct.
     #[track_caller]
     fn assert_held_by(tensor: Tensor) {
         let Tensor { rows, cols, element, .. } = tensor;

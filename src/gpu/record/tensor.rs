@@ -20,7 +20,7 @@ pub enum BufferId {
 }
 
 impl BufferId {
-    /// The persistent buffer, if it is one.
+    /// The id of the persistent buffer, if it is one.
     pub fn persistent(self) -> Option<PersistentId> {
         match self {
             Self::Persistent(id) => Some(id),
@@ -112,8 +112,8 @@ impl Tensor {
         self.stride / 4
     }
 
-    /// The tensor as the variable `variable` of a shader, whose elements are `element`, of a kernel without an offset
-    /// parameter.
+    /// Binds the tensor to the variable `variable` of a shader, which has elements of `element`, for a kernel without
+    /// an offset parameter.
     ///
     /// # Panics
     /// If the tensor has other elements, or is not aligned to [`BINDING_ALIGNMENT`].
@@ -127,8 +127,8 @@ impl Tensor {
         self.bind_with_offset(variable, element)
     }
 
-    /// The same for a kernel that takes the tensor's [`offset4`](Self::offset4) as a parameter: the binding starts at
-    /// the last aligned byte before the tensor.
+    /// Binds the tensor for a kernel that takes the tensor's [`offset4`](Self::offset4) as a parameter: the binding
+    /// starts at the last aligned byte before the tensor.
     ///
     /// # Panics
     /// If the tensor has other elements.

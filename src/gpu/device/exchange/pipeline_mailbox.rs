@@ -1,8 +1,8 @@
-//! Rows on their way between the stages of a pipeline: what a half has computed waits in host memory until the rank that needs it
-//! has its turn (`ranks/pipeline.rs`).
+//! Rows on their way between the stages of a pipeline: the result of a half waits in host memory until the rank that
+//! needs it has its turn (`ranks/pipeline.rs`).
 //!
-//! What a turn sends and receives is one job of the thread that communicates. The host waits for what is received, and for
-//! what is sent only when it needs the memory again.
+//! All that a turn sends and receives is one job of the communication thread. The host waits for received rows at once,
+//! and for sent ones only when it needs their memory again.
 
 use super::point::ExchangePoint;
 use super::staging::ToDevice;
@@ -15,17 +15,17 @@ use crate::ranks::{Pending, Ranks};
 use crate::record::Collective;
 use std::collections::VecDeque;
 
-/// The memory of what waits and is under way.
+/// The memory of results that wait to be sent, and of rows under way.
 #[derive(Default)]
 pub(super) struct PipelineMailbox {
     free: Vec<Outgoing>,
     waiting: Vec<(Half, Outgoing)>,
     under_way: VecDeque<Pending<Job>>,
-    /// Taken in turns: one is copied to the device while the other is filled.
+    /// Used alternately: one is copied to the device while the other is filled.
     incoming: VecDeque<Incoming>,
 }
 
-/// What a half has computed, on its way to another rank.
+/// The result of a half, on its way to another rank.
 struct Outgoing {
     down: wgpu::Buffer,
     mapping: Option<Mapping>,
@@ -33,20 +33,20 @@ struct Outgoing {
     to: usize,
 }
 
-/// What another rank has sent.
+/// Rows that another rank has sent.
 struct Incoming {
     up: ToDevice,
     bytes: Vec<u8>,
 }
 
-/// The memory that a job took: what it sent, and what it received.
+/// The memory that a job gives back: the results it sent, and the rows it received.
 type Job = (Vec<Outgoing>, Option<Vec<u8>>);
 
-/// Buffers for what is received.
+/// Number of buffers for received rows.
 const INCOMING: u64 = 2;
 
 impl PipelineMailbox {
-    /// Room for `waiting` results, and for what is received; `bytes`: size of the largest.
+    /// Memory for `waiting` results, and for received rows; `bytes`: size of the largest.
     pub async fn new(gpu: &Gpu, waiting: usize, bytes: u64) -> Result<Self> {
         let mut passing = Self::default();
         if bytes == 0 {
@@ -65,12 +65,12 @@ impl PipelineMailbox {
         Ok(passing)
     }
 
-    /// Bytes of staging buffers, and as many of host memory.
+    /// Bytes of staging buffers. Host memory takes as many bytes again.
     pub fn staging_bytes(waiting: usize, bytes: u64) -> u64 {
         (waiting as u64 + INCOMING) * bytes
     }
 
-    /// Takes what `half` has computed, the sources of `point`, out of the device.
+    /// Copies the result of `half`, the sources of `point`, to the host.
     pub async fn post(&mut self, encoder: &mut Encoder<'_>, half: Half, point: &ExchangePoint) -> Result<()> {
         let Collective::Send { to, .. } = point.exchange.collective else {
             return Err(Error::Device("a stage sends what it does not compute".into()));
@@ -90,7 +90,7 @@ impl PipelineMailbox {
         Ok(())
     }
 
-    /// Sends what the halves `sends` have computed, and brings what is received at `point` to the device.
+    /// Sends the results of the halves `sends`, and copies the rows received at `point` to the device.
     pub async fn pass(
         &mut self,
         encoder: &mut Encoder<'_>,
@@ -132,7 +132,7 @@ impl PipelineMailbox {
             self.under_way.push_back(job);
             return Ok(());
         };
-        // What was computed so far runs meanwhile.
+        // The device runs the commands added so far while the host waits.
         encoder.flush().await?;
         let (sent, received) = job.await?;
         self.free.extend(sent);
@@ -144,7 +144,7 @@ impl PipelineMailbox {
         Ok(())
     }
 
-    /// Memory for one more result: that of the oldest job, if nothing else is free.
+    /// Memory for one more result; if none is free, waits for the oldest job and takes its memory.
     async fn take_free(&mut self) -> Result<Outgoing> {
         while self.free.is_empty() {
             let Some(job) = self.under_way.pop_front() else {

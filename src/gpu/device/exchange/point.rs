@@ -1,4 +1,5 @@
-//! Exchange points of prepared programs: which ranges are copied to the host and back, and what the ranks do in between.
+//! Exchange points of prepared programs: which ranges are copied to the host and back, and what the ranks do in
+//! between.
 
 use super::rows::RowMap;
 use crate::device::launch::BufferTable;
@@ -13,13 +14,13 @@ use std::sync::Arc;
 /// An exchange of a program, with the buffers of its spans.
 pub(in crate::gpu::device) struct ExchangePoint {
     pub exchange: Arc<Exchange>,
-    /// Its result is needed before the launch with this index.
+    /// The result is needed before the launch with this index.
     pub needed: usize,
-    /// What is copied to the host, one range after the other.
+    /// The ranges copied to the host, one after the other.
     pub sources: Vec<DeviceRange>,
-    /// What is copied back.
+    /// The ranges copied back.
     pub results: Vec<DeviceRange>,
-    /// What it takes on the way.
+    /// The bytes it needs on the host.
     pub room: Room,
 }
 
@@ -30,14 +31,14 @@ pub(in crate::gpu::device) struct DeviceRange {
     pub bytes: u64,
 }
 
-/// Bytes of an exchange on the host. They are allocated once.
+/// Host memory of an exchange, allocated once.
 #[derive(Debug, Default)]
 pub(in crate::gpu::device) struct HostBytes {
-    /// What was copied from the device.
+    /// The bytes copied from the device.
     pub sources: Vec<u8>,
-    /// What is copied back.
+    /// The bytes to copy back.
     pub results: Vec<u8>,
-    /// What other ranks sent.
+    /// The bytes that other ranks sent.
     pub received: Vec<u8>,
 }
 
@@ -68,7 +69,7 @@ impl ExchangePoint {
         })
     }
 
-    /// Whether it is between stages of a pipeline.
+    /// Whether it exchanges rows between stages of a pipeline.
     pub fn is_between_stages(&self) -> bool {
         self.exchange.collective.is_between_stages()
     }
@@ -81,20 +82,20 @@ impl ExchangePoint {
 }
 
 impl HostBytes {
-    /// Room for one exchange at a time.
+    /// Capacity for any exchange of at most `room`.
     pub fn new(room: &Room) -> Self {
         let bytes = |bytes: u64| Vec::with_capacity(bytes as usize);
         Self { sources: bytes(room.down), results: bytes(room.up), received: bytes(room.received) }
     }
 
-    /// Makes ready for an exchange that takes `room`.
+    /// Resizes the buffers for an exchange that takes `room`.
     pub fn fit(&mut self, room: &Room) {
         self.sources.resize(room.down as usize, 0);
         self.results.resize(room.up as usize, 0);
     }
 }
 
-/// Exchanges the bytes with the other ranks of the group; runs on the thread that communicates.
+/// Exchanges the bytes with the other ranks of the group; runs on the communication thread.
 ///
 /// # Errors
 /// A rank that has ended.
@@ -138,7 +139,8 @@ pub(super) fn carry_out(
     }
 }
 
-/// How many of the bytes that were copied from the device count, if not all; `start` are the first of them, at least [`head`].
+/// How many of the bytes copied from the device count, or `None` if all do. `start` holds the first of them, at least
+/// [`head`] bytes.
 pub(super) fn used(
     Exchange { group, collective, .. }: &Exchange,
     rank: usize,
@@ -170,7 +172,7 @@ fn all_in_host(parts: &[Range<u64>]) -> Vec<Range<usize>> {
     parts.iter().map(in_host).collect()
 }
 
-/// Where the spans of each rank lie on the host, one after the other.
+/// The ranges of the ranks' spans on the host, one after the other.
 fn one_by_one(of_ranks: &[Vec<Span>]) -> Vec<Range<usize>> {
     let mut end = 0;
     let mut range = |spans: &Vec<Span>| {
@@ -181,7 +183,7 @@ fn one_by_one(of_ranks: &[Vec<Span>]) -> Vec<Range<usize>> {
     of_ranks.iter().map(&mut range).collect()
 }
 
-/// The elements of what is added.
+/// The element types of the tensors that the collective adds.
 fn added_elements(collective: &Collective) -> Vec<Element> {
     match collective {
         Collective::AllReduce { addends, takes_largest: false, .. } => {
@@ -220,7 +222,7 @@ mod tests {
         Span { buffer: BufferId::Persistent(PersistentId(0)), offset: 0, bytes, element }
     }
 
-    /// Exchanges among eight ranks that take the most room for what they receive.
+    /// Exchanges among eight ranks, chosen to need the most memory for received bytes.
     fn exchanges() -> Vec<Exchange> {
         let floats = |bytes: u64| span(bytes, Element::F32);
         let sum = |bytes: &[u64]| Collective::sum(bytes.iter().map(|bytes| floats(*bytes)).collect());
@@ -256,7 +258,7 @@ mod tests {
         collectives.into_iter().map(exchange).collect()
     }
 
-    /// The offsets with which every rank has five rows for the expert of the first one.
+    /// Offsets by which every rank has five rows for the expert of the first rank.
     fn offsets() -> Vec<u8> {
         let row = |_| [0].into_iter().chain([5u32; RANKS as usize]);
         (0..RANKS).flat_map(row).flat_map(u32::to_le_bytes).collect()

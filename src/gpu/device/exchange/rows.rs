@@ -1,21 +1,21 @@
-//! Rows on their way to the ranks of their experts, on the host.
+//! Token rows on their way to the ranks of their experts and back, on the host.
 
 use crate::error::Result;
 use crate::ranks::collectives::all_to_all;
 use crate::ranks::{Group, Transport};
 use std::ops::Range;
 
-/// How the rows of all ranks lie, read from the offsets that they gathered.
+/// How the token rows of all ranks are sorted by expert, read from the offsets that the ranks gathered.
 pub(super) struct RowMap {
     /// For each rank, the first row of each expert, and the end.
     offsets: Vec<Vec<usize>>,
-    /// This rank's place among them.
+    /// This rank's place in the group.
     place: usize,
     row_bytes: usize,
 }
 
 impl RowMap {
-    /// Reads `offsets`: for each of `ranks` ranks a row of u32, of which the last counts, and padding.
+    /// Reads `offsets`: for each of `ranks` ranks the end of every expert's rows as u32, preceded by 0, and padding.
     pub fn read(offsets: &[u8], experts: usize, ranks: usize, place: usize, row_bytes: usize) -> Self {
         let rows = offsets.chunks_exact(offsets.len() / ranks);
         let words = |row: &[u8]| {
@@ -25,7 +25,8 @@ impl RowMap {
         Self { offsets: rows.map(words).collect(), place, row_bytes }
     }
 
-    /// Bytes of this rank's own rows, and of those for its experts: how much of a tensor of rows is used.
+    /// Bytes in use of a tensor of rows: of this rank's own rows, or with `to_experts: false` of the rows for its
+    /// experts.
     pub fn used(&self, to_experts: bool) -> usize {
         match to_experts {
             true => self.sent_parts().last().map_or(0, |part| part.end),
@@ -33,7 +34,7 @@ impl RowMap {
         }
     }
 
-    /// Sends `rows` to the ranks of their experts; `arrived` becomes the rows for the experts of this one.
+    /// Sends `rows` to the ranks of their experts; `arrived` becomes the rows for the experts of this rank.
     pub fn send_out(
         &self,
         transport: &mut dyn Transport,
@@ -51,7 +52,7 @@ impl RowMap {
         Ok(())
     }
 
-    /// Sends `rows`, those for the experts of this rank, back; `arrived` becomes this rank's own rows.
+    /// Sends `rows`, computed by this rank's experts, back to their ranks; `arrived` becomes this rank's own rows.
     pub fn send_back(
         &self,
         transport: &mut dyn Transport,
@@ -80,7 +81,7 @@ impl RowMap {
         rank * each..(rank + 1) * each
     }
 
-    /// The bytes of this rank's rows that each rank has the experts of.
+    /// For each rank, the bytes of this rank's rows that go to the rank's experts.
     fn sent_parts(&self) -> Vec<Range<usize>> {
         let own = &self.offsets[self.place];
         let part = |rank| {
@@ -90,7 +91,7 @@ impl RowMap {
         (0..self.offsets.len()).map(part).collect()
     }
 
-    /// The bytes that come from each rank, one after the other.
+    /// The bytes that arrive from each rank, one after the other.
     fn received_parts(&self) -> Vec<Range<usize>> {
         let experts = self.experts_of(self.place);
         let mut end = 0;
@@ -102,7 +103,7 @@ impl RowMap {
         self.offsets.iter().map(part).collect()
     }
 
-    /// The ranges of what came from all ranks in the order of the experts, and for each in that of the ranks.
+    /// The ranges of the arrived rows, ordered by expert, and for each expert by rank.
     fn received_blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let experts = self.experts_of(self.place);
         let parts = self.received_parts();

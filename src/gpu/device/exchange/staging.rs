@@ -22,7 +22,7 @@ impl ToDevice {
         Ok(Self { buffer, is_mapped: true, remapping: None })
     }
 
-    /// Adds copies of `bytes` to `ranges`, one after the other. There may be fewer bytes than the ranges have room for.
+    /// Adds copies of `bytes` to `ranges`, one after the other. There may be fewer bytes than the ranges hold.
     pub async fn copy(
         &mut self,
         gpu: &Gpu,
@@ -52,7 +52,7 @@ impl ToDevice {
         Ok(())
     }
 
-    /// Requests the remapping once the copies out of it are submitted.
+    /// Requests the remapping, once the copies out of the buffer are submitted.
     pub fn recycle(&mut self, gpu: &Gpu) {
         if !self.is_mapped {
             let bytes = self.buffer.size();

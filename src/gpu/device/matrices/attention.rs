@@ -1,5 +1,6 @@
-//! A test of attention by matrices, forward and backward. Query i matches two keys equally well, and all others so badly that their
-//! weights are zeros. So results are halves of whole numbers and their products, known without a softmax.
+//! Tests attention by matrices, forward and backward. Query i matches two keys equally well, and all others so badly
+//! that their weights are zero. So results are halves of whole numbers and products of these, known without computing a
+//! softmax.
 
 use super::super::gpu::Gpu;
 use super::super::job::Job;
@@ -11,11 +12,12 @@ use crate::ops::attention::{Attention, AttentionTensors, attention, attention_ba
 use crate::ops::heads::HeadLayout;
 use crate::record::Tensor;
 
-/// Tokens: more than a block of any matrices, several tiles of keys, and the last ones in part.
+/// More tokens than a block of any matrices, filling several tiles of keys and the last one in part.
 const TOKENS: usize = 149;
 const HEADS: usize = 2;
 
-/// What a key that matches in one bit less loses: 4 nats for each of at least 16 units of its product.
+/// The scale of the scores: a key that matches one bit less loses 4 nats for each of the at least 16 units of its
+/// product.
 const SCALE: f32 = 4.0;
 
 pub(super) async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
@@ -30,12 +32,12 @@ pub(super) async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) ->
         .or_else(|| first_difference("gradients", &dqkv, &want_dqkv)))
 }
 
-/// An attention of heads as wide as backward passes by matrices take, which share their keys.
+/// Attention with heads of the width that backward passes by matrices take, all of which share their keys.
 struct Case {
     dim: usize,
 }
 
-/// A number, and the sum of the absolute values of what it is the sum of.
+/// A sum, and the sum of the absolute values of its terms.
 type Sum = (f64, f64);
 
 impl Case {
@@ -71,18 +73,18 @@ impl Case {
         (job, [out, dqkv])
     }
 
-    /// Column c of a key: 1 or -1, by a bit of its number.
+    /// Column c of a key: 1 or -1, by a bit of the key's number.
     fn key(&self, key: usize, c: usize) -> f64 {
         f64::from(1 - 2 * ((key >> (8 * c / self.dim)) & 1) as i32)
     }
 
-    /// The sum of the keys that a query matches, which differ in their last bit.
+    /// The sum of the two keys that a query matches, which differ in their last bit.
     fn query(&self, token: usize, head: usize, c: usize) -> f64 {
         let [one, other] = matches(token, head);
         self.key(one, c) + self.key(other, c)
     }
 
-    /// out and dqkv.
+    /// The expected out and dqkv.
     fn expected(&self) -> [Vec<Sum>; 2] {
         let (dim, columns) = (self.dim, (HEADS + 2) * self.dim);
         let mut out = Vec::new();
@@ -94,14 +96,14 @@ impl Case {
         };
         for (token, head) in (0..TOKENS).flat_map(|token| (0..HEADS).map(move |head| (token, head))) {
             let [one, other] = matches(token, head);
-            // The first query sees one key.
+            // The first query sees only one of its keys.
             let (weight, other_seen) = if other > token { (1.0, one) } else { (0.5, other) };
             let difference = |c| value(one, c) - value(other_seen, c);
             out.extend((0..dim).map(|c| {
                 let [a, b] = [value(one, c), value(other_seen, c)];
                 ((a + b) / 2.0, (a.abs() + b.abs()) / 2.0)
             }));
-            // ds of the one; that of the other is its negative.
+            // The gradient of the score of key `one`; that of key `other` is its negative.
             let slope: f64 = (0..dim).map(|c| gradient(token, head, c) * difference(c)).sum::<f64>() / 4.0;
             for c in 0..dim {
                 for (key, ds) in [(one, slope), (other, -slope)] {
@@ -118,7 +120,7 @@ impl Case {
     }
 }
 
-/// The keys that a query matches, of those that it sees; of the first query, the second is after it.
+/// The two keys that a query matches. The query sees both, except the first query, whose second key comes after it.
 fn matches(token: usize, head: usize) -> [usize; 2] {
     let first = (7 * token + 3 * head) % token.div_ceil(2).max(1) * 2;
     [first, first + 1]
@@ -133,7 +135,7 @@ fn gradient(token: usize, head: usize, c: usize) -> f64 {
     ((2 * token + 5 * c + head + token * c) % 5) as f64 - 2.0
 }
 
-/// Weights and results are rounded to f16, toward zero at worst.
+/// The first number that differs by more than rounding weights and results to f16, toward zero at worst.
 fn first_difference(what: &str, got: &[f32], want: &[Sum]) -> Option<String> {
     let wrong = |(i, (&got, &(sum, size))): (usize, (&f32, &Sum))| {
         let is_near = (f64::from(got) - sum).abs() <= size / 256.0;
@@ -146,7 +148,7 @@ fn first_difference(what: &str, got: &[f32], want: &[Sum]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Matching keys are seen, and others so far away that their weights vanish in f16.
+    /// The two matching keys are seen, and the other keys are so far away that their weights vanish in f16.
     #[test]
     fn queries_match_two_keys_alone() {
         for dim in [32, 64] {

@@ -1,7 +1,7 @@
 //! Which pool buffers are in use, by dispatch: a segment tree over the dispatches whose nodes hold sets of buffers.
 //!
-//! A training step of many layers has thousands of transients that live until the backward pass, and as many buffers that a
-//! plan without this index would look through for each.
+//! A training step of many layers has thousands of transients that live until the backward pass, and as many buffers.
+//! Without this index, a plan would look through all of them for each transient.
 
 /// The sets of buffers in use over the dispatches `0..dispatches`.
 #[derive(Debug)]
@@ -10,12 +10,12 @@ pub(super) struct Occupancy {
     leaves: usize,
 }
 
-/// A range of dispatches: the root's is all of them, and a node's children have the halves of its own.
+/// A range of dispatches: the root covers all of them, and each child covers half of its parent's range.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// Buffers in use at every dispatch of the range, unless an ancestor says so already.
+    /// Buffers in use at every dispatch of the range, except those already listed by an ancestor.
     throughout: Set,
-    /// Buffers in use at some dispatch of the range, unless an ancestor has them in use throughout.
+    /// Buffers in use at some dispatch of the range, except those that an ancestor lists as in use throughout.
     sometime: Set,
 }
 
@@ -30,7 +30,7 @@ impl Occupancy {
         Self { nodes: vec![Node::default(); 2 * leaves], leaves }
     }
 
-    /// Marks `buffer` as in use from dispatch `first` to `last`, which may lie behind the last one.
+    /// Marks `buffer` as in use from dispatch `first` to `last`, which may lie beyond the last dispatch.
     pub(super) fn occupy(&mut self, buffer: usize, first: usize, last: usize) {
         for (node, is_covered) in self.cover(first, last) {
             let Node { throughout, sometime } = &mut self.nodes[node];
@@ -51,7 +51,7 @@ impl Occupancy {
         busy
     }
 
-    /// The largest nodes that `first..=last` covers (`true`), and their ancestors.
+    /// The largest nodes that `first..=last` covers (`true`), and the ancestors of these nodes (`false`).
     fn cover(&self, first: usize, last: usize) -> Vec<(usize, bool)> {
         let last = last.min(self.leaves - 1);
         let (mut open, mut cover) = (vec![(1, 0, self.leaves)], Vec::new());
@@ -93,7 +93,7 @@ impl Set {
         Some(64 * word + self.0[word].trailing_zeros() as usize)
     }
 
-    /// The members that `other` lacks.
+    /// The members that are not in `other`.
     pub(super) fn without(&self, other: &Self) -> Self {
         let others = other.0.iter().copied().chain(std::iter::repeat(0));
         Self(self.0.iter().zip(others).map(|(word, other)| word & !other).collect())
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn busy_buffers_are_those_with_an_overlapping_use() {
         let dispatches = 37;
-        // Multiplicative hashing: numbers without a pattern that these sets could have.
+        // Multiplicative hashing, for numbers without a pattern that these sets could share.
         let draw = |i: u32, below: usize| (i.wrapping_mul(2_654_435_769) >> 16) as usize % below;
         let mut occupancy = Occupancy::new(dispatches);
         let mut uses = Vec::new();
         for i in 0..200 {
             let [a, b] = [draw(3 * i, dispatches), draw(3 * i + 1, dispatches)];
-            // Some are kept to the end.
+            // Some buffers are kept to the end.
             let (first, last) = (a.min(b), if i % 7 == 0 { usize::MAX } else { a.max(b) });
             let overlaps = |&(_, start, end): &(usize, usize, usize)| start <= last && first <= end;
             let busy: Vec<usize> = uses.iter().filter(|one| overlaps(one)).map(|one| one.0).collect();

@@ -8,7 +8,7 @@ use crate::record::tensor::{BufferId, TransientId};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A place in what was recorded so far.
+/// A position in the dispatches and exchanges recorded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     dispatches: usize,
@@ -16,7 +16,7 @@ pub struct Position {
 }
 
 impl Recorder {
-    /// The end of what was recorded so far.
+    /// The end of everything recorded so far.
     pub fn position(&self) -> Position {
         Position { dispatches: self.dispatches.len(), exchanges: self.exchanges.len() }
     }
@@ -26,7 +26,7 @@ impl Recorder {
         self.labels.len() as u32
     }
 
-    /// The buffers that what was recorded in `range` uses, some of them several times.
+    /// The buffers that the dispatches and exchanges in `range` use, some of them several times.
     pub fn buffers_of(&self, range: Range<Position>) -> Vec<BufferId> {
         let Range { start, end } = range;
         let dispatches = self.dispatches[start.dispatches..end.dispatches].iter();
@@ -34,8 +34,8 @@ impl Recorder {
         dispatches.flat_map(Dispatch::buffers).chain(exchanges.flat_map(Exchange::buffers)).collect()
     }
 
-    /// A new transient buffer with the size and the label of `buffer`, another one. Its contents are undefined until a
-    /// dispatch writes it.
+    /// A new transient buffer with the size and the label of `buffer`, which is transient too. Its contents are
+    /// undefined until a dispatch writes it.
     ///
     /// # Panics
     /// If `buffer` outlives the recording.
@@ -48,8 +48,8 @@ impl Recorder {
         BufferId::Transient(TransientId(self.labels.len() as u32 - 1))
     }
 
-    /// Appends what was recorded in `range` again, under its paths followed by `suffix`, with the values of `substitutes` in
-    /// place of the buffers that are its keys.
+    /// Appends the dispatches and exchanges of `range` again, under their paths followed by `suffix`, with each buffer
+    /// that is a key of `substitutes` replaced by its value.
     pub fn repeat(
         &mut self,
         range: Range<Position>,

@@ -1,4 +1,4 @@
-//! Changes to what was recorded, before a recording is finished.
+//! Changes to recorded dispatches, before a recording is finished.
 
 use super::Recorder;
 use crate::record::recording::Dispatch;
@@ -11,7 +11,7 @@ impl Recorder {
         self.dispatches.len()
     }
 
-    /// The first dispatch from number `from` on that uses a byte of `span`.
+    /// The first dispatch, from number `from` on, that uses a byte of `span`.
     pub fn first_use(&self, span: Span, from: usize) -> Option<usize> {
         let uses = |dispatch: &Dispatch| dispatch.spans().any(|other| other.overlaps(&span));
         self.dispatches[from..].iter().position(uses).map(|count| from + count)
