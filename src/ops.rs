@@ -1,7 +1,7 @@
 //! One file per kernel: its params struct, its plan and the functions that append it to a recording.
 //!
-//! An op asserts the shapes and elements of its tensors and records; nothing runs here. A run's plan has checked its configuration
-//! before, so a failed assertion is a bug.
+//! An op asserts the shapes and elements of its tensors and records; nothing runs here. The plan of a run has checked
+//! the configuration before, so a failed assertion is a bug.
 
 pub mod adamw;
 pub mod add;
@@ -83,8 +83,8 @@ pub(crate) fn per_row(
     }
 }
 
-/// A kernel over rows, and its grid: a workgroup per row, on the software tier a subgroup of it where there are any. For rows so few
-/// that an invocation per row would leave most lanes and cores idle, as when a single token is decoded.
+/// A kernel over rows, and its grid: a workgroup per row, which on the software tier is a subgroup if it has any. For
+/// so few rows that one invocation per row would leave most lanes and cores idle, as when a single token is decoded.
 #[track_caller]
 pub(crate) fn shared_rows(
     rec: &Recorder,
@@ -102,8 +102,8 @@ pub(crate) fn shared_rows(
     (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
 }
 
-/// A kernel that sums each block of rows by groups of 4 columns, and its grid: a lane per group, or, where barriers are fast, a
-/// workgroup for 16 groups, whose lanes share the rows (`shaders/lib/reduce.wgsl`).
+/// A kernel that sums each block of rows by groups of 4 columns, and its grid: one lane per group or, where barriers
+/// are fast, one workgroup for 16 groups, whose lanes share the rows (`shaders/lib/reduce.wgsl`).
 #[track_caller]
 pub(crate) fn per_block(
     rec: &Recorder,
@@ -122,7 +122,7 @@ pub(crate) fn per_block(
     (kernel, [columns4.div_ceil(across), blocks, 1])
 }
 
-/// How the invocations of a workgroup that share a row reduce (`shaders/lib/reduce.wgsl`).
+/// The condition that says how invocations that share a row reduce (`shaders/lib/reduce.wgsl`).
 pub(crate) fn sharing(capabilities: Capabilities) -> Condition {
     match (capabilities.tier, capabilities.lanes) {
         (Tier::Software, 2..) => Condition::Shuffled,
@@ -130,7 +130,8 @@ pub(crate) fn sharing(capabilities: Capabilities) -> Condition {
     }
 }
 
-/// [`shared_rows`] for up to 16 rows, the workgroup of [`per_row`] on the software tier, and `per_row` for more.
+/// [`shared_rows`] for up to 16 rows, which is the workgroup size of [`per_row`] on the software tier, and `per_row`
+/// for more.
 #[track_caller]
 pub(crate) fn few_or_many_rows(
     rec: &Recorder,

@@ -45,11 +45,12 @@ pub struct AdamW {
     pub corrects_epsilon: bool,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
-    /// Where the bits come from that round weights in bfloat16.
+    /// The source of the bits that round weights stored in bfloat16.
     pub rounding: Rounding,
 }
 
-/// One segment of each of the four arenas, as flat rows of one length: f32, but for weights that are stored in bfloat16.
+/// One segment of each of the four arenas, as flat rows of equal length: f32, except weights that are stored in
+/// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWTensors {
     /// Weights.

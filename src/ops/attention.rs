@@ -1,9 +1,8 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
 //!
-//! Masked scores are finite, so that the difference of two is never NaN. ALiBi subtracts slope · (i - j) from a
-//! score (condition `alibi`). The slope follows from the head's number and the number of heads, which the params
-//! hold already, so the shader computes it. Only distances count, so windows, documents and caches need nothing
-//! more.
+//! Masked scores are finite, so that the difference of two is never NaN. ALiBi subtracts slope · (i - j) from a score
+//! (condition `alibi`). The slope follows from the head's number and the number of heads, which the params contain
+//! anyway, so the shader computes it. Only distances count, so windows, documents and caches need nothing more.
 
 mod backward;
 mod cost;
@@ -34,21 +33,21 @@ pub struct Attention {
     pub scale: f32,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all. Needs causal attention.
     pub window: Option<u32>,
-    /// Whether a score loses slope · (i - j) at query i and key j (ALiBi, Press et al. 2022), where the slope depends on the
-    /// head alone; needs causal attention.
+    /// Whether a score loses slope · (i - j) at query i and key j (ALiBi, Press et al. 2022), where the slope depends
+    /// on the head alone; needs causal attention.
     pub has_alibi: bool,
-    /// Which heads these are, where ranks divide those of a model; `None`: all.
+    /// The heads that this rank computes, if ranks divide those of a model; `None`: all.
     pub head_range: Option<HeadRange>,
     /// Dropout of the weights after the softmax. `None` compiles it out, a probability of 0 does not.
     pub dropout: Option<Dropout>,
 }
 
-/// Some of the heads of a model. A mask and a slope of ALiBi depend on the number of the head.
+/// Some of the heads of a model. Dropout masks and ALiBi slopes depend on the number of a head in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRange {
-    /// The first one.
+    /// The first of them.
     pub first: u32,
-    /// How many the model has.
+    /// Number of heads in the model.
     pub of: u32,
 }
 
@@ -108,15 +107,15 @@ pub struct AttentionTensors {
     pub out: Tensor,
     /// The natural logarithm of each softmax's denominator (N, heads), f32, for the backward.
     pub lse: Tensor,
-    /// Where documents begin and end; `None`: each sequence is one document.
+    /// The bounds of documents; `None`: each sequence is one document.
     pub documents: Option<DocumentBounds>,
-    /// Where the forward writes the largest score of each query among the keys that it sees (N, heads), f32 and laid out as `lse`:
-    /// as the softmax gets it, scaled, less ALiBi's part.
+    /// Where the forward pass writes the largest score of each query among the keys that it sees (N, heads), f32 and
+    /// laid out as `lse`: the value that enters the softmax, scaled and with ALiBi's part subtracted.
     pub logits: Option<Tensor>,
 }
 
 impl AttentionTensors {
-    /// Sequences of one document, whose largest scores nobody asks for.
+    /// Tensors for sequences of one document each, without the largest scores.
     pub fn new(qkv: Tensor, out: Tensor, lse: Tensor) -> Self {
         Self { qkv, out, lse, documents: None, logits: None }
     }
@@ -205,7 +204,7 @@ impl Attention {
         }
     }
 
-    /// The dropout in the form of the params.
+    /// The fields of the params that describe the dropout.
     #[track_caller]
     fn mask(&self) -> Mask {
         let Some(dropout) = self.dropout else {
@@ -220,7 +219,7 @@ impl Attention {
         }
     }
 
-    /// The window in the form of the params: clamped, so that adding it to a token index cannot overflow.
+    /// The window as the params hold it: clamped, so that adding it to a token index cannot overflow.
     fn window_tokens(&self) -> u32 {
         self.window.map_or(0, |window| window.min(self.tokens))
     }

@@ -7,10 +7,10 @@ use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor, fold_grid};
 
-/// Minimum number of tokens that one invocation counts, if its sequence has as many.
+/// Minimum number of tokens that one invocation counts, if the sequence has that many.
 const BLOCK: u32 = 64;
 
-/// Maximum number of blocks of a micro-batch with fewer sequences than that: one workgroup reduces them.
+/// Maximum number of blocks of a micro-batch, unless it has more sequences: one workgroup reduces them.
 const BLOCKS: u32 = 64;
 
 /// Experts whose choices one workgroup counts.
@@ -43,13 +43,13 @@ crate::params! {
 pub struct Balance {
     /// Factor of E · Σ f_e · p_e over all tokens in the objective; 0 leaves it out.
     pub expert: f32,
-    /// Factor of the same over the tokens of each sequence, averaged over sequences.
+    /// Factor of the same loss computed over the tokens of each sequence, averaged over sequences.
     pub sequence: f32,
     /// Factor of the z-loss, the mean over tokens of (ln Σ exp logits)² (Zoph et al., "ST-MoE", 2022).
     pub z: f32,
     /// Tokens of a sequence (T).
     pub tokens: u32,
-    /// Micro-batches in a step: the losses of each count 1 / accumulation.
+    /// Micro-batches per step: the losses of each are weighted by 1 / accumulation.
     pub accumulation: u32,
 }
 
@@ -68,8 +68,8 @@ impl Balance {
     }
 }
 
-/// The gradient of the balance losses, which [`route_backward`](super::route::route_backward) adds to that of the
-/// gates.
+/// The gradient of the balance losses, which [`route_backward`](super::route::route_backward) adds to the gradient of
+/// the gates.
 #[derive(Clone, Copy, Debug)]
 pub struct BalanceGradient {
     /// The losses.
@@ -99,11 +99,11 @@ impl BalanceGradient {
     }
 }
 
-/// Computes the losses of a micro-batch, and returns `d_scores` (B, E), the gradient of the normalised scores, if the expert or the
-/// sequence loss has a factor.
+/// Computes the losses of a micro-batch. Returns `d_scores` (B, E), the gradient of the normalised scores, if the
+/// expert or the sequence loss has a factor.
 ///
-/// With `tally` (see [`TallyColumns`]) the three losses, without factors and divided by the number of micro-batches,
-/// are added to a layer's row. Exactly one pass over each micro-batch should do so.
+/// If `tally` is given (see [`TallyColumns`]), the three losses, without factors and divided by the number of
+/// micro-batches, are added to a layer's row. Exactly one pass over each micro-batch should do so.
 #[track_caller]
 pub fn balance(
     rec: &mut Recorder,

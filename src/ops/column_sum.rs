@@ -5,7 +5,7 @@ use crate::element::Element;
 use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that become one in the first launch.
+/// Rows that the first launch sums into one.
 const BLOCK: u32 = 64;
 
 crate::params! {
@@ -27,8 +27,8 @@ pub fn column_sum(rec: &mut Recorder, x: Tensor, y: Tensor) {
     fold_partials(rec, partials, y);
 }
 
-/// y (E, D) += Σ over the rows of each expert of x (R, D), whose rows are sorted by expert: `offsets` (1, E + 1), u32, has
-/// the first row of each and the end of the last one's. y is f32.
+/// y (E, D) += Σ over the rows of each expert of x (R, D), whose rows are sorted by expert: `offsets` (1, E + 1), u32,
+/// holds the first row of each expert and the end of the last one's rows. y is f32.
 #[track_caller]
 pub fn grouped_column_sum(rec: &mut Recorder, x: Tensor, offsets: Tensor, y: Tensor) {
     assert!(x.cols == y.cols, "grouped_column_sum of {} columns into {}", x.cols, y.cols);

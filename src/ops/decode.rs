@@ -1,4 +1,4 @@
-//! Attention of one new token of each sequence against a key-value cache.
+//! Attention of one new token per sequence against a KV cache.
 
 use super::heads::HeadLayout;
 use super::rope::Rope;
@@ -12,13 +12,14 @@ use crate::record::{Recorder, Tensor};
 pub struct Decode {
     /// The columns of qkv.
     pub layout: HeadLayout,
-    /// Tokens that the cache of a sequence holds (T).
+    /// Capacity of a sequence's cache in tokens (T).
     pub tokens: u32,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all.
     pub window: Option<u32>,
-    /// Whether scores fall with the distance of their key, as in [`Attention::has_alibi`](super::attention::Attention::has_alibi).
+    /// Whether scores decrease with the distance of the key, as in
+    /// [`Attention::has_alibi`](super::attention::Attention::has_alibi).
     pub has_alibi: bool,
 }
 
@@ -57,20 +58,20 @@ impl Decode {
 /// The tensors of a decoding step.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeTensors {
-    /// Packed queries, keys and values of one new token of each sequence (B, layout.cols()).
+    /// Packed queries, keys and values (B, layout.cols()) of one new token per sequence.
     pub qkv: Tensor,
-    /// Position of each in its sequence (1, B) u32.
+    /// The position of each new token in its sequence (1, B) u32.
     pub positions: Tensor,
-    /// Keys and values of all tokens so far (B · T, [`Decode::cache_cols`]): those of sequence b from row b · T on.
+    /// Keys and values of all tokens so far (B · T, [`Decode::cache_cols`]): sequence b starts at row b · T.
     pub cache: Tensor,
-    /// Rotates queries and keys, by a [table](super::rope::cos_sin_table); `None`: they are as they should be.
+    /// Rotates queries and keys by a [table](super::rope::cos_sin_table); `None`: they need no rotation.
     pub rope: Option<(Rope, Tensor)>,
     /// Receives attention's output (B, heads · value_dim).
     pub out: Tensor,
 }
 
-/// out = softmax(scale · q kᵀ) v for the queries in `qkv` over the keys and values in `cache` up to each token's own, which are
-/// written to the cache. `qkv` stays as it is.
+/// out = softmax(scale · q kᵀ) v for the queries in `qkv`, over the keys and values in `cache` up to and including each
+/// token's own, which this op writes to the cache. `qkv` stays as it is.
 #[track_caller]
 pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;

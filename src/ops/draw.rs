@@ -4,7 +4,7 @@ use super::shared_rows;
 use crate::element::Element::{F32, U32};
 use crate::record::{Recorder, State, Tensor};
 
-/// Draws whose tokens the device keeps until the host has read them.
+/// Number of draws whose tokens the device keeps until the host has read them.
 pub const DRAWS: u32 = 16;
 
 crate::params! {
@@ -18,33 +18,34 @@ crate::params! {
 }
 
 crate::state! {
-    /// How tokens are drawn.
+    /// The sampling settings.
     pub struct SamplingState {
         /// Divisor of the logits; 0 is greedy.
         pub temperature: f32,
-        /// Total probability of the most likely tokens that are drawn from; 1: all.
+        /// Tokens are drawn from the most likely ones that have this total probability; 1: from all.
         pub top_p: f32,
-        /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative; 1: neither.
+        /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative; 1: no
+        /// penalty.
         pub repetition_penalty: f32,
-        /// Number of most likely tokens that are drawn from; 0: all.
+        /// Tokens are drawn from this many most likely ones; 0: from all.
         pub top_k: u32,
     }
 }
 
-/// What draws of B sequences from V tokens read and write.
+/// The tensors that draws of B sequences from V tokens read and write.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawTensors {
     /// Logits (B, V) f32; those of tokens that have occurred are penalised in place.
     pub logits: Tensor,
     /// [`SamplingState`].
     pub sampling: Tensor,
-    /// Low and high word of the seed, the number of draws so far, and 0: (B, 4) u32.
+    /// Low and high word of the seed, the number of draws so far, and 0, per sequence (B, 4) u32.
     pub sequences: Tensor,
     /// A bit for each token that has occurred (B, ceil(V / 32)) u32.
     pub seen: Tensor,
     /// Receives the tokens (1, B) u32.
     pub token: Tensor,
-    /// Position of the token before in its sequence (1, B) u32; grows by one.
+    /// Position of the previous token in its sequence (1, B) u32; grows by one.
     pub position: Tensor,
     /// ([`DRAWS`], B) u32 without padding: row n mod `DRAWS` receives the tokens of draw n.
     pub drawn: Tensor,

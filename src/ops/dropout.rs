@@ -1,8 +1,8 @@
 //! Dropout with counter-based random bits: masks are recomputed, never stored.
 //!
 //! Forward, backward and recomputation draw the same Philox words from seed, site, micro-batch and element. The
-//! micro-batch is counted on the device, from `StepState`, so a replayed recording draws new masks, and a resumed
-//! run those that it would have drawn.
+//! micro-batch is counted on the device, from `StepState`, so a replayed recording draws new masks, and a resumed run
+//! draws the masks that an uninterrupted run would have drawn.
 
 use super::per_item;
 use super::step_state::StepState;
@@ -30,7 +30,7 @@ crate::params! {
 }
 
 crate::state! {
-    /// The current micro-batch, which masks are a function of. [`count_micro_step`] writes it.
+    /// The current micro-batch, an input of the masks. [`count_micro_step`] writes it.
     pub struct DropoutState {
         /// The step, counted from 1.
         pub step: u32,
@@ -50,18 +50,19 @@ pub struct Dropout {
     pub site: u32,
     /// [`DropoutState`], written by [`count_micro_step`].
     pub state: Tensor,
-    /// Which part of the activation the tensor is, where ranks divide it; `None`: all.
+    /// The part of the activation that the tensor holds, if ranks divide it; `None`: all of it.
     pub part: Option<MaskPart>,
 }
 
-/// Rows and columns of an activation, from these on. Its mask does not depend on who draws it.
+/// The rows and columns of an activation that start at these. An element's mask does not depend on the rank that draws
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskPart {
     /// The first row.
     pub first_row: u32,
     /// The first column, a multiple of 4.
     pub first_col: u32,
-    /// Columns of the whole.
+    /// Columns of the whole activation.
     pub cols: u32,
 }
 
@@ -128,9 +129,9 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
     rec.dispatch(kernel, &bindings, &params(words, None, words, dropout), grid);
 }
 
-/// Advances `state` ([`DropoutState`]), zeros at first, to the micro-batch that begins. The step's number comes from
-/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one. Of several ranks, which take the
-/// micro-batches of a step in turns, this is number `rank` of `ranks`.
+/// Advances `state` ([`DropoutState`]), initially zeros, to the micro-batch that begins. The step's number comes from
+/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one. Ranks take the micro-batches of a
+/// step in turns; this is number `rank` of `ranks`.
 #[track_caller]
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor, rank: u32, ranks: u32) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);

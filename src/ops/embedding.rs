@@ -21,7 +21,7 @@ pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
     look_up(rec, ids, table, 0, y, false);
 }
 
-/// The same of a table that starts with row `first` of a larger one: zeros for ids that are in no row of it.
+/// [`embedding`] of a table that starts with row `first` of a larger one: zeros for ids that are not in it.
 #[track_caller]
 pub fn embedding_of_rows(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Tensor) {
     zero(rec, y);
@@ -57,7 +57,7 @@ pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Te
     embedding_of_rows_backward(rec, ids, order, dy, dtable, 0);
 }
 
-/// The same of a table that starts with row `first` of a larger one.
+/// [`embedding_backward`] for a table that starts with row `first` of a larger one.
 #[track_caller]
 pub fn embedding_of_rows_backward(
     rec: &mut Recorder,

@@ -1,4 +1,4 @@
-//! Fingerprints of tensors: whether two devices hold the same bits, without moving them.
+//! Fingerprints of tensors, which show whether two devices hold the same bits without moving the tensors.
 
 use super::LANES;
 use crate::element::Element;
@@ -14,11 +14,11 @@ crate::params! {
     }
 }
 
-/// Words that an invocation hashes: enough that the sums of a tensor are added to seldom.
+/// Words that an invocation hashes: enough that additions to a tensor's sums are rare.
 const EACH: u32 = 64;
 
-/// Adds the fingerprint of `part`, a flat row of any element, to row `index` of `sums` (S, 2), U32. Its first word has the place
-/// `first`, so that parts of a tensor give the fingerprint of the whole.
+/// Adds the fingerprint of `part`, a flat row of any element, to row `index` of `sums` (S, 2), U32. `first` is the
+/// place of its first word in the tensor, so that the parts of a tensor add up to the fingerprint of the whole.
 #[track_caller]
 pub fn fingerprint(rec: &mut Recorder, part: Tensor, first: u32, sums: Tensor, index: u32) {
     assert!(part.rows == 1, "a fingerprint is that of a flat row, not of {} rows", part.rows);

@@ -11,12 +11,13 @@ pub enum Gelu {
     Exact,
     /// By the tanh approximation, as in GPT-2.
     Tanh,
-    /// By the logistic function: Φ(x) ≈ 1 / (1 + e^(-1.702 x)), as MindSpore's `fast_gelu` and Hugging Face's `quick_gelu`.
+    /// By the logistic function: Φ(x) ≈ 1 / (1 + e^(-1.702 x)), as MindSpore's `fast_gelu` and Hugging Face's
+    /// `quick_gelu`.
     Fast,
 }
 
 impl Gelu {
-    /// The variant of `kernel` that computes Φ so.
+    /// The variant of `kernel` for this way to compute Φ.
     pub(super) fn of(self, kernel: Kernel) -> Kernel {
         kernel.condition(Condition::Exact, self == Self::Exact).condition(Condition::Fast, self == Self::Fast)
     }
@@ -79,7 +80,7 @@ fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Ke
         Tier::Software => 64,
         Tier::Portable | Tier::Matrix => 256,
     };
-    // Not wider than a row: lanes past its end would idle.
+    // Not wider than a row: lanes past its end would be idle.
     let lanes = columns4.next_power_of_two().clamp(8, widest);
     (Kernel::new("gelu", entry, element).constant("LANES", lanes), columns4.div_ceil(lanes))
 }

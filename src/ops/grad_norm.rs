@@ -1,10 +1,9 @@
 //! The global norm of the gradients, their overflow flag, and the decisions of a step.
 //!
-//! A micro-batch's loss is a mean over its own targets, so tokens of micro-batches with few targets weigh more.
-//! With `calculate_per_token_loss` ([`StepRules::tokens`]) the loss of each micro-batch is divided by all its
-//! tokens, and here, where the targets of the whole step are known, gradients are multiplied by tokens / targets,
-//! those of multi-token prediction included. Balance losses are not per token, so the settings refuse the two
-//! together.
+//! A micro-batch's loss is a mean over its own targets, so tokens of micro-batches with few targets weigh more. With
+//! `calculate_per_token_loss` ([`StepRules::tokens`]) the loss of each micro-batch is divided by all its tokens, and
+//! here, where the targets of the whole step are known, gradients are multiplied by tokens / targets; this includes the
+//! gradients of multi-token prediction. Balance losses are not per token, so the settings refuse the combination.
 //!
 //! Clipping multiplies by `min(1, max_norm / (norm + 1e-6))`, as in PyTorch. MindFormers multiplies by `max_norm /
 //! (max_norm + 1e-6)` even below the bound.
@@ -19,11 +18,11 @@ use std::ops::Range;
 /// Groups of 4 gradients that are summed in one go in the first pass.
 pub(super) const BLOCK: u32 = 256;
 
-/// Most rows of the first pass, whose partial sums the one workgroup of the second pass reduces; each segment may add one.
-/// Some hundred rows are left for each segment of a model with many, which keep a GPU busy.
+/// Most rows of the first pass. The one workgroup of the second pass reduces their partial sums; each segment may add
+/// one row. A model with many segments still has some hundred rows for each, which keep a GPU busy.
 const MOST_ROWS: u32 = 16384;
 
-/// Least rows of a rank that [`MOST_ROWS`] are divided among: as many workgroups keep a GPU busy.
+/// Minimum number of rows of a rank when [`MOST_ROWS`] are divided among ranks: this many workgroups keep a GPU busy.
 const LEAST_ROWS: u32 = 256;
 
 crate::params! {
@@ -42,7 +41,7 @@ crate::params! {
     }
 }
 
-/// What is made of a step's gradients. By default every finite gradient is used as it is.
+/// How the gradients of a step are used. By default every finite gradient is used as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepRules {
     /// Gradients are scaled down to this norm.
@@ -51,23 +50,23 @@ pub struct StepRules {
     pub spike_norm: Option<f32>,
     /// Whether the run halts at the first gradient or loss that is not finite.
     pub halts_on_nan: bool,
-    /// Tokens of a step, those with ignored targets included, if all others are to count the same. The losses were recorded
-    /// with [`is_per_token`](super::linear_cross_entropy::LinearCrossEntropy::is_per_token).
+    /// Tokens of a step, including those with ignored targets, if all other tokens are to weigh the same. The losses
+    /// must have been recorded with [`is_per_token`](super::linear_cross_entropy::LinearCrossEntropy::is_per_token).
     pub tokens: Option<f32>,
 }
 
-/// What each rank of a group has of the gradients, where none has all. The ranks gather their partial sums.
+/// The ranks' shares of the gradients, if no rank has all of them. The ranks gather their partial sums.
 #[derive(Clone, Debug)]
 pub struct NormShares {
     /// For each rank, the elements of its gradients, tensor by tensor, padding included.
     pub lengths: Vec<Vec<u64>>,
     /// The ranks.
     pub group: Group,
-    /// This rank's place among them.
+    /// This rank's place in the group.
     pub place: usize,
 }
 
-/// The tensors that the decisions of a step are read from and written to.
+/// The tensors that hold the inputs and the decisions of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTensors {
     /// [`StepState`].
@@ -75,8 +74,8 @@ pub struct StepTensors {
     /// [`LossState`].
     pub loss: Tensor,
     /// (steps, 2 + groups), a row for each global step: the learning rate of group 0, the bias corrections of both
-    /// moments, and the learning rates of the other parameter groups; see [`rate_column`]. Steps after the last row have its numbers,
-    /// so training that goes on past its schedule goes on at the last rate.
+    /// moments, and the learning rates of the other parameter groups; see [`rate_column`]. Steps after the last row use
+    /// the last row, so training that continues past its schedule keeps the last rate.
     pub schedule: Tensor,
 }
 
@@ -97,8 +96,8 @@ pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors
     finish_step(rec, partials, total, tensors, rules);
 }
 
-/// [`grad_norm`] where no rank has all gradients: `gradients` are this rank's share, and the state of every rank has the norm
-/// and the overflow flag of the whole.
+/// [`grad_norm`] where no rank has all gradients: `gradients` are this rank's share. The state of every rank receives
+/// the norm and the overflow flag of the whole.
 #[track_caller]
 pub fn grad_norm_of_shares(
     rec: &mut Recorder,
@@ -124,8 +123,8 @@ fn finish_step(rec: &mut Recorder, partials: Tensor, rows: u32, tensors: &StepTe
     rec.dispatch(kernel, &bindings, &Params { rows, ..params(tensors, rules) }, [1, 1, 1]);
 }
 
-/// Norm and number of non-finite groups of each row of the shares of all ranks, of which this one sums its own: (1, 2 rows), and how
-/// many rows there are.
+/// (1, 2 rows): norm and number of non-finite groups for each row of the shares of all ranks, and the number of rows.
+/// This rank sums its own rows.
 fn gathered_sums(
     rec: &mut Recorder,
     gradients: &[Tensor],
@@ -183,24 +182,25 @@ fn record_sums(
 
 /// Rows of the first pass.
 pub(super) struct PartialRows {
-    /// Blocks of a row.
+    /// Blocks per row.
     pub blocks: u32,
-    /// Rows of each tensor.
+    /// Number of rows of each tensor.
     pub counts: Vec<u32>,
 }
 
 impl PartialRows {
-    /// The rows of tensors; `lengths`: elements of each.
+    /// The rows for tensors with these numbers of elements (`lengths`).
     pub fn of(lengths: &[u64]) -> Self {
         Self::at_most(MOST_ROWS, lengths)
     }
 
-    /// Those of one of `ranks`, each of which receives the rows of all: the more there are, the fewer rows has each.
+    /// The rows of one of `ranks` ranks. Each rank receives the rows of all, so the more ranks there are, the fewer
+    /// rows each has.
     fn of_one_of(ranks: u32, lengths: &[u64]) -> Self {
         Self::at_most((MOST_ROWS / ranks).max(LEAST_ROWS), lengths)
     }
 
-    /// At most so many, and one for each tensor.
+    /// About `rows` rows in total, and at least one for each tensor.
     fn at_most(rows: u32, lengths: &[u64]) -> Self {
         let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();
         let blocks = u32::try_from(blocks.div_ceil(u64::from(rows))).unwrap_or(u32::MAX / BLOCK).max(1);
@@ -219,7 +219,7 @@ pub(super) fn length(tensor: &Tensor) -> u64 {
     u64::from(tensor.stride) * u64::from(tensor.rows)
 }
 
-/// Groups of 4 among `length` elements.
+/// Groups of 4 elements in `length` elements.
 pub(super) fn groups(length: u64) -> u32 {
     (length / 4) as u32
 }

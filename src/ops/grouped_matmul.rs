@@ -1,8 +1,8 @@
 //! Grouped matrix products: rows sorted by expert, each times the matrix of its expert.
 //!
 //! Letters: R rows, E experts, whose matrices (out, in) are stacked to E · out rows. A stack over the binding limit
-//! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of rows there are and the
-//! grids, so that the work is that of the rows each expert has, rounded up to tiles.
+//! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of the rows that there are,
+//! and the grids, so that the work is proportional to the rows of each expert, rounded up to tiles.
 
 use super::matmul::{Activated, Epilogue, Layout, Problem, Tile, check_factors};
 use super::work_list::{WorkList, weight_tile};
@@ -110,8 +110,8 @@ pub fn grouped_matmul_backward_weight(
         bindings.push(part.tensor.bind_with_offset("y", Element::F32));
         bindings.push(work.offsets.bind("offsets", Element::U32));
         let [across, down, _] = tile.grid(problem);
-        // Experts vary fastest: software adapters give each core a contiguous run of workgroups, and those of a busy
-        // expert should be spread over the cores.
+        // Experts vary fastest: software adapters give each core a contiguous run of workgroups, and the workgroups of
+        // a busy expert should be spread over the cores.
         rec.dispatch(kernel.clone(), &bindings, &params, [part.experts, down, across]);
     }
 }
@@ -121,11 +121,11 @@ struct Stack {
     parts: Vec<ExpertRange>,
     /// Rows of one expert's matrix.
     out: u32,
-    /// Columns.
+    /// Columns of a matrix.
     cols: u32,
 }
 
-/// Some whole experts of a stack.
+/// A range of whole experts in a stack.
 struct ExpertRange {
     tensor: Tensor,
     first_expert: u32,

@@ -1,7 +1,7 @@
 //! The packed layout of queries, keys and values.
 
-/// The columns of a packed tensor `qkv` (N, [`cols`](Self::cols)), a row for each token: the queries of all heads, then
-/// the keys, then the values. One product computes all three, and a kernel that uses them binds one buffer.
+/// The columns of a packed tensor `qkv` (N, [`cols`](Self::cols)) with a row for each token: the queries of all heads,
+/// then the keys, then the values. One product computes all three, and kernels that use them bind one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.

@@ -1,8 +1,9 @@
-//! Copies of hot experts: where experts are spread over ranks, each rank computes its own tokens' rows for the hot ones.
+//! Copies of hot experts: where experts are spread over ranks, each rank computes its own tokens' rows for the hot
+//! ones.
 //!
-//! An expert's home has its weights, gradient and moments, as those of a cold one. Every rank has a *slot* for each hot expert, with
-//! its matrices in the type that layers read, and a gradient. [`hot_copies`] fills the slots from the homes,
-//! [`hot_copies_backward`] adds to the homes' gradients what was summed over all ranks' slots; the exchanges are
+//! An expert's home rank has its weights, gradient and moments, as for a cold expert. Every rank has a *slot* for each
+//! hot expert, with its matrices in the type that layers read, and a gradient. [`hot_copies`] fills the slots from the
+//! homes; [`hot_copies_backward`] adds the sums over all ranks' slots to the homes' gradients. The exchanges are in
 //! `train/hot_copies.rs`.
 
 use super::hot_experts::HotLast;
@@ -10,7 +11,7 @@ use super::per_item;
 use crate::element::Element;
 use crate::record::{BINDING_ALIGNMENT, Binding, Recorder, Tensor};
 
-/// Words that an invocation moves; the shader has the same.
+/// Words that an invocation moves; the shader has the same constant.
 const WORDS: u64 = 4;
 
 crate::params! {
@@ -32,9 +33,9 @@ crate::params! {
 pub struct HomeRange {
     /// One flat row.
     pub elements: Tensor,
-    /// Where it starts, in elements from the first element of expert `first_expert`.
+    /// Its start, in elements from the first element of expert `first_expert`.
     pub start: u64,
-    /// That expert, among all experts of the layer.
+    /// The number of that expert among all experts of the layer.
     pub first_expert: u32,
 }
 
@@ -43,20 +44,20 @@ pub struct HomeRange {
 pub struct Slots {
     /// (count · out, in).
     pub matrices: Tensor,
-    /// The first of them.
+    /// The first slot.
     pub first: u32,
-    /// How many.
+    /// Number of slots.
     pub count: u32,
 }
 
-/// Copies what `home` has of the hot experts of `last` to their `slots`, bit by bit. Whatever the slots hold of other experts, or of
-/// elements outside the range, stays.
+/// Copies the part of the hot experts of `last` that `home` has to their `slots`, bit by bit. Slot contents for other
+/// experts, and for elements outside the range, stay as they are.
 #[track_caller]
 pub fn hot_copies(rec: &mut Recorder, home: &HomeRange, last: &HotLast, slots: &Slots) {
     launch(rec, "hot_copies", home, last, slots, (["stack", "copies"], Element::U32));
 }
 
-/// Adds the gradients in `slots` to those of the hot experts of which `home` has something; both f32.
+/// Adds the gradients in `slots` to those of the hot experts that are in `home`, wholly or in part; both f32.
 #[track_caller]
 pub fn hot_copies_backward(rec: &mut Recorder, slots: &Slots, last: &HotLast, home: &HomeRange) {
     assert!(home.elements.element == Element::F32, "gradients of parameters must be f32");
@@ -97,7 +98,8 @@ fn launch(
     rec.dispatch(kernel, &[last.groups.bind("groups", Element::U32), stack, copies], &params, grid);
 }
 
-/// A tensor as words that a shader takes for `element`, from the last aligned byte before it, and its first word there.
+/// A tensor as the words that a shader reads as `element`: its first word within the binding, and the binding, which
+/// starts at the last aligned byte before it.
 fn bind_words(tensor: Tensor, variable: &'static str, element: Element) -> (u32, Binding) {
     let before = tensor.offset % BINDING_ALIGNMENT;
     let (offset, bytes) = (tensor.offset - before, before + tensor.bytes());

@@ -1,7 +1,7 @@
 //! Hot experts: the busiest experts have a larger capacity than the others.
 //!
-//! Ranks that spread experts have a copy each of the hot ones ([`hot_copies`](super::hot_copies)). They place the rows of these
-//! behind those of the cold ones, which alone travel: [`HotLast`].
+//! Ranks that spread experts have a copy each of the hot ones ([`hot_copies`](super::hot_copies)). They place the rows
+//! of hot experts behind the rows of cold ones, and only the latter travel: [`HotLast`].
 
 use super::per_item;
 use super::permute::HotAndCold;
@@ -25,9 +25,9 @@ crate::params! {
 /// The steps after which hot experts are selected anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSteps {
-    /// Every step whose number is a multiple of this, which is above 0, and every power of two below it.
+    /// Every step whose number is a multiple of this, which is above 0, and before that every power of two.
     pub update_step: u64,
-    /// Also this step, at which a checkpoint is written.
+    /// This step too; a checkpoint is written at it.
     pub checkpoint_step: Option<u64>,
 }
 
@@ -36,16 +36,18 @@ pub struct HotSteps {
 pub struct HotLast {
     /// The capacities of hot and cold experts.
     pub two: HotAndCold,
-    /// (1, E): the place of each expert in that order. A hot expert's place among the hot ones is its *slot*.
+    /// (1, E): the place of each expert in that order. The place of a hot expert among the hot ones is its *slot*.
     pub groups: Tensor,
-    /// (1, E + 1): the first row of each expert among the rows of cold experts, of which a hot one has none, and their end.
+    /// (1, E + 1): the first row of each expert among the rows of cold experts, and the end of these rows. Hot experts
+    /// have no rows there.
     pub cold_offsets: Tensor,
-    /// (1, hot + 1): the first row of each hot expert among the rows of hot experts, and their end.
+    /// (1, hot + 1): the first row of each hot expert among the rows of hot experts, and the end of these rows.
     pub hot_offsets: Tensor,
 }
 
 impl HotLast {
-    /// Of `capacities` (1, E), u32, as [`hot_experts`] leaves them: those of the largest words, of equal ones the first, are hot.
+    /// The order by `capacities` (1, E), u32, as [`hot_experts`] leaves them: the experts with the largest words are
+    /// hot, of equal words the first.
     #[track_caller]
     pub fn new(rec: &mut Recorder, capacities: Tensor, two: &HotAndCold) -> Self {
         let experts = capacities.cols;
@@ -77,9 +79,9 @@ impl HotLast {
 }
 
 /// Writes `capacities` (1, E): the larger capacity for the `hot` experts with the highest `counts` (1, E) of the step,
-/// the smaller one for the others; both u32. Where both are the same, that of the hot ones has the bit
-/// [`HotAndCold::hot_word`] says. Ties go to the lower index. After steps that are not among `steps` nothing
-/// changes, nor after a step that overflowed or while the run is halted.
+/// the smaller one for the others; both u32. If both capacities are equal, those of hot experts have the bit of
+/// [`HotAndCold::hot_word`]. Ties go to the lower index. Nothing changes after steps that are not among `steps`, after
+/// a step that overflowed, or while the run is halted.
 ///
 /// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`, overflowed or not.
 /// [`HotAndCold::initial`] gives the first contents of `capacities`.
@@ -96,7 +98,7 @@ pub fn hot_experts(
     assert!(counts.cols == experts, "{} counts for {experts} experts", counts.cols);
     assert!(two.hot <= experts, "{} experts cannot be hot: there are {experts}", two.hot);
     assert!(steps.update_step > 0, "update_step must be above 0");
-    // Steps are counted in 32 bits: none is a multiple of a number that does not fit.
+    // Steps are counted in 32 bits: none of them is a multiple of a number that does not fit in 32 bits.
     let word = |step: u64| u32::try_from(step).unwrap_or(u32::MAX);
     let params = Params {
         experts,

@@ -1,9 +1,9 @@
-//! Rows divided by their length, as those of the head of Baichuan 2 (Yang et al., 2023).
+//! Rows divided by their length, as in the head of Baichuan 2 (Yang et al., 2023).
 //!
-//! Where the head divides each row by its length (`head_epsilon`), this writes the divided rows in each
-//! micro-batch, the loss reads them as its head, and their gradient is led back to the table's. Checkpoints hold
-//! the table itself, since training goes on from its lengths. A row is divided by the root of its sum of squares
-//! plus 1e-5, as in MindFormers; the published code has no epsilon.
+//! If the head divides each row by its length (`head_epsilon`), this op writes the divided rows in each micro-batch,
+//! the loss reads them as its head, and their gradient is propagated to the gradient of the table. Checkpoints hold the
+//! table itself, since training continues from its lengths. A row is divided by the root of its sum of squares plus
+//! 1e-5, as in MindFormers; the published code has no epsilon.
 
 use super::per_row;
 use crate::element::Element;
@@ -30,7 +30,7 @@ pub fn l2_norm(rec: &mut Recorder, x: Tensor, y: Tensor, epsilon: f32) {
     rec.dispatch(kernel, &bindings, &params(x, y, None, epsilon), grid);
 }
 
-/// The parts of a table, row by row of unit length: [`l2_norm`] of each.
+/// The parts of a table with rows of unit length: [`l2_norm`] of each part.
 #[track_caller]
 pub fn unit_rows(rec: &mut Recorder, parts: &[Tensor], epsilon: f32) -> Vec<Tensor> {
     let unit = |part: &Tensor| {

@@ -1,11 +1,11 @@
-//! The heads of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1): packed queries, keys and values
-//! from their parts, with the rotation of the parts that encode positions.
+//! The heads of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1): packed queries, keys and
+//! values from their parts, with the rotation of the parts that encode positions.
 //!
-//! One kernel assembles the rows and rotates on the way. It reads and writes each element once, which is little
-//! beside the products. What needs no assembling costs more: products that write into the rows would compute the
-//! gaps for k_rope as well, a third of the keys at DeepSeek's sizes, and attention that reads keys from two tensors
-//! would hold two pointers and two shapes in kernels that are at the limit of their registers. Nothing is saved for
-//! the backward, since a rotation is undone by its angles.
+//! One kernel assembles the rows and rotates them at the same time. It reads and writes each element once, which is
+//! little compared to the products. The alternatives without assembling cost more: products that write into the rows
+//! would also compute the gaps for k_rope, a third of the keys at DeepSeek's sizes, and attention that reads keys from
+//! two tensors would hold two pointers and two shapes in kernels that are at the limit of their registers. Nothing is
+//! saved for the backward, since the angles suffice to undo a rotation.
 
 use super::heads::HeadLayout;
 use super::per_item;
@@ -20,7 +20,8 @@ pub struct LatentHeads {
     pub heads: u32,
     /// Elements of a query and of a key without a position (P); a multiple of 4.
     pub nope_dim: u32,
-    /// Elements that rotate (R), in pairs (2i, 2i + 1); a multiple of 4. All heads share those of the key.
+    /// Elements that rotate (R), in pairs (2i, 2i + 1); a multiple of 4. All heads share the rotating elements of the
+    /// key.
     pub rope_dim: u32,
     /// Elements of a value (V); a multiple of 4.
     pub value_dim: u32,
@@ -47,15 +48,15 @@ crate::params! {
 /// The parts of the heads, or their gradients; each may be a range of columns of a larger tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentParts<T = Tensor> {
-    /// (N, H · (P + R)): each head's part without a position, then the part that rotates.
+    /// (N, H · (P + R)): for each head the part without a position, then the part that rotates.
     pub q: T,
-    /// (N, H · (P + V)): each head's part of the key without a position, then its value.
+    /// (N, H · (P + V)): for each head the key's part without a position, then the value.
     pub kv: T,
-    /// (N, R): the part of all keys that rotates.
+    /// (N, R): the part that rotates, the same for all keys.
     pub k_rope: T,
 }
 
-/// Where a rotation finds its angles.
+/// The angles of a rotation.
 #[derive(Clone, Copy, Debug)]
 pub struct Angles {
     /// (1, N) u32: rows of the table.

@@ -27,11 +27,11 @@ crate::params! {
     }
 }
 
-/// Targets of a cross-entropy, and where and how it counts.
+/// The targets of a cross-entropy, and the settings of the loss.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
-    /// Target ids (1, N), u32, each below the number of classes V or [`ignore`](Self::ignore): the kernel does not check them, and what
-    /// another id gives is undefined.
+    /// Target ids (1, N), u32, each below the number of classes V or equal to [`ignore`](Self::ignore). The kernel does
+    /// not check them; the result for any other id is undefined.
     pub targets: Tensor,
     /// Target id that does not count.
     pub ignore: u32,
@@ -39,22 +39,23 @@ pub struct CrossEntropy {
     pub step: Tensor,
     /// [`LossState`], which receives the gradient's seed, the number of targets and the sum of losses.
     pub loss: Tensor,
-    /// (1, 1) f32, to which the number of targets with the largest logit of their row is added, if it is asked for. Of equal
-    /// logits the first is the largest, as in `torch.argmax`; a target that does not count is none.
+    /// (1, 1) f32, if it is wanted: the number of targets with the largest logit of their row is added to it. Of equal
+    /// logits the first is the largest, as in `torch.argmax`; ignored targets are not counted.
     pub correct: Option<Tensor>,
-    /// (1, N) f32, which receives the loss of each token, if they are asked for; 0 for a target that does not count.
+    /// (1, N) f32, if it is wanted: receives the loss of each token, 0 for an ignored target.
     pub losses: Option<Tensor>,
-    /// Micro-batches in a step: the mean loss of each counts 1 / accumulation.
+    /// Micro-batches per step: the mean loss of each is weighted by 1 / accumulation.
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
     pub factor: f32,
-    /// Whether gradients are those of the sum of losses over N, not of the mean over targets that count, so that a token
-    /// weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens) makes a mean of it.
+    /// Whether gradients are those of the sum of losses over N, not of the mean over targets that are not ignored, so
+    /// that a token weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens)
+    /// turns the sum into a mean.
     pub is_per_token: bool,
 }
 
 impl CrossEntropy {
-    /// That of `targets` (1, N), in a step of one micro-batch. [`u32::MAX`] is the id that does not count.
+    /// The loss of `targets` (1, N) in a step of one micro-batch. [`u32::MAX`] is the ignored id.
     pub fn new(targets: Tensor, step: Tensor, loss: Tensor) -> Self {
         Self {
             targets,
@@ -70,7 +71,7 @@ impl CrossEntropy {
     }
 }
 
-/// A head, what it is given, and the loss of what it gives.
+/// A head, its input, and the loss of its logits.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearCrossEntropy<'a> {
     /// Hidden states (N, D).
@@ -79,15 +80,15 @@ pub struct LinearCrossEntropy<'a> {
     pub head: &'a [Tensor],
     /// The loss of its logits.
     pub loss: CrossEntropy,
-    /// The ranks that share the vocabulary, of which `head` is this one's part; `None`: it is the whole. What they exchange are four
-    /// numbers of each row. `dh` is then a part of a sum over them.
+    /// The ranks that share the vocabulary, of which `head` is this rank's part; `None`: `head` is the whole. They
+    /// exchange four numbers for each row. `dh` is then one term of a sum over the ranks.
     pub ranks: Option<&'a MatrixRanks>,
 }
 
-/// Where the gradient of a head goes.
+/// Where the gradient of a head is written.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadGradient<'a> {
-    /// In the parts of the head, f32.
+    /// Its parts, f32, like the parts of the head.
     pub parts: &'a [Tensor],
     /// Whether it is added to their contents instead of replacing them.
     pub accumulate: bool,
@@ -103,8 +104,8 @@ pub fn chunk_count(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u64 
     u64::from(tokens.div_ceil(chunk_rows(tokens, vocab, capabilities)))
 }
 
-/// Adds the loss of the batch to `loss`, from f32 logits, and computes the gradients of loss_scale · factor · mean loss / accumulation:
-/// writes `dh` (N, D) and, unless the head is frozen, `dhead`.
+/// Adds the loss of the batch to `loss`, from f32 logits, and computes the gradients of loss_scale · factor · mean loss
+/// / accumulation: writes `dh` (N, D) and, unless the head is frozen, `dhead`.
 #[track_caller]
 pub fn linear_cross_entropy(
     rec: &mut Recorder,
@@ -147,7 +148,7 @@ pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<
     finish(rec, op, outcome);
 }
 
-/// What the rows of all chunks leave to be summed, (1, N) each.
+/// Results of the rows of all chunks that remain to be summed, (1, N) each.
 #[derive(Clone, Copy)]
 struct Outcome {
     losses: Tensor,
@@ -182,9 +183,9 @@ fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, outcome: Outcome) {
 /// Size of a chunk of logits.
 #[derive(Clone, Copy)]
 struct ChunkSize {
-    /// Most bytes that it may take.
+    /// Most bytes of a chunk.
     bytes: u64,
-    /// A chunk has a multiple of this many rows where that fits: whole tiles of every matmul.
+    /// A chunk has a multiple of this many rows if it fits: whole tiles of every matmul.
     tile_rows: u32,
 }
 
@@ -194,8 +195,8 @@ impl ChunkSize {
         match capabilities.tier {
             // Longer chunks make a CPU no faster.
             Tier::Software => Self { bytes: limit.min(16 << 20), tile_rows: 64 },
-            // Each chunk reads and writes the head's gradient. With 1,280 rows, which these are with GPT-2's vocabulary, the
-            // products take longer than that traffic.
+            // Each chunk reads and writes the head's gradient. With 1,280 rows, which is what fits with GPT-2's
+            // vocabulary, the products take longer than that traffic.
             Tier::Portable | Tier::Matrix => Self { bytes: (limit / 4).min(256 << 20), tile_rows: 128 },
         }
     }
@@ -207,7 +208,7 @@ fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
     (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
 }
 
-/// Rows of all chunks but the last: chunks are as few as fit, and of nearly one size.
+/// Rows of all chunks but the last: as few chunks as possible, of nearly equal size.
 fn chunk_rows(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u32 {
     let ChunkSize { bytes, tile_rows } = ChunkSize::of(capabilities);
     let fitting = u32::try_from(bytes / logits_row_bytes(vocab)).unwrap_or(u32::MAX);
@@ -259,7 +260,7 @@ fn softmax(
     rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
 }
 
-/// What each rank finds in its `logits` of a chunk of rows: (ranks · rows, 4).
+/// Gathers the partial results of all ranks for the rows of `logits`, a chunk: (ranks · rows, 4).
 fn exchanged_parts(
     rec: &mut Recorder,
     op: &LinearCrossEntropy<'_>,

@@ -1,8 +1,8 @@
 //! The loss scale of the next step, if it adapts to overflows.
 //!
-//! Recorded after `grad_norm`. It writes the scale of the next step into `StepState` and keeps here the one that
-//! the step used, which logs and `metrics.jsonl` show, and the counters, which a checkpoint holds. The settings
-//! make the list of windows, and refuse a `max_scale_window` whose list would start with a window of 0 steps.
+//! Recorded after `grad_norm`. It writes the scale of the next step into `StepState`. Its own state keeps the scale
+//! that the step used, which logs and `metrics.jsonl` show, and the counters, which checkpoints hold. The settings
+//! build the list of windows, and refuse a `max_scale_window` whose list would start with a window of 0 steps.
 
 use super::step_state::StepState;
 use crate::element::Element;
@@ -18,7 +18,8 @@ crate::params! {
 }
 
 crate::state! {
-    /// How far a loss scale is on its way to the next change. [`loss_scale`] updates it, and a checkpoint holds all but the scales.
+    /// The state of an adaptive loss scale. [`loss_scale`] updates it, and a checkpoint holds all of it except the
+    /// scales.
     #[derive(serde::Serialize, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct LossScaleState {
@@ -43,29 +44,29 @@ crate::state! {
     }
 }
 
-/// The tensors and the number that a loss scale adapts by.
+/// The tensors and the factor by which a loss scale adapts.
 #[derive(Clone, Copy, Debug)]
 pub struct LossScaler {
     /// [`LossScaleState`].
     pub state: Tensor,
     /// Steps of each window (1, W), u32, none of them 0.
     pub windows: Tensor,
-    /// What the scale is multiplied and divided by, from 1.
+    /// The factor by which the scale is multiplied and divided, at least 1.
     pub factor: f32,
 }
 
 impl LossScaleState {
-    /// Before the first step, with the window at `index` of `windows`.
+    /// The state before the first step, with the window at `index` of `windows`.
     pub fn new(loss_scale: f32, windows: &[u32], index: usize) -> Self {
         Self { loss_scale, window: windows[index], index: index as i32, step: 1, ..Self::default() }
     }
 }
 
-/// Sets the loss scale of the next step in `step` ([`StepState`]), by whether this one overflowed. Recorded after
-/// [`grad_norm`](super::grad_norm::grad_norm), which reads the scale of this step.
+/// Sets the loss scale of the next step in `step` ([`StepState`]), depending on whether this step overflowed. Recorded
+/// after [`grad_norm`](super::grad_norm::grad_norm), which reads the scale of this step.
 ///
-/// The scale stays within 1 and 2^64. A step that is skipped for its norm counts as one without overflow; while the run is
-/// halted nothing changes.
+/// The scale stays within 1 and 2^64. A step that is skipped because of its norm counts as a step without overflow;
+/// nothing changes while the run is halted.
 #[track_caller]
 pub fn loss_scale(rec: &mut Recorder, scaler: &LossScaler, step: Tensor) {
     let LossScaler { state, windows, factor } = *scaler;

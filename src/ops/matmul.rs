@@ -15,7 +15,7 @@ use crate::record::{Binding, Recorder, Tensor};
 use matrix::MatrixTile;
 use parts::{Division, divide};
 
-/// How the operands are stored.
+/// How the operands of a product are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// a (M, K) · b (N, K)ᵀ: the forward product x Wᵀ.
@@ -46,11 +46,11 @@ pub struct Plan {
     pub kernel: Kernel,
     /// Workgroups; along z one for each part of the sums.
     pub grid: [u32; 3],
-    /// Length of the parts into which the sums are split; k if they are not.
+    /// Length of the parts into which the sums are split; k if they are not split.
     pub part_k: u32,
 }
 
-/// What the kernel does with the product before it stores it.
+/// What the kernel adds to the product, or computes from it, before it stores the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
     /// Bias (1, N), added to every row; of grouped products (E, N), added to the rows of each expert.
@@ -63,17 +63,20 @@ pub struct Epilogue {
     pub activated: Option<Activated>,
 }
 
-/// An activation as a part of the product that owns its argument, or the gradient of its value. The bits are those of the kernels of
-/// [`gelu`](super::gelu) and [`swiglu`](super::swiglu).
+/// An activation that is computed in the product that yields its argument, or the gradient of an activation, computed
+/// in the product that yields the gradient of its value. The bits are those of the kernels of [`gelu`](super::gelu) and
+/// [`swiglu`](super::swiglu).
 #[derive(Clone, Copy, Debug)]
 pub enum Activated {
-    /// Its value at the result (M, N) is written beside it, to this tensor.
+    /// The activation of the result (M, N) is also written, to this tensor.
     Gelu(Gelu, Tensor),
-    /// The result is multiplied by its slope at this tensor (M, N).
+    /// The result is multiplied by the slope of the activation at this tensor (M, N).
     Slope(Gelu, Tensor),
-    /// The result is gate and up, packed as [`gate_up_cols`] says; silu(gate) · up (M, F) is written beside it, to this tensor.
+    /// The result is gate and up, packed as [`gate_up_cols`] describes; silu(gate) · up (M, F) is also written, to this
+    /// tensor.
     Swiglu(Tensor),
-    /// The product (M, F) is the gradient of silu(gate) · up at this tensor of gate and up; the result is that of gate and up.
+    /// The product (M, F) is the gradient of silu(gate) · up at this tensor of gate and up; the result is the gradient
+    /// of gate and up.
     SwigluSlopes(Tensor),
 }
 
@@ -97,7 +100,7 @@ crate::params! {
 }
 
 impl Params {
-    /// Those of a product in one part, `[m, n, k]` in size, of the tensors `[a, b, y]`.
+    /// The params of an unsplit product of the size `[m, n, k]`, with the tensors `[a, b, y]`.
     fn new([m, n, k]: [u32; 3], [a, b, y]: [Tensor; 3], epilogue: &Epilogue) -> Self {
         Self {
             m,
@@ -122,8 +125,8 @@ impl Params {
     }
 }
 
-/// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 with 16-bit `a` and `b`, for
-/// gradients of parameters. `b` may be quantised.
+/// y (M, N) = a · b, stored as `layout` says, plus the epilogue. `y` may be f32 with 16-bit `a` and `b`, for gradients
+/// of parameters. `b` may be quantised.
 ///
 /// # Examples
 ///
@@ -208,7 +211,7 @@ impl Epilogue {
         assert!(fits, "an activation must have the shape of the product");
     }
 
-    /// Adds the result `y` and what is added to it to a kernel whose factors are of `element`.
+    /// Adds the result `y` and the tensors of the epilogue to a kernel whose factors are of `element`.
     pub(super) fn apply(
         &self,
         kernel: Kernel,
@@ -241,7 +244,7 @@ impl Epilogue {
     }
 }
 
-/// Chooses kernel, tile and parts, for two factors of `element`.
+/// Chooses kernel, tile and parts for two factors of `element`.
 pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
     let capabilities = capabilities.for_factors([element; 2]);
     if let Some(plan) = vector::plan(problem, element, capabilities) {
@@ -268,16 +271,16 @@ pub(crate) enum Tile {
         rows: u32,
         /// Invocations of the workgroup.
         lanes: u32,
-        /// Whether they exchange what they load by subgroup shuffles.
+        /// Whether they exchange loaded values by subgroup shuffles.
         is_shuffled: bool,
     },
     /// 64 · `rows4` rows of 64 · `columns4` columns.
     Portable {
         /// Groups of 4 rows of an invocation's part: 1 or 2.
         rows4: u32,
-        /// Groups of 4 columns of it: 1 or 2.
+        /// Groups of 4 columns of that part: 1 or 2.
         columns4: u32,
-        /// What it is computed by, instead of multiply-adds of each invocation.
+        /// The matrices that compute it, instead of multiply-adds of each invocation.
         matrices: Option<Matrices>,
     },
 }
@@ -291,7 +294,7 @@ impl Tile {
                 let rows = match problem.layout {
                     _ if lanes == 1 => 2 * capabilities.software_workgroup,
                     Layout::Tn => 4 * lanes,
-                    // In decode m is the batch size; do not tile wider than m (up to 4 rows `vector` has).
+                    // In decoding m is the batch size; do not tile wider than m (`vector` takes up to 4 rows).
                     _ if problem.m <= lanes => lanes,
                     _ => 3 * lanes, // faster than 2 · lanes; 4 · lanes take longer to compile
                 };
@@ -301,7 +304,8 @@ impl Tile {
         }
     }
 
-    /// The tile of as many rows for a product of another number of columns, or over sums of another length.
+    /// The tile with the same number of rows for a product with another number of columns, or with sums of another
+    /// length.
     pub fn widened_for(self, problem: Problem, capabilities: Capabilities) -> Self {
         match self {
             Self::Software { .. } => self,
@@ -322,7 +326,7 @@ impl Tile {
         Self::Portable { rows4, columns4, matrices: None }
     }
 
-    /// The same tile by matrices, where `capabilities` have some for what is multiplied.
+    /// The same tile computed by matrices, if `capabilities` have matrices for these elements.
     pub fn by_matrices(self, capabilities: Capabilities) -> Self {
         match self {
             Self::Portable { rows4, columns4, .. } if capabilities.tier == Tier::Matrix => {
@@ -358,8 +362,8 @@ impl Tile {
         [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
     }
 
-    /// What a workgroup takes of a unit of a GPU, by the compilers for RDNA 3 and Ampere: registers for the sums, the operands and the
-    /// next slice, and more of them where groups along k are transposed on their way.
+    /// The resources of a GPU's unit that a workgroup takes, by the compilers for RDNA 3 and Ampere: registers for the
+    /// sums, the operands and the next slice, and more of them if groups along k are transposed when they are staged.
     fn workgroup(self, layout: Layout) -> Workgroup {
         if let Self::Portable { matrices: Some(matrices), .. } = self {
             return MatrixTile::new(self, matrices).workgroup();
@@ -391,9 +395,9 @@ impl Tile {
     }
 }
 
-/// The tiles of the portable tier, and what a lane takes for a step along k: the instructions that AMD's compiler needs, 1.21 to 1.52
-/// for each multiply-add (x Wᵀ in f32; benches/LOG.md), and two more for each group of 4 that it reads from workgroup memory, which some
-/// GPUs read for a quarter of the lanes at a time.
+/// The tiles of the portable tier, and the cost of a step along k for a lane: the instructions in AMD's compiled code,
+/// 1.21 to 1.52 for each multiply-add (x Wᵀ in f32; benches/LOG.md), and two more for each group of 4 that it reads
+/// from workgroup memory, since some GPUs read these for only a quarter of the lanes at a time.
 const PORTABLE: [(Tile, f64); 4] =
     [(Tile::LARGE, 86.0), (Tile::FLAT, 48.0), (Tile::TALL, 50.0), (Tile::SMALL, 28.0)];
 

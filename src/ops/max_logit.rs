@@ -13,8 +13,8 @@ crate::params! {
     }
 }
 
-/// Raises `largest` (1, heads), u32, from head `first` on to the largest of each column of `logits` (N, own heads), f32. The host
-/// clears it at the start of a step, and [`score`] reads it.
+/// Raises `largest` (1, heads), u32, from head `first` on, to the maximum of each column of `logits` (N, own heads),
+/// f32. The host clears `largest` at the start of a step, and [`score`] reads it.
 #[track_caller]
 pub fn max_logit(rec: &mut Recorder, logits: Tensor, largest: Tensor, first: u32) {
     let end = first + logits.cols;
@@ -24,7 +24,7 @@ pub fn max_logit(rec: &mut Recorder, logits: Tensor, largest: Tensor, first: u32
     rec.dispatch(fold("max_logit", "max_logit", Element::F32), &bindings, &params, [logits.stride4(), 1, 1]);
 }
 
-/// The score that a word of `largest` stands for; NaN where there was none.
+/// The score that a word of `largest` encodes; NaN if there was none.
 ///
 /// ```
 /// use gristmill::ops::max_logit::score;

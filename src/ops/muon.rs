@@ -47,13 +47,13 @@ pub struct Muon {
     pub is_nesterov: bool,
     /// Number of Newton-Schulz steps.
     pub steps: u32,
-    /// Root mean square of the update. That of AdamW is 0.2 to 0.4, so 0.2 lets both share a learning rate.
+    /// Root mean square of the update. AdamW's updates have 0.2 to 0.4, so 0.2 lets both share a learning rate.
     pub rms: f32,
     /// Weight decay.
     pub decay: f32,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
-    /// Where the bits come from that round weights in bfloat16.
+    /// The source of the bits that round weights stored in bfloat16.
     pub rounding: Rounding,
 }
 
@@ -77,7 +77,7 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
     apply(rec, matrix, update, [x.rows, x.cols], step, settings);
 }
 
-/// The momentum, and what is orthogonalised of it, with the sum of squares of each row.
+/// Updates the momentum; returns the matrix to orthogonalise, with the sum of squares of each row.
 #[track_caller]
 fn direction(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) -> (Tensor, Tensor) {
     let Matrix { weights, gradients, moments } = *matrix;
@@ -132,12 +132,12 @@ fn params_of(matrix: &Matrix, step: &StepTensors, settings: &Muon) -> Params {
     }
 }
 
-/// What an orthogonal matrix of this size is multiplied by, for a root mean square of `rms`.
+/// The factor of an orthogonal matrix of this size that yields a root mean square of `rms`.
 fn scale(rms: f32, [rows, cols]: [u32; 2]) -> f32 {
     rms * (rows.max(cols) as f32).sqrt()
 }
 
-/// Updates the weights by `update`, all or a part of a matrix of the size `whole`.
+/// Updates the weights by `update`, which is all or a part of a matrix of the size `whole`.
 fn apply(
     rec: &mut Recorder,
     matrix: &Matrix,
@@ -180,8 +180,8 @@ fn normalise(rec: &mut Recorder, x: Tensor, partials: Tensor, params: Params) {
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// Newton-Schulz steps on x / ‖x‖, whose singular values are at most 1, given the sum of squares of each row. The polynomial takes the
-/// Gram matrix of the shorter side, x xᵀ or xᵀ x, so that nothing has to be transposed.
+/// Newton-Schulz steps on x / ‖x‖, whose singular values are at most 1, given the sum of squares of each row. The
+/// polynomial uses the Gram matrix of the shorter side, x xᵀ or xᵀ x, so that nothing has to be transposed.
 fn orthogonalise(rec: &mut Recorder, mut x: Tensor, partials: Tensor, steps: u32, params: Params) -> Tensor {
     normalise(rec, x, partials, params);
     let is_wide = x.rows <= x.cols;

@@ -3,11 +3,12 @@
 //! Routed rows are one tensor (R, D) in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is fixed when the
 //! recording is written. [`place`] assigns rows to the choices of tokens, [`permute`] fills the rows, [`combine`] sums
 //! the outputs of the experts for each token. The last two are one kernel each, and so are their backwards:
-//! `benches/unfused/permute.rs` composes them from simple kernels, which write and read choices × D elements in between.
+//! `benches/unfused/permute.rs` composes them from simple kernels, which write and read choices × D elements in
+//! between.
 //!
-//! R is N k if dispatch is dropless, one more per expert with safe tokens, and the sum of all slots under
-//! capacities. A dropped choice has no row, adds nothing and gets no gradient. An unassigned row is zeros, which
-//! have no effect on an expert's output or gradients.
+//! R is N k if dispatch is dropless, plus one per expert with safe tokens, and the sum of all slots under capacities. A
+//! dropped choice has no row, adds nothing and gets no gradient. An unassigned row is zero, and has no effect on an
+//! expert's output or gradients.
 
 mod config;
 mod gates;
@@ -25,7 +26,7 @@ use crate::record::{Binding, Recorder, Tensor, fold_grid};
 /// The place of a dropped choice, and the source of an unassigned row.
 pub const NONE: u32 = u32::MAX;
 
-/// Gate gradients that each item past the rows clears; the shader uses the same number.
+/// Gate gradients that each item past the rows clears; the shader has the same constant.
 const CLEARED: u32 = 16;
 
 crate::params! {
@@ -38,14 +39,14 @@ crate::params! {
     }
 }
 
-/// Which choice has which row, on the device. All tensors are u32.
+/// The assignment of rows to choices, on the device. All tensors are u32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
     /// Sizes and policy.
     pub config: PlacementConfig,
     /// (1, E): choices of each expert, including dropped ones.
     pub counts: Tensor,
-    /// (1, E + 1): the first row of each expert, and R; with hot experts last, in that order ([`place_hot_last`]).
+    /// (1, E + 1): the first row of each expert, and R; if hot experts come last, in that order ([`place_hot_last`]).
     pub offsets: Tensor,
     /// (1, N·k): the row of choice j of token t at t·k + j, or [`NONE`].
     pub places: Tensor,
@@ -79,7 +80,7 @@ impl Placement {
     }
 }
 
-/// `rows` (R, D): in the row of each choice its token of x (N, D), zeros in unassigned rows.
+/// `rows` (R, D): each choice's row receives its token's row of x (N, D); unassigned rows become zero.
 #[track_caller]
 pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
     placement.assert_sides(x, rows);

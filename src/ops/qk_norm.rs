@@ -73,7 +73,8 @@ pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tenso
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
 }
 
-/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32. `None` for a frozen weight.
+/// dwq += Σ over tokens and query heads of dy · x · rstd, and dwk for key heads likewise; f32. `None` for a frozen
+/// weight.
 #[track_caller]
 pub fn qk_norm_backward_weight(
     rec: &mut Recorder,
@@ -102,8 +103,8 @@ pub fn qk_norm_backward_weight(
     }
 }
 
-/// Tokens of a block: on GPUs one for each row of lanes, since a head has few columns to share and 4,096 tokens in blocks of 64 would keep
-/// half of an H100 idle.
+/// Tokens per block: on GPUs one for each row of lanes, since a head has few columns to share, and 4,096 tokens in
+/// blocks of 64 would leave half of an H100 idle.
 fn block_rows(tier: Tier) -> u32 {
     match tier {
         Tier::Software => ROWS,

@@ -39,8 +39,8 @@ impl Params {
     }
 }
 
-/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x may be a range of columns
-/// of a larger tensor, whose width is then a multiple of 4.
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x may be a range of
+/// columns of a larger tensor; its width is then a multiple of 4.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, epsilon: f32) {
     assert!(
@@ -113,7 +113,8 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     fold_partials(rec, partials, dw);
 }
 
-/// The last group of a row is read and written whole: what follows the row in it must be padding.
+/// The last group of a row is read and written whole, so the elements that follow the row in this group must be
+/// padding.
 #[track_caller]
 fn assert_is_padded(x: &Tensor) {
     let is_whole = x.cols.is_multiple_of(4) || x.stride == stride_of(x.cols);

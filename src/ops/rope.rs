@@ -34,10 +34,10 @@ crate::params! {
     }
 }
 
-/// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every
-/// pair in turn, φ = p · theta^(-2i / rotary_dim) unless `scaling` has other frequencies. Its magnitude multiplies q and k,
-/// and in the backward, which uses the same table, their gradients. Computed in f64: in f32 the angles of late positions are
-/// off by degrees.
+/// The contents of the tensor `cos_sin` (`positions`, rotary_dim), padding included: row p holds cos φ, sin φ of every
+/// pair in turn, φ = p · theta^(-2i / rotary_dim) unless `scaling` has other frequencies. The magnitude of `scaling`
+/// multiplies q and k and, in the backward, which uses the same table, their gradients. Computed in f64: in f32 the
+/// angles of late positions are off by degrees.
 pub fn cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
     let stride = stride_of(rope.rotary_dim) as usize;
     let mut table = vec![0.0; positions as usize * stride];

@@ -27,8 +27,8 @@ pub enum RopeScaling {
         /// Context now.
         length: f64,
     },
-    /// Frequencies of slow pairs are divided by `factor`, those of fast pairs are kept, those between are interpolated
-    /// (Peng et al., "YaRN", 2023).
+    /// Frequencies of slow pairs are divided by `factor`, those of fast pairs are kept, and those in between are
+    /// interpolated (Peng et al., "YaRN", 2023).
     Yarn(Yarn),
     /// The interpolation of Llama 3.1, by wavelength.
     Llama3(Llama3),
@@ -74,7 +74,7 @@ impl RopeScaling {
             Self::Linear { factor } => of_base(rope.theta).map(|f| f / factor).collect(),
             Self::Ntk { factor } => of_base(rope.theta * factor).collect(),
             Self::DynamicNtk { original, length } => {
-                // Two dimensions are one pair, of frequency 1 whatever the base.
+                // Two dimensions are a single pair, whose frequency is 1 for every base.
                 let exponent = if dim > 2.0 { dim / (dim - 2.0) } else { 1.0 };
                 of_base(rope.theta * growth(original, length).powf(exponent)).collect()
             }
@@ -90,7 +90,7 @@ impl RopeScaling {
         }
     }
 
-    /// The factor of cos and sin.
+    /// The factor by which cos and sin are multiplied.
     pub fn magnitude(&self) -> f64 {
         match *self {
             Self::None | Self::Linear { .. } | Self::Ntk { .. } | Self::Llama3(_) => 1.0,

@@ -1,30 +1,30 @@
 //! Stochastic rounding of updated weights that are stored in bfloat16 (`shaders/lib/rounding.wgsl`).
 //!
-//! The optimizers widen a weight, update it in f32 and round it to one of its two neighbours, by bits that Philox
-//! draws from the seed, the number of the update and the weight's place in the arena. Rounding to nearest would
-//! lose every update below half the distance between neighbours. The place depends on the segments, and so on the
-//! adapter's largest binding. Ranks that hold a part of the model, some experts or a part of each matrix, number its
-//! weights as one rank that holds the whole model (`ranks/sharding/global_offsets.rs`). Checkpoints hold these weights as BF16, which is
-//! exact; initial and loaded weights are rounded to nearest.
+//! The optimizers widen a weight, update it in f32 and round it to one of its two neighbours, by bits that Philox draws
+//! from the seed, the number of the update and the weight's place in the arena. Rounding to nearest would lose every
+//! update below half the distance between neighbours. The place depends on the segments, and so on the adapter's
+//! largest binding. Ranks that hold a part of the model, some experts or a part of each matrix, number its weights as
+//! one rank that holds the whole model would (`ranks/sharding/global_offsets.rs`). Checkpoints hold these weights as
+//! BF16, which is exact; initial and loaded weights are rounded to nearest.
 
 use crate::element::Element;
 use crate::record::Tensor;
 
-/// Where the bits come from that round the weights of a launch. Weights in f32 are not rounded.
+/// The source of the bits that round the weights of a launch. Weights in f32 are not rounded.
 ///
-/// Places are counted in groups of 4 weights of the whole model, whatever part of it this rank holds. They are in runs of one length,
-/// as far from each other in the whole model as the next one: rows of which a rank has some columns, say.
+/// Places are counted in groups of 4 weights of the whole model, whichever part of it this rank holds. The weights lie
+/// in runs of equal length at equal distances in the whole model, for example in rows of which a rank has some columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounding {
     /// The run's seed.
     pub seed: u64,
     /// The place of the first group.
     pub first4: u32,
-    /// Groups of the first run that are before it.
+    /// Groups of the first run that precede the first group.
     pub skipped4: u32,
-    /// Groups of a run.
+    /// Groups per run.
     pub run4: u32,
-    /// Places of others between two runs.
+    /// Places between two runs, which are not this rank's.
     pub gap4: u32,
 }
 
@@ -35,12 +35,12 @@ impl Default for Rounding {
 }
 
 impl Rounding {
-    /// That of weights whose places follow each other from `first4` on.
+    /// Rounding of weights at consecutive places from `first4` on.
     pub const fn consecutive(seed: u64, first4: u32) -> Self {
         Self { seed, first4, skipped4: 0, run4: u32::MAX, gap4: 0 }
     }
 
-    /// Both words of the seed, and the places of `weights`: the fields of params structs.
+    /// Both words of the seed, and the places of `weights`, as fields of params structs.
     ///
     /// # Panics
     /// If the weights are f16, for which no update rounds.

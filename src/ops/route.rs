@@ -1,8 +1,8 @@
 //! The router: which experts a token visits, and with which gates.
 //!
-//! Exactly `topk_group` groups of experts are kept, ties going to the lower index, and experts outside are never
-//! chosen. MindFormers keeps every group as good as the last one, and sets the scores of the others to 0, which can
-//! exceed a biased score.
+//! Exactly `topk_group` groups of experts are kept, ties going to the lower index, and experts outside of them are
+//! never chosen. MindFormers keeps every group as good as the last kept one, and sets the scores of the others to 0,
+//! which can exceed a biased score.
 
 use super::balance::BalanceGradient;
 use super::per_row;
@@ -41,7 +41,7 @@ pub struct RouterConfig {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only (DeepSeek-V2, 2024).
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9; that of a single choice is then 1.
+    /// Whether the gates of a token are divided by their sum + 1e-9; the gate of a single choice is then 1.
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f32,
@@ -114,7 +114,7 @@ pub struct RouterOutput {
     /// For each token (N, 4), f32: ln Σ exp(logits), the sum of its scores, the sum of its chosen scores, 0.
     pub statistics: Tensor,
     /// The experts that would have been chosen without the bias (1, N · k), u32, for the balance losses of a router
-    /// that has one.
+    /// with a bias.
     pub unbiased: Option<Tensor>,
 }
 
@@ -213,7 +213,7 @@ pub fn route(
 }
 
 /// Writes d_logits (N, E): the gradient through the gates, given `d_gates` (N, k), plus that of the balance losses; at
-/// least one of them must be given. `logits` and `output` are those of the forward pass.
+/// least one of the two must be given. `logits` and `output` are those of the forward pass.
 #[track_caller]
 pub fn route_backward(
     rec: &mut Recorder,
@@ -271,7 +271,7 @@ pub fn route_backward(
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// As `per_row`, but with at most one invocation for two experts: every choice is a reduction over the workgroup.
+/// As `per_row`, but with at most one invocation per two experts: every choice is a reduction over the workgroup.
 fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
     let (kernel, grid) = match rec.capabilities().tier {
         Tier::Software => per_row(rec, "route", entry, Element::F32, tokens),

@@ -15,7 +15,7 @@ crate::params! {
     }
 }
 
-/// y (N, D) = residual (N, D) + x (N, D) · sigmoid(g), g (N, 1) f32; the others of one element.
+/// y (N, D) = residual (N, D) + x (N, D) · sigmoid(g); g (N, 1) is f32, the others have the same element.
 #[track_caller]
 pub fn row_gate(rec: &mut Recorder, x: Tensor, g: Tensor, residual: Option<Tensor>, y: Tensor) {
     assert_fits(x, g, &[Some(y), residual]);

@@ -35,17 +35,18 @@ pub struct Sgd {
     pub decay: f32,
     /// Decay rate of the momentum.
     pub momentum: f32,
-    /// How much less than 1 a gradient adds to the momentum; the first one adds 1.
+    /// A gradient enters the momentum with the factor 1 - dampening, and the first one with 1.
     pub dampening: f32,
     /// Nesterov momentum: the update is g + momentum · m instead of m.
     pub is_nesterov: bool,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
-    /// Where the bits come from that round weights in bfloat16.
+    /// The source of the bits that round weights stored in bfloat16.
     pub rounding: Rounding,
 }
 
-/// One segment of each of the three arenas, as flat rows of one length: f32, but for weights that are stored in bfloat16.
+/// One segment of each of the three arenas, as flat rows of equal length: f32, except weights that are stored in
+/// bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct SgdTensors {
     /// Weights.

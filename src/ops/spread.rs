@@ -1,13 +1,14 @@
-//! Experts that are spread over ranks: their rows on the way to them and back.
+//! Exchange of token rows where experts are spread over ranks.
 //!
-//! Every rank places the choices of its own tokens in rows, sorted by expert, so the rows for the experts of a rank are
-//! consecutive. They are sent there, and the results return the same way. The ranks learn the counts of each other first; how many
-//! rows move is decided on the devices, and tensors are as large as they can become.
+//! Every rank places the choices of its own tokens in rows sorted by expert, so the rows for the experts of a rank are
+//! consecutive. They are sent to that rank, and the results return the same way. The ranks first learn each other's
+//! counts; the devices decide how many rows move, and tensors have room for the most that can.
 //!
-//! The order matters: ranks gather their offsets, exchange rows, and receive them by expert and then by rank, which
-//! is the order that the work list wants; the host puts them there on the way. Only rows that came move. The
-//! backward of each exchange is the other one. The shared expert is computed up to its last product while rows
-//! return. Routers are on every rank, and their tallies are summed before biases and capacities change.
+//! The order matters: ranks gather their offsets, exchange rows, and receive them by expert and then by rank, which is
+//! the order that the work list needs; the host puts them in this order on the way. Only rows that arrived move. The
+//! backward of each exchange is the exchange in the other direction. The shared expert is computed up to its last
+//! product while rows return. Routers are on every rank, and their tallies are summed before biases and capacities
+//! change.
 
 use super::permute::{PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
@@ -29,40 +30,41 @@ crate::params! {
 pub struct ExpertRanks {
     /// The ranks.
     pub group: Group,
-    /// This one's place among them.
+    /// This rank's place in the group.
     pub place: usize,
 }
 
 /// The rows that ranks send each other in one layer.
 #[derive(Clone, Debug)]
 pub struct SpreadRows {
-    /// (ranks, E + 1), u32: of each rank, the first row of each expert among its own rows, and the end.
+    /// (ranks, E + 1), u32: for each rank, the first row of each expert among its own rows, and the end.
     pub offsets: Tensor,
-    /// (1, experts + 1), u32: the same of the rows that this rank receives for its experts.
+    /// (1, experts + 1), u32: the first row of each of this rank's experts among the rows that it receives, and the
+    /// end.
     pub local_offsets: Tensor,
-    /// Rows that this rank sends at most.
+    /// Most rows that this rank sends.
     pub sent: u32,
-    /// Rows that this rank receives at most.
+    /// Most rows that this rank receives.
     pub received: u32,
     ranks: ExpertRanks,
 }
 
-/// Where rows go.
+/// The direction in which rows move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the ranks of the tokens to those of their experts.
     ToExperts,
-    /// Back.
+    /// From the ranks of the experts back to those of the tokens.
     FromExperts,
 }
 
 impl ExpertRanks {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.group.size() as u32
     }
 
-    /// Rows that a rank receives at most, if each of the ranks places its choices by `config`.
+    /// Most rows that a rank receives, if each of the ranks places its choices by `config`.
     pub fn most_rows(&self, config: &PlacementConfig) -> u32 {
         let (ranks, local) = (u64::from(self.size()), u64::from(config.experts / self.size()));
         let of_each = match config.allocation {
@@ -82,8 +84,8 @@ impl ExpertRanks {
 }
 
 impl SpreadRows {
-    /// Gathers the `offsets` (1, E + 1) of the rows that travel of those that are placed by `config`
-    /// ([`PlacementConfig::spread_rows`]), and finds those of this rank's experts.
+    /// Gathers the `offsets` (1, E + 1) of the rows that travel, of all rows placed by `config`
+    /// ([`PlacementConfig::spread_rows`]), and computes those for this rank's experts.
     #[track_caller]
     pub fn new(rec: &mut Recorder, config: &PlacementConfig, offsets: Tensor, ranks: &ExpertRanks) -> Self {
         let (size, experts) = (ranks.size(), config.experts);
@@ -104,8 +106,8 @@ impl SpreadRows {
         }
     }
 
-    /// Moves `rows` (sent, D) to the ranks of their experts, where they arrive in `moved` (received, D), sorted by expert and then
-    /// by rank; or back. Rows past the last one of the last expert are undefined.
+    /// Moves `rows` (sent, D) to the ranks of their experts, where they arrive in `moved` (received, D), sorted by
+    /// expert and then by rank; or moves rows back. Rows past the last row of the last expert are undefined.
     #[track_caller]
     pub fn exchange(&self, rec: &mut Recorder, rows: Tensor, moved: Tensor, direction: Direction) {
         let counts = match direction {
@@ -131,8 +133,9 @@ impl SpreadRows {
     }
 }
 
-/// (1, experts + 1), u32: where the rows for each expert of rank number `place` start, sorted by expert, and their end. `offsets`
-/// (ranks, E + 1), u32, are those of the rows that each rank sends, in which experts are spread evenly over the ranks.
+/// (1, experts + 1), u32: the first row of each expert of rank number `place`, with rows sorted by expert, and their
+/// end. `offsets` (ranks, E + 1), u32, describe the rows that each rank sends; experts are spread evenly over the
+/// ranks.
 #[track_caller]
 pub fn local_offsets(rec: &mut Recorder, offsets: Tensor, place: u32) -> Tensor {
     let (ranks, experts) = (offsets.rows, offsets.cols - 1);
@@ -147,7 +150,7 @@ pub fn local_offsets(rec: &mut Recorder, offsets: Tensor, place: u32) -> Tensor 
 }
 
 impl Direction {
-    /// The way back.
+    /// The opposite direction.
     pub fn reversed(self) -> Self {
         match self {
             Self::ToExperts => Self::FromExperts,

@@ -16,8 +16,9 @@ crate::params! {
     }
 }
 
-/// A sum of squares as the device leaves it: those of values above 2^40 times 2^-176, those between, those of values below 2^-40
-/// times 2^150, and how many groups of 4 values have one that is not finite.
+/// A sum of squares in the form in which the device leaves it: the sum over values above 2^40, times 2^-176; over the
+/// values in between; over values below 2^-40, times 2^150; and the number of groups of 4 values with one that is not
+/// finite.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct SquareSum(pub [f32; 4]);
@@ -40,7 +41,8 @@ impl SquareSum {
     }
 }
 
-/// Writes the sum of squares of all elements of `parts`, which are flat, to row `index` of `sums` (S, 4): a [`SquareSum`].
+/// Writes the sum of squares of all elements of `parts`, which are flat, to row `index` of `sums` (S, 4): a
+/// [`SquareSum`].
 #[track_caller]
 pub fn squares(rec: &mut Recorder, parts: &[Tensor], sums: Tensor, index: u32) {
     assert!(sums.cols == 4 && index < sums.rows, "{} sums have no number {index}", sums.rows);

@@ -3,15 +3,16 @@
 /// [`StepState::halt`] of a step whose norm spiked: this step makes no update.
 pub const SKIPPED: u32 = 1;
 
-/// [`StepState::halt`] of a run whose gradients or loss were not finite: neither this step nor a later one makes an update.
+/// [`StepState::halt`] of a run whose gradients or loss were not finite: neither this step nor a later one makes an
+/// update.
 pub const HALTED: u32 = 2;
 
 crate::state! {
     /// The decisions of a step, and the counters that persist from step to step.
     /// [`grad_norm`](super::grad_norm::grad_norm) writes it.
     pub struct StepState {
-        /// What the loss is multiplied by before the backward pass. At the end of an update
-        /// [`loss_scale`](super::loss_scale::loss_scale) sets that of the next step, where the scale adapts.
+        /// The factor by which the loss is multiplied before the backward pass. At the end of an update
+        /// [`loss_scale`](super::loss_scale::loss_scale) sets the factor of the next step, if the scale adapts.
         pub loss_scale: f32,
         /// Optimizer steps done; a step without an update does not advance it.
         pub global_step: u32,
@@ -23,7 +24,7 @@ crate::state! {
         pub grad_factor: f32,
         /// The learning rate of the step, for parameters outside of groups with their own.
         pub learning_rate: f32,
-        /// 1 / (1 - beta1^t), or 1 where the optimizer does not correct its moments.
+        /// 1 / (1 - beta1^t), or 1 if the optimizer does not correct its moments.
         pub bias_correction1: f32,
         /// 1 / (1 - beta2^t), or 1.
         pub bias_correction2: f32,

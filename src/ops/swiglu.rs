@@ -75,7 +75,7 @@ fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Ke
         Tier::Software => 64,
         Tier::Portable | Tier::Matrix => 256,
     };
-    // Not wider than a row: lanes past its end would idle.
+    // Not wider than a row: lanes past its end would be idle.
     let lanes = columns4.next_power_of_two().clamp(8, widest);
     (Kernel::new("swiglu", entry, element).constant("LANES", lanes), columns4.div_ceil(lanes))
 }

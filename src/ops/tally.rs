@@ -20,7 +20,7 @@ crate::params! {
 pub struct TallyColumns {
     /// E words, u32: choices of each expert in the step, including dropped ones.
     pub chosen: u32,
-    /// E words, u32: the same in the last micro-batch alone.
+    /// E words, u32: choices of each expert in the last micro-batch.
     pub last: u32,
     /// u32: dropped choices of the step.
     pub dropped: u32,
@@ -30,7 +30,7 @@ pub struct TallyColumns {
     ///
     /// [`Balance`]: super::balance::Balance
     pub expert_loss: u32,
-    /// f32: the same over each sequence, averaged over sequences.
+    /// f32: the same loss computed over each sequence, averaged over sequences.
     pub sequence_loss: u32,
     /// f32: the mean of (ln Σ exp logits)², without its factor.
     pub z_loss: u32,
@@ -59,7 +59,7 @@ pub const fn tally_columns(experts: u32) -> u32 {
 }
 
 /// Adds a micro-batch to `tally`: `counts` (1, E) are the choices of each expert before drops, of which `capacities`
-/// (1, E) are kept, or all; both u32. A step has fewer than 2^32 choices.
+/// (1, E) are kept, or all if they are not given; both u32. A step has fewer than 2^32 choices.
 #[track_caller]
 pub fn tally(rec: &mut Recorder, counts: Tensor, capacities: Option<Tensor>, tally: Tensor) {
     let experts = counts.cols;

@@ -1,8 +1,8 @@
 //! The tiles of grouped products, computed on the device from the number of rows of each expert.
 //!
-//! The host does not know how many rows an expert has when it encodes a dispatch, so the device reads the grid from
-//! a buffer. Rows of each expert are cut into tiles of one height, so the work is that of the rows there are, not
-//! that of the busiest expert. Weight gradients have a workgroup for each tile of each expert's matrix instead,
+//! The host does not know how many rows an expert has when it encodes a dispatch, so the device reads the grid from a
+//! buffer. Rows of each expert are cut into tiles of one height, so the work is proportional to the number of rows, not
+//! to the rows of the busiest expert. Weight gradients have a workgroup for each tile of each expert's matrix instead,
 //! which iterates over that expert's rows.
 
 use super::matmul::{Layout, Problem, Tile};
@@ -19,7 +19,7 @@ crate::params! {
 
 /// Maximum number of tiles along the columns of a grouped product.
 const MAX_GRID_COLUMNS: u32 = 512;
-/// Maximum number of columns of a grouped product on any tier: those of the smallest tiles.
+/// Maximum number of columns of a grouped product on any tier: that of the smallest tiles.
 pub const MAX_COLUMNS: u32 = 64 * MAX_GRID_COLUMNS;
 /// Maximum size of a dimension of a grid.
 const MAX_TILES: u32 = 65535;
@@ -41,7 +41,7 @@ pub struct WorkList {
     pub tiles: Tensor,
     /// (1, 4 C), u32: (c + 1, number of tiles, 1, 0), the grid of a product with c + 1 tiles along its columns.
     pub grids: Tensor,
-    /// A tile of as many rows as those of the list have.
+    /// A tile with as many rows as the tiles of the list.
     tile: Tile,
 }
 
@@ -58,7 +58,7 @@ impl WorkList {
         let experts = offsets.cols - 1;
         let tile = tile_of(rows, experts, rec.capabilities());
         let count = tile_bound(rows, experts, tile.rows());
-        // More tiles than a grid holds are refused with the first product, whose grid they are.
+        // If there are more tiles than a grid holds, the first product is refused, since its grid is too large.
         let tiles = rec.tensor("tiles", 1, 4 * count, Element::U32);
         let grids = rec.tensor("grids", 1, 4 * MAX_GRID_COLUMNS, Element::U32);
         let kernel = Kernel::new("work_list", "work_list", Element::F32)
@@ -90,8 +90,8 @@ impl WorkList {
         self.tile.rows()
     }
 
-    /// The tile of a workgroup for a product with n columns over sums of length k. Rows of experts end within tiles, half a tile each
-    /// where experts have rows by chance.
+    /// The tile of a workgroup for a product with n columns over sums of length k. The rows of experts end within
+    /// tiles; if experts have random numbers of rows, this wastes half a tile per expert.
     pub(super) fn tile_of(&self, layout: Layout, n: u32, k: u32, capabilities: Capabilities) -> Tile {
         let m = self.rows.saturating_add(self.experts.saturating_mul(self.tile.rows() / 2));
         self.tile.widened_for(Problem { layout, m, n, k }, capabilities)
@@ -111,8 +111,9 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
     (rows / height + experts).min(rows)
 }
 
-/// The tiles of all products have as many rows: separate lists would cost more than better tiles gain. They are high if the experts
-/// have enough rows on average to fill them; how wide they are follows from the product and the units ([`WorkList::tile_of`]).
+/// The tiles of all products have the same number of rows: separate lists would cost more than better tiles gain. They
+/// are high if the experts have enough rows on average to fill them; how wide they are follows from the product and the
+/// units ([`WorkList::tile_of`]).
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
         Tier::Software => Tile::software(16, capabilities),

@@ -1,6 +1,6 @@
-//! The backward pass of attention: two kernels that compute the scores of each query and key twice, or one that computes them
-//! once and leaves the gradient of the queries in parts. Where few heads of keys serve many of queries, several workgroups share a key's
-//! queries, and the gradients of keys and values are left in parts, too.
+//! The backward pass of attention: two kernels that compute the scores of each query and key twice, or one that
+//! computes them once and leaves the gradient of the queries in parts. Where few key heads serve many query heads,
+//! several workgroups share the queries of a key, and the gradients of keys and values are left in parts as well.
 
 use super::plan::{Division, Plan, divide, plan, sum_keys, sum_queries};
 use super::tile::Pass;
@@ -11,12 +11,13 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::per_item;
 use crate::record::{Binding, Recorder, State, Tensor};
 
-/// dqkv (N, layout.cols()), all columns written, from the inputs and outputs of [`attention`](super::attention()) and dout,
-/// shaped like out.
+/// dqkv (N, layout.cols()), all columns written, from the inputs and outputs of [`attention`](super::attention()) and
+/// dout, shaped like out.
 ///
-/// Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that of keys and
-/// values. Where heads and sequences are many and heads narrow, three on GPUs, unless by matrices: delta; keys and values, with the
-/// gradient of the queries in parts; and the sum of the parts. One more where the gradients of keys and values are in parts.
+/// Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then the
+/// gradients of keys and values. On GPUs, with many heads and sequences and narrow heads, and unless matrices compute
+/// it, three dispatches: delta; keys and values, with the gradient of the queries in parts; and the sum of the parts.
+/// One more if the gradients of keys and values are in parts.
 #[track_caller]
 pub fn attention_backward(
     rec: &mut Recorder,
@@ -96,7 +97,8 @@ impl Backward<'_> {
         rec.dispatch(kernel, &bindings, &params, grid);
     }
 
-    /// The gradients of keys and values by `kernel`, which binds `others` besides, and the sum of their parts if it leaves some.
+    /// Records the gradients of keys and values by `kernel`, which also binds `others`, and the sum of their parts if
+    /// it leaves parts.
     fn of_keys(
         &self,
         rec: &mut Recorder,
@@ -130,7 +132,7 @@ impl Backward<'_> {
         plan(pass, self.shape, is_packed, self.batch, self.dqkv.element, rec.capabilities())
     }
 
-    /// What the kernels that compute scores bind, but for what they write.
+    /// The bindings of all kernels that compute scores, except their results.
     fn of_both_sides(&self) -> Vec<Binding> {
         let AttentionTensors { qkv, lse, .. } = self.tensors;
         let mut bindings = vec![

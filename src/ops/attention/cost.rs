@@ -1,24 +1,24 @@
-//! What the loop over tiles takes of a lane in the kernels of attention for GPUs. Bytes of workgroup memory and barriers follow from the
-//! shaders, instructions and registers are what compilers made of them (benches/LOG.md).
+//! The cost per lane of the loop over tiles in the attention kernels for GPUs. Bytes of workgroup memory and barriers
+//! follow from the shaders; instructions and registers are those of compiled kernels (benches/LOG.md).
 
 use super::tile::{Pass, Tile, VECTORS};
 use crate::kernels::{Condition, Kernel};
 
-/// What a lane takes in the loop of a kernel.
+/// The cost of a kernel's loop for one lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopCost {
-    /// Instructions for a multiply-add of scores and sums.
+    /// Instructions per multiply-add of scores and sums.
     pub instructions: f64,
-    /// Bytes of workgroup memory for one.
+    /// Bytes of workgroup memory per multiply-add.
     pub shared_bytes: f64,
-    /// Barriers for 1,024.
+    /// Barriers per 1,024 multiply-adds.
     pub barriers: f64,
-    /// Registers of a lane.
+    /// Registers per lane.
     pub registers: u32,
 }
 
 impl LoopCost {
-    /// That of a kernel of attention for GPUs; `None` of any other.
+    /// The cost of an attention kernel for GPUs; `None` for any other kernel.
     pub fn of(kernel: &Kernel) -> Option<Self> {
         let (tier, pass) = kernel.file.strip_prefix("attention/")?.split_once('/')?;
         let pass = match pass {
@@ -34,7 +34,8 @@ impl LoopCost {
         }
     }
 
-    /// Everything but the multiply-adds of matrices, and the most registers that the compilers for RDNA 3 and Ampere need.
+    /// Everything except the multiply-adds of matrices, and the most registers that the compilers for RDNA 3 and Ampere
+    /// need.
     pub(super) fn by_matrices(pass: Pass) -> Self {
         let (instructions, shared_bytes, barriers, registers) = match pass {
             Pass::Forward => (0.35, 0.73, 6.0, 144),
@@ -53,8 +54,9 @@ impl LoopCost {
         let tile = Tile { width, groups, share, chunk };
         let is_split = kernel.conditions().any(|condition| condition == Condition::Split);
         let walk = Walk { pass, tile, d4: constant("D4"), v4: constant("V4"), is_split };
-        // Of f32 without masks, or with a window where masks choose the tile. Masks and parts of queries take more instructions, and on RDNA 3
-        // more registers, of which workgroup memory leaves more than it uses.
+        // For f32 without masks, or with a window where masks choose the tile. Masks and parts of the queries' gradient
+        // take more instructions, and on RDNA 3 more registers; there, workgroup memory limits the workgroups of a unit
+        // before registers do.
         let (instructions, registers) = match (pass, width, share) {
             (Pass::Forward, 8, 4) => (1.69, 96),
             (Pass::Forward, 8, _) => (1.52, 120),
@@ -80,7 +82,8 @@ impl LoopCost {
     }
 }
 
-/// What an invocation does in one tile. Columns, and what goes to workgroup memory or comes from there, are vectors of 4.
+/// The work of an invocation in one tile. Columns, and transfers to and from workgroup memory, are counted in vectors
+/// of 4.
 struct Walk {
     pass: Pass,
     tile: Tile,
@@ -90,7 +93,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// The columns of the rows that scores are products of.
+    /// The columns of the rows whose products are scores.
     fn scores(&self) -> Vec<u32> {
         match self.pass {
             Pass::Forward => vec![self.d4],
@@ -107,7 +110,7 @@ impl Walk {
         }
     }
 
-    /// Those of the queries' gradient, if parts of it are left.
+    /// The columns of the queries' gradient, if the kernel leaves it in parts.
     fn of_queries(&self) -> u32 {
         if self.is_split { self.d4 } else { 0 }
     }
@@ -154,7 +157,7 @@ impl Walk {
         self.of_queries().div_ceil(width) * (4 + times * groups * (4 + queries))
     }
 
-    /// Weights, and scores that wait in their place.
+    /// Vectors for weights, and for scores that wait in their place.
     fn weights(&self) -> u32 {
         let Tile { share, chunk, .. } = self.tile;
         let pitch = if chunk == 8 { 8 } else { chunk + 1 };
@@ -166,7 +169,7 @@ impl Walk {
         }
     }
 
-    /// Vectors and barriers of the largest scores.
+    /// Vectors and barriers for the largest scores.
     fn maxima(&self) -> [u32; 2] {
         match self.pass {
             Pass::Forward if self.tile.lanes() <= 128 => [1 + self.tile.width, 2],
@@ -187,7 +190,8 @@ impl Walk {
 mod tests {
     use super::*;
 
-    /// Instructions that access workgroup memory, and barriers, which AMD's compiler left of a tile of f32, each as often as its loops run.
+    /// Instructions that access workgroup memory, and barriers, in AMD's compiled code for a tile of f32, each counted
+    /// as often as its loops run.
     #[test]
     fn bytes_and_barriers_are_those_of_the_assembly() {
         let forward = |d4, width, groups, share, chunk| {

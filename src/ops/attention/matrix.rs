@@ -1,4 +1,4 @@
-//! Which passes of attention cooperative matrices compute, and in what tiles.
+//! Chooses which passes of attention cooperative matrices compute, and their tiles.
 
 use super::Attention;
 use super::cost::LoopCost;
@@ -9,8 +9,8 @@ use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup}
 /// Strips of a block, each of which a subgroup owns.
 const STRIPS: u32 = 4;
 
-/// The kernel that computes `pass` of an attention by matrices, and the rows of a workgroup. `None` on other tiers, for elements other
-/// than f16, and where heads are wider than the kernel has variables for.
+/// The kernel that computes `pass` of an attention by matrices, and the rows of a workgroup. `None` on other tiers, for
+/// elements other than f16, and for heads that are wider than the kernel has variables for.
 pub(super) fn kernel(
     pass: Pass,
     shape: &Attention,
@@ -21,7 +21,7 @@ pub(super) fn kernel(
     Some((tile.kernel(element), tile.block()))
 }
 
-/// The rows of a workgroup of that kernel, and what it takes of a unit.
+/// The rows of a workgroup of that kernel, and the resources that it takes of a unit.
 pub(super) fn workgroup(
     pass: Pass,
     shape: &Attention,
@@ -49,7 +49,7 @@ impl<'a> Tile<'a> {
         Some(Self { pass, shape, matrices }).filter(Self::fits)
     }
 
-    /// Whether the kernel has variables for all matrices along a row, of owned operands and of sums.
+    /// Whether the kernel has enough variables for all matrices along a row, of owned operands and of sums.
     fn fits(&self) -> bool {
         let most = match self.pass {
             Pass::Forward => 8,
@@ -81,12 +81,13 @@ impl<'a> Tile<'a> {
         2 * self.matrices.side
     }
 
-    /// A subgroup for each strip, and 1 to 4 lanes for each row.
+    /// One subgroup per strip, and 1 to 4 lanes per row.
     fn lanes(&self) -> u32 {
         (STRIPS * self.matrices.subgroup).clamp(self.block(), 4 * self.block())
     }
 
-    /// Elements of f16 in workgroup memory: owned rows at the start, and then what the kernel's constants lay out.
+    /// f16 elements in workgroup memory: the owned rows at the start, followed by the regions that the kernel's
+    /// constants lay out.
     fn operands(&self) -> u32 {
         let Attention { layout, .. } = self.shape;
         let [head_dim, value_dim] =
@@ -117,7 +118,8 @@ mod tests {
     use crate::ops::heads::HeadLayout;
     use crate::record::{BufferId, PersistentId, Tensor};
 
-    /// The memory that the tier asks devices for, with the most that a kernel declares, and rows of whole groups of lanes.
+    /// Tiles fit in the workgroup memory that the tier requests of devices, at the most that a kernel declares, and
+    /// rows are whole groups of lanes.
     #[test]
     fn tiles_keep_to_the_limits() {
         let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, Element::U32);

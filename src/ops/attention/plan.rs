@@ -1,4 +1,4 @@
-//! Which variant of the attention kernels computes a pass, and its grid.
+//! Chooses the variant of the attention kernels that computes a pass, and its grid.
 
 use super::cost::LoopCost;
 use super::tile::{Masks, Pass, Tile};
@@ -8,7 +8,7 @@ use crate::kernels::{Capabilities, Condition, Kernel, Tier, Units, Workgroup};
 use crate::ops::heads::HeadLayout;
 use crate::ops::per_item;
 
-/// The kernel of a pass, and what its workgroups are.
+/// The kernel of a pass, and the grid of its workgroups.
 pub(super) struct Plan {
     pub kernel: Kernel,
     /// Workgroups along the tokens of one sequence.
@@ -17,9 +17,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The grid of so many `heads` and sequences. On GPUs blocks are its last dimension, so that the longest blocks of all heads start
-    /// first: under a causal mask, where the last of 16 blocks is 16 times as much work as the first, an RX 7900 XTX would otherwise be
-    /// used to 0.61. Software adapters give each core a contiguous run of workgroups.
+    /// The grid for `heads` heads and `batch` sequences. On GPUs blocks are its last dimension, so that the longest
+    /// blocks of all heads start first: under a causal mask the last of 16 blocks is 16 times as much work as the
+    /// first, and without this order only 0.61 of an RX 7900 XTX would be used. Software adapters give each core a
+    /// contiguous run of workgroups.
     pub fn grid(&self, heads: u32, batch: u32) -> [u32; 3] {
         match self.tier {
             Tier::Software => [self.blocks, heads, batch],
@@ -28,7 +29,7 @@ impl Plan {
     }
 }
 
-/// Which kernel computes `pass` of an attention over `batch` sequences, of packed documents if it `is_packed`.
+/// The kernel for `pass` of an attention over `batch` sequences, which hold packed documents if `is_packed`.
 pub(super) fn plan(
     pass: Pass,
     shape: &Attention,
@@ -66,8 +67,8 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
     // More rows reuse each loaded key more often, but compile longer.
     let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
     let lanes = capabilities.software_workgroup;
-    // One key at a time compiles fastest and runs as fast as two; a tile holds one key per lane. Shuffles within 16 lanes need constants
-    // (`shaders/attention/software/spread.wgsl`).
+    // One key at a time compiles fastest and runs as fast as two; a tile holds one key per lane. Shuffles within 16
+    // lanes need constants (`shaders/attention/software/spread.wgsl`).
     let (tile, step) = if capabilities.lanes == 16 { (4, 4) } else { (lanes, 1) };
     let kernel = Kernel::new(file, entry, element)
         .condition(Condition::Shuffled, capabilities.lanes > 1)
@@ -88,7 +89,7 @@ fn portable(pass: Pass, tile: Tile, element: Element) -> Kernel {
     tile.set(Kernel::new(file, entry, element))
 }
 
-/// The tile of a portable kernel where there is no choice.
+/// The tile of a portable kernel, unless there is a choice.
 fn usual_tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     let masks = match (is_packed || shape.dropout.is_some(), shape.window.is_some() || shape.has_alibi) {
         (true, _) => Masks::Loaded,
@@ -98,24 +99,26 @@ fn usual_tile(pass: Pass, shape: &Attention, is_packed: bool) -> Tile {
     Tile::of(pass, shape.layout, masks)
 }
 
-/// `kernel` with the sizes of heads.
+/// `kernel` with the constants for the sizes of heads.
 fn sized(kernel: Kernel, layout: HeadLayout) -> Kernel {
     kernel.constant("D4", layout.head_dim / 4).constant("V4", layout.value_dim / 4)
 }
 
-/// More parts take more memory than the time that they save is worth.
+/// Most parts: more would take more memory than the saved time is worth.
 const MOST_PARTS: u32 = 8;
 
-/// The share that more parts, or parts at all, must save: less is beyond what is known of a GPU here.
+/// The share of the time that more parts, or parts at all, must save: smaller savings are beyond the accuracy of this
+/// model of a GPU.
 const WORTH: f64 = 0.03;
 
 /// How the backward pass of an attention is divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Division {
-    /// The parts of the gradient of the queries that one pass over the keys leaves; `None`: there is a pass over the queries, too.
+    /// The number of parts in which a single pass over the keys leaves the gradient of the queries; `None`: a second
+    /// pass, over the queries, computes that gradient.
     pub parts: Option<u32>,
-    /// Heads of queries through which a workgroup sums the gradients of its keys: those of a group, or a part of them, which leaves
-    /// the gradients in parts.
+    /// Query heads over which a workgroup sums the gradients of its keys: all heads of a group, or some of them, which
+    /// leaves the gradients in parts.
     pub share: u32,
 }
 
@@ -126,18 +129,18 @@ impl Division {
     }
 }
 
-/// Multiply-adds that all lanes do while a byte goes to or comes from memory, by published figures.
+/// Multiply-adds that all lanes do in the time of one byte to or from memory, by published figures.
 const OF_A_BYTE: f64 = 7.0;
 
-/// Multiply-adds that all lanes of a unit do while a launch takes its 5 us.
+/// Multiply-adds that all lanes of a unit do in the 5 us that a launch takes.
 const OF_A_LAUNCH: f64 = 650e3;
 
-/// How many times as fast passes by matrices are: the instructions of both, see benches/LOG.md.
+/// How many times as fast passes are by matrices, from the instructions of both; see benches/LOG.md.
 const BY_MATRICES: f64 = 4.5;
 
-/// How the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the least time on these units
-/// the one that takes the least memory. With many heads and sequences one pass over the keys takes less time than two, unless heads are so
-/// wide that registers do not suffice, or matrices compute it.
+/// Chooses how the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the
+/// least time on these units, the one that takes the least memory. With many heads and sequences one pass over the keys
+/// takes less time than two passes, unless heads are so wide that registers do not suffice, or matrices compute it.
 pub(super) fn divide(
     shape: &Attention,
     is_packed: bool,
@@ -168,7 +171,7 @@ pub(super) fn divide(
     found.expect("two passes without parts take no memory").0
 }
 
-/// Where a backward pass runs, and on what.
+/// An attention and the device that computes it, to estimate the times of its passes.
 struct Work<'a> {
     shape: &'a Attention,
     is_packed: bool,
@@ -187,12 +190,13 @@ impl Work<'_> {
         matrix::workgroup(Pass::BackwardKv, self.shape, self.element, self.capabilities).is_some()
     }
 
-    /// How long `multiply_adds` of the portable kernels are, where that of a pass is 1.
+    /// A time in multiply-adds of the portable kernels, relative to the passes: it weighs more if matrices compute
+    /// these.
     fn against_passes(&self, multiply_adds: f64) -> f64 {
         if self.is_by_matrices() { BY_MATRICES * multiply_adds } else { multiply_adds }
     }
 
-    /// Bytes of the parts of the gradients of queries, and of keys and values.
+    /// Bytes of the parts of the queries' gradient, and of the parts of the gradients of keys and values.
     fn bytes(&self, way: Division) -> [u64; 2] {
         let HeadLayout { heads, head_dim, value_dim, .. } = self.shape.layout;
         let rows = u64::from(self.batch) * u64::from(self.shape.tokens);
@@ -204,7 +208,8 @@ impl Work<'_> {
         [of_queries, of_keys]
     }
 
-    /// The time of all its launches, where that of a product of every query with every key is 1 if it keeps all units busy.
+    /// The estimated time of all launches, in units of the time that a product of every query with every key takes when
+    /// all units are busy.
     fn time(&self, way: Division) -> f64 {
         let HeadLayout { heads, head_dim, value_dim, .. } = self.shape.layout;
         let heads_of_keys = heads / way.share;
@@ -228,8 +233,8 @@ impl Work<'_> {
         passes + 8.0 * columns * self.byte() + (launches + 1.0) * self.launch()
     }
 
-    /// The tile of a pass. Where few workgroups fill a GPU and the longest one decides, twice as many lanes for each block of queries take
-    /// less time, although they read more workgroup memory.
+    /// The tile of a pass. Where few workgroups fill a GPU and the longest one determines the time, twice as many lanes
+    /// for each block of queries take less time, although they read more workgroup memory.
     fn tile(&self, pass: Pass) -> Tile {
         let usual = usual_tile(pass, self.shape, self.is_packed);
         let wide = Tile { width: 16, ..usual };
@@ -242,18 +247,19 @@ impl Work<'_> {
         if has_choice && is_faster() { wide } else { usual }
     }
 
-    /// Share of the units' time that a pass has a use for whose workgroups have a block of one of `heads` each.
+    /// Share of the units' time in which a pass keeps them busy, if each workgroup computes a block of one of `heads`
+    /// heads.
     fn share(&self, pass: Pass, heads: u32) -> f64 {
         self.share_of(self.workgroup(pass), heads)
     }
 
-    /// The rows that a workgroup of a pass owns, and what it takes of a unit.
+    /// The rows that a workgroup of a pass owns, and the resources that it takes of a unit.
     fn workgroup(&self, pass: Pass) -> (u32, Workgroup) {
         matrix::workgroup(pass, self.shape, self.element, self.capabilities)
             .unwrap_or_else(|| self.portable_workgroup(pass, usual_tile(pass, self.shape, self.is_packed)))
     }
 
-    /// The same in a tile of the portable kernel.
+    /// As `workgroup`, for a tile of the portable kernel.
     fn portable_workgroup(&self, pass: Pass, tile: Tile) -> (u32, Workgroup) {
         let registers = self.cost(pass, tile).registers;
         (tile.rows(), Workgroup { lanes: tile.lanes(), registers, bytes: 16 << 10 })
@@ -264,7 +270,7 @@ impl Work<'_> {
         LoopCost::of(&kernel).expect("a kernel of attention for GPUs")
     }
 
-    /// The same of workgroups of one kind, which own so many rows each.
+    /// As `share`, for a `workgroup` that owns `rows` rows.
     fn share_of(&self, (rows, workgroup): (u32, Workgroup), heads: u32) -> f64 {
         let (shape, units) = (self.shape, self.units());
         let blocks = u64::from(shape.tokens.div_ceil(rows));
@@ -276,7 +282,7 @@ impl Work<'_> {
         }
     }
 
-    /// Heads of all sequences.
+    /// `heads` times the number of sequences.
     fn groups(&self, heads: u32) -> u64 {
         u64::from(heads) * u64::from(self.batch)
     }
@@ -287,7 +293,7 @@ impl Work<'_> {
         self.shape.window.map_or(all, |window| all.min(window.into()))
     }
 
-    /// The time of a byte for each column of each query.
+    /// The time to move one byte for each column of each query.
     fn byte(&self) -> f64 {
         self.against_passes(OF_A_BYTE) / self.seen()
     }
@@ -301,7 +307,7 @@ impl Work<'_> {
     }
 }
 
-/// The kernel that adds the parts of the gradient of `rows` queries, and its grid.
+/// The kernel that adds up the parts of the gradient of `rows` queries, and its grid.
 pub(super) fn sum_queries(
     shape: &Attention,
     is_packed: bool,
@@ -320,7 +326,7 @@ pub(super) fn sum_queries(
     (kernel, grid)
 }
 
-/// The kernel that adds the parts of the gradients of keys and values of `rows` tokens, and its grid.
+/// The kernel that adds up the parts of the gradients of keys and values of `rows` tokens, and its grid.
 pub(super) fn sum_keys(layout: HeadLayout, element: Element, rows: u32) -> (Kernel, [u32; 3]) {
     let items = u64::from(rows) * u64::from((layout.k_cols() + layout.v_cols()) / 4);
     let (kernel, grid) = per_item("attention/portable/sum_keys", "attention_sum_keys", element, items);

@@ -11,11 +11,11 @@ pub(super) enum Pass {
     BackwardKv,
 }
 
-/// Masks beside the causal one, by the registers that they take.
+/// Masks in addition to the causal one, by the registers that they take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Masks {
     None,
-    /// A window or ALiBi: distances alone.
+    /// A window or ALiBi, which depend only on distances.
     Calculated,
     /// Documents or dropout.
     Loaded,
@@ -34,8 +34,8 @@ pub(super) struct Tile {
 pub(super) const VECTORS: u32 = 512;
 
 impl Tile {
-    /// The largest tile with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see benches/LOG.md. Wider groups
-    /// leave an invocation fewer columns of the sums.
+    /// The largest tile for which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see
+    /// benches/LOG.md. Wider groups leave an invocation fewer columns of the sums.
     pub fn of(pass: Pass, layout: HeadLayout, masks: Masks) -> Self {
         let HeadLayout { head_dim, value_dim, .. } = layout;
         let has_masks = masks != Masks::None;
@@ -62,9 +62,9 @@ impl Tile {
             },
         };
         let chunk = match pass {
-            // With fewer barriers: 16 KiB hold 128 rows of it.
+            // Fewer barriers: 16 KiB hold 128 rows of a chunk this long.
             Pass::Forward if (groups, share) == (16, 4) => 8,
-            // With more, where rows would need more than 16 KiB, or where dp has to wait there.
+            // Shorter chunks, with more barriers: rows would need more than 16 KiB, or dp has to wait in that memory.
             _ if groups == 4 => 2,
             Pass::BackwardKv if (width, share) == (32, 4) && masks == Masks::Loaded => 2,
             _ => 4,
@@ -72,7 +72,7 @@ impl Tile {
         Self { width, groups, share, chunk }
     }
 
-    /// `kernel` with these constants.
+    /// `kernel` with the tile's constants.
     pub fn set(self, kernel: Kernel) -> Kernel {
         kernel
             .constant("WIDTH", self.width)
@@ -90,12 +90,12 @@ impl Tile {
         self.width * self.groups
     }
 
-    /// Rows that it walks at once.
+    /// Rows that a workgroup walks at once.
     pub fn walked(self) -> u32 {
         self.width * self.share
     }
 
-    /// Those of an invocation whose weights are in workgroup memory at once.
+    /// Walked rows of an invocation whose weights are in workgroup memory at the same time.
     pub fn part(self) -> u32 {
         self.share.min(VECTORS / self.lanes())
     }

@@ -1,15 +1,15 @@
-//! Products that are gate and up, with SwiGLU of them.
+//! Products that yield gate and up, together with their SwiGLU.
 
 use super::{Epilogue, Layout, Params, Plan, matmul};
 use crate::element::stride_of;
 use crate::ops::swiglu::swiglu;
 use crate::record::{Recorder, Tensor};
 
-/// Columns of gate, and of up, in a tile that has both.
+/// Columns of gate, and as many of up, in a tile that has both.
 const PAIRS: u32 = 64;
 
-/// Records the product of `a` and `b` to `y`, gate and up, and their silu(gate) · up to `value`: in one kernel where an invocation sums
-/// columns of both, as in the wide tiles of GPUs whose sums are not split.
+/// Records the product of `a` and `b` to `y`, gate and up, and its silu(gate) · up to `value`. One kernel does both if
+/// an invocation sums columns of both, as in the wide tiles of GPUs whose sums are not split.
 pub(super) fn matmul_with_swiglu(
     rec: &mut Recorder,
     layout: Layout,

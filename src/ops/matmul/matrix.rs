@@ -1,4 +1,5 @@
-//! Tiles that cooperative matrices compute: the sizes of the portable tier's, so that lists of grouped products serve both.
+//! Tiles that cooperative matrices compute. Their sizes are those of the portable tier, so that work lists of grouped
+//! products serve both.
 
 use super::Tile;
 use crate::element::Element;
@@ -7,10 +8,10 @@ use crate::kernels::{Condition, Kernel, Matrices, Workgroup};
 /// Most invocations of a workgroup.
 const MOST_LANES: u32 = 256;
 
-/// Steps of a slice.
+/// Steps along k per slice.
 const DEPTH: u32 = 32;
 
-/// `tile` by `matrices`, of which a subgroup owns a patch of 2 by 4.
+/// A tile that `matrices` compute; a subgroup owns a patch of 2 by 4 matrices.
 #[derive(Clone, Copy)]
 pub(super) struct MatrixTile {
     rows: u32,
@@ -36,7 +37,7 @@ impl MatrixTile {
         self.subgroups() * self.matrices.subgroup
     }
 
-    /// The kernel, without the sizes that are those of every tile.
+    /// The kernel without the constants for rows and columns, which every tile sets.
     pub fn kernel(self, element: Element) -> Kernel {
         Kernel::new("matmul/matrix", "matmul", element)
             .condition(Condition::SmallMatrices, self.matrices.side == 8)
@@ -45,16 +46,18 @@ impl MatrixTile {
             .constant("LANES", self.lanes())
     }
 
-    /// What a workgroup takes of a unit: registers by the compilers for RDNA 3 and Ampere, and the shader's workgroup memory.
+    /// The resources of a unit that a workgroup takes: registers by the compilers for RDNA 3 and Ampere, and the
+    /// shader's workgroup memory.
     pub fn workgroup(self) -> Workgroup {
         let staged = 2 * (self.rows + self.columns) * (DEPTH + 8);
         let finished = 4 * self.subgroups() * self.matrices.side.pow(2);
         Workgroup { lanes: self.lanes(), registers: 160, bytes: staged + finished }
     }
 
-    /// What a lane takes for a step along k, in instructions: a quarter for each multiply-add, as matrices have four times the peak
-    /// of RDNA 3's lanes and more of other GPUs'; 2.5 for reading operands; and 1.4 for each block of 4 x 4 that it stages,
-    /// by AMD's compiler (benches/LOG.md). Patches in turns are staged anew for each turn.
+    /// Instructions of a lane for a step along k: a quarter for each multiply-add, as matrices have four times the peak
+    /// of RDNA 3's lanes, and more than that on other GPUs; 2.5 for reading operands; and 1.4 for each block of 4 x 4
+    /// that it stages, by AMD's compiler (benches/LOG.md). If patches take turns, operands are staged anew for each
+    /// turn.
     pub fn instructions(self) -> f64 {
         let lanes = f64::from(self.lanes());
         let turns = f64::from(self.patches().div_ceil(self.subgroups()));
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
     use crate::kernels::Unit;
 
-    /// The memory that the tier asks devices for, and workgroups of whole subgroups.
+    /// Tiles fit in the workgroup memory that the tier requests of devices, and workgroups are whole subgroups.
     #[test]
     fn tiles_keep_to_the_limits() {
         for (side, subgroup) in [(8, 4), (8, 8), (8, 32), (16, 32), (16, 64)] {
@@ -82,7 +85,8 @@ mod tests {
         }
     }
 
-    /// More is computed of what a larger tile stages, and matrices take fewer instructions than the portable tier's 1.2 to 1.5.
+    /// Larger tiles compute more from the data that they stage, and matrices take fewer instructions than the portable
+    /// tier's 1.2 to 1.5.
     #[test]
     fn larger_tiles_take_less_for_a_multiply_add() {
         let of = |tile: Tile, subgroup| {

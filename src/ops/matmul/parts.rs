@@ -1,9 +1,9 @@
-//! How a product is divided among the workgroups of a GPU: into tiles, and into parts of sums ("split K") where tiles alone would
-//! leave units idle.
+//! How a product is divided among the workgroups of a GPU: into tiles, and into parts of sums ("split K") where tiles
+//! alone would leave units idle.
 //!
-//! The division is the cheapest by a model of a unit's time: the workgroups of the fullest unit, and what the sums of parts cost to be
-//! written, read and added in a launch of their own. Parts of one product never take more bytes than its factors do, nor more than a
-//! binding. It depends on the problem and the capabilities alone.
+//! The division is the cheapest by a model of a unit's time: the workgroups of the fullest unit, and the cost of
+//! writing and reading the sums of parts and adding them in a launch of their own. Parts of one product never take more
+//! bytes than its factors do, nor more than a binding. The division depends only on the problem and the capabilities.
 
 use super::matrix::MatrixTile;
 use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile};
@@ -12,17 +12,19 @@ use crate::kernels::{Capabilities, Condition, Tier};
 use crate::ops::per_item;
 use crate::record::{Recorder, Tensor};
 
-/// Instructions that all lanes issue while a byte goes to or comes from memory: 6 to 40 by published figures, and less where a cache
-/// still holds what was written.
+/// Instructions that all lanes issue in the time of one byte to or from memory: 6 to 40 by published figures, and fewer
+/// where a cache still holds the written data.
 const OF_A_BYTE: f64 = 10.0;
 
-/// Instructions of all lanes of a unit while a launch takes its 5 us: by published figures half a million to a million and a half.
+/// Instructions that all lanes of a unit issue in the 5 us that a launch takes: half a million to a million and a half
+/// by published figures.
 const OF_A_LAUNCH: f64 = 1e6;
 
-/// The share that more parts must save: less is beyond what the model knows, and parts take memory.
+/// The share of the cost that more parts must save: smaller savings are beyond the accuracy of the model, and parts
+/// take memory.
 const WORTH: f64 = 0.03;
 
-/// Shortest part: loading its first slices and storing its tile then cost little beside its products.
+/// Shortest part: long enough that loading its first slices and storing its tile cost little compared to its products.
 const SHORTEST: u32 = 256;
 
 /// Parts are a multiple of every tile's step along k, and start at whole groups of 4.
@@ -35,7 +37,7 @@ pub(super) struct Division {
     pub tile: Tile,
     /// Length of the parts of sums; k if they are not split.
     pub part_k: u32,
-    /// Instructions of the lanes of a unit.
+    /// Instructions of the lanes of the fullest unit.
     cost: f64,
 }
 
@@ -45,12 +47,12 @@ pub(super) fn divide(problem: Problem, capabilities: Capabilities) -> Division {
     fewest_of_the_best(lengths.map(|part_k| best_tile(problem, 1, None, part_k, capabilities)).collect())
 }
 
-/// The tile for `count` products of one shape, whose sums are not split; of so many rows, if they are given.
+/// The tile for `count` products of one shape, whose sums are not split; a tile of `rows` rows, if they are given.
 pub(super) fn tile(problem: Problem, count: u32, rows: Option<u32>, capabilities: Capabilities) -> Tile {
     best_tile(problem, count, rows, problem.k, capabilities).tile
 }
 
-/// Records a product in parts, and their sum with the epilogue. `params` are those of the whole product.
+/// Records a product in parts, and their sum with the epilogue. `params` describe the whole product.
 pub(super) fn in_parts(
     rec: &mut Recorder,
     plan: Plan,
@@ -72,7 +74,7 @@ pub(super) fn in_parts(
     rec.dispatch(kernel, &bindings, &Params { a_offset: 0, a_stride: parts.stride4(), ..params }, grid);
 }
 
-/// The lengths that parts may have, longest first.
+/// The possible lengths of parts, longest first.
 fn part_lengths(problem: Problem, capabilities: Capabilities) -> Vec<u32> {
     let Problem { m, n, k, .. } = problem;
     let [of_result, of_factors] = [u64::from(m) * u64::from(n), (u64::from(m) + u64::from(n)) * u64::from(k)];
@@ -106,7 +108,7 @@ fn best_tile(
     divisions.min_by(|a, b| a.cost.total_cmp(&b.cost)).expect("there are tiles")
 }
 
-/// Instructions of the lanes of the fullest unit, of which a lane issues so many for a `tile` and a step along k.
+/// Instructions of the lanes of the fullest unit; for a step of `tile` along k, a lane issues `instructions`.
 fn cost(
     problem: Problem,
     count: u32,
@@ -124,7 +126,7 @@ fn cost(
     products + if parts > 1 { sums } else { 0.0 }
 }
 
-/// The first, which has the fewest parts, of those that are nearly as good as the best.
+/// The first division that is nearly as good as the best one: it has the fewest parts.
 fn fewest_of_the_best(divisions: Vec<Division>) -> Division {
     let least = divisions.iter().map(|division| division.cost).fold(f64::INFINITY, f64::min);
     let found = divisions.into_iter().find(|division| division.cost * (1.0 - WORTH) <= least);

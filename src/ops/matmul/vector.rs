@@ -1,4 +1,4 @@
-//! Products of few rows, which decoding a token takes: as fast as the weights can be read.
+//! Products of few rows, as in decoding a token: as fast as the weights can be read.
 
 use super::{Epilogue, Layout, Params, Plan, Problem, check_factors};
 use crate::element::{Element, stride_of};
@@ -6,25 +6,26 @@ use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::ops::sharing;
 use crate::record::{Recorder, Tensor};
 
-/// Most rows: more would need more sums than registers, and reuse weights enough for a tile.
+/// Most rows: more rows would need more sums than there are registers, and reuse weights enough to be worth a tile.
 pub const FEW_ROWS: u32 = 4;
 
 /// Most workgroups along a dimension of a grid.
 const MOST_WORKGROUPS: u32 = 65535;
 
-/// What a product of few rows computes besides, in the same launch.
+/// Additional computations of a product of few rows, in the same launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FewRows {
     /// RMSNorm of the left factor: its weight (1, K) and its ε.
     pub norm: Option<(Tensor, f32)>,
     /// Bias, added to every row of the product.
     pub bias: Option<Tensor>,
-    /// Whether the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols) says, and the result
-    /// silu(gate) · up.
+    /// Whether the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols) describes, and the
+    /// result is silu(gate) · up.
     pub is_gated: bool,
 }
 
-/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FEW_ROWS`] rows. 16-bit storage rounds y alone.
+/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FEW_ROWS`] rows. Only y is
+/// rounded to 16-bit storage.
 #[track_caller]
 pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, more: FewRows) {
     let FewRows { norm, bias, is_gated } = more;

@@ -1,8 +1,8 @@
-//! Matrices of which tensor-parallel ranks hold a part each: rows, those of several heads, or columns.
+//! Muon for matrices of which tensor-parallel ranks hold a part each: rows, rows of several heads, or columns.
 //!
-//! Ranks take turns: in a turn as many matrices as there are ranks are updated. Each rank gets the parts of one of them, orthogonalises
-//! it whole and sends the parts back, so it does its share of the work, and a matrix moves twice. What several turns exchange moves
-//! together, up to [`ROUND_BYTES`].
+//! Ranks take turns: in a turn as many matrices as there are ranks are updated. Each rank gets all parts of one of
+//! them, orthogonalises the whole matrix and sends the parts back, so every rank does its share of the work, and a
+//! matrix moves twice. The exchanges of several turns are combined into a round of up to [`ROUND_BYTES`].
 
 use super::{Matrix, Muon, apply, direction, orthogonalise, params_of, square_rows};
 use crate::element::Element;
@@ -11,18 +11,18 @@ use crate::ops::grad_norm::StepTensors;
 use crate::ranks::Group;
 use crate::record::{Collective, Recorder, Span, Tensor};
 
-/// This rank's part of a matrix, and who holds what of it. Parts are equally large.
+/// This rank's part of a matrix, and which rank holds which part. Parts are equally large.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What it is called in a recording.
+    /// Its name in a recording.
     pub name: String,
     /// Its weights, gradients and momentum.
     pub matrix: Matrix,
-    /// How it is updated.
+    /// The settings of its update.
     pub settings: Muon,
     /// Rows and columns of the whole matrix.
     pub whole: [u32; 2],
-    /// What each rank holds; several may hold the same.
+    /// The blocks that each rank holds; several ranks may hold the same.
     pub blocks: Vec<Vec<Block>>,
 }
 
@@ -31,17 +31,19 @@ pub struct Part {
 pub struct Block {
     /// The first row and column in the part that holds them.
     pub held: [u32; 2],
-    /// The same in the whole matrix.
+    /// The first row and column in the whole matrix.
     pub whole: [u32; 2],
-    /// How many rows and columns there are.
+    /// Number of rows and columns.
     pub size: [u32; 2],
 }
 
-/// The most bytes that a rank has of the matrices of a round, unless a single turn has more. So much is copied to the host for an
-/// exchange, and back; on the device a round holds four times as much: directions, what arrives of them, and the same of updates.
+/// Most bytes that a rank has of the matrices of a round, unless a single turn has more. This many bytes are copied to
+/// the host for an exchange, and back; on the device a round takes four times as much: directions, the directions that
+/// arrive, and the same for updates.
 const ROUND_BYTES: u64 = 8 << 20;
 
-/// Updates this rank's `parts` of matrices as [`muon`](super::muon()) updates a matrix. It is number `place` of the `group`.
+/// Updates this rank's `parts` of matrices as [`muon`](super::muon()) updates a matrix. This rank is number `place` of
+/// the `group`.
 #[track_caller]
 pub fn muon_in_turns(
     rec: &mut Recorder,
@@ -77,7 +79,7 @@ pub fn muon_in_turns(
     }
 }
 
-/// The parts whose turns exchange together.
+/// Groups parts into rounds, whose turns exchange together.
 fn rounds(mut parts: &[Part], size: usize) -> impl Iterator<Item = &[Part]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -92,17 +94,17 @@ fn rounds(mut parts: &[Part], size: usize) -> impl Iterator<Item = &[Part]> {
     })
 }
 
-/// What the rank at `place` gets of `all`.
+/// The elements of `all` that the rank at `place` gets.
 fn in_turns<T>(all: &[T], place: usize, size: usize) -> impl Iterator<Item = &T> {
     all.iter().skip(place).step_by(size)
 }
 
-/// The spans of `tensors`, which the ranks get in turns.
+/// The spans of `tensors` for each rank; the ranks take tensors in turns.
 fn of_ranks(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
     (0..size).map(|place| in_turns(tensors, place, size).map(Span::of).collect()).collect()
 }
 
-/// The rows of each rank, of which each of `tensors` has as many.
+/// The spans of each rank's rows; each of `tensors` has equally many rows for every rank.
 fn rows_of(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
     let of_rank = |rank: u32| {
         let rows = |x: &Tensor| {
@@ -115,13 +117,13 @@ fn rows_of(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
 }
 
 impl Part {
-    /// Bytes of its direction.
+    /// Bytes of the part's direction.
     fn bytes(&self) -> u64 {
         let Tensor { rows, stride, .. } = self.matrix.weights;
         Element::F32.bytes_of(u64::from(rows) * u64::from(stride))
     }
 
-    /// The updates of the parts of all ranks, one below the other, of their directions `of_ranks`.
+    /// The updates of the parts of all ranks, one below the other, computed from their directions `of_ranks`.
     pub fn orthogonalise(&self, rec: &mut Recorder, of_ranks: Tensor, step: &StepTensors) -> Tensor {
         let [rows, cols] = self.whole;
         let is_in_order = |(part, block): &(Tensor, Block)| {
@@ -148,7 +150,8 @@ impl Part {
         updates
     }
 
-    /// The blocks of all ranks, whose parts are one below the other in `x`, each with its tensor there.
+    /// The blocks of all ranks, whose parts are one below the other in `x`, each with the tensor of its elements in
+    /// `x`.
     fn blocks_in(&self, x: Tensor) -> Vec<(Tensor, Block)> {
         let rows = x.rows / self.blocks.len() as u32;
         let of_rank = |(rank, blocks): (u32, &Vec<Block>)| {
@@ -164,7 +167,7 @@ impl Part {
 }
 
 impl Block {
-    /// It in the whole matrix `x`.
+    /// The block's range of the whole matrix `x`.
     fn of(&self, x: Tensor) -> Tensor {
         let Self { whole: [row, col], size: [rows, cols], .. } = *self;
         x.rows(row, rows).columns(col, cols)
@@ -178,7 +181,7 @@ mod tests {
     use crate::ops::step_state::{LossState, StepState};
     use crate::record::{Exchange, State};
 
-    /// Halves of matrices, of which a part is as large as each of `sizes`.
+    /// Halves of matrices; each part has one of `sizes`.
     fn parts(rec: &mut Recorder, sizes: &[[u32; 2]]) -> Vec<Part> {
         let part = |&[rows, cols]: &[u32; 2]| {
             let [weights, gradients, moments] =
@@ -214,7 +217,7 @@ mod tests {
         assert!(lengths(&[]).is_empty());
     }
 
-    /// Of matrices that are not alike, an odd number: one rank gets one more.
+    /// An odd number of matrices of unequal sizes: one rank gets one more.
     #[test]
     fn each_rank_receives_what_another_sends() {
         let of_rank = |place| -> Vec<Exchange> {

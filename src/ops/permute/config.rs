@@ -1,8 +1,8 @@
 //! Sizes and capacity policy of a placement.
 //!
-//! Where every expert has a slot for every token nothing can be dropped, and rows are those of dropless dispatch,
-//! unless some experts are hot. The zero rows of safe tokens are the last of their groups (MindFormers: the first),
-//! so that the rows of tokens start where they would without them.
+//! If every expert has a slot for every token, nothing can be dropped, and rows are the same as in dropless dispatch,
+//! unless some experts are hot. The zero rows of safe tokens are the last of their groups (MindFormers: the first), so
+//! that the rows of tokens start where they would without them.
 
 /// How the choices of a micro-batch are placed in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl PlacementConfig {
         self.tokens * self.chosen
     }
 
-    /// Rows of all experts (R); the largest `u32` if there are more, which no tensor can have.
+    /// Rows of all experts (R); `u32::MAX` if there are more, which no tensor can have.
     pub fn rows(&self) -> u32 {
         let (choices, experts) = (u64::from(self.tokens) * u64::from(self.chosen), u64::from(self.experts));
         let rows = match self.allocation {
@@ -84,7 +84,7 @@ impl PlacementConfig {
         u32::try_from(rows).unwrap_or(u32::MAX)
     }
 
-    /// Rows that travel where experts are spread over ranks: each rank has a copy of the hot experts.
+    /// Rows that travel if experts are spread over ranks, each of which has a copy of the hot experts.
     pub fn spread_rows(&self) -> u32 {
         match self.hot_and_cold() {
             None => self.rows(),
@@ -92,7 +92,7 @@ impl PlacementConfig {
         }
     }
 
-    /// The capacities of hot and cold experts, where there are hot ones.
+    /// The capacities of hot and cold experts, if there are hot experts.
     pub fn hot_and_cold(&self) -> Option<HotAndCold> {
         match self.allocation {
             RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => Some(two),
@@ -105,7 +105,7 @@ impl PlacementConfig {
         self.hot_and_cold().is_some()
     }
 
-    /// The order in which choices take rows. Without capacities it only orders the rows of each expert.
+    /// The order in which choices take rows. Without capacities it only determines the order of each expert's rows.
     pub fn order(&self) -> DropOrder {
         match self.allocation {
             RowAllocation::Dropless { .. } => DropOrder::Token,
@@ -149,13 +149,13 @@ impl HotAndCold {
         Self { hot, capacity, cold_capacity }
     }
 
-    /// The capacity of a hot expert as it is stored: its rows, and where cold experts have as many a bit above them, since it has
-    /// to be seen who is hot. Kernels that count rows take it off (`ROWS` in their shaders).
+    /// The capacity of a hot expert as it is stored: its rows, and a bit above them if cold experts have as many rows,
+    /// so that hot experts can be told apart. Kernels that count rows mask the bit out (`ROWS` in their shaders).
     pub fn hot_word(&self) -> u32 {
         if self.capacity > self.cold_capacity { self.capacity } else { self.capacity | 1 << 31 }
     }
 
-    /// The hot experts by their stored capacities, ascending: those of the largest words, of equal ones the first.
+    /// The hot experts by their stored capacities, ascending: those with the largest words, of equal words the first.
     pub fn hot_among(&self, words: &[u32]) -> Vec<usize> {
         let mut experts: Vec<usize> = (0..words.len()).collect();
         experts.sort_by_key(|&expert| std::cmp::Reverse(words[expert]));
@@ -169,7 +169,7 @@ impl HotAndCold {
         self.hot * self.capacity
     }
 
-    /// The capacities of `experts` experts before anything was counted, as they are stored: the first ones are hot.
+    /// The stored capacities of `experts` experts before anything has been counted: the first ones are hot.
     pub fn initial(&self, experts: u32) -> Vec<u32> {
         let rows = |expert| if expert < self.hot { self.hot_word() } else { self.cold_capacity };
         (0..experts).map(rows).collect()

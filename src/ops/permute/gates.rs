@@ -1,6 +1,7 @@
 //! Renormalisation of the gates of tokens whose choices were partly dropped.
 //!
-//! This is all that `TopkRouterV1` does beyond V2. MindFormers' may choose a full expert again in its next round.
+//! This is all that `TopkRouterV1` does beyond V2. MindFormers' router may choose a full expert again in its next
+//! round.
 
 use super::Placement;
 use crate::element::Element;
@@ -30,7 +31,7 @@ pub fn renormalise_gates(
     launch(rec, "renormalise_gates", placement, gates, &[result], scaling);
 }
 
-/// The gradient of [`renormalise_gates`]: writes `d_gates` (N, k), given that of its result.
+/// The gradient of [`renormalise_gates`]: writes `d_gates` (N, k), given the gradient of its result.
 #[track_caller]
 pub fn renormalise_gates_backward(
     rec: &mut Recorder,

@@ -28,11 +28,12 @@ crate::params! {
     }
 }
 
-/// Places the choices `ids` (1, N·k), u32: the expert of choice j of token t at t·k + j. `capacities` (1, E), u32, the rows of
-/// each expert, if and only if the allocation is [`Slots::HotAndCold`]; they add up to [`PlacementConfig::rows`].
+/// Places the choices `ids` (1, N·k), u32: the expert of choice j of token t at t·k + j. `capacities` (1, E), u32, are
+/// the rows of each expert; they are given if and only if the allocation is [`Slots::HotAndCold`], and add up to
+/// [`PlacementConfig::rows`].
 ///
-/// Three launches, without the host. The rows of an expert are in the order of [`PlacementConfig::order`]; choices
-/// beyond its capacity are dropped.
+/// Three launches, without waiting for the host. The rows of an expert are in the order of [`PlacementConfig::order`];
+/// choices beyond its capacity are dropped.
 #[track_caller]
 pub fn place(
     rec: &mut Recorder,
@@ -52,8 +53,8 @@ pub fn place(
     sort(rec, config, ids, rows)
 }
 
-/// The same with the rows of hot experts behind those of cold ones: `offsets` are by the places of experts in `last`, `counts` by
-/// expert.
+/// As [`place`], with the rows of hot experts behind those of cold ones: `offsets` are ordered by the places of experts
+/// in `last`, `counts` by expert.
 #[track_caller]
 pub fn place_hot_last(
     rec: &mut Recorder,
@@ -71,13 +72,13 @@ pub fn place_hot_last(
     sort(rec, config, ids, Rows::HotLast(last))
 }
 
-/// How the kernels know the rows of experts.
+/// How the kernels find the number of rows of each expert.
 enum Rows<'a> {
-    /// By the choices, or one capacity.
+    /// From the choices, or from one capacity for all.
     Known,
-    /// From the capacity of each.
+    /// From the capacity of each expert.
     Each(Tensor),
-    /// From an expert's place.
+    /// From the place of each expert.
     HotLast(&'a HotLast),
 }
 
@@ -92,10 +93,11 @@ fn sort(rec: &mut Recorder, config: &PlacementConfig, ids: Tensor, rows: Rows<'_
         sources: integers("sources", config.rows()),
     };
     let last = if let Rows::HotLast(last) = rows { Some(last) } else { None };
-    // What the kernels count is by place where experts stand for their places.
+    // If places stand for experts, the kernels count by place.
     let counts = if last.is_some() { integers("place_counts", config.experts) } else { placement.counts };
     let Placement { offsets, places, sources, .. } = placement;
-    // Software: one invocation per block. Portable: one workgroup per block, which a shorter block would leave idle.
+    // Software: one invocation per block. Portable: one workgroup per block, part of which a shorter block would leave
+    // idle.
     let is_software = rec.capabilities().tier == Tier::Software;
     let (lanes, least) = if is_software { (16, 64) } else { (64, 256) };
     let block = config.choices().div_ceil(MOST_BLOCKS).max(least).next_multiple_of(lanes);
