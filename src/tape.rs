@@ -2,11 +2,12 @@
 //!
 //! There is no op enum and no graph. Each op records its kernels through the [`Recorder`] and pushes a closure;
 //! [`Tape::backward`] runs the closures in reverse. A closure refers to activations by [`Saved`] handles, never by
-//! tensors: what a handle stands for may have been dropped after the forward pass and be recorded again
+//! tensors: the tensor of a handle may have been dropped after the forward pass and be recorded again
 //! ([`recompute`](Tape::recompute)). The tape knows no parameter names and no configuration.
 //!
-//! [`Tape::result`] runs the closure if the result has a gradient by then. [`Tape::always`] runs it in any case,
-//! which a router needs: it may add balance losses to the objective although nothing uses its gates.
+//! A closure given to [`Tape::result`] runs only if the result has a gradient by then. A closure given to
+//! [`Tape::always`] runs in any case, which a router needs: it may add balance losses to the objective although nothing
+//! uses its gates.
 
 mod experts;
 mod head;
@@ -55,7 +56,7 @@ pub struct Target {
     pub accumulate: bool,
 }
 
-/// One closure of the backward pass, and the path of what it records.
+/// A closure of the backward pass, and the path under which it records.
 struct Node<'p> {
     path: Vec<String>,
     undo: Box<dyn FnOnce(&mut Tape<'_, 'p>) + Send + 'p>,
@@ -102,7 +103,7 @@ pub struct Tape<'r, 'p> {
     needs_gradient: Vec<bool>,
     is_recording: bool,
     parts: Splits,
-    /// What values are activations of, by their ids.
+    /// For values that are activations, their argument, by the value's id.
     arguments: HashMap<usize, Argument>,
     recomputation: Recomputation<'p>,
 }
@@ -164,8 +165,8 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// The result of an op, with the closure that records its backward given the gradient of the result. The result
-    /// needs a gradient if an input does or if a parameter of the op `trains`. A result that no op gives a gradient has
-    /// no backward. An op in place returns the tensor of an input, which must have no other reader.
+    /// needs a gradient if an input does or if a parameter of the op `trains`. A result whose gradient no op gives has
+    /// no backward. An in-place op returns the tensor of an input, which must have no other reader.
     #[track_caller]
     pub fn result(
         &mut self,
@@ -197,7 +198,7 @@ impl<'r, 'p> Tape<'r, 'p> {
         }
     }
 
-    /// Where a backward must write the gradient of `var`; `None` if it is not needed.
+    /// Where a backward must write the gradient of `var`; `None` if the gradient is not needed.
     #[track_caller]
     pub fn target(&mut self, var: Var) -> Option<Target> {
         if !self.needs_gradient[var.id] {
@@ -215,11 +216,11 @@ impl<'r, 'p> Tape<'r, 'p> {
         Some(Target { tensor, accumulate: false })
     }
 
-    /// Adds `gradient` to that of `var`. The first one given becomes the gradient itself, and later ones are added to
-    /// it in place.
+    /// Adds `gradient` to the gradient of `var`. The first one given becomes the gradient itself, and later ones are
+    /// added to it in place.
     ///
     /// # Panics
-    /// If it has another shape than the value.
+    /// If `gradient` has another shape than the value.
     #[track_caller]
     pub fn give(&mut self, var: Var, gradient: Tensor) {
         let Tensor { rows, cols, .. } = var.tensor;

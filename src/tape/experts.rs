@@ -12,7 +12,7 @@ use crate::ops::spread::{Direction, SpreadRows};
 use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
 
-/// A placement, its tensors saved for a backward.
+/// A placement whose tensors are saved for a backward.
 #[derive(Clone, Copy)]
 struct SavedPlacement {
     placement: Placement,
@@ -21,7 +21,7 @@ struct SavedPlacement {
 }
 
 impl Tape<'_, '_> {
-    /// The rows of experts (R, D): in the row of each choice its token of x (N, D), zeros in unassigned rows.
+    /// The rows of experts (R, D): each choice's row holds its token's row of x (N, D), unassigned rows are zero.
     #[track_caller]
     pub fn permute(&mut self, x: Var, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = x.tensor;
@@ -37,7 +37,7 @@ impl Tape<'_, '_> {
     }
 
     /// residual + Σ gate · row over a token's choices: (N, D). `rows` (R, D), `gates` (N, k) f32. The gradient of the
-    /// residual is that of the result, not copied.
+    /// residual is the gradient of the result, without a copy.
     #[track_caller]
     pub fn combine(&mut self, rows: Var, gates: Var, residual: Option<Var>, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
@@ -50,7 +50,7 @@ impl Tape<'_, '_> {
         self.result(y, &inputs, false, move |tape, dy| {
             let placement = tape.saved_placement(&saved);
             let kept = permute::CombineSaved { rows: tape.saved(saved_rows), gates: tape.saved(saved_gates) };
-            // One kernel computes both, even if router or experts are frozen.
+            // One kernel computes both gradients, even if router or experts are frozen.
             let d_rows = tape.rec.tensor("gradient", placement.config.rows(), cols, element);
             let (tokens, chosen) = (placement.config.tokens, placement.config.chosen);
             let d_gates = tape.rec.tensor("gradient", tokens, chosen, Element::F32);
@@ -63,7 +63,7 @@ impl Tape<'_, '_> {
         })
     }
 
-    /// Gates (N, k) with those of kept choices renormalised to sum to `scaling`, those of dropped choices 0.
+    /// Gates (N, k): those of kept choices are renormalised to sum to `scaling`, those of dropped choices are 0.
     #[track_caller]
     pub fn renormalise_gates(&mut self, gates: Var, placement: &Placement, scaling: f32) -> Var {
         let Tensor { rows, cols, element, .. } = gates.tensor;
@@ -91,8 +91,9 @@ impl Tape<'_, '_> {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// x (R, in), rows sorted by expert, each times Wᵀ of its expert, plus its bias: (R, out). `weight` (E · out, in) is
-    /// the stack of all experts' matrices, `bias` (E, out). Rows of no expert are undefined, and so are their gradients.
+    /// Rows of x (R, in), sorted by expert, each times Wᵀ of its expert, plus the expert's bias: (R, out). `weight` (E
+    /// · out, in) is the stack of all experts' matrices, `bias` (E, out). Rows of no expert are undefined, and so are
+    /// their gradients.
     #[track_caller]
     pub fn grouped_linear(
         &mut self,
@@ -105,8 +106,8 @@ impl<'p> Tape<'_, 'p> {
         self.grouped_product(x, weight, bias, work, epilogue, None)
     }
 
-    /// A part of such a product, of which ranks have one each: see [`linear_part`](Self::linear_part). In the rows `y` (R, out) of
-    /// a tensor, where one is given.
+    /// One term of a [grouped product](Self::grouped_linear) that is summed over ranks: see
+    /// [`linear_part`](Self::linear_part). Written to the rows `y` (R, out) of a tensor, if it is given.
     #[track_caller]
     pub fn grouped_linear_part(
         &mut self,
@@ -121,7 +122,7 @@ impl<'p> Tape<'_, 'p> {
         self.grouped_product(x, weight, bias, work, Epilogue { bias: added, ..Epilogue::default() }, y)
     }
 
-    /// GELU of such a product, by its kernel: (R, out).
+    /// GELU of a grouped product, computed by the kernel of the product: (R, out).
     #[track_caller]
     pub fn grouped_linear_gelu(
         &mut self,
@@ -170,7 +171,7 @@ impl<'p> Tape<'_, 'p> {
     }
 }
 
-/// Whether grouped products have a kernel for the gradient of the argument: not of SwiGLU.
+/// Whether grouped products have a kernel for the gradient of the argument, which they have not for SwiGLU.
 fn is_gelu(activation: Activation) -> bool {
     matches!(activation, Activation::Gelu(_))
 }
@@ -181,7 +182,8 @@ fn stacked_rows(weight: &Parameter) -> u32 {
 }
 
 impl Tape<'_, '_> {
-    /// The rows that arrive here when every rank sends its own (R, D) in `direction`. The gradient returns the other way.
+    /// The rows that arrive on this rank when every rank sends its own (R, D) in `direction`. The gradient moves in the
+    /// opposite direction.
     #[track_caller]
     pub fn exchange_rows(&mut self, rows: Var, spread: &SpreadRows, direction: Direction) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
@@ -193,7 +195,7 @@ impl Tape<'_, '_> {
         self.exchange_rows_into(rows, spread, direction, moved)
     }
 
-    /// The same in the rows `moved` of a tensor.
+    /// As [`exchange_rows`](Self::exchange_rows), into the rows `moved` of a tensor.
     #[track_caller]
     pub fn exchange_rows_into(
         &mut self,

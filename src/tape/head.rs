@@ -9,24 +9,26 @@ use crate::ops::linear_cross_entropy::{
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
 
-/// What the rows of a head are, and who holds them.
+/// The form of a head's rows, and the ranks that hold them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadForm<'a> {
-    /// Added to the squared length that each row is divided by; `None`: rows are as they are. See
+    /// Added to the squared length by which each row is divided; `None`: rows are not divided. See
     /// [`l2_norm`](crate::ops::l2_norm::l2_norm).
     pub unit_epsilon: Option<f32>,
-    /// The ranks that share the vocabulary, of which the head is this one's part; the gradient of `h` is then a part of a sum.
+    /// The ranks that share the vocabulary, if the head is only this rank's part; the gradient of `h` is then one term
+    /// of a sum.
     pub ranks: Option<&'a MatrixRanks>,
 }
 
 impl<'p> Tape<'_, 'p> {
     /// The cross-entropy of hidden states `h` (N, D) under the head `table` (V, D). A tape for training computes the
-    /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
-    /// `h`.
+    /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from the
+    /// gradient of `h`.
     ///
     /// # Examples
     ///
-    /// The loss of two points, of which one is not labelled, and the update that follows from it; `examples/train_mlp.rs` is a whole training:
+    /// The loss of two points, one of them without a label, and the gradient norm of a step; `examples/train_mlp.rs` is
+    /// a complete training:
     ///
     /// ```
     /// use gristmill::device::{Gpu, GpuOptions, Guard, Job};
@@ -78,11 +80,11 @@ impl<'p> Tape<'_, 'p> {
             loss: *loss,
             ranks,
         };
-        table.trains(); // for what it checks
+        table.trains(); // for its check of the shapes
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op);
         }
-        // A part of a sum is not rounded before the sum.
+        // A term of a sum is not rounded before it is added.
         let element = if ranks.is_some() { Element::F32 } else { h.tensor.element };
         let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, element);
         match (&table.gradient, unit_epsilon) {

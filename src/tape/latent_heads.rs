@@ -8,8 +8,8 @@ use crate::ops::latent_heads::{
 use crate::record::{Recorder, Tensor};
 
 impl Tape<'_, '_> {
-    /// Packed queries, keys and values (N, layout().cols()) of their parts, rotated by `angles`. Nothing is saved: the backward
-    /// needs the angles alone.
+    /// Packed queries, keys and values (N, layout().cols()) from their parts, rotated by `angles`. Nothing is saved:
+    /// the backward only needs the angles.
     #[track_caller]
     pub fn latent_heads(&mut self, parts: LatentParts<Var>, angles: Angles, sizes: LatentHeads) -> Var {
         let LatentParts { q, kv, k_rope } = parts;

@@ -1,8 +1,9 @@
 //! Linear maps on the tape, and activations between two of them.
 //!
-//! The product that makes the argument of an activation can compute its value, too ([`Tape::linear_gelu`], [`Tape::linear_swiglu`]). The
-//! product that would make the gradient of the value makes that of the argument instead, if it is the first to have a gradient for
-//! it: what other readers of the value add reaches the argument on its own way, through the kernel.
+//! The product that yields the argument of an activation can also compute its value ([`Tape::linear_gelu`],
+//! [`Tape::linear_swiglu`]). The product that would yield the gradient of the value yields the gradient of the argument
+//! instead, if it is the first to have a gradient for the value: gradients that other readers of the value add reach
+//! the argument separately, by the activation's kernel.
 
 use super::{Parameter, Saved, Tape, Target, Var};
 use crate::ops::column_sum::column_sum;
@@ -11,7 +12,7 @@ use crate::ops::matmul::{Activated, Epilogue, FewRows, Layout, matmul, matmul_of
 use crate::ops::swiglu;
 use crate::record::Tensor;
 
-/// What a value is an activation of.
+/// The argument of a value that is an activation.
 #[derive(Clone, Copy)]
 pub(super) struct Argument {
     var: Var,
@@ -26,7 +27,8 @@ pub(super) enum Activation {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// x (N, K) Wᵀ + bias + residual: (N, M). The gradient of the residual is that of the result, not copied.
+    /// x (N, K) Wᵀ + bias + residual: (N, M). The gradient of the residual is the gradient of the result, without a
+    /// copy.
     #[track_caller]
     pub fn linear(
         &mut self,
@@ -38,8 +40,8 @@ impl<'p> Tape<'_, 'p> {
         self.product(x, weight, bias, residual, None)
     }
 
-    /// A part of such a product, of which ranks have one each: the rank that `adds_bias` adds the bias, which they all have the
-    /// gradient of.
+    /// One term of a [product](Self::linear) that is summed over ranks. The rank with `adds_bias` adds the bias; all
+    /// ranks have its gradient.
     #[track_caller]
     pub fn linear_part(
         &mut self,
@@ -53,7 +55,7 @@ impl<'p> Tape<'_, 'p> {
         self.product_with(x, weight, bias, None, epilogue)
     }
 
-    /// GELU of x (N, K) Wᵀ + bias: (N, M), by the kernel of the product.
+    /// GELU of x (N, K) Wᵀ + bias: (N, M), computed by the kernel of the product.
     #[track_caller]
     pub fn linear_gelu(
         &mut self,
@@ -91,8 +93,8 @@ impl<'p> Tape<'_, 'p> {
         value
     }
 
-    /// silu(gate) · up of gate and up, which are x (N, K) Wᵀ + bias, packed as for [`swiglu`](Self::swiglu): (N, `width`), by the kernel of
-    /// the product where it can.
+    /// silu(gate) · up of x (N, K) Wᵀ + bias, which is gate and up, packed as for [`swiglu`](Self::swiglu): (N,
+    /// `width`). The kernel of the product computes it if it can.
     #[track_caller]
     pub fn linear_swiglu(
         &mut self,
@@ -147,7 +149,7 @@ impl<'p> Tape<'_, 'p> {
         self.product_with(x, weight, bias, residual, epilogue)
     }
 
-    /// The product through `epilogue`, with the gradients of all its terms.
+    /// The product with `epilogue`, and the gradients of all its terms.
     #[track_caller]
     fn product_with(
         &mut self,
@@ -182,8 +184,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Where a product writes the gradient of `x`, and through what: where nobody else has written one, that of the argument
-    /// whose activation x is, if the product has a kernel for it.
+    /// Where a product writes the gradient of `x`. If x is an activation, has no gradient so far, and the product has a
+    /// kernel for it, the product writes the gradient of the activation's argument, through the returned [`Activated`].
     pub(super) fn target_of_product(
         &mut self,
         x: Var,
@@ -237,8 +239,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Up to [`FEW_ROWS`](crate::ops::matmul::FEW_ROWS) rows of norm(x) Wᵀ + bias, and of silu(gate) · up of it where that is
-    /// `width` columns of packed gate and up, in one launch: (N, M) or (N, `width`).
+    /// norm(x) Wᵀ + bias for up to [`FEW_ROWS`](crate::ops::matmul::FEW_ROWS) rows, in one launch: (N, M). If it is
+    /// packed gate and up of `width` columns each, the result is their silu(gate) · up: (N, `width`).
     ///
     /// # Panics
     /// On a tape for training: it has no backward.

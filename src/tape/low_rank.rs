@@ -1,10 +1,11 @@
-//! Low-rank adapters on the tape (Hu et al., 2021): a product with A into few columns, and products with B back.
+//! Low-rank adapters on the tape (Hu et al., 2021): a product with A, into few columns, and products with B, back to
+//! many.
 //!
-//! They are ops of their own, so that a layer that is recomputed repeats the product with A without the product that it is
-//! added to. The dropped input of A is not kept: its backward draws the mask again.
+//! They are ops of their own, so that a layer that is recomputed repeats the product with A without repeating the
+//! product that the adapter adds to. The dropped input of A is not kept: its backward draws the mask again.
 //!
-//! All A of a matrix are one product of k · r columns, r rounded up to 4; each B adds its product to a range of the
-//! result, in place.
+//! The A matrices of all adapters of a matrix are one product of k · r columns, r rounded up to 4; each B adds its
+//! product to a range of the result, in place.
 
 use super::{Parameter, Tape, Var};
 use crate::ops::add::add;
@@ -46,10 +47,10 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// y (N, out) + z Bᵀ in ranges of its columns, in place: `y` must have no other reader. B (sum of the ranges, r) has the
-    /// rows of one range after the other; range i adds the product of its rows with r columns of z (N, k · padded r), which
-    /// start at i times r, rounded up to a multiple of 4. Columns between the end of a range and the next multiple of 4 must be
-    /// zero.
+    /// y (N, out) + z Bᵀ in ranges of its columns, in place: `y` must have no other reader. B (sum of the ranges, r)
+    /// holds the rows of one range after the other. Range i adds the product of its rows with r columns of z (N, k ·
+    /// padded r), which start at i times r rounded up to a multiple of 4. Columns between the end of a range and the
+    /// next multiple of 4 must be zero.
     #[track_caller]
     pub fn low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, ranges: Vec<Columns>) -> Var {
         let blocks = Blocks { ranges, rank: b.weight().cols };
@@ -83,9 +84,9 @@ impl<'p> Tape<'_, 'p> {
     }
 }
 
-/// How stacked adapters divide the tensors around them.
+/// The columns and rows of the tensors around stacked adapters that belong to each adapter.
 struct Blocks {
-    /// Columns of the output, for each adapter.
+    /// Columns of the output for each adapter.
     ranges: Vec<Columns>,
     rank: u32,
 }
@@ -96,7 +97,7 @@ impl Blocks {
         self.rank.next_multiple_of(4)
     }
 
-    /// For each adapter its columns of y and of z, and its rows of B.
+    /// For each adapter its columns of y, its columns of z, and its rows of B.
     fn of(&self, y: Tensor, z: Tensor, b: Tensor) -> impl Iterator<Item = [Tensor; 3]> + '_ {
         let mut row = 0;
         (0..).zip(&self.ranges).map(move |(index, &(first, count))| {
@@ -107,7 +108,7 @@ impl Blocks {
     }
 }
 
-/// x, or what dropout leaves of it.
+/// x after dropout, if there is any.
 fn dropped(rec: &mut Recorder, x: Tensor, dropout: Option<Dropout>) -> Tensor {
     let Some(dropout) = dropout else { return x };
     let y = rec.tensor("dropped", x.rows, x.cols, x.element);

@@ -20,7 +20,8 @@ impl<'p> Tape<'_, 'p> {
         self.looked_up(ids, order, table, 0, y, &[])
     }
 
-    /// A part of such rows, of which `ranks` have one each: `table` has as many rows on each.
+    /// One term of an [`embedding`](Self::embedding) that is summed over `ranks`, each of which holds equally many
+    /// rows, in `table`.
     #[track_caller]
     pub fn embedding_part(
         &mut self,
@@ -38,7 +39,8 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
-    /// sorted by id. Where x is a part of a sum, one rank adds them, as `adds` says, and all have the gradient.
+    /// sorted by id. If x is one term of a sum, only the rank with `adds` adds the rows, and all ranks have their
+    /// gradient.
     #[track_caller]
     pub fn add_embedding(
         &mut self,
@@ -54,7 +56,7 @@ impl<'p> Tape<'_, 'p> {
         self.looked_up(ids, order, table, 0, x.tensor, &[x])
     }
 
-    /// The result `y` of looking up rows of `table`, whose first is `first`, to which `inputs` were added.
+    /// The result `y` of adding rows of `table`, whose first row is number `first`, to `inputs`.
     #[track_caller]
     fn looked_up(
         &mut self,
@@ -179,8 +181,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). Raises `largest` (1, heads of all ranks), if
-    /// given, to the [largest scores](max_logit::max_logit) of its heads.
+    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). If `largest` (1, heads of all
+    /// ranks) is given, raises it to the [largest scores](max_logit::max_logit) of its heads.
     #[track_caller]
     pub fn attention(
         &mut self,
@@ -212,8 +214,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// residual + mask · x / (1 - p), (N, D). Saves nothing: the backward recomputes the mask. The residual's gradient
-    /// is the result's own, handed on.
+    /// residual + mask · x / (1 - p), (N, D). Saves nothing: the backward recomputes the mask. The gradient of the
+    /// residual is the gradient of the result, without a copy.
     #[track_caller]
     pub fn dropout(&mut self, x: Var, residual: Option<Var>, dropout: Dropout) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
@@ -241,8 +243,9 @@ impl<'p> Tape<'_, 'p> {
         add::add(self.rec, kept, cache, 1.0, false);
     }
 
-    /// Attends to `cache` and to the new token of each sequence, whose keys and values, in packed `qkv` (B, layout.cols()), are added
-    /// to it: (B, heads · value_dim). With `rope` queries and keys are rotated before, by that table.
+    /// Attends to `cache` and to the new token of each sequence, whose keys and values, in packed `qkv` (B,
+    /// layout.cols()), are added to the cache: (B, heads · value_dim). With `rope`, queries and keys are first rotated
+    /// by its table.
     ///
     /// # Panics
     /// On a tape for training, as [`fill_cache`](Self::fill_cache).

@@ -6,7 +6,8 @@ use crate::record::Tensor;
 ///
 /// # Examples
 ///
-/// One that trains, and the same one frozen. Backward passes add to the gradient: a step starts by [zeroing](crate::ops::zero::zero) it.
+/// A parameter that trains, and the same parameter frozen. Backward passes add to the gradient: a step starts by
+/// [zeroing](crate::ops::zero::zero) it.
 ///
 /// ```
 /// use gristmill::device::Job;
@@ -28,7 +29,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// One that another rank holds: no op here reads it.
+    /// A parameter that another rank holds: no op on this rank reads it.
     pub fn elsewhere() -> Self {
         Self { weight: Vec::new(), gradient: None }
     }
@@ -52,8 +53,8 @@ impl Parameter {
         })
     }
 
-    /// Whether it has a gradient. Every op asks this of its parameters when it is recorded, so that a gradient that does not fit is found
-    /// there, with the caller's name, and not in the backward pass.
+    /// Whether the parameter has a gradient. Every op asks this of its parameters when it is recorded, so that a
+    /// gradient of the wrong shape is reported there, at the caller's line, and not in the backward pass.
     ///
     /// # Panics
     /// If the gradient has another shape than the weight.

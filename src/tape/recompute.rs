@@ -1,15 +1,17 @@
-//! Recomputation: results of the forward pass that are not kept for the backward pass, but recorded again where it reads them
-//! (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//! Recomputation: results of the forward pass that are not kept for the backward pass, but recorded again where it
+//! reads them (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 //!
-//! A recording is plain data, so an op is recorded again by appending its dispatches once more, on other buffers. The same
-//! kernels run on the same values, and the results are bit-identical. An op here is what was recorded between two borders: a
-//! scope is entered or left, or a result is returned. It reads buffers that earlier ops made, and makes those that were
-//! created meanwhile. An op in place makes none: it belongs to the op that made the buffer it writes.
+//! A recording is plain data, so an op is recorded again by appending its dispatches once more, on other buffers. The
+//! same kernels run on the same values, and the results are bit-identical. An op here is everything recorded between
+//! two borders: a scope is entered or left, or a result is returned. It reads buffers that earlier ops made, and makes
+//! the buffers that were created meanwhile. An in-place op makes none: it belongs to the op that made the buffer it
+//! writes.
 //!
-//! It happens where the backward pass first reads a result, once; what it does not read, such as the last product
-//! of a block, is not launched again. What a router decided and what is counted is kept (`Tape::keeping`), never
-//! decided or counted twice; dropout draws the same words. `Block::layer_with` runs each layer so and keeps its result;
-//! `ModelConfig` says what else is kept, by the paths of `model/config/operator.rs`.
+//! A result is recorded again once, where the backward pass first reads it; results that it does not read, such as that
+//! of the last product of a block, are not computed again. The decisions of a router, and counts, are kept
+//! (`Tape::keeping`), so nothing is decided or counted twice; dropout draws the same words. `Block::layer_with` runs
+//! each layer this way and keeps its result; `ModelConfig` says what else is kept, by the paths of
+//! `model/config/operator.rs`.
 
 use super::{Tape, Var};
 use crate::ops::add::add;
@@ -19,25 +21,25 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-/// What was dropped so far, and how it is recorded again.
+/// The ops whose results were dropped so far, and what is needed to record them again.
 pub(super) struct Recomputation<'p> {
-    /// Which results are dropped at present; `None`: none.
+    /// Which results are currently dropped; `None`: none.
     rule: Option<Rule<'p>>,
     /// Where the op that is being recorded starts.
     start: Position,
-    /// Transient buffers before it.
+    /// Number of transient buffers before that op.
     transients: u32,
     /// The ops whose results were dropped.
     dropped: Vec<Dropped>,
-    /// For each dropped buffer, its op in `dropped`.
+    /// For each dropped buffer, the index in `dropped` of the op that made it.
     makers: HashMap<BufferId, usize>,
-    /// For dropped buffers that were recorded again, the buffers that hold their contents now.
+    /// For dropped buffers that were recorded again, the buffers that now hold their contents.
     again: HashMap<BufferId, BufferId>,
-    /// Tensors of which each of these ranks keeps its own rows, in a tensor of their own.
+    /// Tensors of which each rank keeps only its own rows, in a separate tensor.
     slices: HashMap<BufferId, Slice>,
 }
 
-/// What is kept of a tensor.
+/// The rows of a tensor that are kept.
 #[derive(Clone)]
 struct Slice {
     whole: Tensor,
@@ -47,7 +49,7 @@ struct Slice {
 
 /// Which results a block drops.
 struct Rule<'p> {
-    /// Components of the block's path.
+    /// Number of components of the block's path.
     depth: usize,
     /// Whether the results of the op at this path below the block are dropped.
     drops: Box<dyn Fn(&str) -> bool + Send + 'p>,
@@ -56,14 +58,14 @@ struct Rule<'p> {
 /// An op whose results were dropped.
 #[derive(Clone, Default)]
 struct Dropped {
-    /// What was recorded for it, followed by that of ops that wrote its results in place.
+    /// The positions of its dispatches, followed by those of in-place ops that wrote to its results.
     recorded: Vec<Range<Position>>,
     /// The transient buffers that it made.
     made: Vec<BufferId>,
 }
 
 impl Recomputation<'_> {
-    /// Nothing was dropped.
+    /// The state in which nothing has been dropped.
     pub fn new(rec: &Recorder) -> Self {
         let (start, transients) = (rec.position(), rec.transient_count());
         Self {
@@ -79,12 +81,13 @@ impl Recomputation<'_> {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// Runs `block`, of which the backward pass finds only its result and the results of ops for which `drops` is false; it
-    /// is given an op's path below the block, `feed_forward.mul` for example. What a backward reads of the others is
-    /// recorded again at that point, once, with all it depends on, and nothing else is. No bit of any gradient changes.
+    /// Runs `block`. Of its results the backward pass finds only the block's own and those of ops for which `drops` is
+    /// false; `drops` is given an op's path below the block, for example `feed_forward.mul`. Other results that a
+    /// backward reads are recorded again at that point, once, with everything they depend on, and nothing else is. No
+    /// bit of any gradient changes.
     ///
-    /// An op in place drops nothing by itself: its result is dropped, and made again, with that of the op it writes to. An op
-    /// that counts, or adds to a buffer that outlives the pass, must be [kept](Self::keeping).
+    /// An in-place op drops nothing by itself: its result is dropped, and made again, together with the result of the
+    /// op it writes to. An op that counts, or adds to a buffer that outlives the pass, must be [kept](Self::keeping).
     #[track_caller]
     pub fn recompute(
         &mut self,
@@ -97,14 +100,14 @@ impl<'p> Tape<'_, 'p> {
         result
     }
 
-    /// Runs `body`, of which nothing is dropped or recorded again, although it is part of a block that is recomputed.
+    /// Runs `body`. Nothing in it is dropped or recorded again, although it may be part of a block that is recomputed.
     #[track_caller]
     pub fn keeping<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.under(None, body)
     }
 
-    /// Keeps this rank's rows of x (N, D), which is the same on all of `ranks`, for the backward pass: it gathers the others where it
-    /// first reads x.
+    /// Keeps only this rank's rows of x (N, D), which is the same on all of `ranks`, for the backward pass, which
+    /// gathers the other rows where it first reads x.
     #[track_caller]
     pub fn keep_slice(&mut self, x: Var, ranks: &MatrixRanks) {
         let Tensor { cols, element, .. } = x.tensor;
@@ -127,13 +130,13 @@ impl<'p> Tape<'_, 'p> {
         result
     }
 
-    /// What is recorded from here on is the next op.
+    /// Begins the next op: everything recorded from here on belongs to it.
     fn begin_op(&mut self) {
         self.recomputation.start = self.rec.position();
         self.recomputation.transients = self.rec.transient_count();
     }
 
-    /// Ends the op that is being recorded, if any, at its border to the next one. It may have a `result`.
+    /// Ends the op that is being recorded, if any. It may have a `result`.
     pub(super) fn end_op(&mut self, result: Option<Tensor>) {
         let recorded = self.recomputation.start..self.rec.position();
         let transients = self.recomputation.transients..self.rec.transient_count();
@@ -158,7 +161,7 @@ impl<'p> Tape<'_, 'p> {
         dropped[op].made.extend(made);
     }
 
-    /// The buffer with what `buffer` held at the end of the forward pass.
+    /// The buffer that now has the contents that `buffer` had at the end of the forward pass.
     pub(super) fn present(&mut self, buffer: BufferId) -> BufferId {
         if let Some(slice) = self.recomputation.slices.remove(&buffer) {
             self.gather_slice(slice);
@@ -171,7 +174,7 @@ impl<'p> Tape<'_, 'p> {
         self.recomputation.again[&buffer]
     }
 
-    /// Whether the results of an op at the present path are dropped.
+    /// Whether the results of an op at the current path are dropped.
     fn drops(&self) -> bool {
         let Some(rule) = &self.recomputation.rule else { return false };
         (rule.drops)(&self.rec.scopes()[rule.depth..].join("."))

@@ -14,7 +14,7 @@ pub struct RouterLosses {
     pub balance: Balance,
     /// `StepState`.
     pub step: Tensor,
-    /// The layer's tally, which they are added to; see [`TallyColumns`](crate::ops::tally::TallyColumns).
+    /// The layer's tally, to which they are added; see [`TallyColumns`](crate::ops::tally::TallyColumns).
     pub tally: Tensor,
 }
 
@@ -23,13 +23,13 @@ pub struct RouterLosses {
 pub struct Routing {
     /// The gates (N, k), f32, as a differentiable value; `gates.tensor` is `output.gates`.
     pub gates: Var,
-    /// The chosen experts and everything else the kernel wrote.
+    /// The chosen experts and everything else that the kernel wrote.
     pub output: RouterOutput,
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// x (N, D) Wᵀ of W (E, D) f32, in f32 whatever x is stored in: (N, E). Scores that decide what a token passes through
-    /// are not rounded to 16 bits.
+    /// x (N, D) Wᵀ of W (E, D) f32, in f32 for every storage type of x: (N, E). Scores that decide which experts a
+    /// token passes through are not rounded to 16 bits.
     #[track_caller]
     pub fn scores(&mut self, x: Var, weight: &'p Parameter) -> Var {
         if x.tensor.element == Element::F32 {
@@ -53,9 +53,9 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits
-    /// and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the
-    /// gates. It reuses the choices of the forward pass, which are always [kept](Tape::keeping).
+    /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into the gradient of the
+    /// logits and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even if nothing uses
+    /// the gates. It reuses the choices of the forward pass, which are always [kept](Tape::keeping).
     #[track_caller]
     pub fn route(
         &mut self,
@@ -102,14 +102,15 @@ impl<'p> Tape<'_, 'p> {
         Routing { gates, output }
     }
 
-    /// Adds the choices of a micro-batch to a layer's tally, as [`tally()`](tally::tally), once.
+    /// Adds the choices of a micro-batch to a layer's tally by [`tally()`](tally::tally); a recomputed block does not
+    /// add them again.
     #[track_caller]
     pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
         self.keeping(|tape| tally::tally(tape.rec, counts, capacities, row));
     }
 
-    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1), f32. The gradient of the residual is that of the
-    /// result, not copied.
+    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1), f32. The gradient of the residual is the gradient of the
+    /// result, without a copy.
     #[track_caller]
     pub fn row_gate(&mut self, x: Var, g: Var, residual: Option<Var>) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;

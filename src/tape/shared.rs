@@ -1,4 +1,5 @@
-//! The borders of what tensor-parallel ranks divide: sums and ranges of rows, each with the other as its backward.
+//! Ops at the borders of the parts that tensor-parallel ranks divide: sums and ranges of rows. Each is the backward of
+//! another.
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -14,7 +15,7 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
-    /// What every rank reads of x: the result (N, D) has a part of its gradient on each.
+    /// Hands x to all ranks: each has only one term of the gradient of the result (N, D).
     #[track_caller]
     pub fn enter_shared(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let ranks = ranks.clone();
@@ -32,7 +33,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// The sum over the ranks of x (N, D), which nothing else reads.
+    /// The sum over the ranks of x (N, D), which must have no other reader.
     #[track_caller]
     pub fn leave_shared(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let ranks = ranks.clone();
@@ -48,7 +49,7 @@ impl<'p> Tape<'_, 'p> {
         self.result(x.tensor, &[x], false, move |tape, dy| tape.give(x, dy))
     }
 
-    /// This rank's rows of x (N, D), which is the same on all ranks, as its gradient will be.
+    /// This rank's rows of x (N, D). x is the same on all ranks, and so will be its gradient.
     #[track_caller]
     pub fn own_rows(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let (ranks, rows) = (ranks.clone(), ranks.own_rows(x.tensor.rows));
@@ -60,7 +61,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// The rows of all ranks: (N, D), whose gradient is the same on all of them.
+    /// The rows of all ranks: (N, D). Their gradient is the same on all ranks.
     #[track_caller]
     pub fn all_rows(&mut self, x: Var, ranks: &MatrixRanks) -> Var {
         let rows = ranks.own_rows(x.tensor.rows * ranks.size());
@@ -83,7 +84,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Gives x a gradient that may be in f32 where x is in 16 bits.
+    /// Gives x a gradient that may be f32 although x is stored in 16 bits.
     fn give_as_stored(&mut self, x: Var, dy: Tensor) {
         let element = x.tensor.element;
         if dy.element == element {

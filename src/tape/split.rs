@@ -1,24 +1,24 @@
 //! Ranges of a value, as values of their own.
 //!
-//! Of columns, for products that compute at once everything that depends on a value, as the first one of latent attention: a
-//! norm reads a range of columns, and each part writes its range of the gradient. Of rows, for those of experts that go different
-//! ways.
+//! Ranges of columns are for products that compute everything that depends on a value at once, such as the first
+//! product of latent attention: a norm reads a range of columns, and each part writes its range of the gradient. Ranges
+//! of rows are for the rows of experts that are exchanged in different ways.
 
 use super::{Tape, Target, Var};
 use crate::ops::add::add;
 use crate::record::Tensor;
 use std::collections::{HashMap, HashSet};
 
-/// The values that are parts of others.
+/// The values that are ranges of others.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// The whole of each part, and what the part is of it, by the part's id.
+    /// By the id of a part, its whole and its range of the whole.
     wholes: HashMap<usize, (Var, Range)>,
-    /// The wholes whose gradient is made by their parts: each writes its own range of it.
+    /// The wholes whose gradient is made by their parts, each of which writes its own range.
     filled: HashSet<usize>,
 }
 
-/// Columns or rows from this one on.
+/// The columns or rows from this one on.
 #[derive(Clone, Copy)]
 enum Range {
     Columns(u32),
@@ -26,7 +26,7 @@ enum Range {
 }
 
 impl Range {
-    /// As many of `whole` as `part` has.
+    /// The range of `whole` that starts there and is as large as `part`.
     fn of(self, whole: Tensor, part: Tensor) -> Tensor {
         match self {
             Self::Columns(first) => whole.columns(first, part.cols),
@@ -42,11 +42,13 @@ impl Splits {
 }
 
 impl Tape<'_, '_> {
-    /// All columns of `x`, in consecutive parts of these `widths`, all but the last a multiple of 4. Nothing is copied: a part
-    /// is a range of x's tensor, and its gradient the same range of x's gradient. x must have no other reader.
+    /// All columns of `x`, in consecutive parts of these `widths`, which are multiples of 4 except for the last.
+    /// Nothing is copied: a part is a range of x's tensor, and its gradient the same range of x's gradient. x must have
+    /// no other reader.
     ///
     /// # Panics
-    /// If the widths do not add up to the columns of x. In the backward pass, if some parts have a gradient and others do not.
+    /// If the widths do not add up to the columns of x. In the backward pass, if some parts have a gradient and others
+    /// do not.
     #[track_caller]
     pub fn split<const K: usize>(&mut self, x: Var, widths: [u32; K]) -> [Var; K] {
         let total: u32 = widths.iter().sum();
@@ -59,7 +61,7 @@ impl Tape<'_, '_> {
         self.parts_of(x, ranges)
     }
 
-    /// All rows of `x`, the first `count` and the others; as [`split`](Self::split) otherwise.
+    /// All rows of `x`, in two parts, the first `count` rows and the others; otherwise as [`split`](Self::split).
     #[track_caller]
     pub fn split_rows(&mut self, x: Var, count: u32) -> [Var; 2] {
         let others = x.tensor.rows - count;
@@ -67,8 +69,8 @@ impl Tape<'_, '_> {
         self.parts_of(x, [first, (x.tensor.rows(count, others), Range::Rows(count))])
     }
 
-    /// Two values as one: `whole` has the rows of `first`, and behind them those of `second`. Nothing is copied: both are ranges of
-    /// it, and their gradients ranges of its gradient.
+    /// Two values as one: `whole` has the rows of `first`, followed by those of `second`. Nothing is copied: both are
+    /// ranges of `whole`, and their gradients ranges of its gradient.
     #[track_caller]
     pub fn join_rows(&mut self, whole: Tensor, [first, second]: [Var; 2]) -> Var {
         let (count, others) = (first.tensor.rows, second.tensor.rows);

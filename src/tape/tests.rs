@@ -1,4 +1,4 @@
-//! What runs in the backward pass, and in which order; the numbers are checked in `tests/kernels/tape.rs`.
+//! Which closures run in the backward pass, and in which order; the numbers are checked in `tests/kernels/tape.rs`.
 
 use super::{Parameter, Tape};
 use crate::element::Element::{F32, U32};
@@ -9,7 +9,7 @@ use crate::ops::rope::Rope;
 use crate::record::{Recorder, Recording};
 use std::sync::Mutex;
 
-/// Records one op between two closures, and returns the paths of what the backward pass ran.
+/// Records one op between two closures, and returns the paths of everything that the backward pass ran.
 fn backward(is_training: bool, has_gradient: bool) -> Vec<String> {
     let ran = Mutex::new(Vec::new());
     {
@@ -36,7 +36,8 @@ fn always_runs_without_a_gradient() {
     assert!(backward(false, true).is_empty());
 }
 
-/// Records x -> gelu `a` -> rope in place `b` -> gelu `c` -> gelu `d`, of which `drops` drops some, and the backward pass.
+/// Records x -> gelu `a` -> rope in place `b` -> gelu `c` -> gelu `d`, with the results of `drops` dropped, and the
+/// backward pass.
 fn dropped(drops: &[&'static str]) -> Recording {
     let mut rec = Recorder::new("tape", Capabilities::software());
     let [x, dy] = ["x", "dy"].map(|label| rec.tensor(label, 3, LAYOUT.cols(), F32));
@@ -67,7 +68,8 @@ fn recomputed(recording: &Recording) -> Vec<&str> {
     paths.filter_map(|path| path.strip_suffix(".recomputed")).collect()
 }
 
-/// Whatever is dropped is recorded again once, after all that it depends on; an op in place with the op it writes to.
+/// Every dropped result is recorded again once, after everything that it depends on; an in-place op together with the
+/// op it writes to.
 #[test]
 fn a_dropped_result_is_recorded_again_once() {
     assert_eq!(recomputed(&dropped(&[])), [""; 0]);
@@ -78,7 +80,7 @@ fn a_dropped_result_is_recorded_again_once() {
     assert_eq!(recomputed(&dropped(&["d"])), [""; 0], "nothing reads the result of the block");
 }
 
-/// What is recorded again reads and writes the new buffers, and every reader in the backward pass too.
+/// Ops that are recorded again read and write the new buffers, and so does every reader in the backward pass.
 #[test]
 fn a_dropped_result_ends_with_the_forward_pass() {
     let (kept, dropped) = (dropped(&[]), dropped(&["a", "c"]));
@@ -115,7 +117,7 @@ fn what_is_kept_is_not_recorded_again() {
     assert_eq!(recomputed(&rec.finish()), ["b"]);
 }
 
-/// A block that gives no parameter and no input a gradient is not run again; any other is, once.
+/// A block that gives no parameter and no input a gradient is not run again; any other block is, once.
 #[test]
 fn only_a_block_that_needs_gradients_is_recomputed() {
     for (needs_gradient, trains, times) in [(false, false, 0), (false, true, 1), (true, false, 1)] {
