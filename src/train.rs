@@ -1,7 +1,7 @@
 //! The trainer: records a step once and replays it.
 //!
-//! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is its device side alone. What a
-//! run keeps on disk is in [`store`](crate::store), what it reports in [`report`](crate::report).
+//! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is only its device side. The
+//! files that a run keeps are in [`store`](crate::store), its reports in [`report`](crate::report).
 
 mod announce;
 pub mod arenas;

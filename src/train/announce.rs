@@ -1,5 +1,5 @@
-//! What a run says of itself: how far it has got; the log lines before the first step, about adapter, model, memory,
-//! and what MFU and losses are compared with; and those of the end.
+//! Messages of a run about itself: milestones of its start; the log lines before the first step, about adapter, model,
+//! memory, and the numbers that MFU and losses are compared with; and the lines at the end.
 
 use super::command::CommandLine;
 use super::length::RunLength;
@@ -18,20 +18,20 @@ use crate::store::run_folder::CHECKPOINTS;
 use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
 
-/// How far a run has got on a rank.
+/// A milestone that a run has reached on a rank.
 #[derive(Clone, Copy, Debug)]
 pub enum Milestone<'a> {
     /// The first rank is about to create the run folder.
     CreatingFolder(&'a Path),
-    /// The first rank has created it; on the others.
+    /// The first rank has created the run folder; reported on the other ranks.
     FolderCreated(&'a Path),
-    /// The log goes on in the run folder; only on the first rank.
+    /// The log continues in the run folder; only on the first rank.
     FolderOpened(&'a Path),
     /// The first step begins.
     TrainingStarted,
 }
 
-/// What a finished run reports.
+/// The outcome of a finished run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Steps done in all, including those before a resume.
@@ -40,11 +40,11 @@ pub struct Summary {
     pub loss: Option<f32>,
     /// The last evaluation's loss in nats per token.
     pub eval_loss: Option<f32>,
-    /// That of the evaluation before the first step, if this call made one.
+    /// The loss of the evaluation before the first step, if this call made one.
     pub start_eval_loss: Option<f32>,
-    /// The best evaluation, where something follows from evaluations.
+    /// The best evaluation, if evaluations have consequences.
     pub best: Option<Best>,
-    /// Whether the run ended early, since evaluations became no better.
+    /// Whether the run ended early because evaluations stopped improving.
     pub is_stopped: bool,
     /// The sample, if one was asked for.
     pub sample: Option<String>,
@@ -54,8 +54,8 @@ pub struct Summary {
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Logs what the run trains, where, and how much memory that takes, the `tokens` of a step, the windows of a loss scale
-/// that has several, and that MFU is a share of `peak`.
+/// Logs what the run trains, on which device, and how much memory that takes, the `tokens` of a step, the windows of a
+/// loss scale that has several, and that MFU is a share of `peak`.
 pub(super) fn announce(
     trainer: &Trainer<'_>,
     tokens: usize,
@@ -116,7 +116,7 @@ pub(super) fn announce(
     say(format!("MFU is the share of {peak}"));
 }
 
-/// Warns of a rate that never becomes what it is said to be.
+/// Warns if the warm-up is so long that the rate never reaches `learning_rate`.
 pub(super) fn warn_of_warmup(plan: &RunPlan, length: &RunLength) {
     let (warmup, whole) =
         (length.schedule.warmup_steps(), plan.settings.runner.epochs.saturating_mul(length.steps_per_epoch));
@@ -128,7 +128,7 @@ pub(super) fn warn_of_warmup(plan: &RunPlan, length: &RunLength) {
     }
 }
 
-/// Logs where a run goes on, or that nothing is left of it, and what `changes` from there on.
+/// Logs from which step a run continues, or that it has nothing left to do, and what `changes` from there on.
 pub(super) fn announce_resume(
     plan: &RunPlan,
     length: &RunLength,
@@ -151,7 +151,8 @@ pub(super) fn announce_resume(
     changes.inspect(|line| tracing::info!("{line}"))
 }
 
-/// Logs that nothing is left of a run, since it has its `step`s or since so many evaluations brought nothing, and what goes on with it.
+/// Logs that a run has nothing left to do, because it has done its `step`s or because so many evaluations brought no
+/// improvement, and how to continue it.
 pub(super) fn announce_complete(
     plan: &RunPlan,
     length: &RunLength,
@@ -172,7 +173,7 @@ pub(super) fn announce_complete(
     tracing::info!("this run is complete: {place} is of step {step}, {why}; to train on: {longer}");
 }
 
-/// Logs and notes the sample of a run that has ended without an error, and how it ended; `command` has started it.
+/// Logs and notes the sample of a run that has ended without an error, and how it ended; `command` started the run.
 pub(super) fn announce_end(log: &Log, plan: &RunPlan, command: &CommandLine, summary: &Summary) {
     let Summary { steps, sample, checkpoint, .. } = summary;
     if summary.is_interrupted {
@@ -196,7 +197,7 @@ pub(super) fn announce_end(log: &Log, plan: &RunPlan, command: &CommandLine, sum
     log.note(Event::Complete);
 }
 
-/// Logs which evaluation was the best, and whether the run ended for want of a better one.
+/// Logs which evaluation was the best, and whether the run ended because evaluations stopped improving.
 fn announce_best(run: &Run, summary: &Summary) {
     let Some(Best { step, eval_loss }) = summary.best else { return };
     if summary.is_stopped {
@@ -218,7 +219,7 @@ fn announce_best(run: &Run, summary: &Summary) {
     }
 }
 
-/// Logs what a run has left behind, and what can be done with it.
+/// Logs which files a run has left, and what can be done with them.
 pub(super) fn announce_files(
     plan: &RunPlan,
     command: &CommandLine,
@@ -253,7 +254,7 @@ pub(super) fn announce_files(
     }
 }
 
-/// The loss that a model without context could reach on `data`, that of an evaluation.
+/// A line with the lowest loss that a model without context could reach on `data`, the data of an evaluation.
 pub(super) fn entropy(data: &Batches) -> String {
     let nats = data.unigram_entropy();
     format!(

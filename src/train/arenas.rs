@@ -1,10 +1,10 @@
 //! The arenas of a run: weights, their copies, gradients and moments, in the same layout.
 //!
 //! The optimizer updates f32 weights; where layers read 16 bits, the recording `copy` rounds them into an arena of
-//! copies after each update. With `optimizer.stochastic_rounding` the weights that layers read in bfloat16, norms
-//! and biases too, are in bfloat16 alone, and there are no copies of them (`ops/rounding.rs`). What is frozen has
-//! no gradients and no moments and is stored as layers read it, so a checkpoint then holds 16 bits of it, which is
-//! what the run computed with.
+//! copies after each update. With `optimizer.stochastic_rounding` the weights that layers read in bfloat16, norms and
+//! biases included, exist only in bfloat16, and there are no copies of them (`ops/rounding.rs`). Frozen parameters have
+//! no gradients and no moments and are stored as layers read them, so a checkpoint holds 16 bits of them, which is what
+//! the run computed with.
 
 use crate::element::Element;
 use crate::model::arena::{Arena, ArenaLayout, Segment, SegmentKind};
@@ -15,12 +15,12 @@ use crate::settings::Optimizer;
 /// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
 pub struct Arenas {
-    /// Parameters. Those that the optimizer updates are master weights in f32, or, if it rounds them stochastically, those that
-    /// layers read in bfloat16 as these read them. Frozen ones are stored as layers read them.
+    /// Parameters. Those that the optimizer updates are master weights in f32; if it rounds stochastically, those that
+    /// layers read in bfloat16 are stored in bfloat16. Frozen ones are stored as layers read them.
     pub weights: Arena,
-    /// Copies of the others that layers read in 16 bits.
+    /// Copies of those master weights that layers read in 16 bits.
     pub copies: Arena,
-    /// Their gradients.
+    /// Gradients.
     pub gradients: Arena,
     /// First moments, or momentum.
     pub first_moments: Arena,
@@ -43,7 +43,7 @@ impl Arenas {
             true => vec![layout.segments[index].whole()],
             false => ownership.updated(layout, index),
         };
-        // What layers read every rank has whole, unless it gathers it each time.
+        // Every rank has the weights that layers read whole, unless it gathers them each time.
         let read = |index: usize, kind: SegmentKind| match ownership.shards_weights() {
             true => updated(index, kind),
             false => vec![layout.segments[index].whole()],
@@ -74,12 +74,12 @@ impl Arenas {
         }
     }
 
-    /// What layers read: the copies, and the weights of which there are none.
+    /// The weights that layers read: the copies where there are any, and otherwise the weights.
     pub fn read(&self) -> Arena {
         self.copies.or(&self.weights)
     }
 
-    /// All of them.
+    /// All arenas.
     pub fn all(&self) -> [&Arena; 5] {
         [&self.weights, &self.copies, &self.gradients, &self.first_moments, &self.second_moments]
     }

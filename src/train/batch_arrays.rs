@@ -14,12 +14,12 @@ pub struct BatchArrays {
     pub sorts_positions: bool,
     /// First and last token of each token's document, two arrays.
     pub isolates_documents: bool,
-    /// Depth of multi-token prediction: tokens, targets and order once more for each place ahead.
+    /// Depth of multi-token prediction: tokens, targets and order once more for each depth.
     pub ahead: u32,
 }
 
 impl BatchArrays {
-    /// The arrays that `model` needs, on data whose documents are kept apart if it `isolates_documents`.
+    /// The arrays that `model` needs, on data whose documents are kept apart if `isolates_documents`.
     pub fn of(model: &ModelConfig, isolates_documents: bool) -> Self {
         Self {
             sorts_positions: model.learns_positions(),
@@ -50,7 +50,7 @@ impl BatchArrays {
     }
 }
 
-/// Bytes from one id array of a micro-batch to the next: each can be bound.
+/// Bytes from one id array of a micro-batch to the next, aligned so that each can be bound.
 pub(crate) fn batch_stride(tokens: u32) -> u64 {
     (4 * tokens as u64).next_multiple_of(256)
 }

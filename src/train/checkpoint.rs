@@ -21,13 +21,13 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
-    /// Writes weights, moments and `state` into `draft`; the caller, who has the folder and knows the state, commits it. Training waits.
-    /// [`save`](Self::save) does all of that.
+    /// Writes weights, moments and `state` into `draft`; the caller, who has the folder and knows the state, commits
+    /// it. Training waits. [`save`](Self::save) does all of this.
     ///
     /// # Errors
     /// A disk or device that fails.
     pub async fn write_checkpoint(&self, state: &TrainerState, draft: &Draft) -> Result<()> {
-        // A device that fails shows when it is read, and by then the others know what they get.
+        // A device failure is reported when the tensors are read; by then the other ranks know what they receive.
         let _ = self.wait().await;
         let (ranks, model) = (self.exchanger.ranks(), &self.recordings.model);
         let rank_layouts = self.rank_layouts()?;
@@ -40,7 +40,7 @@ impl Trainer<'_> {
         checkpoint::save(&by_rank, model, state, draft, ranks, self).await
     }
 
-    /// Writes a checkpoint of `state` with all other ranks. Either it is whole or there is none.
+    /// Writes a checkpoint of `state` together with all other ranks. Either the whole checkpoint is written or none.
     ///
     /// # Errors
     /// A disk or device that fails on any rank; a rank that has ended.
@@ -57,8 +57,9 @@ impl Trainer<'_> {
         ranks.by_first(|| begun.map_or(Ok(()), |begun| begun.commit().map(drop))).await
     }
 
-    /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
-    /// `expected`, that of the run, and the base of its adapters if the checkpoint names one, which may be at `moved`.
+    /// Reads weights and moments from the checkpoint in `folder`, and the base of its adapters if it names one, which
+    /// may have been moved to `moved`. Returns the state of the checkpoint, which must match `expected`, the state of
+    /// the run.
     ///
     /// # Errors
     /// A file that is missing or damaged; a base of other tensors; a state or a tensor that is not the run's.
@@ -73,8 +74,8 @@ impl Trainer<'_> {
         checkpoint::load(tensors, folder, expected, moved, default_decision, self.portions())
     }
 
-    /// Fails on all ranks if two hold other weights where they should hold the same. `saved` is the step of the newest
-    /// checkpoint. Training waits.
+    /// Fails on all ranks if two ranks hold different weights where they should hold the same. `saved` is the step of
+    /// the newest checkpoint. Training waits.
     ///
     /// # Errors
     /// Weights that differ; a device that fails; a rank that has ended.
@@ -90,7 +91,7 @@ impl Trainer<'_> {
         ranks.by_first(compare).await
     }
 
-    /// The fingerprints of what this rank holds.
+    /// The fingerprints of the weights that this rank holds.
     async fn fingerprints(&mut self) -> Result<Vec<Fingerprint>> {
         let Some(sums) = self.recordings.replicas.as_ref().map(Replicas::sums) else { return Ok(Vec::new()) };
         let mut encoder = self.gpu.encoder();
@@ -108,29 +109,32 @@ impl Trainer<'_> {
         Ok(self.recordings.replicas.iter().flat_map(|replicas| replicas.fingerprints(&words)).collect())
     }
 
-    /// Reads weights alone: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
-    /// base. Adapters are read from beside the weights, if there are some. Returns what was read. Leaves out tensors without a place in the model if `is_partial`.
+    /// Reads only weights: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint
+    /// that names its base. Adapters beside the weights are read too. Returns what was read. Leaves out tensors without
+    /// a place in the model if `is_partial`.
     ///
     /// # Errors
-    /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without a place.
+    /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without
+    /// a place.
     pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<Contents> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, is_partial, self.portions())
     }
 
-    /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.
+    /// Reads only adapters: `path` is PEFT's file, its folder, or a checkpoint that has one.
     ///
     /// # Errors
-    /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another shape.
+    /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another
+    /// shape.
     pub fn load_lora(&self, path: &Path) -> Result<()> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_lora(weights, path, self.portions())
     }
 
-    /// The tensors of one arena as f32, by their checkpoint names; NaN stands for elements that other ranks hold. For tests and
-    /// tools.
+    /// The tensors of one arena as f32, by their checkpoint names; NaN stands for elements that other ranks hold. For
+    /// tests and tools.
     ///
     /// # Errors
     /// A device that fails.
@@ -150,7 +154,7 @@ impl Trainer<'_> {
         Ok(tensors)
     }
 
-    /// Hands the rows of a tensor to `take`, with bits set where this rank does not hold it.
+    /// Hands the rows of a tensor to `take`, with all bits set in elements that this rank does not hold.
     async fn take_held(&self, tensor: &ArenaTensor<'_>, take: TakeRow<'_>) -> Result<()> {
         if tensor.is_stored_whole() {
             return tensor.read(self, take).await;
@@ -169,7 +173,7 @@ impl Trainer<'_> {
     }
 
     /// Replaces the first gradient of parameter number `parameter`, between [`micro_steps`](Self::micro_steps) and
-    /// [`update`](Self::update). For tests of what follows from it; nothing happens to a frozen one.
+    /// [`update`](Self::update). For tests of the consequences; a frozen parameter is left alone.
     #[doc(hidden)]
     pub fn set_gradient(&self, parameter: usize, gradient: f32) {
         let Recordings { layout, arenas, .. } = &self.recordings;
@@ -198,7 +202,7 @@ impl Trainer<'_> {
         Ok(words)
     }
 
-    /// The experts of each layer that are hot, in ascending order, where there are such. Waits for the device.
+    /// The hot experts of each layer, in ascending order, if the model has hot experts. Waits for the device.
     ///
     /// # Errors
     /// A device that fails.
@@ -223,7 +227,7 @@ impl Trainer<'_> {
         self.tensors_of(&self.recordings.layout, &self.recordings.arenas)
     }
 
-    /// The tensors of a rank whose parameters lie in `arenas` as `layout` says.
+    /// The tensors of a rank whose parameters lie in `arenas` by `layout`.
     fn tensors_of<'a>(&'a self, layout: &'a ArenaLayout, arenas: &'a Arenas) -> TrainingTensors<'a> {
         let Recordings { whole, tensors, model, .. } = &self.recordings;
         let (experts, low_rank) = (tensors.model.experts.as_ref(), model.low_rank.as_ref());
@@ -250,7 +254,7 @@ impl ReadRows for Trainer<'_> {
     }
 }
 
-/// Begins the checkpoint of `step` on the first rank, which has it, and checks that the others see its folder.
+/// Begins the checkpoint of `step` on the first rank, which owns it, and checks that the other ranks see its folder.
 async fn begin(
     ranks: &Ranks,
     step: u64,

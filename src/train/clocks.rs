@@ -1,6 +1,7 @@
 //! How long steps take, and when checkpoints are due by the clock.
 //!
-//! The clocks of ranks differ, so one decides, and a checkpoint by the clock comes a step later than on one rank.
+//! The clocks of ranks differ, so one rank decides, and with several ranks a checkpoint by the clock comes a step later
+//! than with one.
 
 use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ pub(super) struct TimedStep {
     pub step_ms: f64,
 }
 
-/// The time of each step: from the arrival of what came before it, or the end of a pause, to its own.
+/// Measures the time of each step: from the arrival of the previous results, or the end of a pause, to the arrival of
+/// its own.
 pub(super) struct StepClock {
     /// When the device finished the last step or evaluation.
     last_arrival: Instant,
@@ -46,7 +48,8 @@ impl StepClock {
     }
 }
 
-/// The clock of `save_checkpoint_seconds`. The first rank has it; the others learn of it from its status.
+/// The clock of `save_checkpoint_seconds`. Only the first rank has it; the others learn from the first rank's status
+/// when a checkpoint is due.
 #[derive(Debug)]
 pub(super) struct SaveClock {
     every: Option<Duration>,
@@ -54,12 +57,12 @@ pub(super) struct SaveClock {
 }
 
 impl SaveClock {
-    /// A clock that starts at `now`; one of 0 seconds never says that a checkpoint is due.
+    /// A clock that starts at `now`; with 0 seconds a checkpoint is never due.
     pub fn new(seconds: u64, now: Instant) -> Self {
         Self { every: (seconds > 0).then(|| Duration::from_secs(seconds)), last: now }
     }
 
-    /// Whether more time than that has passed at `now`, after a step, since it last was so.
+    /// Whether, after a step, at `now`, more time than the interval has passed since the last time that this was so.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.every.is_some_and(|every| now.saturating_duration_since(self.last) > every);
         if is_due {
@@ -80,7 +83,8 @@ mod tests {
             let mut clock = SaveClock::new(seconds, start);
             (1..=10).filter(|step| clock.is_due(start + Duration::from_secs(step * step_seconds))).collect()
         };
-        // As in MindFormers, exactly the time is not yet beyond it, and the next stretch begins with the step that was.
+        // As in MindFormers, exactly the interval is not yet beyond it, and the next interval begins at the step that
+        // was due.
         assert_eq!(due(60, 25), [3, 6, 9]);
         assert_eq!(due(60, 20), [4, 8]);
         assert_eq!(due(60, 100), (1..=10).collect::<Vec<_>>());

@@ -1,20 +1,20 @@
-//! The command line of a run, of which the lines that go on with it are made.
+//! The command line of a run, from which the command lines that continue it are built.
 
 use super::length::RunLength;
 use crate::error::shell_word;
 use crate::settings::{RunPlan, Runner};
 use std::path::Path;
 
-/// What a command calls the flags that go on with its run.
+/// The names of a command's flags that continue its run.
 #[derive(Clone, Copy, Debug)]
 pub struct GoingOn {
     /// Continues the run as it is.
     pub resume: &'static str,
-    /// Continues it with another length or rate.
+    /// Continues the run with another length or rate.
     pub extend: &'static str,
-    /// Sets its length in steps.
+    /// Sets the run's length in steps.
     pub steps: &'static str,
-    /// Whether that sets its epochs, too; otherwise they end it first.
+    /// Whether `steps` sets the run's epochs as well; otherwise the run ends at its epochs if they come first.
     pub steps_are_length: bool,
 }
 
@@ -26,20 +26,21 @@ pub const TRAIN: GoingOn = GoingOn {
     steps_are_length: false,
 };
 
-/// What says how long a run is, as flags and keys.
+/// The flags and keys that set the length of a run.
 const LENGTHS: [&str; 5] =
     ["epochs", "runner_config.epochs", "steps", "stop_step", "runner_config.stop_step"];
-/// Those in steps.
+/// Those of [`LENGTHS`] that count steps.
 const STEPS: &[&str] = LENGTHS.split_at(2).1;
-/// What a length in steps decides too, where it is that of the run.
+/// The key that a length in steps also sets, if it is the length of the run.
 const SCHEDULE: &str = "lr_schedule.total_steps";
-/// The flag before pairs without hyphens.
+/// The flag that precedes pairs without hyphens.
 const OPTIONS: &str = "--options";
 
-/// The program of this crate, which knows commands besides `train`; copies of it may have a name that begins so.
+/// The name of this crate's program, which has commands besides `train`; copies of it may have a name that begins with
+/// it.
 const PROGRAM: &str = "gristmill";
 
-/// A command line that has started a run. A launcher's own is not known here.
+/// The command line that has started a run. The command line of a launcher is not known here.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
     words: Vec<String>,
@@ -47,20 +48,20 @@ pub struct CommandLine {
 }
 
 impl Default for CommandLine {
-    /// Of a run that no command has started: what goes on are flags of `train` alone.
+    /// The command line of a run that no command has started: lines that continue it consist only of flags of `train`.
     fn default() -> Self {
         Self { words: Vec::new(), flags: TRAIN }
     }
 }
 
 impl CommandLine {
-    /// That of this process, whose command has these flags.
+    /// The command line of this process, whose command has these flags.
     pub fn of_process(flags: GoingOn) -> Self {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         Self { words: words.collect(), flags }
     }
 
-    /// How the program was called, to name another of its commands.
+    /// The program as it was called, to name another of its commands.
     pub(crate) fn program(&self) -> String {
         let called = self.words.first().filter(|word| {
             Path::new(word).file_stem().is_some_and(|name| name.to_string_lossy().starts_with(PROGRAM))
@@ -68,7 +69,8 @@ impl CommandLine {
         called.map_or(PROGRAM.to_string(), |word| shell_word(word))
     }
 
-    /// The words without those that say whether to continue, for a file that says by which command it was made.
+    /// The words without the flags that continue a run and without `others`, for a file that notes the command that
+    /// made it.
     #[cfg(feature = "cli")]
     pub(crate) fn begun(&self, others: &[&str]) -> String {
         let words = self.words.iter().skip(1).cloned().collect();
@@ -81,7 +83,8 @@ impl CommandLine {
             .join(" ")
     }
 
-    /// The line that continues the run. What continues it in other ways stays: where there is a checkpoint, or with another length.
+    /// The line that continues the run. A flag that continues it in another way stays: only if there is a checkpoint,
+    /// or with another length.
     pub fn resumed(&self) -> String {
         let GoingOn { resume, extend, .. } = self.flags;
         if self.words.iter().any(|word| word == extend) {
@@ -114,8 +117,8 @@ impl CommandLine {
         joined(&[without(self.words.clone(), &[resume, extend]), vec![extend.to_string()]].concat())
     }
 
-    /// The line that makes a run as long again, of which `done` steps are done, so that nothing is left that `runner` says in epochs of
-    /// `steps_per_epoch`.
+    /// The line that doubles the length of a run that has done all its steps, `done` of them. `runner` has its length,
+    /// and `steps_per_epoch` converts epochs.
     pub(crate) fn longer(&self, done: u64, runner: &Runner, steps_per_epoch: u64) -> String {
         let GoingOn { resume, extend, steps, steps_are_length } = self.flags;
         let Runner { epochs, stop_step: stop, .. } = *runner;
@@ -136,7 +139,8 @@ impl CommandLine {
         format!("{} {more}", joined(&[without(words, &replaced), vec![extend.to_string()]].concat()))
     }
 
-    /// The line that continues a run of `done` steps with the rates and the length of `plan`, or a longer one if that has no more.
+    /// The line that continues a run of `done` steps with the rates and the length of `plan`, or a longer run if that
+    /// length is used up.
     pub(crate) fn beyond(&self, done: u64, plan: &RunPlan, length: &RunLength) -> String {
         match length.total_steps > done {
             true => self.extended(),
@@ -164,18 +168,18 @@ fn plain(text: &str) -> String {
 /// A word of a command line.
 struct Word {
     word: String,
-    /// Whether it is behind `--options`, where pairs without hyphens set keys; elsewhere they are no flags.
+    /// Whether it follows `--options`, where pairs without hyphens set keys; elsewhere such pairs are no flags.
     is_option: bool,
 }
 
 impl Word {
-    /// Whether it may be the value of the flag before it.
+    /// Whether the word may be the value of the flag before it.
     fn is_value(&self) -> bool {
         !self.word.starts_with("--")
     }
 }
 
-/// `words` by their places, those of `--options=PAIR` apart.
+/// `words` with their positions; `--options=PAIR` is split in two.
 fn placed(words: &[String]) -> impl Iterator<Item = Word> {
     let apart = words.iter().flat_map(|word| match split(word) {
         (OPTIONS, Some(pair)) => vec![OPTIONS, pair],
@@ -188,14 +192,14 @@ fn placed(words: &[String]) -> impl Iterator<Item = Word> {
     })
 }
 
-/// Whether `word` is the flag `name`, its words joined by `_` or `-`.
+/// Whether `word` is the flag `name`; the words of a flag are joined by `_` or `-`.
 fn is_flag(word: &str, is_option: bool, name: &str) -> bool {
     let (own, value) = split(word);
     plain(own) == plain(name) && if is_option { value.is_some() } else { own.starts_with("--") }
 }
 
-/// `words` without the flags that are called as `names`, and without their values: a name with `=` or of a key takes one from the next
-/// word. Nor does `--options` stay where nothing is left behind it.
+/// `words` without the flags called `names` and without their values: a name with `=`, and that of a key, takes a value
+/// from the next word. `--options` is removed if no pair is left after it.
 fn without(words: Vec<String>, names: &[&str]) -> Vec<String> {
     let (mut words, mut left) = (placed(&words).peekable(), Vec::<Word>::new());
     while let Some(one) = words.next() {
@@ -290,7 +294,7 @@ mod tests {
             ),
             ("g finetune m --resume d", FINETUNE, runner(3, 0), 18, "g finetune m d --extend --epochs 6"),
             ("g finetune m d --steps 10", FINETUNE, runner(2, 10), 10, "g finetune m d --extend --steps 20"),
-            // More is done than is asked for.
+            // More steps are done than are asked for.
             (
                 "g train x --stop_step 5 --resume_training",
                 TRAIN,
@@ -314,7 +318,7 @@ mod tests {
             ),
             ("g finetune m d --steps 5", FINETUNE, runner(1, 5), 17, "g finetune m d --extend --steps 34"),
             ("g finetune m d --epochs 1", FINETUNE, runner(1, 0), 17, "g finetune m d --extend --epochs 6"),
-            // Nothing is left behind `--options`.
+            // No pair is left after `--options`.
             (
                 "g train x --options epochs=2 stop_step=4 --seed 1",
                 TRAIN,
@@ -336,7 +340,7 @@ mod tests {
                 12,
                 "g train x --options a=1 --b 2 --resume_training=extend --epochs 4",
             ),
-            // What `--steps` decides too.
+            // `--steps` also sets these keys.
             (
                 "g finetune m d --lr_schedule.total_steps=6 --runner_config.stop_step 6",
                 FINETUNE,
@@ -351,7 +355,7 @@ mod tests {
                 6,
                 "g finetune m d --lr_schedule.total_steps 6 --extend --epochs 2",
             ),
-            // Files, and no flags.
+            // These are files, not flags.
             (
                 "g finetune m epochs=3.jsonl --resume",
                 FINETUNE,

@@ -1,9 +1,10 @@
-//! A run that is complete: its folder says so, and starting it again neither reads its data nor opens a device.
+//! A run that is complete: its folder shows it, and starting it again neither reads its data nor opens a device.
 //!
-//! It is if its configuration is the one that it ended with, its last event is its end, and what it reads was put there before its
-//! last start, which wrote `config.yaml` once it had read that: each file of its data, which must be named by itself, its tokenizer and
-//! its chat template. Whatever else there is to do is done on the way of every run: other settings, data that may have changed or that
-//! a folder or a pattern names, a note that a kill has left out.
+//! A run is complete if its configuration is the one that it ended with, its last event is its end, and all files that
+//! it reads were put there before its last start, which wrote `config.yaml` after reading them: each file of its data,
+//! which must be named individually, its tokenizer and its chat template. All other cases are handled like any run:
+//! other settings, data that may have changed or that a folder or a pattern names, a note that is missing because the
+//! process was killed.
 
 use super::announce::{Summary, announce_complete, announce_files};
 use super::command::CommandLine;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A complete run, as its folder tells of it.
+/// A complete run, as its folder describes it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Complete {
     step: u64,
@@ -32,13 +33,13 @@ pub(super) struct Complete {
 }
 
 impl Complete {
-    /// The run of `plan`, if it is to be continued and is complete already.
+    /// The run of `plan`, if it is to be continued and is already complete.
     ///
     /// # Errors
     /// A checkpoint that cannot be read.
     pub fn find(plan: &RunPlan) -> Result<Option<Self>> {
         let run = &plan.settings.run;
-        // A sample at the end is written by every start.
+        // Every start writes a sample at its end.
         if plan.settings.sample.is_some()
             || !matches!(run.resume_training, Resume::Latest | Resume::Auto | Resume::Extended)
         {
@@ -54,7 +55,7 @@ impl Complete {
         };
         let [started, ended] = [CONFIG, EVENTS].map(|name| modified(&folder.join(name)));
         let Some(started) = started.filter(|started| ended.is_some_and(|ended| *started <= ended)) else {
-            return Ok(None); // a start was accepted, and a kill came before it was noted
+            return Ok(None); // the process was killed between the acceptance of a start and its note
         };
         let state = TrainerState::load(&checkpoint.join(STATE))?;
         let is_over = step >= RunLength::new(plan, steps_per_epoch).total_steps
@@ -67,10 +68,10 @@ impl Complete {
         Ok(Some(complete).filter(|_| is_over && is_noted && is_unchanged))
     }
 
-    /// Says that it is complete, how `command` goes on with it, and what it has left.
+    /// Logs that the run is complete, how `command` continues it, and which files it has left.
     pub fn announce(self, plan: &RunPlan, command: &CommandLine) -> Summary {
         let Self { step, steps_per_epoch, checkpoint, .. } = &self;
-        // A kill may have come between the last checkpoint and its note.
+        // The process may have been killed between the last checkpoint and its note.
         let checkpoints = CheckpointFolder::new(plan.settings.run.folder().join(CHECKPOINTS), 0);
         checkpoints.with_meta(*steps_per_epoch).note_newest(*step, checkpoint);
         let length = RunLength::new(plan, *steps_per_epoch);
@@ -81,7 +82,7 @@ impl Complete {
         summary
     }
 
-    /// What it reports.
+    /// The outcome of the run.
     pub fn summary(self, plan: &RunPlan) -> Summary {
         Summary {
             steps: self.step,
@@ -93,12 +94,12 @@ impl Complete {
     }
 }
 
-/// The lines of a configuration but for the one that says whether the run continues.
+/// The lines of a configuration, except the one that says whether the run continues.
 fn settings_of(yaml: &str) -> impl Iterator<Item = &str> {
     yaml.lines().filter(|line| !line.starts_with("resume_training:"))
 }
 
-/// Steps of an epoch, if the last of the `events` of a run is its end.
+/// Steps per epoch, if the last of the `events` of a run is its end.
 fn end_of(events: &str) -> Option<u64> {
     let mut events = events.lines().rev().map(|line| serde_json::from_str::<Line>(line).ok());
     let last = events.next()??;
@@ -109,7 +110,8 @@ fn end_of(events: &str) -> Option<u64> {
     start.filter(|_| last.event == Event::Complete)
 }
 
-/// Whether all that `data` reads was put there before `since`, as far as that can be told without a look through folders.
+/// Whether everything that `data` reads was put there before `since`, as far as that can be determined without listing
+/// folders.
 fn is_older(data: &Dataset, since: SystemTime) -> bool {
     let tokenizer = data.keys.tokenizer.as_ref().map(|tokenizer| Path::new(&tokenizer.tokenizer_file));
     let Some(files) = data.named_files() else { return false };
@@ -130,7 +132,8 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
-    /// What changes a file is seen, whatever time it has then, and what cannot be seen without a look is never taken for unchanged.
+    /// Changes of a file are detected whatever its modification time, and data that cannot be checked without listing
+    /// folders never counts as unchanged.
     #[test]
     fn data_that_may_have_changed_are_read() {
         let text = "type: TextDataLoader, dataset_files: [HOME/a.txt, HOME/b.txt]";
@@ -200,7 +203,8 @@ mod tests {
         }
     }
 
-    /// The length is that of the configuration, and not of an earlier start: a kill may come between an extension and its note.
+    /// The length comes from the configuration, and not from an earlier start: the process may be killed between an
+    /// extension and its note.
     #[test]
     fn a_run_is_over_where_its_last_event_is_its_end() {
         let start = "{\"time\":\"\",\"kind\":\"start\",\"step\":0,\"total_steps\":9,\"steps_per_epoch\":3,\"announced\":[]}\n";

@@ -1,4 +1,4 @@
-//! The shaders of a run as files, as the driver gets them: to read, for other tools and for bug reports.
+//! The shaders of a run as files, in the form that the driver gets: for reading, for other tools and for bug reports.
 
 use super::open_device::open_device;
 use super::recordings::{Recordings, assumed_capabilities};
@@ -10,11 +10,12 @@ use crate::settings::{Override, RunConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
-/// trains nothing. If the configuration names a tier, no adapter is needed: `software` is written for llvmpipe, with 8 lanes,
-/// `portable` for a GPU with bindings of 1 GiB, `matrix` for one with matrices of 16 x 16 in subgroups of 32, and those of f16 as they are with and without conversions of the
-/// adapter's own (`enable f16;`), and widened in integers. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
-/// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
+/// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files; trains
+/// nothing. If the configuration names a tier, no adapter is needed: shaders of `software` are written for llvmpipe
+/// with 8 lanes, of `portable` for a GPU with bindings of 1 GiB, of `matrix` for a GPU with matrices of 16 x 16 in
+/// subgroups of 32, and shaders of f16 in all forms: with and without conversions of the adapter's own (`enable f16;`),
+/// and widened in integers. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle`
+/// do not contain `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
@@ -28,14 +29,14 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
         Some(assumed) => vec![assumed],
         None => vec![open_device(&plan, 0).await?.capabilities()],
     };
-    // The length of the schedule changes a buffer and no shader.
+    // The length of the schedule changes a buffer but no shader.
     let recordings = capabilities.into_iter().map(|capabilities| Recordings::new(&plan, capabilities, 1));
     let recordings: Vec<Recordings> = recordings.collect::<Result<_>>()?;
     write_shaders(&recordings.iter().flat_map(Recordings::all).collect::<Vec<_>>(), folder)
 }
 
-/// Composes each distinct kernel of `recordings` into a file in `folder`, which has the kernel's name and starts with
-/// it as a comment.
+/// Composes each distinct kernel of `recordings` into a file in `folder`. The file is named after the kernel and starts
+/// with the kernel's name as a comment.
 ///
 /// # Errors
 /// A folder or file that cannot be written.

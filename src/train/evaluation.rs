@@ -8,7 +8,7 @@ use crate::settings::Run;
 #[derive(Clone, Copy)]
 pub(super) struct Evaluation<'a> {
     pub data: &'a Batches,
-    /// Micro-batches of an evaluation on this rank, always the same ones.
+    /// Micro-batches of an evaluation on this rank; all evaluations use the same ones.
     pub batches: u64,
     due: DueSteps,
     /// Whether a new run evaluates before its first step.
@@ -25,7 +25,7 @@ struct DueSteps {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Evaluations on `data` as `run` asks for, if it does, the last one after the last step.
+    /// Evaluations on `data`, if `run` asks for any; the last one follows the last step.
     pub fn new(run: &Run, data: &'a Batches, length: &RunLength) -> Option<Self> {
         let every_epochs = run.eval_epochs().map(|epochs| epochs.saturating_mul(length.steps_per_epoch));
         let due = DueSteps { every_steps: run.eval_interval(), every_epochs, last_step: length.total_steps };

@@ -1,43 +1,44 @@
-//! Whether training still gets anywhere: a run whose steps fail one after the other ends with an error.
+//! Whether training makes progress: a run whose steps fail one after the other ends with an error.
 
 use crate::error::{Error, Result};
 use crate::ops::step_state::{HALTED, SKIPPED, StepState};
 use crate::train::step_results::FinishedStep;
 
-/// Failed steps in a row that end a run. A step fails if a gradient is not finite, so that its update is skipped, or if its
-/// loss is not. The weights do not move then, so a few batches at fault are survived, and nothing else. A step after which the
-/// loss scale falls is not counted: a scale that adapts may take 32 of them from 2^32 to 1, its least. From there on it no
-/// longer falls, and steps count. A loss that is not finite always counts, since no scale mends it.
+/// Number of failed steps in a row that ends a run. A step fails if a gradient is not finite, so that its update is
+/// skipped, or if its loss is not finite. The weights do not move then, so a run survives a few faulty batches, and
+/// nothing else. A step after which the loss scale falls is not counted: an adaptive scale may take 32 steps from 2^32
+/// to its minimum of 1. From there on it no longer falls, and steps count. A loss that is not finite always counts,
+/// since no scale mends it.
 pub(super) const MAX_FAILED_STEPS: u64 = 20;
 
-/// The steps of this process, as they are known to the host: on a GPU a few steps late.
+/// Counts of the steps of this process, as far as the host knows them: on a GPU a few steps late.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Health {
-    /// Steps skipped in a row for their norm that end a run.
+    /// Number of steps in a row, skipped because of their norm, that ends a run.
     max_spikes: u64,
     /// Steps that did not fail.
     sound: u64,
-    /// Steps that failed since the last one that did not.
+    /// Failed steps since the last one that did not fail.
     failed: u64,
-    /// Those of them that a falling loss scale does not explain.
+    /// Those of `failed` that a falling loss scale does not explain.
     unexplained: u64,
-    /// Steps skipped for their norm since the last one that was not.
+    /// Steps skipped because of their norm since the last one that was not.
     spikes: u64,
     /// The last step.
     last: u64,
     /// Whether the loss of the last step is a number.
     has_loss: bool,
-    /// The first step from which on the device makes no updates, its loss and its norm.
+    /// The first step from which on the device makes no updates, with its loss and its norm.
     halted: Option<(u64, f32, f32)>,
 }
 
 impl Health {
-    /// Of a run that ends after `max_spikes` steps in a row that were skipped for their norm.
+    /// The state of a run that ends after `max_spikes` steps in a row that were skipped because of their norm.
     pub fn new(max_spikes: u64) -> Self {
         Self { max_spikes, ..Self::default() }
     }
 
-    /// Takes in a step.
+    /// Counts a step.
     pub fn note(&mut self, finished: &FinishedStep) {
         let FinishedStep {
             step,
@@ -64,8 +65,8 @@ impl Health {
         self.failed > 0
     }
 
-    /// Fails if too many steps have failed in a row or were skipped for their norm, or if the device has halted; `newest`
-    /// finds the step of the newest checkpoint.
+    /// Fails if too many steps in a row have failed or were skipped because of their norm, or if the device has halted;
+    /// `newest` finds the step of the newest checkpoint.
     ///
     /// # Errors
     /// One line: the steps, and what to do.
@@ -79,16 +80,16 @@ impl Health {
         if self.unexplained < MAX_FAILED_STEPS { Ok(()) } else { Err(self.error(newest())) }
     }
 
-    /// Fails at the end of a run if no step was sound, or the last one had no loss.
+    /// Fails at the end of a run if no step was sound, or if the last step had no loss.
     ///
     /// # Errors
-    /// That of [`check`](Self::check).
+    /// As [`check`](Self::check).
     pub fn check_end(&self, newest: impl FnOnce() -> Option<u64>) -> Result<()> {
         if self.is_lost() { Err(self.error(newest())) } else { Ok(()) }
     }
 
-    /// Whether a checkpoint of the last step would be worthless: it failed, and no step of this process was sound, or it has
-    /// no loss.
+    /// Whether a checkpoint of the last step would be worthless: the step failed, and either no step of this process
+    /// was sound or the step has no loss.
     pub fn is_lost(&self) -> bool {
         self.is_failing() && (self.sound == 0 || !self.has_loss)
     }
@@ -111,7 +112,7 @@ impl Health {
         ))
     }
 
-    /// The last `count` steps in words.
+    /// A phrase for the last `count` steps.
     fn steps(&self, count: u64) -> String {
         match count {
             1 => format!("step {}", self.last),
@@ -121,7 +122,7 @@ impl Health {
 }
 
 fn halt_error((step, loss, norm): (u64, f32, f32), newest: Option<u64>) -> Error {
-    // The norm is NaN or infinite where a gradient is.
+    // The norm is NaN or infinite if a gradient is.
     let (what, value) = if loss.is_finite() { ("global norm", norm) } else { ("loss", loss) };
     Error::Diverged(format!(
         "training stopped because the {what} of step {step} is {value} and check_for_nan_in_loss_and_grad is on; no weight has changed since the step before; look at the data, or write `False`, and {}",

@@ -4,10 +4,11 @@ use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::TrainerState;
 
-/// Where a trainer saves.
+/// The folder and the checkpoints that a trainer saves to.
 pub(super) struct Home {
     pub folder: RunFolder,
     pub checkpoints: CheckpointFolder,
-    /// What it has resumed from: the evaluations before are not its own, and stay noted.
+    /// The state that the trainer has resumed from: its counts of evaluations stay noted, since this trainer did not
+    /// make them.
     pub restored: Option<TrainerState>,
 }

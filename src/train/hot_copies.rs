@@ -1,17 +1,18 @@
 //! Copies of hot experts on ranks that spread experts, and their exchanges.
 //!
-//! Hot experts are those that most tokens choose, so their rows stay where the tokens are: every rank has a *slot* for each of them,
-//! with its matrices as layers read them, and a gradient. All else of an expert is at its home alone, the rank that holds it hot or
-//! cold: master weights, moments, what is saved. So norm, clipping, overflow, the optimizer and checkpoints count it once, and an
-//! expert that becomes hot or cold moves nothing but what is copied anyway.
+//! Hot experts are those that most tokens choose, so their rows stay where the tokens are: every rank has a *slot* for
+//! each of them, with its matrices as layers read them, and a gradient. Everything else of an expert is only at its
+//! home, the rank that holds it, hot or cold: master weights, moments, and the tensors that are saved. So norm,
+//! clipping, overflow, the optimizer and checkpoints count it once, and when an expert becomes hot or cold, only data
+//! moves that is copied anyway.
 //!
 //! | when | what is exchanged | then |
 //! |---|---|---|
 //! | in the last micro-batch, as soon as a layer's are complete | the sum of the slots' gradients over the data ranks | the update begins by adding it to the homes' gradients, which are the sums over their replicas |
 //! | after an update, and after weights were loaded | the slots, of which each rank fills what it updates and leaves zeros in the others, as a sum of words | which is the weights of the experts that are hot now, bit by bit |
 //!
-//! Who is hot is read from the capacities on the device, which are the same on all ranks (`ops/hot_experts.rs`): gradients go home by
-//! the capacities that the step ran with, weights go out by those that follow it.
+//! The capacities on the device, which are the same on all ranks, say which experts are hot (`ops/hot_experts.rs`):
+//! gradients go home by the capacities that the step ran with, weights go out by those that follow it.
 
 use crate::element::Element;
 use crate::kernels::Limits;
@@ -37,7 +38,7 @@ pub struct HotCopies {
     first_expert: u32,
 }
 
-/// Those of a layer.
+/// The copies of a layer.
 #[derive(Clone, Debug)]
 struct LayerCopies {
     layer: usize,
@@ -45,7 +46,7 @@ struct LayerCopies {
     stacks: Experts<StackCopies>,
 }
 
-/// Those of a stack of matrices, in as many tensors as bindings need. A bias is a matrix of one row.
+/// The copies of a stack of matrices, in as many tensors as bindings require. A bias is a matrix of one row.
 #[derive(Clone, Debug)]
 struct StackCopies {
     /// The number of the stack among the parameters of the layout.
@@ -56,8 +57,8 @@ struct StackCopies {
 }
 
 impl HotCopies {
-    /// Adds the copies to `persistents`, for `model` as this rank computes it, whose layers read the parameters of `layout` from
-    /// `read`. `None` where experts are not spread or none is hot.
+    /// Adds the copies to `persistents`, for `model` as this rank computes it. Its layers read the parameters of
+    /// `layout` from `read`. `None` if experts are not spread or none is hot.
     pub(super) fn new(
         model: &ModelConfig,
         (layout, read): (&ArenaLayout, &Arena),
@@ -68,7 +69,7 @@ impl HotCopies {
     ) -> Option<Self> {
         let (experts, ranks) = (experts?, ownership.expert_ranks()?);
         let (two, _) = experts.hot_and_cold()?;
-        // Each parameter of the model by its number among those that this rank's stage holds.
+        // Each parameter of the model as its number among the parameters that this rank's stage holds.
         let mut numbered = Gpt::declare(model, &mut |declared| {
             layout.parameters.iter().position(|(spec, _)| spec.path == declared.path)
         });
@@ -93,7 +94,7 @@ impl HotCopies {
         Some(Self { two, layers: layers.collect(), first_expert })
     }
 
-    /// How many experts are hot.
+    /// Number of hot experts.
     pub(crate) fn count(&self) -> u32 {
         self.two.hot
     }
@@ -103,7 +104,7 @@ impl HotCopies {
         self.two.hot_rows()
     }
 
-    /// Makes them the copies of the mixtures of `gpt`.
+    /// Makes the mixtures of `gpt` use these copies.
     pub(super) fn attach(&self, gpt: &mut Gpt<Parameter>) {
         for (layer, mixture) in gpt.mixtures() {
             let copies = self.layers.iter().find(|copies| copies.layer == layer);
@@ -111,7 +112,8 @@ impl HotCopies {
         }
     }
 
-    /// Sums their gradients over the data ranks, each layer's as soon as the last micro-batch has added to them.
+    /// Sums the gradients of the copies over the data ranks, each layer's as soon as the last micro-batch has added to
+    /// them.
     pub(super) fn sum_gradients(&self, rec: &mut Recorder, ownership: &Ownership) {
         for LayerCopies { layer, stacks, .. } in &self.layers {
             let slots = stacks.all().flat_map(|stack| stack.gradients.iter().flatten());
@@ -123,7 +125,7 @@ impl HotCopies {
         }
     }
 
-    /// Adds the sums to what this rank updates of the experts' `gradients`.
+    /// Adds the sums to the part of the experts' `gradients` that this rank updates.
     pub(super) fn add_gradients(
         &self,
         rec: &mut Recorder,
@@ -145,7 +147,7 @@ impl HotCopies {
         }
     }
 
-    /// Fills them with the weights that layers `read`.
+    /// Fills the copies with the weights that layers `read`.
     pub(super) fn fill(
         &self,
         rec: &mut Recorder,
@@ -161,7 +163,8 @@ impl HotCopies {
                         stack.weights.iter().for_each(|slots| hot_copies(rec, &home, &last, slots));
                     }
                 }
-                // Of what is updated each element is on one rank of a block, of what is frozen on one of an expert group.
+                // Each element of a trained stack is on one rank of a block, of a frozen stack on one rank of an expert
+                // group.
                 let groups = [(true, ownership.shards.block()), (false, ownership.ranks.expert_group())];
                 for (trains, group) in groups {
                     let stacks = stacks.all().filter(|stack| stack.gradients.is_some() == trains);
@@ -174,12 +177,12 @@ impl HotCopies {
         }
     }
 
-    /// The buffers of their gradients.
+    /// The buffers of the copies' gradients.
     pub(super) fn gradient_buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
         self.stacks().flat_map(|stack| buffers(stack.gradients.iter().flatten()))
     }
 
-    /// All their buffers.
+    /// The buffers of the copies and of their gradients.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
         self.gradient_buffers().chain(self.stacks().flat_map(|stack| buffers(&stack.weights)))
     }
@@ -188,7 +191,7 @@ impl HotCopies {
         self.layers.iter().flat_map(|copies| copies.stacks.all())
     }
 
-    /// What this rank updates, or if it is frozen holds, of a stack of experts in `arena`.
+    /// The ranges of a stack of experts in `arena` that this rank updates, or holds if the stack is frozen.
     fn homes(
         &self,
         (spec, parts): &(Spec, Vec<Part>),
@@ -222,14 +225,14 @@ impl StackCopies {
     }
 }
 
-/// Sums words over the ranks, of which one has what is not zero.
+/// Sums words over the ranks. For each word, only one rank has a value other than zero.
 fn exchange_words(rec: &mut Recorder, words: Vec<Span>, group: &Group) {
     if !words.is_empty() {
         rec.exchange("weights", Collective::sum(words), group);
     }
 }
 
-/// Rows of one expert's matrix in a stack of this rank's.
+/// Rows of one expert's matrix in a stack of this rank.
 fn rows_of_matrix(spec: &Spec) -> usize {
     let experts = spec.role.stacked_experts();
     spec.rows / experts.unwrap_or_else(|| panic!("{} is no stack of experts", spec.path))
@@ -260,7 +263,7 @@ fn slots(
 /// Bytes of the groups of floats that kernels write.
 const FLOATS: u64 = 16;
 
-/// A whole buffer of slots, as a row of floats, of whatever type they are.
+/// A whole buffer of slots of any type, as a row of floats.
 fn as_floats(matrices: Tensor) -> Tensor {
     let floats = (matrices.bytes().next_multiple_of(FLOATS) / 4) as u32;
     Tensor::new(matrices.buffer, matrices.offset, 1, floats, Element::F32)

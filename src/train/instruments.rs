@@ -1,4 +1,4 @@
-//! Which instruments a run's model and configuration ask for.
+//! Selects the instruments that a run's model and configuration ask for.
 
 use super::length::RunLength;
 use crate::error::Result;
@@ -16,8 +16,8 @@ use crate::report::scale_changes::ScaleChanges;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
-/// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last. A run that
-/// does not begin anew goes on `after` a step. Its epochs have `steps` in all.
+/// The instruments of a run of `plan`, in the order of MindFormers' callbacks; the file with all numbers comes last. A
+/// run that continues does so `after` a step. Its epochs have `steps` steps in total.
 ///
 /// # Errors
 /// A file that cannot be opened.
@@ -49,16 +49,16 @@ pub(super) fn instruments(
     Ok(instruments)
 }
 
-/// Makes the folders beside that of the run in which instruments write.
+/// Creates the folders beside the run folder in which instruments write.
 ///
 /// # Errors
-/// One cannot be written.
+/// A folder that cannot be written.
 pub(super) fn prepare_folders(model: &ModelConfig, settings: &Settings) -> Result<()> {
     token_distribution(model, settings, 0).iter().try_for_each(TokenDistribution::create_folder)?;
     settings.tensorboard.iter().try_for_each(|asked| TensorBoard::prepare_folder(&asked.tensorboard_dir))
 }
 
-/// The files about the experts of `model`, if they are asked for, of a run whose epochs have `steps` in all.
+/// The files about the experts of `model`, if they are asked for, of a run whose epochs have `steps` steps in total.
 fn token_distribution(model: &ModelConfig, settings: &Settings, steps: u64) -> Option<TokenDistribution> {
     let summary = settings.callbacks.summary.as_ref().filter(|_| model.mixture.is_some())?;
     let steps = CollectedSteps::new(summary.collect_freq, summary.collect_tensor_freq, steps);
@@ -83,7 +83,7 @@ fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) ->
     TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)
 }
 
-/// The parts of the loss that are shown, if they are asked for. A model whose loss has one part has none.
+/// The parts of the loss that are shown, if they are asked for. A model whose loss has a single part shows none.
 pub(super) fn loss_parts(plan: &RunPlan) -> Option<LossParts> {
     let model = &plan.model;
     let balance = |mixture: &MixtureConfig| {
@@ -99,7 +99,7 @@ pub(super) fn loss_parts(plan: &RunPlan) -> Option<LossParts> {
     (plan.settings.run.print_separate_loss == Some(true) && has_parts).then_some(parts)
 }
 
-/// Name and text of each part of a configuration, as `RunPlan::to_yaml` writes it.
+/// Name and text of each section of a configuration, as `RunPlan::to_yaml` writes it.
 fn sections(yaml: &str) -> Vec<(String, String)> {
     let mut sections: Vec<(String, String)> = Vec::new();
     for line in yaml.lines() {
@@ -135,7 +135,7 @@ pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
     })
 }
 
-/// What throughput is computed from. Like MindFormers', it counts the operations of one rank.
+/// The numbers that throughput is computed from. As in MindFormers, it counts the operations of one rank.
 pub(super) fn work(plan: &RunPlan, peak: Peak) -> Work {
     Work {
         tokens_per_step: plan.tokens_per_step as u64,
@@ -144,8 +144,8 @@ pub(super) fn work(plan: &RunPlan, peak: Peak) -> Work {
     }
 }
 
-/// What MindFormers' lines are made of, for a run that has done `start_step` steps and whose parameters have these paths and numbers of
-/// elements.
+/// The settings for MindFormers' log lines, for a run that has done `start_step` steps and whose parameters have these
+/// paths and numbers of elements.
 pub(super) fn log_plan(
     plan: &RunPlan,
     length: &RunLength,

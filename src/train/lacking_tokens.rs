@@ -1,4 +1,4 @@
-//! Tokens that a chat template writes and a vocabulary lacks: a model reads them as letters.
+//! Tokens that a chat template writes and a vocabulary lacks: a model reads them letter by letter.
 
 use crate::data::Codec;
 use crate::durable::read_error;
@@ -10,7 +10,7 @@ use std::path::Path;
 /// Tokens as templates write them: `<|im_end|>`, `<end_of_turn>`, `[INST]`.
 const TOKENS: &str = r"<\|[^|<>\s]+\|>|</?[a-z]+(?:_[a-z]+)+>|\[/?[A-Z_]{3,}\]";
 
-/// Which tokens the template in `file` writes that the tokenizer does not have, in a line.
+/// A line with the tokens that the template in `file` writes and the tokenizer does not have.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -20,7 +20,7 @@ pub(crate) fn lacking_tokens(file: &Path, codec: &Codec) -> Result<Option<String
     let written: BTreeSet<_> = tokens.find_iter(&text).map(|token| token.as_bytes()).collect();
     let mut lacking = Vec::new();
     for token in written.into_iter().filter_map(|token| std::str::from_utf8(token).ok()) {
-        // One that the model lacks is refused in the text that has it.
+        // A token that the model lacks is refused together with the text that has it.
         let Ok(ids) = codec.encode(token) else { continue };
         let count = ids.len();
         if count > 1 {

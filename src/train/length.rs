@@ -32,15 +32,15 @@ pub struct RunLength {
     pub total_steps: u64,
     /// The learning rate of every step.
     pub schedule: Schedule,
-    /// Those of the parameter groups that have one of their own.
+    /// The learning rates of the parameter groups that have schedules of their own.
     pub group_schedules: Vec<Schedule>,
 }
 
 impl RunLength {
     /// The length of `plan` on data with `steps_per_epoch`.
     ///
-    /// The schedule spans `lr_schedule.total_steps` or, without it, all epochs: a `stop_step` ends the run early without
-    /// changing the rates before it, so that a run stopped and resumed is the run that never stopped.
+    /// The schedule spans `lr_schedule.total_steps` or, without it, all epochs: a `stop_step` ends the run early
+    /// without changing the rates before it, so that a run that is stopped and resumed equals one that never stopped.
     pub fn new(plan: &RunPlan, steps_per_epoch: u64) -> Self {
         let runner = &plan.settings.runner;
         let run_steps = runner.epochs.saturating_mul(steps_per_epoch);
@@ -55,7 +55,7 @@ impl RunLength {
         }
     }
 
-    /// Says in a line that the run goes on beyond the steps of a schedule, which `total_steps` of it says.
+    /// A line that says that the run continues beyond the end of a schedule, which its `total_steps` sets.
     pub(crate) fn outlived(&self) -> Option<String> {
         let schedules = [&self.schedule].into_iter().chain(&self.group_schedules);
         let ends = |schedule: &&Schedule| {

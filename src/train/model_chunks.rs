@@ -4,16 +4,17 @@ use crate::model::stages::Chunk;
 use crate::ranks::pipeline::{Pipeline, Turn};
 use crate::settings::RunPlan;
 
-/// What a pass computes: a chunk of the model, for every so-manieth micro-batch of a step.
+/// The chunk of the model that a pass computes. In a pipeline, a pass may belong to one slot of the micro-batches under
+/// way.
 #[derive(Clone, Debug)]
 pub(super) struct ModelChunk {
     pub chunk: Chunk,
-    /// The rank with the chunk before it, and that with the chunk after it.
+    /// The ranks with the chunks before and after it.
     pub neighbours: [Option<usize>; 2],
-    /// Which of the micro-batches under way it computes, and how many there are: `None` if it computes all of them, one after the
-    /// other.
+    /// The slot among the micro-batches under way that it computes, and the number of slots; `None` if it computes all
+    /// micro-batches, one after the other.
     pub slot: Option<(usize, usize)>,
-    /// Whether its backward pass is the last of a step, after which the gradients of all chunks are summed over the ranks.
+    /// Whether its backward pass is the last of a step; the gradients of all chunks are summed over the ranks after it.
     pub ends_step: bool,
 }
 
@@ -24,16 +25,16 @@ impl ModelChunk {
     }
 }
 
-/// The parts of the model of one rank: all of it, or the chunks of its stage.
+/// The chunks of the model that a rank computes: the whole model, or the chunks of its stage.
 pub(super) struct ModelChunks {
-    /// As an evaluation computes them: micro-batches one after the other.
+    /// The chunks as an evaluation computes them: micro-batches one after the other.
     pub all: Vec<ModelChunk>,
-    /// Of each, how many micro-batches are under way at most.
+    /// For each chunk, the most micro-batches that are under way.
     pub in_flight: Vec<usize>,
 }
 
 impl ModelChunks {
-    /// Those of the rank of `plan`.
+    /// The chunks of the rank of `plan`.
     pub fn of(plan: &RunPlan) -> Self {
         let (ranks, stages) = (&plan.layout, &plan.stages);
         if ranks.pipeline == 1 {
@@ -47,7 +48,7 @@ impl ModelChunks {
             ],
             chunk,
             slot: None,
-            ends_step: number == 0, // the first one comes last in the backward pass
+            ends_step: number == 0, // the first chunk comes last in the backward pass
         };
         let micro_batches = plan.settings.runner.gradient_accumulation_steps;
         Self {
@@ -56,14 +57,14 @@ impl ModelChunks {
         }
     }
 
-    /// Chunk number `chunk` in training, for the micro-batches that take the place `slot` among those under way.
+    /// Chunk number `chunk` in training, for the micro-batches in `slot` among those under way.
     pub fn training(&self, chunk: usize, slot: usize) -> ModelChunk {
         let is_cut = self.all[chunk].neighbours != [None, None];
         let slot = is_cut.then_some((slot, self.in_flight[chunk]));
         ModelChunk { slot, ..self.all[chunk].clone() }
     }
 
-    /// The turns of a step; none without a pipeline.
+    /// The turns of a step; empty without a pipeline.
     pub fn turns(&self, plan: &RunPlan) -> Vec<Turn> {
         match plan.layout.pipeline {
             1 => Vec::new(),

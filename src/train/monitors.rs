@@ -1,12 +1,14 @@
-//! What `monitor_config` computes on the device: recordings that are replayed after the updates of due steps, and the buffers that
-//! the host reads together with a step's results.
+//! The numbers that `monitor_config` asks for, computed on the device: recordings that are replayed after the updates
+//! of due steps, and the buffers that the host reads together with a step's results.
 //!
-//! They are recordings of their own, so a step in which nothing is due is what it is without them. They read gradients, moments and
-//! weights where the update left them. `board.rs` makes numbers with tags of what the host reads. Norms are sums of squares in three
-//! ranges (`lib/squares`), which ranks can add and whose root is taken in f64. Losses of micro-batches are differences of the step's
-//! running sums, which are copied after each micro-batch without a launch. Only the largest attention scores live in the forward pass:
-//! a variant of its kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it. Where ranks have some heads,
-//! layers, micro-batches or parameters each, they exchange what they have in due steps, and the first one reports the whole.
+//! These recordings are separate, so a step in which nothing is due runs as it would without them. They read gradients,
+//! moments and weights where the update left them. `monitor_report.rs` turns the values that the host reads into
+//! numbers with tags. Norms are sums of squares in three ranges (`lib/squares`), which ranks can add and whose root is
+//! taken in f64. Losses of micro-batches are differences of the step's running sums, which are copied after each
+//! micro-batch without a launch. Only the largest attention scores are computed in the forward pass: a variant of its
+//! kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it. If ranks have some of the
+//! heads, layers, micro-batches or parameters each, they exchange their results in due steps, and the first rank
+//! reports the whole.
 
 mod logits;
 mod losses;
@@ -27,7 +29,7 @@ use crate::ops::step_state::LossState;
 use crate::ranks::Group;
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
 
-/// The monitors of a run. What is not asked for has no recording and no buffer.
+/// The monitors of a run. A monitor that is not asked for has no recording and no buffer.
 #[derive(Default)]
 pub struct Monitors {
     /// Norms of gradients.
@@ -38,16 +40,16 @@ pub struct Monitors {
     pub losses: Option<MicroLosses>,
     /// The largest attention scores.
     pub logits: Option<MaxLogits>,
-    /// Exchanges what ranks have of scores and losses in due steps, where one rank has not all.
+    /// Exchanges the ranks' scores and losses in due steps, if no single rank has all of them.
     pub shared: Option<Recording>,
-    /// The scores and losses are due after every so many steps.
+    /// Number of steps after which the scores and losses are due.
     interval: u64,
-    /// `LossState` of the training batches, where norms of gradients depend on it.
+    /// `LossState` of the training batches, if norms of gradients depend on it.
     loss: Option<Tensor>,
 }
 
 impl Monitors {
-    /// Those that `run.plan` asks for, beside the largest `logits` of attention.
+    /// The monitors that `run.plan` asks for, in addition to the largest `logits` of attention.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
@@ -78,7 +80,7 @@ impl Monitors {
         all.into_iter().filter(|(interval, _)| is_due(interval)).filter_map(|(_, program)| program).collect()
     }
 
-    /// What the host reads of them after each step.
+    /// The slots that the host reads of the monitors after each step.
     pub(super) fn slots(&self, sources: &mut Sources) -> WatchedSlots {
         let mut sums = |norms: &Option<Norms>| {
             norms.as_ref().map(|norms| sources.add_tensor(norms.sums, norms.watched.len()))
@@ -95,7 +97,7 @@ impl Monitors {
     }
 }
 
-/// The exchange of what ranks have of scores and losses; `None` if one rank has all.
+/// The exchange of the ranks' scores and losses; `None` if one rank has all of them.
 fn shared(
     run: &RunParts<'_>,
     logits: Option<&MaxLogits>,
@@ -116,7 +118,7 @@ fn shared(
     Ok((!recording.exchanges.is_empty()).then_some(recording))
 }
 
-/// Where what monitors leave is among the bytes that the host reads after a step.
+/// The places of the monitors' results in the bytes that the host reads after a step.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedSlots {
     gradients: Option<Slot<SquareSum>>,
@@ -126,14 +128,15 @@ pub(super) struct WatchedSlots {
     logits: Option<Slot<u32>>,
 }
 
-/// What monitors leave after a step; empty where nothing is watched. What is not due is that of an earlier step.
+/// The monitors' results of a step; empty for monitors that are off. A result that is not due is that of an earlier
+/// step.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedStep {
-    /// Of the gradients, in the order of [`Norms::watched`].
+    /// Sums for the gradients, in the order of [`Norms::watched`].
     pub gradients: Vec<SquareSum>,
-    /// Of moments and weights, in the same order.
+    /// Sums for moments and weights, in the same order.
     pub states: Vec<SquareSum>,
-    /// The sums of the step's losses, where norms of gradients depend on them.
+    /// The sums of the step's losses, if norms of gradients depend on them.
     pub loss: Option<LossState>,
     /// The rows of [`MicroLosses`].
     pub losses: Vec<f32>,

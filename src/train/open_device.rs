@@ -1,4 +1,4 @@
-//! The device of a run: the one that its configuration asks for, with what is tried on it before it stores f16.
+//! Opens the device of a run: the one that its configuration asks for, with the tests that precede storing f16.
 
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
@@ -26,11 +26,11 @@ pub fn device_options(plan: &RunPlan, local_rank: usize) -> GpuOptions {
     }
 }
 
-/// Opens a device for what `plan` stores: for f16 matrices are tried, and conversions unless the plan says otherwise, and how it is
-/// widened is tested.
+/// Opens a device for the types that `plan` stores. For f16 it tries matrices, tries the adapter's conversions unless
+/// the plan says otherwise, and tests how f16 is widened.
 ///
 /// # Errors
-/// Those of [`Gpu::request`].
+/// As [`Gpu::request`].
 pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gpu> {
     let options = GpuOptions { tries_matrices: plan.stores_f16(), ..options.clone() };
     let mut gpu = Gpu::request(&options).await?;
@@ -43,7 +43,7 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
     Ok(gpu)
 }
 
-/// Fails if `plan` names another tier than that of an open device.
+/// Fails if `plan` names another tier than that of the open device.
 pub(super) fn check_tier(plan: &RunPlan, gpu: &Gpu) -> Result<()> {
     let (named, has) = (plan.settings.context.tier, gpu.capabilities().tier);
     match named.filter(|named| *named != has) {

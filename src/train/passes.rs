@@ -1,4 +1,4 @@
-//! The recordings of forward and backward passes, and those of what the ranks make of them.
+//! The recordings of forward and backward passes, and those of the ranks' work on their results.
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
@@ -113,7 +113,7 @@ impl Passes<'_> {
         rec.try_finish()
     }
 
-    /// The rows (N, D) that a chunk starts with, from the stage before; of shared tokens this rank's.
+    /// The rows (N, D) that a chunk starts with, from the stage before; this rank's rows if ranks share tokens.
     fn received(&self, rec: &mut Recorder, chunk: &ModelChunk, ctx: &ForwardContext<'_>) -> Option<Tensor> {
         let (rows, width) = (ctx.stream_rows(), ctx.config.hidden_size as u32);
         let from = chunk.neighbours[0]?;
@@ -132,14 +132,14 @@ impl Passes<'_> {
         rec.exchange("stage", Collective::Send { sent: Span::of(&sent), to }, &self.pair(to));
     }
 
-    /// This rank and another one.
+    /// The group of this rank and another one.
     fn pair(&self, other: usize) -> Group {
         let own = self.ownership.ranks.rank;
         Group::new(vec![own.min(other), own.max(other)])
     }
 }
 
-/// What holds parameters: the buffers of a recording, or else the arena.
+/// Where the parameters are: in the buffers of a recording, or otherwise in the arena.
 fn held<'a>(buffers: &'a Option<BucketBuffers<'_>>, arena: &'a Arena) -> &'a dyn Holds {
     match buffers {
         Some(buffers) => buffers,
@@ -170,7 +170,8 @@ pub(super) fn copies(
     Ok((!recording.dispatches.is_empty()).then_some(recording))
 }
 
-/// The sums of an evaluation's losses and correct predictions over the ranks, each of which evaluates some of the micro-batches.
+/// Sums an evaluation's losses and correct predictions over the ranks, each of which evaluates some of the
+/// micro-batches.
 pub(super) fn sum_evaluation(
     loss: Tensor,
     correct: Option<Tensor>,

@@ -10,10 +10,11 @@ use crate::store::located::{base_at, model_at};
 use crate::store::run_folder::Start;
 use std::path::Path;
 
-/// Checks that the weights that `plan` starts from, unless it resumes, are of its model as far as the `config.json` beside them says.
+/// Checks that the weights that `plan` starts from, unless it resumes, are of its model, as far as the `config.json`
+/// beside them shows.
 ///
 /// # Errors
-/// A line for each key of it that says otherwise.
+/// A line for each key of `config.json` that differs.
 pub fn check_weights(plan: &RunPlan) -> Result<()> {
     let run = &plan.settings.run;
     match run.weights() {
@@ -24,11 +25,11 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
     }
 }
 
-/// Checks that text has a tokenizer where `plan` starts from a folder of Hugging Face's: bytes are the tokens of no such model. `flag` of
-/// the command at hand names one.
+/// Checks that text has a tokenizer if `plan` starts from a Hugging Face folder: the tokens of such a model are never
+/// bytes. `flag` is the flag of the current command that names a tokenizer.
 ///
 /// # Errors
-/// There is none.
+/// There is no tokenizer.
 pub fn check_tokenizer(plan: &RunPlan, flag: Option<&str>) -> Result<()> {
     let reads_bytes =
         plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 && plan.has_text();
@@ -41,7 +42,7 @@ pub fn check_tokenizer(plan: &RunPlan, flag: Option<&str>) -> Result<()> {
     }
 }
 
-/// The error of a folder without a tokenizer, and how to make one of the files that `transformers` can read.
+/// The error for a folder without a tokenizer, with a way to make one from files that `transformers` can read.
 pub(crate) fn no_tokenizer(folder: &Path, flag: Option<&str>) -> Error {
     let others = ["vocab.json", "tokenizer.model", "vocab.txt", "spiece.model"];
     let remedy = match others.iter().find(|name| folder.join(name).is_file()) {
@@ -57,17 +58,17 @@ pub(crate) fn no_tokenizer(folder: &Path, flag: Option<&str>) -> Error {
     Error::file(folder, format!("has no tokenizer.json, and nothing says what its tokens mean; {remedy}"))
 }
 
-/// The weights that the adapters of `plan` train on, if they come from files: checkpoints name them.
+/// The weights that the adapters of `plan` are trained on, if they come from files: checkpoints name them.
 ///
 /// # Errors
-/// A file that is missing or damaged; weights that are not those that the adapters were trained on before.
+/// A file that is missing or damaged; weights other than those that the adapters were trained on before.
 pub(super) fn base_of(plan: &RunPlan) -> Result<Option<Base>> {
     let adapted = plan.settings.run.weights().filter(|_| plan.model.low_rank.is_some());
     let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
     adapted.map(|path| base_at(path, adapter)).transpose()
 }
 
-/// Loads the weights and adapters that `plan` starts from, if it names some, and says in a line what was loaded.
+/// Loads the weights and adapters that `plan` starts from, if it names any, and returns a line about them.
 pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<Option<String>> {
     let run = &plan.settings.run;
     let load = |path: &Path| {

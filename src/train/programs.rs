@@ -2,11 +2,12 @@
 
 use crate::infer::GeneratePrograms;
 
-/// Something for each program of a run: its recording, or its place among those that are prepared. A run has not all of them.
+/// A value for each program of a run, such as its recording or its place among the prepared ones. A run may lack some
+/// programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Programs<T> {
-    /// Forward, loss and backward of a micro-batch: gradients are added to their arena. One, or in a pipeline one for each
-    /// chunk of layers and each of its micro-batches under way.
+    /// Forward, loss and backward of a micro-batch: gradients are added to their arena. One program, or in a pipeline
+    /// one for each chunk of layers and each of its micro-batches under way.
     pub micro_steps: Vec<Vec<T>>,
     /// Norm, clipping, step state and the optimizer.
     pub update: T,
@@ -22,14 +23,14 @@ pub struct Programs<T> {
     pub gradient_norms: Option<T>,
     /// Norms of moments and weights.
     pub state_norms: Option<T>,
-    /// Exchanges of what else ranks watch.
+    /// Exchanges of the scores and losses that ranks watch.
     pub shared: Option<T>,
     /// Fingerprints of the weights, which ranks compare.
     pub fingerprints: Option<T>,
 }
 
 impl<T> Programs<T> {
-    /// The same programs, with what `of` makes of each, in the order in which they are prepared.
+    /// The same programs, with each value replaced by the result of `of`, in the order in which they are prepared.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> Programs<U> {
         Programs {
             micro_steps: (self.micro_steps.into_iter())
@@ -47,7 +48,7 @@ impl<T> Programs<T> {
         }
     }
 
-    /// All of them, in the order in which they are prepared.
+    /// All values, in the order in which programs are prepared.
     pub fn all(self) -> Vec<T> {
         let mut all = Vec::new();
         self.map(|one| all.push(one));

@@ -1,22 +1,23 @@
-//! What the host reads after a step or an evaluation: buffers that are copied one after the other, and where each is among the bytes.
+//! The buffers that the host reads after a step or an evaluation, copied one after the other, and the place of each in
+//! the bytes.
 
 use crate::record::{PersistentId, Tensor};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
+/// Slots of a ring. The host is at most 3 submissions ahead of the device, so one slot is always free.
 pub(crate) const RING: usize = 5;
 
-/// Buffers that are read together: how many bytes from the start of each.
+/// Buffers that are read together, with the number of bytes from the start of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sources {
-    /// In the order in which they arrive.
+    /// The buffers, in the order in which they arrive.
     pub list: Vec<(PersistentId, u64)>,
     bytes: usize,
 }
 
-/// Where the values of a buffer are among the bytes that arrive.
+/// The place of a buffer's values in the bytes that arrive.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<T> {
     range: Range<usize>,
@@ -43,14 +44,14 @@ impl Sources {
         self.add(buffer, count)
     }
 
-    /// Bytes of all of them.
+    /// Total bytes of the buffers.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 }
 
 impl<T: Pod> Slot<T> {
-    /// The values in what has arrived.
+    /// The values in the bytes that have arrived.
     pub fn values(&self, bytes: &[u8]) -> Vec<T> {
         bytemuck::pod_collect_to_vec(&bytes[self.range.clone()])
     }
@@ -61,7 +62,7 @@ impl<T: Pod> Slot<T> {
     }
 }
 
-/// The values of a slot; none where nothing is read.
+/// The values of a slot; empty if there is no slot.
 pub(super) fn values<T: Pod>(slot: Option<&Slot<T>>, bytes: &[u8]) -> Vec<T> {
     slot.map_or(Vec::new(), |slot| slot.values(bytes))
 }

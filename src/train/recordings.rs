@@ -27,9 +27,9 @@ use std::sync::Arc;
 
 /// Everything that is decided before a device is opened.
 pub struct Recordings {
-    /// The model that they compute.
+    /// The model that the recordings compute.
     pub model: ModelConfig,
-    /// Whether its weights come from files, so that its sizes are given.
+    /// Whether the model's weights come from files, so that its sizes are given.
     pub is_loaded: bool,
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
@@ -37,34 +37,34 @@ pub struct Recordings {
     pub whole: Vec<Spec>,
     /// Which layers each stage of a pipeline holds.
     pub stages: Stages,
-    /// What moments there are follows from the optimizer.
+    /// The optimizer, which determines the moments.
     pub optimizer: Optimizer,
     /// Where parameters lie in the arenas.
     pub layout: ArenaLayout,
     /// The arenas.
     pub arenas: Arenas,
-    /// Copies of hot experts, where experts are spread over ranks and some are hot.
+    /// Copies of hot experts, if experts are spread over ranks and some are hot.
     pub hot_copies: Option<HotCopies>,
     /// How the ranks share the work on parameters.
     pub ownership: Ownership,
-    /// What else outlives a recording.
+    /// The other tensors that outlive a recording.
     pub tensors: RunTensors,
-    /// What micro-batches have of their own, in the order of `micro_steps`.
+    /// The tensors that each micro-batch under way has of its own, in the order of `micro_steps`.
     pub in_flight: Vec<Vec<InFlight>>,
     /// The turns of a step; empty without a pipeline.
     pub turns: Arc<[Turn]>,
-    /// Forward, loss and backward of one micro-batch: gradients are added to their arena. In a pipeline for each chunk of layers and
-    /// each of its micro-batches under way.
+    /// Forward, loss and backward of one micro-batch: gradients are added to their arena. In a pipeline one recording
+    /// for each chunk of layers and each of its micro-batches under way.
     pub micro_steps: Vec<Vec<Recording>>,
     /// Norm, clipping, step state and the optimizer.
     pub update: Recording,
     /// Forward and loss of one micro-batch, for each chunk of layers.
     pub evals: Vec<Recording>,
-    /// The sum of an evaluation's losses over the ranks; `None` with one.
+    /// The sum of an evaluation's losses over the ranks; `None` with one rank.
     pub sum_evaluation: Option<Recording>,
-    /// Copies of the weights in the storage type of layers, after each change; `None` where that is f32.
+    /// Copies of the weights in the storage type of layers, after each change; `None` if that type is f32.
     pub copy: Option<Recording>,
-    /// What is watched after an update.
+    /// The monitors that run after an update.
     pub monitors: Monitors,
     /// Fingerprints of the weights, for several ranks.
     pub replicas: Option<Replicas>,
@@ -73,7 +73,7 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Writes the recordings of `plan` for adapters that can do `capabilities`. The schedule has `steps` rows.
+    /// Writes the recordings of `plan` for adapters with `capabilities`. The schedule has `steps` rows.
     ///
     /// # Errors
     /// A tensor that no binding can hold.
@@ -139,8 +139,8 @@ impl Recordings {
         })
     }
 
-    /// The rank that owns the most parameters, and so has the largest share of moments, of those that share the batch with the rank
-    /// of `plan`.
+    /// Of the ranks that share the batch with the rank of `plan`, the one that owns the most parameters, and so has the
+    /// largest share of moments.
     ///
     /// # Errors
     /// A tensor that no binding can hold.
@@ -153,28 +153,28 @@ impl Recordings {
         self.whole.iter().map(|spec| (spec.path.clone(), spec.rows * spec.cols)).collect()
     }
 
-    /// Forward, loss and backward of a micro-batch: all of it without a pipeline, else its first chunk.
+    /// Forward, loss and backward of a micro-batch: the whole model without a pipeline, otherwise its first chunk.
     pub fn micro_step(&self) -> &Recording {
         &self.micro_steps[0][0]
     }
 
-    /// The same, chunk by chunk.
+    /// Forward, loss and backward of a micro-batch, for each chunk.
     pub fn chunks(&self) -> impl Iterator<Item = &Recording> {
         self.micro_steps.iter().flat_map(|slots| slots.first())
     }
 
-    /// The degrees of the pipeline; of one stage without one.
+    /// The degrees of the pipeline; a single stage if there is no pipeline.
     pub(super) fn pipeline(&self) -> Pipeline {
         Pipeline { stages: self.stages.stages(), interleaves: self.stages.interleaves() }
     }
 
-    /// How many results of a stage wait to be sent at most.
+    /// The most results of a stage that wait to be sent.
     pub(crate) fn waiting(&self) -> usize {
         let sends = |half: Half| {
             let recording = self.micro_steps.get(half.chunk).and_then(|slots| slots.first());
             recording.is_some_and(|recording| recording.sends(half.direction == Direction::Forward))
         };
-        // An evaluation has one result that is being sent beside the one that is made.
+        // In an evaluation one result is being sent while the next is computed.
         if self.turns.is_empty() { 0 } else { pipeline::waiting(&self.turns, sends).max(2) }
     }
 
@@ -252,7 +252,7 @@ impl Recordings {
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
-/// The parameters of the model, where those that a rank holds lie, and how the ranks share them.
+/// The parameters of the model, the places of those that a rank holds, and how the ranks share them.
 fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spec>, ArenaLayout, Ownership)> {
     let ranks = plan.layout;
     let whole = plan.grouping().apply(Gpt::describe(&plan.model));
@@ -266,7 +266,7 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
     Ok((whole, layouts.swap_remove(ranks.stage()), ownership))
 }
 
-/// What a rank holds of the parameters `whole`.
+/// The part of the parameters `whole` that a rank holds.
 ///
 /// # Errors
 /// A parameter that tensor-parallel ranks cannot divide evenly.
@@ -282,7 +282,8 @@ pub(crate) fn held_by(ranks: &RankLayout, stages: &Stages, whole: &[Spec]) -> Re
     of_stage.map(held).collect()
 }
 
-/// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the others.
+/// The capabilities that recordings assume where no adapter is opened: llvmpipe for the software tier, a GPU for the
+/// others.
 pub const fn assumed_capabilities(tier: Tier) -> Capabilities {
     match tier {
         Tier::Software => Capabilities::software(),

@@ -17,16 +17,16 @@ use std::collections::VecDeque;
 
 /// Turns finished steps into metrics and hands them to the instruments.
 pub(super) struct Reporter<'a> {
-    /// What shows them. Only the first rank has any.
+    /// The instruments that show the metrics. Only the first rank has any.
     pub instruments: Instruments,
     /// Which numbers about experts a step has, for a mixture.
     pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
-    /// The data that is learned from.
+    /// The training data.
     pub train: &'a Batches,
     /// Tokens that a step computes, padding included.
     pub tokens_per_step: usize,
-    /// What an evaluation reports beside the loss.
+    /// The metric that an evaluation reports in addition to the loss.
     pub metric: Metrics,
     /// Whether steps are skipped for their gradient norm.
     pub skips_spikes: bool,
@@ -34,9 +34,9 @@ pub(super) struct Reporter<'a> {
     pub device_memory_mib: f32,
     /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
     pub memory_by_rank: Option<Vec<f32>>,
-    /// Makes the numbers of `monitor_config`.
+    /// Computes the numbers of `monitor_config`.
     pub board: MonitorReport,
-    /// The hot experts of each layer in the next step, where there are such.
+    /// The hot experts of each layer in the next step, if the model has hot experts.
     pub hot_experts: Option<Vec<Vec<u32>>>,
     /// The list of windows of a loss scale that has several.
     pub scale_windows: Option<Vec<u32>>,
@@ -45,7 +45,7 @@ pub(super) struct Reporter<'a> {
     pub losses: Losses,
 }
 
-/// What is known of a step.
+/// The results of a step.
 pub(super) struct Measured {
     pub metrics: StepMetrics,
     /// The load of its experts.
@@ -57,17 +57,17 @@ pub(super) struct Measured {
 /// The losses at the end of a run, in nats per token.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Losses {
-    /// Of the last step.
+    /// Loss of the last step.
     pub train: Option<f32>,
-    /// Of the last evaluation.
+    /// Loss of the last evaluation.
     pub eval: Option<f32>,
-    /// Of the evaluation before the first step, if this process made it.
+    /// Loss of the evaluation before the first step, if this process made it.
     pub start: Option<f32>,
 }
 
 impl Reporter<'_> {
-    /// Takes in results that have arrived and reports the steps that are complete. `by_rank` says how many milliseconds a step
-    /// took on each rank.
+    /// Takes in results that have arrived and reports the steps that are complete. `by_rank` gives the milliseconds
+    /// that a step took on each rank.
     pub fn take_in(
         &mut self,
         steps: Vec<TimedStep>,
@@ -76,7 +76,7 @@ impl Reporter<'_> {
     ) {
         for timed in steps {
             let mut metrics = self.measure(&timed);
-            // The choice after a step is that of the next one.
+            // The experts chosen after a step are those of the next step.
             metrics.hot_experts =
                 timed.finished.hot_experts.clone().and_then(|next| self.hot_experts.replace(next));
             if self.memory_by_rank.is_some() {

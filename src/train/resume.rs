@@ -1,5 +1,5 @@
-//! Where a run starts: at step 0, or at its newest checkpoint, from which it goes on as it was begun or, if it is extended, with other
-//! schedules.
+//! Where a run starts: at step 0, or at its newest checkpoint. From there it continues as it was begun or, if it is
+//! extended, with other schedules.
 
 use super::announce::Milestone;
 use super::command::CommandLine;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How a run of `settings` starts, which `auto` leaves to what its folder holds.
+/// How a run of `settings` starts. With `auto` the contents of its folder decide.
 ///
 /// # Errors
 /// A folder of checkpoints that cannot be read.
@@ -36,8 +36,8 @@ pub(super) fn start_of(settings: &Run) -> Result<Start> {
     }
 }
 
-/// The state of a new run on `data`, whose hashes are known if they were read to the end. A checkpoint must match it in everything but
-/// its counters.
+/// The state of a new run on `data`; its hashes are known if the data were read to the end. A checkpoint must match
+/// this state in everything but its counters.
 pub(super) fn fresh_state(
     plan: &RunPlan,
     length: &RunLength,
@@ -61,11 +61,12 @@ pub(super) fn fresh_state(
     }
 }
 
-/// The folder of a run at `path`, whose configuration is `yaml`. The first rank makes or opens it, and the others learn where the run goes on. `on_milestone` is
-/// called before it is made, since from then on it refuses the next start.
+/// Opens the folder of a run at `path`, whose configuration is `yaml`. The first rank creates or opens it, and the
+/// others learn where the run continues. `on_milestone` is called before the folder is created, since from then on it
+/// makes the next start fail.
 ///
 /// # Errors
-/// Those of [`RunFolder::create`].
+/// As [`RunFolder::create`].
 pub(super) async fn open_folder(
     ranks: &Ranks,
     path: &Path,
@@ -89,16 +90,16 @@ pub(super) async fn open_folder(
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(path, resume_point)))
 }
 
-/// Where a run goes on.
+/// The point from which a run continues.
 pub(super) struct Restored {
     pub state: TrainerState,
-    /// The weights that adapters are of, where they came from files.
+    /// The weights that the adapters are trained on, if they came from files.
     pub base: Option<Base>,
-    /// What an extended run changes from here on.
+    /// The changes that an extended run makes from here on.
     pub changes: Vec<String>,
 }
 
-/// Loads the checkpoint that `folder` resumes from onto the devices of all ranks and returns its state and the base of
+/// Loads the checkpoint that `folder` resumes from onto the devices of all ranks. Returns its state and the base of the
 /// adapters that it names; for a new run, returns `fresh` and `base`. `command` has started the run.
 ///
 /// # Errors
@@ -124,7 +125,7 @@ pub(super) async fn restore(
     }
     let moved = plan.settings.run.weights();
     let loaded = changes(newest, &fresh, plan, length, command).and_then(|changes| {
-        // What changes is the checkpoint's own until it is loaded.
+        // Settings that the run changes are compared as the checkpoint has them until it is loaded.
         let expected = TrainerState { decisions: changes.as_begun(&fresh), ..fresh.clone() };
         let (state, base) = load(trainer, newest, &expected, moved)?;
         check_counters(&state, plan.micro_batches_per_step() as u64, newest)?;
@@ -146,27 +147,28 @@ pub(super) async fn restore(
     Ok(Restored { state, base, changes })
 }
 
-/// Settings of schedules that a run continues with otherwise than its checkpoint has them.
+/// Settings of schedules in which a run differs from the checkpoint that it continues.
 #[derive(Default)]
 struct Changes {
     differing: Vec<Differing>,
-    /// All of them in the checkpoint.
+    /// All settings of schedules in the checkpoint.
     begun: BTreeMap<String, Value>,
     /// Steps of the run before and now, if they differ.
     steps: Option<[u64; 2]>,
 }
 
-/// Whether a decision is one of a schedule, which says what later steps do and nothing of those before.
+/// Whether a decision belongs to a schedule, which determines later steps but not those before.
 pub(crate) fn is_of_schedule(key: &str) -> bool {
     let is_within = ["lr_schedule.", "grouped_lr_schedule."].iter().any(|section| key.starts_with(section));
-    // A group says, too, which parameters it has, and how they decay.
+    // A group also says which parameters it has, and how they decay.
     is_within && ![".params", ".weight_decay"].iter().any(|end| key.ends_with(end))
 }
 
-/// What the run of `fresh` changes in the schedules of `checkpoint`: nothing, unless `plan`, whose run is of this `length`, extends it.
+/// The changes that the run of `fresh` makes to the schedules of `checkpoint`: none, unless `plan`, a run of this
+/// `length`, extends it.
 ///
 /// # Errors
-/// Schedules that differ, and nothing else, where the run is not extended; one that would end before the checkpoint.
+/// Schedules that are the only difference, if the run does not extend; a run that would end before the checkpoint.
 fn changes(
     checkpoint: &Path,
     fresh: &TrainerState,
@@ -207,7 +209,7 @@ fn changes(
     Ok(Changes { differing, begun, steps })
 }
 
-/// Each setting, there and here.
+/// Each setting, in the checkpoint and in this run.
 fn shown(differing: &[Differing]) -> Vec<String> {
     differing
         .iter()
@@ -226,13 +228,13 @@ impl Changes {
         decisions
     }
 
-    /// Lets `state` go on with the settings of `fresh`, and says in words what changes.
+    /// Makes `state` continue with the settings of `fresh`, and returns phrases about the changes.
     fn applied_to(self, state: &mut TrainerState, fresh: &TrainerState) -> Vec<String> {
         state.decisions.clone_from(&fresh.decisions);
         state.total_steps = fresh.total_steps;
         let mut said: Vec<String> =
             self.steps.map(|[before, now]| format!("{now} steps in place of {before}")).into_iter().collect();
-        // That is said in the number of steps.
+        // The number of steps already says it.
         let is_told = |one: &&Differing| !(self.steps.is_some() && one.key.ends_with(".total_steps"));
         let changed = self.differing.iter().filter(is_told);
         said.extend(
@@ -245,7 +247,8 @@ impl Changes {
     }
 }
 
-/// Loads `checkpoint`, whose base may be at `moved`, and returns its state, which must match that of the run, and that base.
+/// Loads `checkpoint`, whose base may have been moved to `moved`. Returns its state, which must match the state of the
+/// run, and that base.
 fn load(
     trainer: &Trainer<'_>,
     checkpoint: &Path,
@@ -257,7 +260,7 @@ fn load(
     Ok((state, base))
 }
 
-/// Refuses counters that no run of `micro_batches` a step has: the device counts in 32 bits.
+/// Refuses counters that no run with `micro_batches` per step has: the device counts in 32 bits.
 fn check_counters(state: &TrainerState, micro_batches: u64, checkpoint: &Path) -> Result<()> {
     let TrainerState { step, global_step, micro_step, .. } = *state;
     let is_counted = step.checked_mul(micro_batches) == Some(micro_step);
@@ -271,7 +274,7 @@ fn check_counters(state: &TrainerState, micro_batches: u64, checkpoint: &Path) -
     Err(Error::file(checkpoint, message))
 }
 
-/// Refuses a state that would lead out of the list of windows, which no run of these settings left.
+/// Refuses a state outside the list of windows, which no run of these settings leaves behind.
 fn check_scaler(trainer: &Trainer<'_>, scaler: &LossScaleState, checkpoint: &Path) -> Result<()> {
     let windows = trainer.recordings().tensors.scaler.map_or(0, |scaler| scaler.windows.cols);
     let is_listed =
@@ -286,10 +289,10 @@ fn check_scaler(trainer: &Trainer<'_>, scaler: &LossScaleState, checkpoint: &Pat
     Err(Error::file(checkpoint, message))
 }
 
-/// What decides the numbers of the run: its settings, and what of them follows from the data.
+/// The decisions that determine the numbers of the run: its settings, and values that follow from the data.
 fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTreeMap<String, Value> {
     let mut decisions = plan.decisions();
-    // Lengths count in steps, whatever they were written in.
+    // Lengths are in steps, whatever unit they were written in.
     let groups = (0..).map(|number| format!("grouped_lr_schedule.grouped.{number}"));
     let base = if plan.settings.groups.is_empty() { "lr_schedule" } else { "grouped_lr_schedule.default" };
     let schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
@@ -304,7 +307,7 @@ fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTree
             false => decisions.remove(&total_steps),
         };
     }
-    // The token that ends documents may be the tokenizer's, and has no effect where nothing depends on their ends.
+    // The token that ends documents may come from the tokenizer, and has no effect if nothing depends on their ends.
     let eod = "train_dataset.eod_token_id".to_string();
     match rules.eod.filter(|_| rules.need_eod()) {
         Some(id) => decisions.insert(eod, id.into()),

@@ -54,8 +54,9 @@ use tracing::subscriber::NoSubscriber;
 /// finishes the step, saves a checkpoint and ends.
 ///
 /// # Errors
-/// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose gradients or
-/// losses are not finite, 20 in a row or at the end, or whose norm spikes, while checkpoints from before them are kept.
+/// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose
+/// gradients or losses are not finite, 20 in a row or at the end, or whose norm spikes, while checkpoints from before
+/// them are kept.
 ///
 /// # Examples
 ///
@@ -88,29 +89,29 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     TrainingRun { interrupt, ..TrainingRun::new(config, overrides) }.train().await
 }
 
-/// A run that is yet to start: [`run()`] with all that may be chosen.
+/// A run that has not started yet: [`run()`] with everything that may be chosen.
 pub struct TrainingRun<'a> {
     /// The configuration file.
     pub config: &'a Path,
-    /// Flags (`--a.b.c=value`) that stand above it.
+    /// Flags (`--a.b.c=value`), which take precedence over the file.
     pub overrides: &'a [String],
-    /// Ends the run once it is set; that of any rank ends all after the same step.
+    /// Ends the run once it is set; if it is set on any rank, all ranks end after the same step.
     pub interrupt: Arc<AtomicBool>,
-    /// What the run is spread over, all of which start the same one. The first rank writes the run folder and the log; the others log
-    /// nothing.
+    /// The ranks that the run is spread over; all of them start the same run. The first rank writes the run folder and
+    /// the log; the others log nothing.
     pub ranks: Ranks,
-    /// A device that is open, such as an application's or that of an earlier run, whose kernels are compiled: then the keys of
-    /// `context` that choose a device and say how it is opened have no effect ([`device_options`](super::device_options) has them). By
-    /// default the run opens its own.
+    /// A device that is already open, such as an application's, or that of an earlier run, whose kernels are compiled.
+    /// The keys of `context` that choose a device and say how it is opened then have no effect
+    /// ([`device_options`](super::device_options) returns them). By default the run opens its own.
     pub gpu: Option<&'a mut Gpu>,
-    /// What has started the run, for the lines that say how it goes on.
+    /// The command line that has started the run, for the lines that say how to continue it.
     pub command: CommandLine,
-    /// Called on every rank where it gets to a milestone.
+    /// Called on every rank when it reaches a milestone.
     pub on_milestone: Box<dyn FnMut(Milestone<'_>) + 'a>,
 }
 
 impl<'a> TrainingRun<'a> {
-    /// The run of one rank, on a device of its own, that nothing interrupts.
+    /// A run of one rank, on a device of its own, without an interrupt.
     pub fn new(config: &'a Path, overrides: &'a [String]) -> Self {
         Self {
             config,
@@ -126,8 +127,8 @@ impl<'a> TrainingRun<'a> {
     /// Trains.
     ///
     /// # Errors
-    /// Those of [`run`], which are one line, the same on all ranks; a rank that has ended; ranks that were not started alike; a
-    /// `context.tier` that is not the tier of `gpu`.
+    /// As [`run`], in one line that is the same on all ranks; a rank that has ended; ranks that were not started alike;
+    /// a `context.tier` that is not the tier of `gpu`.
     pub async fn train(self) -> Result<Summary> {
         if self.ranks.is_first() {
             let log = Log::start();
@@ -136,8 +137,8 @@ impl<'a> TrainingRun<'a> {
         self.train_logged(None).with_subscriber(NoSubscriber::default()).await
     }
 
-    /// Loads, opens the device, and trains on it. Whatever can fail early does so before the run folder exists, which would refuse the
-    /// next start.
+    /// Loads, opens the device, and trains on it. Everything that can fail early does so before the run folder exists,
+    /// because an existing folder makes the next start fail.
     async fn train_logged(self, log: Option<Log>) -> Result<Summary> {
         let Self { config, overrides, interrupt, ranks, gpu, command, mut on_milestone } = self;
         let config = ranks.agree(load_config(config, overrides, &ranks)).await?;
@@ -187,7 +188,7 @@ fn load_config(file: &Path, overrides: &[String], ranks: &Ranks) -> Result<RunCo
     RunConfig::load_on_rank(file, &Override::parse_all(overrides)?, ranks.rank(), ranks.size())
 }
 
-/// The data of `plan`, by whose tokenizer its sample can be written.
+/// The data of `plan`, checked to have a tokenizer that can write its sample.
 fn load_data(plan: &RunPlan) -> Result<Dataset> {
     let data = plan.load_data()?;
     if let Some(sample) = &plan.settings.sample {
@@ -196,26 +197,26 @@ fn load_data(plan: &RunPlan) -> Result<Dataset> {
     Ok(data)
 }
 
-/// What a run knows before its first step.
+/// Everything that a run knows before its first step.
 struct Loaded {
     config: RunConfig,
     command: CommandLine,
     data: Dataset,
     length: RunLength,
     ranks: Ranks,
-    /// That of the first rank.
+    /// The log, on the first rank.
     log: Option<Log>,
-    /// Whether this rank reads the data where the first one does.
+    /// Whether this rank reads the same data files as the first rank.
     reads_first_files: bool,
 }
 
 impl Loaded {
-    /// When the run evaluates, if it does.
+    /// The evaluations of the run, if it makes any.
     fn evaluation(&self) -> Option<Evaluation<'_>> {
         Evaluation::new(&self.config.plan.settings.run, self.data.eval.as_ref()?, &self.length)
     }
 
-    /// The run on a trainer, from its folder to its summary.
+    /// Runs on a trainer, from the run folder to the summary.
     async fn train_on(
         &self,
         trainer: &mut Trainer<'_>,
@@ -242,7 +243,7 @@ impl Loaded {
         let checkpoints = trainer.checkpoints(&folder, base);
         if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
             checkpoints.note_newest(step, newest);
-            // A kill may have come between the best checkpoint and its note.
+            // The process may have been killed between the best checkpoint and its note.
             if let Some(best) = state.best.filter(|_| settings.run.keep_best) {
                 let noted = checkpoints.note_best(best);
                 noted.unwrap_or_else(|error| tracing::warn!("{error}; training goes on without it"));
@@ -332,7 +333,7 @@ impl Loaded {
         Ok(Opened { start, folder, restored, loaded_weights })
     }
 
-    /// Announces the run, and makes what shows its steps. Only the first rank does.
+    /// Announces the run, and creates the instruments that show its steps. Only the first rank does.
     fn mount(
         &self,
         opened: &Opened,
@@ -380,7 +381,7 @@ impl Loaded {
         instruments(plan, progress, lines, metrics, after, steps)
     }
 
-    /// Says how the run has ended, and writes its report.
+    /// Logs how the run has ended, and writes its report.
     fn conclude(&self, log: &Log, trainer: &Trainer<'_>, folder: &RunFolder, trained: &Result<Summary>) {
         let (plan, command) = (&self.config.plan, &self.command);
         match trained {
@@ -403,7 +404,7 @@ struct Opened {
     start: Start,
     folder: RunFolder,
     restored: Restored,
-    /// What was loaded, in a line, unless the run resumes.
+    /// A line about the loaded weights, unless the run resumes.
     loaded_weights: Option<String>,
 }
 
@@ -417,7 +418,7 @@ fn device_memory_mib(trainer: &Trainer<'_>) -> f32 {
     (trainer.persistent_bytes() + trainer.pool_bytes()) as f32 / 1048576.0
 }
 
-/// Lets `log` go on in the folder, with what is known of the configuration, and opens the metrics there.
+/// Makes `log` continue in the folder, with what is known of the configuration, and opens the metrics there.
 fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig) -> Result<MetricsWriter> {
     log.attach(&folder.log_path(), &folder.events_path())?;
     config.notices.iter().for_each(|notice| tracing::info!("{notice}"));

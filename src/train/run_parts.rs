@@ -1,4 +1,4 @@
-//! What a run is made of, and the recordings that follow from it.
+//! The parts of a run, and the recordings that follow from them.
 
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
@@ -21,14 +21,14 @@ use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Persistents, Recording, Tensor};
 use crate::settings::RunPlan;
 
-/// What outlives a step, and how it is shared.
+/// Everything that outlives a step, and how ranks share it.
 pub(super) struct RunParts<'a> {
     pub plan: &'a RunPlan,
     /// The parameters of the whole model.
     pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
-    /// The copies of hot experts, if there are some.
+    /// The copies of hot experts, if there are any.
     pub hot_copies: Option<&'a HotCopies>,
     pub ownership: &'a Ownership,
     pub tensors: &'a RunTensors,
@@ -36,8 +36,9 @@ pub(super) struct RunParts<'a> {
 }
 
 impl RunParts<'_> {
-    /// Forward, loss and backward of the micro-batches `in_flight` of each chunk, and forward and loss of an evaluation, for `model` as
-    /// this rank computes it. Training writes the largest attention scores to `largest`, if that is watched.
+    /// Forward, loss and backward of the micro-batches `in_flight` of each chunk, and forward and loss of an
+    /// evaluation, for `model` as this rank computes it. Training writes the largest attention scores to `largest`, if
+    /// they are watched.
     pub fn passes(
         &self,
         model: &ModelConfig,

@@ -13,8 +13,8 @@ use crate::settings::{RunPlan, Sample};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation: by the model that a rank has trained and holds
-/// whole.
+/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation. The model is the one that this
+/// rank has trained and holds whole.
 ///
 /// # Errors
 /// The tokenizer cannot encode the prompt; a device that fails.
@@ -40,11 +40,11 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
     Ok(codec.decode(&text))
 }
 
-/// The same by a model of which each rank holds a part: all of it, from the checkpoint `weights`, on the device of one of them, beside
-/// what that has trained with.
+/// Writes the sample of a model of which each rank holds a part: loads the whole model from the checkpoint `weights`
+/// onto the device of one rank, beside the rank's training state.
 ///
 /// # Errors
-/// A model too large for the device, or too large beside the run; a checkpoint that cannot be read.
+/// A model too large for the device, or too large beside the training; a checkpoint that cannot be read.
 pub(super) async fn sample_saved(
     trainer: &Trainer<'_>,
     config: &Sample,
@@ -78,7 +78,7 @@ fn go_on(_: usize, _: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Checks at the start of a run that the sample at its end can be written. `has_text`: the data was text, or a
+/// Checks at the start of a run that the sample at its end can be written. `has_text`: the data were text, or a
 /// tokenizer is named.
 ///
 /// # Errors

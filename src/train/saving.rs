@@ -1,5 +1,5 @@
-//! Saving a trainer into a run's folder and going on from it, which the program's own runs and a training loop of one's own do by the
-//! same functions.
+//! Saving a trainer into a run's folder and resuming from it. The program's own runs and an application's training loop
+//! use the same functions.
 
 use super::command::CommandLine;
 use super::home::Home;
@@ -23,19 +23,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 impl Trainer<'_> {
-    /// Saves the training so far into `folder`, a run's folder, and returns the path of the checkpoint: weights, moments, loss scale
-    /// and counters, with the configuration beside it, so that `gristmill generate`, `eval` and `export` read the folder as they read
-    /// that of a run. `data` are the batches of training: that they are the same is checked, by a sample of them, when it
-    /// [resumes](Self::resume). How many checkpoints are kept, and how they are named, the plan says (`callbacks`). Waits for the device.
+    /// Saves the training so far into `folder`, a run's folder, and returns the path of the checkpoint: weights,
+    /// moments, loss scale and counters, with the configuration beside it, so that `gristmill generate`, `eval` and
+    /// `export` read the folder like that of a run. `data` are the batches of training; [`resume`](Self::resume) checks
+    /// by a sample that they are the same. The plan says how many checkpoints are kept and how they are named
+    /// (`callbacks`). Waits for the device.
     ///
-    /// Each trainer has one folder, and while it lives no other process writes there.
+    /// Each trainer has one folder, and while the trainer lives no other process writes there.
     ///
     /// # Errors
-    /// A folder with checkpoints that this trainer has not resumed from, or that is not the first one; a disk or device that fails.
+    /// A folder with checkpoints that this trainer has not resumed from; a second folder; a disk or device that fails.
     ///
     /// # Examples
     ///
-    /// Two runs of four steps are one of eight:
+    /// Two runs of four steps equal one of eight:
     ///
     /// ```
     /// # use gristmill::data::{Batches, SampleCollector};
@@ -90,12 +91,13 @@ impl Trainer<'_> {
         Ok(checkpoints.path_of(state.step))
     }
 
-    /// Goes on from the newest checkpoint in `folder`, which [`save`](Self::save) or a run has written, and returns the steps that it has
-    /// done: the next step is one more. 0 if there is none: then the trainer stays as it is, and `folder` may not exist yet.
+    /// Continues from the newest checkpoint in `folder`, which [`save`](Self::save) or a run has written, and returns
+    /// the number of steps done: the next step is one more. 0 if there is no checkpoint: then the trainer stays as it
+    /// is, and `folder` need not exist yet.
     ///
     /// # Errors
-    /// A checkpoint that is damaged, or of other data or settings, which are named; a trainer that has saved or resumed; a folder that
-    /// another process writes into; a device that fails.
+    /// A checkpoint that is damaged, or of other data or settings, which are named; a trainer that has already saved or
+    /// resumed; a folder that another process writes to; a device that fails.
     pub async fn resume(&mut self, folder: &Path, data: &Batches) -> Result<u64> {
         let ranks = self.ranks();
         if let Some(home) = &self.home {
@@ -119,7 +121,7 @@ impl Trainer<'_> {
         Ok(step)
     }
 
-    /// The checkpoints in `folder`, which is this trainer's from now on.
+    /// The checkpoints in `folder`, which becomes this trainer's folder.
     async fn home(&mut self, folder: &Path) -> Result<CheckpointFolder> {
         if let Some(home) = &self.home {
             let own = home.folder.path();
@@ -139,7 +141,7 @@ impl Trainer<'_> {
             )))
         })
         .await?;
-        // What a kill has left there before its first checkpoint is replaced.
+        // Files that a killed process has left there before its first checkpoint are replaced.
         let folder = open_folder(&ranks, folder, &self.plan.to_yaml(), Start::Again, &mut |_| {}).await?;
         let base = ranks.by_first(|| base_of(&self.plan)).await?;
         let checkpoints = self.checkpoints(&folder, base);
@@ -147,7 +149,7 @@ impl Trainer<'_> {
         Ok(checkpoints)
     }
 
-    /// Where the training is, as a checkpoint has it.
+    /// The state of the training, as a checkpoint has it.
     async fn state(&self, data: &Batches) -> Result<TrainerState> {
         let _ = self.wait().await; // a device that fails shows when it is read
         let tensors = &self.recordings.tensors;
@@ -181,7 +183,7 @@ impl Trainer<'_> {
         Ok(state)
     }
 
-    /// The checkpoints of `folder`, named, kept and accompanied as the plan says, of adapters on `base`.
+    /// The checkpoints of `folder`, named, kept and accompanied as the plan says; `base` is the base of its adapters.
     pub(super) fn checkpoints(&self, folder: &RunFolder, base: Option<Base>) -> CheckpointFolder {
         let kept = |keep: Keep| {
             let checkpoints = folder.checkpoints(keep).with_meta(self.length.steps_per_epoch);
@@ -219,9 +221,9 @@ fn beside_weights(plan: &RunPlan) -> BesideWeights {
     BesideWeights::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
 }
 
-/// The tokens at which a model that learns conversations stops: at the end of a turn, and of a text.
+/// The tokens at which a model that learns conversations stops: at the end of a turn, and at the end of a text.
 fn stops(form: &ChatForm, plan: &RunPlan) -> Vec<u32> {
-    // What is broken is said where the data are read.
+    // A broken tokenizer is reported where the data are read.
     let Ok(codec) = plan.codec() else { return Vec::new() };
     let turn = form.stops(&codec).unwrap_or_default();
     if turn.is_empty() { turn } else { turn.into_iter().chain(codec.eod().ok()).collect() }

@@ -1,6 +1,6 @@
 //! The learning rate as a pure function of the optimizer's step count.
 //!
-//! Letters: t updates done before, W of warm-up, T in the schedule; lr the highest rate.
+//! Letters: t updates done before, W steps of warm-up, T steps in the schedule; lr the highest rate.
 
 use crate::settings::{self, Decay};
 use std::f64::consts::{PI, TAU};
@@ -17,7 +17,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Decides the length of the schedule that `keys` describe: a run takes `run_steps` in epochs of `steps_per_epoch`.
+    /// Determines the length of the schedule that `keys` describe, for a run of `run_steps` in epochs of
+    /// `steps_per_epoch`.
     pub fn new(keys: &settings::Schedule, run_steps: u64, steps_per_epoch: u64) -> Self {
         let total_steps = keys.total_steps.and_then(|steps| steps.try_into().ok()).unwrap_or(run_steps);
         let warmup_steps = match (keys.warmup_ratio, keys.warmup_epochs) {
@@ -28,7 +29,7 @@ impl Schedule {
         Self { keys: keys.clone(), warmup_steps, total_steps }
     }
 
-    /// The rate of the update that `global_step` updates went before.
+    /// The rate of the update that follows `global_step` earlier updates.
     pub fn lr_at(&self, global_step: u64) -> f64 {
         let scale = self.keys.scale();
         if global_step < self.warmup_steps {
@@ -95,7 +96,7 @@ impl Schedule {
                 let Some(since) = step.checked_sub(start) else { return lr };
                 between(lr_end, (1.0 - since as f64 / total.saturating_sub(start).max(1) as f64).max(0.0))
             }
-            // A whole cycle is taken off first: far out the cosine of a huge number would be noise.
+            // Whole cycles are subtracted first: far out, the cosine of a huge number would be noise.
             Decay::Annealing { eta_min, t_max } => {
                 between(eta_min, half_cosine(PI * (step % t_max.saturating_mul(2)) as f64 / t_max as f64))
             }

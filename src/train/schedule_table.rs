@@ -3,8 +3,8 @@
 use crate::element::stride_of;
 use crate::ops::grad_norm::rate_column;
 
-/// The rows of [`StepTensors::schedule`], computed in f64. `rates` gives each parameter group's learning rate by
-/// step; without `betas` the moments are not corrected for their start at 0.
+/// The rows of [`StepTensors::schedule`], computed in f64. `rates` gives each parameter group's learning rate by step;
+/// without `betas` the moments are not corrected for starting at 0.
 ///
 /// [`StepTensors::schedule`]: crate::ops::grad_norm::StepTensors::schedule
 pub(crate) fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {

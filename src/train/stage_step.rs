@@ -1,5 +1,5 @@
-//! The micro-batches of a step, and of an evaluation, on a stage of a pipeline: turn by turn, as its schedule says
-//! (`ranks/pipeline.rs`).
+//! The micro-batches of a step, and of an evaluation, on a stage of a pipeline: turn by turn, in the order of its
+//! schedule (`ranks/pipeline.rs`).
 
 use super::trainer::Trainer;
 use crate::data::Batches;

@@ -1,4 +1,5 @@
-//! A step, from its micro-batches to what the host reads of it; and an evaluation, which is the first half of one.
+//! A step, from its micro-batches to the results that the host reads; and an evaluation, which only makes forward
+//! passes.
 //!
 //! ```text
 //! for each micro-batch   upload its ids, refresh the copies of weights, replay micro_step: gradients are added up;
@@ -20,14 +21,16 @@ use crate::record::PersistentId;
 use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::sync::atomic::Ordering;
 
-/// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.
+/// Steps after which programs are cut into submissions once more: by then a GPU runs at its working clocks.
 const MEASURED_AFTER: u64 = 20;
 
 impl Trainer<'_> {
-    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank: step s of a run
-    /// starts at (s - 1) · micro-batches of a step. Learning rates are those of the length that the trainer was made for.
+    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this
+    /// rank: step s of a run starts at (s - 1) · micro-batches per step. Learning rates are those of the length that
+    /// the trainer was made for.
     ///
-    /// Results are read by [`finished_steps`](Self::finished_steps) after every step; [`wait`](Self::wait) before it, after the last.
+    /// Read results with [`finished_steps`](Self::finished_steps) after every step; after the last step, call
+    /// [`wait`](Self::wait) first.
     ///
     /// # Errors
     /// A token outside the vocabulary; steps whose results nobody has read; a device that fails; a rank that has ended.
@@ -36,10 +39,11 @@ impl Trainer<'_> {
         self.update(step).await
     }
 
-    /// The same step, whose launches are timed into `profile`, which comes back: each has a pass of its own, and the host waits for their times.
+    /// [`step`](Self::step) with its launches timed into `profile`, which is returned: each launch has a pass of its
+    /// own, and the host waits for their times.
     ///
     /// # Errors
-    /// Those of [`step`](Self::step); several ranks; an adapter without timestamps.
+    /// As [`step`](Self::step); several ranks; an adapter without timestamps.
     pub async fn profiled_step(
         &mut self,
         step: u64,
@@ -54,7 +58,7 @@ impl Trainer<'_> {
         stepped.map(|()| profile.expect("nothing else takes it"))
     }
 
-    /// The gradient half of a step: afterwards the arena holds the gradients of the scaled mean loss.
+    /// The first half of a step, the gradients: afterwards the arena holds the gradients of the scaled mean loss.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails; a rank that has ended.
@@ -79,7 +83,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The other half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
+    /// The second half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
     ///
     /// # Errors
     /// A device that fails; a rank that has ended.
@@ -113,7 +117,7 @@ impl Trainer<'_> {
     /// `between` is called after each micro-batch and can collect the steps that finish meanwhile.
     ///
     /// # Errors
-    /// Those of [`step`](Self::step) and of `between`.
+    /// As [`step`](Self::step), and errors of `between`.
     pub async fn evaluate(
         &mut self,
         tag: u64,
@@ -165,7 +169,7 @@ impl Trainer<'_> {
         Ok(arrived.into_iter().map(|arrival| self.evaluation_readback.read(arrival)).collect())
     }
 
-    /// Makes the copies of weights that layers read, if weights were written since.
+    /// Makes the copies of weights that layers read, if weights have been written since the last time.
     pub(super) async fn refresh_copies(&mut self) -> Result<()> {
         let mut encoder = self.gpu.encoder();
         self.refresh_on(&mut encoder).await?;
@@ -187,7 +191,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Keeps the losses so far for the monitors, after the forward pass of micro-batch number `micro_step` of a step through a chunk.
+    /// Copies the running losses for the monitors, after the forward pass of micro-batch number `micro_step` of a step
+    /// through a chunk.
     pub(super) fn copy_losses(&self, encoder: &mut Encoder<'_>, chunk: usize, micro_step: u64) {
         let losses = self.recordings.monitors.losses.iter();
         for (SumCopy { from, to, bytes }, into) in losses.flat_map(|losses| losses.copies(chunk, micro_step))
@@ -196,7 +201,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffers, to one of them.
+    /// Uploads micro-batch number `micro_step` of `data` to one of the device's batch buffers, in their layout.
     pub(super) async fn upload(
         &mut self,
         encoder: &mut Encoder<'_>,
@@ -214,7 +219,7 @@ impl Trainer<'_> {
         self.refresh_on(encoder).await
     }
 
-    /// Replays a program with its exchanges, if it has some.
+    /// Replays a program with its exchanges, if it has any.
     pub(super) async fn replay(
         &mut self,
         encoder: &mut Encoder<'_>,

@@ -18,19 +18,19 @@ use std::time::Instant;
 pub struct FinishedStep {
     /// Index of the step, from 1.
     pub step: u64,
-    /// `StepState` after it, but with the loss scale that it used.
+    /// `StepState` after the step, but with the loss scale that the step used.
     pub state: StepState,
-    /// Where the loss scale stands after it, if it adapts.
+    /// The state of the loss scale after the step, if it adapts.
     pub scaler: Option<LossScaleState>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
-    /// What monitors left, for [`MonitorReport::values`](super::monitors::MonitorReport::values).
+    /// The results of the monitors, for [`MonitorReport::values`](super::monitors::MonitorReport::values).
     pub watched: WatchedStep,
     /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,
-    /// The experts of each layer that are hot after it, in ascending order, where there are such.
+    /// The experts of each layer that are hot after the step, in ascending order, if the model has hot experts.
     pub hot_experts: Option<Vec<Vec<u32>>>,
-    /// When the device finished it.
+    /// When the device finished the step.
     pub at: Instant,
 }
 
@@ -43,11 +43,11 @@ pub struct FinishedEvaluation {
     pub loss: f32,
     /// The share of targets that have the largest logit, if it is asked for.
     pub accuracy: Option<f32>,
-    /// When the device finished it.
+    /// When the device finished the evaluation.
     pub at: Instant,
 }
 
-/// What the host reads after an evaluation.
+/// The buffers that the host reads after an evaluation.
 #[derive(Clone, Debug)]
 pub(crate) struct EvaluationReadback {
     pub sources: Sources,
@@ -71,7 +71,7 @@ impl EvaluationReadback {
     }
 }
 
-/// What the host reads after a step.
+/// The buffers that the host reads after a step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepReadback {
     pub sources: Sources,

@@ -1,4 +1,4 @@
-//! What a run keeps on the device beside its arenas: states, the batch, and tables.
+//! The tensors that a run keeps on the device in addition to its arenas: states, the batch, and tables.
 
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::schedule_table::schedule_columns;
@@ -15,7 +15,8 @@ use crate::perf::limits::check_binding;
 use crate::record::{Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 
-/// What a micro-batch has of its own from its forward to its backward pass: several are under way in a pipeline.
+/// The tensors that a micro-batch has of its own from its forward to its backward pass; several micro-batches are under
+/// way in a pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
     /// Its tokens.
@@ -29,13 +30,13 @@ pub struct InFlight {
 pub struct RunTensors {
     /// `StepState`.
     pub state: Tensor,
-    /// What the loss scale adapts by, if it does.
+    /// The tensors of an adaptive loss scale.
     pub scaler: Option<LossScaler>,
     /// `LossState` of the training batches.
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
     pub eval_loss: Tensor,
-    /// How many of their targets have the largest logit (1, 1), if it is asked for.
+    /// The number of their targets that have the largest logit (1, 1), if it is asked for.
     pub eval_correct: Option<Tensor>,
     /// Learning rate and bias corrections, by global step.
     pub schedule: Tensor,
@@ -45,16 +46,16 @@ pub struct RunTensors {
     pub batch: BatchTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
-    /// The rotary table, and what the routers of a mixture carry from step to step.
+    /// The rotary table, and the state that the routers of a mixture carry from step to step.
     pub model: ModelBuffers,
     masks: Option<Masks>,
-    /// Micro-batches of a step, those of all ranks, as if one had accumulated them.
+    /// Micro-batches of a step on all ranks, as if one rank had accumulated them.
     accumulation: u32,
     is_per_token: bool,
 }
 
 impl RunTensors {
-    /// Adds those of `plan` to `persistents`; the schedule has `steps` rows.
+    /// Adds the tensors of `plan` to `persistents`; the schedule has `steps` rows.
     ///
     /// # Errors
     /// A schedule that no binding can hold.
@@ -100,13 +101,13 @@ impl RunTensors {
         })
     }
 
-    /// What the optimizer reads and writes.
+    /// The tensors that the optimizer reads and writes.
     pub(super) fn step(&self) -> StepTensors {
         StepTensors { state: self.state, loss: self.loss, schedule: self.schedule }
     }
 
-    /// What micro-batches have of their own, for each chunk of layers and each of its micro-batches under way, of which `counts` says how
-    /// many there are. The first has what a run without a pipeline has.
+    /// The tensors that micro-batches have of their own, for each chunk of layers and each of its micro-batches under
+    /// way; `counts` says how many there are. The first one uses the tensors that a run without a pipeline has.
     pub(super) fn in_flight(&self, counts: &[usize], persistents: &mut Persistents) -> Vec<Vec<InFlight>> {
         let tokens = self.batch.tokens.cols;
         let mut first = Some(InFlight { batch: self.batch, masks: self.masks });
@@ -128,7 +129,7 @@ impl RunTensors {
         counts.iter().enumerate().map(of_chunk).collect()
     }
 
-    /// What a forward pass of training does beyond one of an evaluation.
+    /// The additions of a training forward pass to one of an evaluation.
     pub(super) fn training(&self, masks: Option<Masks>, largest_scores: Option<Tensor>) -> Training {
         Training { step: self.state, accumulation: self.accumulation, masks, largest_scores }
     }
@@ -156,7 +157,7 @@ impl RunTensors {
     }
 }
 
-/// The tensors of a loss scale that adapts.
+/// The tensors of an adaptive loss scale.
 fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {
     let windows = adaptation.windows.len() as u32;
     LossScaler {

@@ -78,7 +78,7 @@ pub struct Trainer<'gpu> {
     pub(crate) gpu: &'gpu Gpu,
     pub(super) plan: RunPlan,
     pub(super) length: RunLength,
-    /// The folder that it saves into, locked from the first save or from where it went on, and the checkpoints there.
+    /// The folder that it saves to, locked from the first save or resume on, and the checkpoints there.
     pub(super) home: Option<Home>,
     pub(super) recordings: Recordings,
     pub(super) buffers: Buffers,
@@ -98,26 +98,27 @@ pub struct Trainer<'gpu> {
     pub(super) steps_done: u64,
     pub(super) batch: Batch,
     pub(super) staged: Vec<u8>,
-    /// Whether weights were written since their copies were made.
+    /// Whether weights have been written since their copies were made.
     pub(super) has_stale_copies: AtomicBool,
     /// How long compiling the kernels and binding their buffers took.
     preparation: Duration,
-    /// Where the times of launches go while a step is profiled.
+    /// Receives the times of launches while a step is profiled.
     pub(super) profile: Option<Profile>,
 }
 
 /// The persistent buffers that steps clear and fill.
 pub(super) struct Ids {
-    /// What accumulates over a step: gradients, losses, and what is counted.
+    /// Buffers that accumulate over a step: gradients, losses, and counts.
     pub step: Vec<PersistentId>,
     /// The sums of an evaluation.
     pub evaluation: Vec<PersistentId>,
-    /// The tokens of micro-batches, in the order of the programs of micro-steps.
+    /// The tokens of micro-batches, in the order of the programs `micro_steps`.
     pub batches: Vec<Vec<PersistentId>>,
 }
 
 impl<'gpu> Trainer<'gpu> {
-    /// Prepares everything a run needs on `gpu`, with initial weights: no later call creates a buffer or a pipeline.
+    /// Prepares everything that a run needs on `gpu`, with initial weights: no later call creates a buffer or a
+    /// pipeline.
     ///
     /// # Errors
     /// A tensor or pool that is too large for the adapter or the configured cap; a device that fails or has too little
@@ -126,10 +127,10 @@ impl<'gpu> Trainer<'gpu> {
         Self::on_rank(gpu, plan, length, Ranks::alone()).await
     }
 
-    /// The same for one of several ranks, as `plan` lays them out. All of them make the same calls in the same order.
+    /// A trainer for one of several ranks, as `plan` lays them out. All of them make the same calls in the same order.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new); a rank that has ended.
+    /// As [`new`](Self::new); a rank that has ended.
     pub async fn on_rank(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength, ranks: Ranks) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
         let shortage = Shortage::of(&recordings);
@@ -217,7 +218,7 @@ impl<'gpu> Trainer<'gpu> {
         self.write(self.recordings.tensors.state, bytemuck::bytes_of(state));
     }
 
-    /// Replaces `LossScaleState`, where the loss scale adapts: at the start, and when a run resumes.
+    /// Replaces `LossScaleState`, if the loss scale adapts: at the start, and when a run resumes.
     pub(crate) fn set_scaler(&self, state: &LossScaleState) {
         if let Some(scaler) = &self.recordings.tensors.scaler {
             self.write(scaler.state, bytemuck::bytes_of(state));
@@ -232,7 +233,7 @@ impl<'gpu> Trainer<'gpu> {
         self.gpu.wait().await
     }
 
-    /// `error`; if it is that the device is out of memory, with what takes it and what would save some.
+    /// `error`; if the device is out of memory, with the largest consumers and ways to save memory.
     pub(super) fn explain(&self, error: Error) -> Error {
         Shortage::of(&self.recordings).explain(error)
     }
@@ -242,7 +243,7 @@ impl<'gpu> Trainer<'gpu> {
         self.exchanger.ranks().clone()
     }
 
-    /// The recordings that it replays.
+    /// The recordings that the trainer replays.
     pub fn recordings(&self) -> &Recordings {
         &self.recordings
     }
@@ -257,12 +258,12 @@ impl<'gpu> Trainer<'gpu> {
         self.recordings.persistents.bytes()
     }
 
-    /// Pipelines of all recordings: one for each kernel, however many launches have it.
+    /// Pipelines of all recordings: one for each kernel, however many launches use it.
     pub fn pipelines(&self) -> usize {
         self.recordings.kernels().len()
     }
 
-    /// How long compiling the kernels, or finding them in the driver's cache, and binding their buffers took.
+    /// How long it took to compile the kernels, or to find them in the driver's cache, and to bind their buffers.
     pub(crate) fn preparation(&self) -> Duration {
         self.preparation
     }
@@ -279,7 +280,7 @@ impl<'gpu> Trainer<'gpu> {
         (micro_step.map(Program::cuts).max().unwrap_or(0), update.cuts())
     }
 
-    /// The programs of a micro-batch, chunk by chunk, and that of an update.
+    /// The programs of a micro-batch, chunk by chunk, and the program of an update.
     fn parts(&self) -> (impl Iterator<Item = &Program>, &Program) {
         let program = |&program: &usize| &self.prepared.programs[program];
         let chunks = self.programs.micro_steps.iter().filter_map(|slots| slots.first());
@@ -311,8 +312,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// Writes the weights that a run starts with, drawn from `seed`, portion by portion: the device takes over each before
-    /// the next one is drawn.
+    /// Writes the weights that a run starts with, drawn from `seed`, portion by portion: the device takes over each
+    /// portion before the next one is drawn.
     ///
     /// # Errors
     /// A device that fails.
@@ -334,7 +335,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes like [`write`](Self::write), and submits each portion, without waiting for it: for loading checkpoints.
+    /// Writes like [`write`](Self::write), and submits each portion without waiting for it: for loading checkpoints.
     pub(super) fn portions(&self) -> impl Fn(Tensor, &[u8]) {
         portions(self.gpu, &self.buffers)
     }

@@ -1,4 +1,5 @@
-//! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment or matrix by matrix.
+//! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment or
+//! matrix by matrix.
 
 mod matrices;
 
@@ -23,21 +24,21 @@ use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{Correction, Optimizer, Rule};
 
-/// What the recording of an update depends on.
+/// The inputs of the recording of an update.
 pub(super) struct Update<'a> {
     pub optimizer: &'a Optimizer,
     /// The run's seed, for weights that are rounded stochastically.
     pub seed: u64,
     /// The weight decay of each parameter group, by its number.
     pub decays: Vec<f64>,
-    /// What is made of the gradients.
+    /// How gradients are used.
     pub rules: StepRules,
     /// Which part of the parameters this rank updates.
     pub ownership: &'a Ownership,
     /// The parameters of the whole model.
     pub whole: &'a [Spec],
     pub layout: &'a ArenaLayout,
-    /// Where its parameters are in the whole model; `None` where no weights are rounded by their places.
+    /// The places of its parameters in the whole model; `None` if no weights are rounded by their places.
     pub places: Option<&'a GlobalOffsets>,
     pub arenas: &'a Arenas,
     pub hot_copies: Option<&'a HotCopies>,
@@ -92,13 +93,13 @@ impl Update<'_> {
         if let Some(experts) = experts {
             experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, state));
         }
-        // Of the others the copies are gathered.
+        // The weights without copies are gathered here; for the others the copies are gathered.
         let copies = &self.arenas.copies.segments;
         self.ownership.gather(&mut rec, &self.arenas.weights, "weights", |segment| copies[segment].is_none());
         rec.try_finish()
     }
 
-    /// What this rank updates of a segment, in parts whose places one launch can number.
+    /// The ranges of a segment that this rank updates, divided so that one launch can number the places of each.
     fn updated(&self, segment: usize) -> Vec<Updated> {
         let is_rounded = self.arenas.weights.element(segment) == Element::Bf16;
         let ranges = self.ownership.updated(self.layout, segment).into_iter();
@@ -165,9 +166,9 @@ impl Update<'_> {
 /// A part of a segment that this rank updates.
 struct Updated {
     segment: usize,
-    /// Its number among those of the segment.
+    /// Its number among the parts of the segment.
     number: usize,
-    /// Its elements, and their places in the whole model.
+    /// The part's elements, and their places in the whole model.
     placed: PlacedRange,
 }
 

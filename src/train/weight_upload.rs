@@ -8,23 +8,24 @@ use std::cell::Cell;
 use std::ops::Range;
 
 /// Bytes that are written between two submissions: until a submission has run, wgpu keeps a copy of everything that was
-/// written, beside the buffers it is for.
+/// written, in addition to the target buffers.
 pub(super) const PORTION: u64 = 16 << 20;
 
-/// Elements of a parameter that are written at once: whole rows, but where ranks share it those at its ends perhaps in part.
+/// Elements of a parameter that are written at once: whole rows, except that rows at the ends may be partial if ranks
+/// share them.
 pub(super) struct RowGroup<'a> {
     /// The parameter.
     pub spec: &'a Spec,
-    /// The rows that they are in.
+    /// The rows that contain the elements.
     pub rows: Range<usize>,
-    /// Elements of the first row before them.
+    /// Elements of the first row that precede them.
     pub skipped: u64,
-    /// Where they lie: one flat row.
+    /// Their place in the arena, one flat row.
     pub place: Tensor,
 }
 
-/// The most bytes of copies that wgpu keeps of what is written before the first step: params, which are waited for, then tables
-/// and initial weights portion by portion. The first step frees the last of them.
+/// The most bytes of copies that wgpu keeps of data written before the first step: params, which are waited for, then
+/// tables and initial weights portion by portion. The first step frees the last of them.
 pub(crate) fn start_bytes(recordings: &Recordings) -> u64 {
     let capacities = recordings.tensors.model.experts.iter().flat_map(|experts| {
         let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
@@ -61,7 +62,7 @@ pub(crate) fn portions(gpu: &Gpu, buffers: &Buffers) -> impl Fn(Tensor, &[u8]) {
 }
 
 impl<'a> RowGroup<'a> {
-    /// The weights that this rank holds, in groups of at most [`PORTION`] bytes where a row has no more.
+    /// The weights that this rank holds, in groups of at most [`PORTION`] bytes, unless a single row has more.
     pub fn all(recordings: &'a Recordings) -> impl Iterator<Item = Self> {
         let weights = &recordings.arenas.weights;
         let parameters = recordings.layout.parameters.iter();

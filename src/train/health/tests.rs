@@ -67,7 +67,7 @@ fn a_run_ends_after_so_many_failed_steps_in_a_row() {
     );
 }
 
-/// 32 steps from 2^32 to 1, then the 33rd at 1, which is the first that counts.
+/// 32 steps from 2^32 to 1, then the 33rd step at 1, which is the first that counts.
 #[test]
 fn steps_after_which_the_loss_scale_falls_do_not_end_a_run() {
     let more = MAX_FAILED_STEPS as usize - 1;
@@ -101,7 +101,7 @@ fn steps_that_spike_in_a_row_end_a_run() {
     assert!(line.starts_with("training stopped because steps 2 to 4 had a gradient norm of"), "{line}");
 }
 
-/// Later steps are known before the run ends; the line is about the first.
+/// Later steps are known before the run ends; the error is about the first one.
 #[test]
 fn a_device_that_has_halted_ends_a_run() {
     let halted =

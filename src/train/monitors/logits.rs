@@ -1,4 +1,4 @@
-//! The largest attention scores of each layer, which the forward pass leaves.
+//! The largest attention scores of each layer, as the forward pass leaves them.
 
 use crate::element::Element;
 use crate::model::config::ModelConfig;
@@ -10,7 +10,7 @@ use crate::settings::RunPlan;
 /// The largest attention scores of a step.
 #[derive(Clone, Debug)]
 pub struct MaxLogits {
-    /// (layers, heads) u32, each row padded to where a binding may start; cleared at the start of a step.
+    /// (layers, heads) u32, with rows padded to the alignment of bindings; cleared at the start of a step.
     pub largest: Tensor,
     heads: usize,
     /// Path of the attention of each layer.
@@ -18,7 +18,7 @@ pub struct MaxLogits {
 }
 
 impl MaxLogits {
-    /// Those of the model of `plan`, if they are asked for.
+    /// The scores for the model of `plan`, if they are asked for.
     pub(in crate::train) fn new(plan: &RunPlan, persistents: &mut Persistents) -> Option<Self> {
         let model = &plan.model;
         plan.settings.monitor.max_attention_logit_format.is_on().then(|| Self {
@@ -33,7 +33,7 @@ impl MaxLogits {
         })
     }
 
-    /// The numbers of each layer, of the `words` that the host read.
+    /// The numbers of each layer, from the `words` that the host read.
     pub(super) fn values(&self, words: &[u32]) -> Vec<MonitorValue> {
         let rows = words.chunks_exact(self.largest.stride as usize);
         self.paths.iter().zip(rows).flat_map(|(path, row)| self.of_layer(path, row)).collect()

@@ -8,22 +8,23 @@ use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Persistents, State, Tensor};
 use crate::train::run_parts::RunParts;
 
-/// Words of a copied `LossState`, padded.
+/// Words of a copied `LossState`, including padding.
 const SUMS: usize = 8;
 
-/// Words of the losses of a layer's experts, padded.
+/// Words of the losses of a layer's experts, including padding.
 const OF_LAYER: usize = 4;
 
-/// The running sums of a step's losses after each of its micro-batches, which are copied without a launch. Each stage of a pipeline
-/// has those of its layers, and takes its micro-batches in order too.
+/// The running sums of a step's losses after each of its micro-batches, copied without a launch. Each stage of a
+/// pipeline has the sums of its layers, and also takes its micro-batches in order.
 #[derive(Clone, Debug)]
 pub struct MicroLosses {
-    /// A row for each micro-batch of this rank: `LossState` of the next token, that of multi-token prediction, and for each
-    /// layer of experts expert, sequence and z-loss of its tally.
+    /// A row for each micro-batch of this rank: `LossState` of the next token, `LossState` of multi-token prediction,
+    /// and for each layer of experts the expert, sequence and z-loss of its tally.
     pub rows: Tensor,
-    /// The same of this stage of a pipeline, in which the others are 0; without stages the rows themselves.
+    /// The rows of this stage of a pipeline, in which the sums of other stages are 0; without stages the same as
+    /// `rows`.
     pub own: Tensor,
-    /// With the chunk of layers after whose forward pass each is made.
+    /// Each copy, with the chunk of layers after whose forward pass it is made.
     copies: Vec<(usize, SumCopy)>,
     layout: Sums,
     factors: BalanceLosses,
@@ -34,22 +35,22 @@ pub struct MicroLosses {
 /// A copy that is made after each micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct SumCopy {
-    /// The buffer that is copied, and from which byte on.
+    /// The buffer that is copied, and the byte at which the copy starts.
     pub from: (PersistentId, u64),
-    /// The byte of the micro-batch's row that it goes to.
+    /// The byte of the micro-batch's row that it is copied to.
     pub to: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 /// Losses of a micro-batch, or their means over several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Losses {
-    /// Of the next token, in nats per token.
+    /// Loss of the next token, in nats per token.
     pub lm: f64,
-    /// Of multi-token prediction, in nats per token, for a model that has it.
+    /// Loss of multi-token prediction, in nats per token, for a model that has it.
     pub mtp: Option<f64>,
-    /// Balance losses of all layers, with their factors, for a mixture that has some.
+    /// Balance losses of all layers, with their factors, for a mixture that has any.
     pub aux: Option<f64>,
 }
 
@@ -61,7 +62,7 @@ struct Sums {
 }
 
 impl MicroLosses {
-    /// Those that the run asks for.
+    /// The losses that the run asks for.
     pub(super) fn new(run: &RunParts<'_>, persistents: &mut Persistents) -> Option<Self> {
         let monitor = &run.plan.settings.monitor;
         if !monitor.local_loss_format.is_on() {
@@ -109,8 +110,8 @@ impl MicroLosses {
         })
     }
 
-    /// The copies after the forward pass of micro-batch number `micro_step` of a step through chunk number `chunk`, and the buffer that
-    /// they go to.
+    /// The copies to make after the forward pass of micro-batch number `micro_step` of a step through chunk number
+    /// `chunk`, and the buffer that they go to.
     pub(in crate::train) fn copies(
         &self,
         chunk: usize,
@@ -122,7 +123,7 @@ impl MicroLosses {
         of_chunk.filter_map(move |(_, copy)| Some((SumCopy { to: row + copy.to, ..*copy }, to?)))
     }
 
-    /// The losses of each micro-batch, of the `words` that the host read.
+    /// The losses of each micro-batch, from the `words` that the host read.
     pub(super) fn of_micro_batches(&self, words: &[f32]) -> Vec<Losses> {
         let zeros = vec![0.0; self.layout.words()];
         let rows: Vec<&[f32]> = words.chunks_exact(self.layout.words()).collect();
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
     use crate::record::TransientId;
 
-    /// Sums of two micro-batches, of 3 and of 1 tokens, and of a layer whose tally has the mean over both.
+    /// Sums of two micro-batches, of 3 tokens and of 1 token, and of a layer whose tally has the mean over both.
     #[test]
     fn losses_of_micro_batches_are_differences_of_running_sums() {
         let losses = MicroLosses {

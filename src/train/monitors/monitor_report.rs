@@ -1,4 +1,4 @@
-//! From what the device computed to numbers with tags.
+//! Turns the results of the monitors into numbers with tags.
 
 use super::{Losses, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::ops::squares::SquareSum;
@@ -7,7 +7,7 @@ use crate::report::metrics::{MonitorValue, Numbers};
 use crate::settings::{Formats, Monitor, RunPlan};
 use crate::train::step_results::FinishedStep;
 
-/// Makes the numbers of `monitor_config` of what the device leaves after a step.
+/// Turns the monitors' results of a step into the numbers of `monitor_config`.
 #[derive(Clone, Debug, Default)]
 pub struct MonitorReport {
     config: Monitor,
@@ -15,11 +15,11 @@ pub struct MonitorReport {
     /// The norms of gradients and of states, each with its tag if it is reported.
     gradients: Vec<(Watched, Option<String>)>,
     states: Vec<(Watched, Option<String>)>,
-    /// How many parameters the model has, where sums of squares of their gradients are asked for.
+    /// Number of parameters of the model, if sums of squares of their gradients are asked for.
     squares: Option<usize>,
     losses: Option<MicroLosses>,
     logits: Option<MaxLogits>,
-    /// Tokens of a step, where the mean is over tokens.
+    /// Tokens of a step, if the mean loss is over tokens.
     tokens: Option<f64>,
 }
 
@@ -41,12 +41,12 @@ impl MonitorReport {
         }
     }
 
-    /// Where each number goes.
+    /// The outputs to which each number goes.
     pub fn formats(&self) -> &MonitorFormats {
         &self.formats
     }
 
-    /// The numbers of a step, in the order of the log; none where none is due.
+    /// The numbers of a step, in the order of the log; empty if none is due.
     pub fn values(&self, finished: &FinishedStep) -> Vec<MonitorValue> {
         if !self.config.monitor_on || !finished.step.is_multiple_of(self.config.step_interval) {
             return Vec::new();
@@ -60,7 +60,8 @@ impl MonitorReport {
             .collect()
     }
 
-    /// The sum of squares of each parameter's gradients, if `runner_wrapper.local_norm` asks for them; 0 of a frozen one.
+    /// The sum of squares of each parameter's gradients, if `runner_wrapper.local_norm` asks for them; 0 for a frozen
+    /// parameter.
     pub fn squares(&self, finished: &FinishedStep) -> Option<Vec<f32>> {
         let mut squares = vec![0.0; self.squares?];
         for ((watched, _), norm) in self.gradients.iter().zip(self.gradient_norms(finished)) {
@@ -77,7 +78,7 @@ impl MonitorReport {
         finished.watched.gradients.iter().map(move |sum| factor * sum.norm())
     }
 
-    /// What the gradients in the arena are multiplied by to be those of the step's mean loss.
+    /// The factor that turns the gradients in the arena into those of the step's mean loss.
     fn unscaling(&self, finished: &FinishedStep) -> f64 {
         let weight = self.tokens.zip(finished.watched.loss);
         let weight = weight.map_or(1.0, |(tokens, loss)| tokens / f64::from(loss.token_sum).max(1.0));

@@ -1,5 +1,6 @@
-//! Norms of gradients, moments and weights, as sums of squares that are computed after the update. Those of gradients are also what
-//! `runner_wrapper.local_norm` asks for, after every step and of all parameters that train.
+//! Norms of gradients, moments and weights, as sums of squares that are computed after the update. The norms of
+//! gradients also serve `runner_wrapper.local_norm`, which needs them after every step and for all parameters that
+//! train.
 
 use crate::element::Element;
 use crate::error::Result;
@@ -13,17 +14,17 @@ use crate::train::run_parts::RunParts;
 
 /// Norms that are computed after the same steps.
 pub struct Norms {
-    /// They are computed after every so many steps.
+    /// Number of steps after which they are computed.
     pub interval: u64,
-    /// What each sum is of, and its tag if `monitor_config` reports it.
+    /// The tensors of each sum, and its tag if `monitor_config` reports it.
     pub watched: Vec<(Watched, Option<String>)>,
     /// A [`SquareSum`](crate::ops::squares::SquareSum) for each.
     pub sums: Tensor,
-    /// Computes them.
+    /// Computes the sums.
     pub recording: Recording,
 }
 
-/// What a norm is of; parameters by their number in the model, of which a stage of a pipeline has some.
+/// The tensors whose norm is taken; parameters by their number in the model, of which a stage of a pipeline has some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The gradient of a parameter, still scaled.
@@ -37,7 +38,7 @@ pub enum Watched {
 }
 
 impl Norms {
-    /// Those of gradients; `None` if nothing asks for them.
+    /// The norms of gradients; `None` if nothing asks for them.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
@@ -56,7 +57,7 @@ impl Norms {
         Self::new("gradient_norms", run, watched, interval, persistents)
     }
 
-    /// Those of moments and weights; `None` if nothing asks for them.
+    /// The norms of moments and weights; `None` if nothing asks for them.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
@@ -77,7 +78,7 @@ impl Norms {
         }
         let mut sums = |label| persistents.tensor(label, watched.len() as u32, 4, Element::F32);
         let all = sums(name.to_string());
-        // Keeps 0 where this rank has nothing.
+        // Stays 0 for tensors of which this rank has nothing.
         let own = if run.ownership.shares_norm() { sums(format!("own {name}")) } else { all };
         let mut rec = Recorder::new(name, run.capabilities);
         for (index, (watched, _)) in (0..).zip(&watched) {
@@ -95,12 +96,12 @@ impl Norms {
 }
 
 impl RunParts<'_> {
-    /// The parameters that train, by their numbers.
+    /// The numbers of the parameters that train.
     fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.whole.len()).filter(|&index| self.spec(index).trains)
     }
 
-    /// Those whose norms `monitor_config` reports one by one.
+    /// The parameters whose norms `monitor_config` reports one by one.
     fn selected(&self) -> Vec<usize> {
         let monitor = &self.plan.settings.monitor;
         let Ok(selection) = Selection::new(&monitor.target, monitor.invert) else { return vec![] };
@@ -111,7 +112,7 @@ impl RunParts<'_> {
         &self.whole[index]
     }
 
-    /// What this rank holds of a parameter, if its stage has it.
+    /// The part of a parameter that this rank holds, if its stage has the parameter.
     pub(super) fn held(&self, index: usize) -> Option<&(Spec, Vec<Part>)> {
         let path = &self.spec(index).path;
         self.layout.parameters.iter().find(|(spec, _)| spec.path == *path)
@@ -150,7 +151,7 @@ impl RunParts<'_> {
         }
     }
 
-    /// What of it is in this rank's share of the norm: flat tensors.
+    /// The ranges of its tensors in this rank's share of the norm, flat.
     fn parts(&self, watched: Watched) -> Vec<Tensor> {
         let RunParts { layout, arenas, ownership, .. } = self;
         let (index, arena) = match watched {

@@ -1,9 +1,9 @@
-//! What shows once the data were read to the end, before step 1 or while the run trains: a token outside the vocabulary, other data
-//! than the first rank's, or other data than those that the checkpoint was trained on.
+//! Faults that show once the data were read to the end, before step 1 or while the run trains: a token outside the
+//! vocabulary, data that differ from the first rank's, or data that differ from those of the checkpoint.
 //!
-//! On each machine one rank reads in the background, and any rank whose flags name other files. Other training data
-//! end the run without saving; other evaluation data are a notice, since they change no weight. A checkpoint
-//! without a hash is compared by its fingerprint.
+//! On each machine one rank reads the data in the background, as does any rank whose flags name other files. A
+//! difference in training data ends the run without saving; a difference in evaluation data is only logged, since they
+//! change no weight. A checkpoint without a hash is compared by its fingerprint.
 
 use crate::data::{BackgroundCheck, DataHashes, Dataset};
 use crate::error::{Error, Result};
@@ -19,19 +19,20 @@ pub(super) struct DataWatch<'a> {
     /// The checkpoint that the run continues.
     checkpoint: Option<PathBuf>,
     hashes: Option<DataHashes>,
-    /// How they differ from those of the checkpoint.
+    /// The error of data that differ from those of the checkpoint.
     difference: Option<Error>,
 }
 
 impl<'a> DataWatch<'a> {
-    /// Watches `data`, of which this rank reads all where `reads`, for a run that continues `checkpoint`.
+    /// Watches `data` for a run that continues `checkpoint`. This rank reads all data if `reads`.
     pub fn start(data: &'a Dataset, reads: bool, checkpoint: Option<PathBuf>) -> Self {
         let check = reads.then(|| data.check_in_background());
         Self { data, check, checkpoint, hashes: None, difference: None }
     }
 
-    /// Takes in the hashes once they are known: those of `state`, which is to be saved, are from the checkpoint until then, and stay
-    /// so if the data are others. Other evaluation data are a notice: they change no weight.
+    /// Takes in the hashes once they are known. Until then the hashes of `state`, which is to be saved, are those of
+    /// the checkpoint, and they stay so if the data differ. A difference in evaluation data is only logged: they change
+    /// no weight.
     pub fn look(&mut self, state: &mut TrainerState) {
         if self.hashes.is_some() {
             return;
@@ -57,12 +58,12 @@ impl<'a> DataWatch<'a> {
         state.eval_data_hash = hashes.eval;
     }
 
-    /// A number that stands for all data; `None` until they were read.
+    /// A combined hash of all data; `None` until they were read.
     pub fn hash(&self) -> Option<u64> {
         self.hashes.map(|hashes| hashes.combined())
     }
 
-    /// Whether the data are not those of the checkpoint.
+    /// Whether the data differ from those of the checkpoint.
     pub fn has_changed(&self) -> bool {
         self.difference.is_some()
     }
@@ -72,7 +73,8 @@ impl<'a> DataWatch<'a> {
         self.check.as_ref().and_then(BackgroundCheck::fault)
     }
 
-    /// Fails if the data are not those of the checkpoint, or not those of the first rank, whose hash is `first`, if it is known.
+    /// Fails if the data differ from those of the checkpoint, or from the first rank's, whose hash is `first`, if it is
+    /// known.
     ///
     /// # Errors
     /// Both hashes, and what to do.
@@ -87,7 +89,7 @@ impl<'a> DataWatch<'a> {
     }
 }
 
-/// That the hash of all data is `own` here and `first` on the first rank.
+/// The message that the hash of all data is `own` here and `first` on the first rank.
 pub(crate) fn unlike(own: u64, first: u64) -> String {
     let (own, first) = (hex(own), hex(first));
     format!("its data have the hash {own}, and those of rank 0 {first}; give all ranks the same files")

@@ -1,7 +1,7 @@
-//! The run loop: its steps, what is decided after each, its checkpoints and its end.
+//! The run loop: its steps, the decisions after each, its checkpoints and its end.
 //!
-//! All ranks decide the same after the same step: from what has arrived on all of them, from what the first one found, or from
-//! whether all succeeded.
+//! All ranks make the same decisions after the same step: from results that have arrived on all of them, from what the
+//! first rank found, or from whether all succeeded.
 
 use super::data_watch::DataWatch;
 use crate::data::Dataset;
@@ -41,11 +41,12 @@ pub(super) struct RunLoop<'a> {
     pub save_clock: SaveClock,
     pub interrupt: Arc<AtomicBool>,
     pub is_interrupted: bool,
-    /// Whether evaluations have not become better for so long that the run ends.
+    /// Whether evaluations have not improved for so long that the run ends.
     pub is_stopped: bool,
     pub profiling: Profiling,
     pub health: Health,
-    /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
+    /// Whether a checkpoint is to be written. None is written while steps fail, since it might replace the last good
+    /// one.
     pub is_save_due: bool,
     /// The step of the newest checkpoint.
     pub saved: Option<u64>,
@@ -53,7 +54,7 @@ pub(super) struct RunLoop<'a> {
     pub state: TrainerState,
 }
 
-/// Results that have arrived on this rank, and perhaps not yet on all.
+/// Results that have arrived on this rank, but perhaps not yet on all.
 pub(super) struct Results {
     clock: StepClock,
     steps: VecDeque<TimedStep>,
@@ -69,10 +70,11 @@ impl Results {
 }
 
 impl RunLoop<'_> {
-    /// Evaluates before the first step, if the run does, and waits for that: until then an interrupt has nothing to save.
+    /// Evaluates before the first step, if the run does so, and waits for the result: until then an interrupt has
+    /// nothing to save.
     ///
     /// # Errors
-    /// Those of a run.
+    /// As for the whole run.
     pub async fn evaluate_on_start(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let is_first = self.state.step == 0;
         let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.on_start && is_first) else {
@@ -86,7 +88,7 @@ impl RunLoop<'_> {
     /// Trains to the last step, or until a rank is interrupted.
     ///
     /// # Errors
-    /// Those of a run.
+    /// As for the whole run.
     pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         self.data_watch.look(&mut self.state);
@@ -126,11 +128,11 @@ impl RunLoop<'_> {
     /// Reports the last results, saves the last checkpoint, writes the sample.
     ///
     /// # Errors
-    /// Those of a run.
+    /// As for the whole run.
     pub async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.drain(trainer).await?;
         self.profiling.finish(self.state.step);
-        // In the last step it ends nothing.
+        // An interrupt in the last step ends nothing.
         self.is_interrupted &= self.state.step < self.total_steps && !self.is_stopped;
         if !self.is_interrupted {
             self.health.check_end(|| self.saved)?;
@@ -157,21 +159,22 @@ impl RunLoop<'_> {
             sample: None,
         };
         if let Some(config) = self.plan.settings.sample.as_ref().filter(|_| !is_interrupted) {
-            trainer.refresh_copies().await?; // which ranks may have to exchange
+            trainer.refresh_copies().await?; // ranks may have to exchange for this
             let text = match self.ranks.is_first() {
                 true => {
                     write_sample(trainer, config, self.plan, self.data, summary.checkpoint.as_deref()).await
                 }
                 false => Ok(None),
             };
-            // The others wait for the sample, so that all end alike.
+            // The other ranks wait for the sample, so that all end alike.
             summary.sample = self.ranks.agree(text).await?;
         }
         Ok(summary)
     }
 
-    /// Waits for the evaluation after `step`, saves the weights if it is the best so far and the best are kept, and decides whether the run
-    /// ends for want of a better one. All ranks decide by the loss that the first one has.
+    /// Waits for the evaluation after `step`, saves the weights if it is the best so far and the best are kept, and
+    /// decides whether the run ends because evaluations stopped improving. All ranks decide by the loss of the first
+    /// rank.
     async fn judge(&mut self, trainer: &mut Trainer<'_>, step: u64) -> Result<()> {
         self.drain(trainer).await?;
         let run = &self.plan.settings.run;
@@ -194,7 +197,8 @@ impl RunLoop<'_> {
         Ok(())
     }
 
-    /// Takes in the results that have arrived, without waiting. Several ranks act upon them once they are there on all.
+    /// Takes in the results that have arrived, without waiting. Several ranks act on results once they have arrived on
+    /// all of them.
     fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let (steps, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
         let Results { clock, report, .. } = &mut self.results;
@@ -209,7 +213,7 @@ impl RunLoop<'_> {
         }
     }
 
-    /// What this rank tells the others.
+    /// The status that this rank reports to the others.
     fn report(&mut self) -> RankStatus {
         self.data_watch.look(&mut self.state);
         let mut report = self.results.report;
@@ -220,14 +224,14 @@ impl RunLoop<'_> {
         report
     }
 
-    /// Does what follows from what all ranks have reported.
+    /// Acts on what all ranks have reported.
     async fn act_on(&mut self, trainer: &mut Trainer<'_>, status: &RunStatus) -> Result<()> {
         self.take_in(status)?;
         self.refuse_other_data(status).await?;
         self.is_interrupted |= status.all.has(Flag::Interrupted);
         self.is_save_due |= status.all.has(Flag::SaveDue);
         if status.all.has(Flag::DataFault) {
-            // As after a signal: the work so far is good.
+            // As after an interrupt: the work so far is good.
             self.save_unless_failing(trainer).await?;
             let fault = self.data_watch.fault().cloned();
             self.ranks.agree(fault.map_or(Ok(()), Err)).await?;
@@ -235,7 +239,8 @@ impl RunLoop<'_> {
         Ok(())
     }
 
-    /// Ends the run where the data turn out to be others, on any rank. Nothing is saved: it would continue a checkpoint of other data.
+    /// Ends the run if the data turn out to differ on any rank. Nothing is saved: that would continue a checkpoint of
+    /// other data.
     async fn refuse_other_data(&self, status: &RunStatus) -> Result<()> {
         match status.all.has(Flag::OtherData) {
             true => self.ranks.agree(self.data_watch.check_same(status.all.data_hash())).await,
@@ -243,7 +248,7 @@ impl RunLoop<'_> {
         }
     }
 
-    /// Reports the steps that have arrived on all ranks, and fails if the run gets nowhere.
+    /// Reports the steps that have arrived on all ranks, and fails if the run makes no progress.
     fn take_in(&mut self, status: &RunStatus) -> Result<()> {
         let has_arrived = |timed: &TimedStep| timed.finished.step <= status.all.arrived;
         let count = self.results.steps.iter().take_while(|timed| has_arrived(timed)).count();
@@ -278,7 +283,7 @@ impl RunLoop<'_> {
         self.refuse_other_data(&status).await
     }
 
-    /// Saves, unless the last step turns out to have failed: then a later step does.
+    /// Saves, unless the last step turns out to have failed: then a later step saves.
     async fn save_unless_failing(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         self.drain(trainer).await?;
         if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
@@ -296,8 +301,8 @@ impl RunLoop<'_> {
     }
 }
 
-/// The sample, on the first rank. What that does not hold of the model is in the checkpoint of the last step; whatever is wrong with
-/// it, the run is complete.
+/// The sample, written by the first rank. The parts of the model that it does not hold are in the checkpoint of the
+/// last step. If the sample fails, the run is complete all the same.
 async fn write_sample(
     trainer: &mut Trainer<'_>,
     config: &Sample,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The rate that decays end at.
+/// The rate at which decays end.
 const END: f64 = 1e-4;
 
 /// lr 1e-3 down to 1e-4 in 100 steps, 10 of them of warm-up.
@@ -27,7 +27,7 @@ fn polynomial(power: f64, decay_steps: Option<u64>) -> Decay {
     Decay::Polynomial { lr_end: END, power, decay_steps }
 }
 
-/// 20 steps at lr, then so many down or a share of all.
+/// 20 steps at lr, then `decay_steps` of decay, or a share of all steps.
 fn cool_down(decay_steps: Option<u64>, decay_ratio: Option<f64>) -> Decay {
     let (lr_end1, lr_end2, num_cycles) = (END, Some(5e-5), 0.5);
     Decay::CoolDown {
@@ -70,7 +70,7 @@ const WARMUP: [(u64, f64); 3] = [(0, 0.0), (5, 5e-4), (10, 1e-3)];
 
 #[test]
 fn cosine_goes_down() {
-    // Half way down at (10 + 100) / 2; a third of the way the cosine is 1/2: 1e-4 + 9e-4 · 3/4.
+    // Halfway down at (10 + 100) / 2; after a third of the way the cosine is 1/2: 1e-4 + 9e-4 · 3/4.
     let half = |decay_steps| cosine(0.5, decay_steps);
     assert_rates(half(None), &WARMUP);
     assert_rates(half(None), &[(40, 7.75e-4), (55, 5.5e-4), (70, 3.25e-4), (100, 1e-4), (101, 1e-4)]);
@@ -89,7 +89,7 @@ fn cosine_restarts() {
         &[(25, 7.75e-4), (40, 3.25e-4), (55, 1e-3), (70, 7.75e-4), (85, 3.25e-4), (100, 1e-4)],
     );
     assert_rates(decay(Some(200)), &[(100, 1e-4), (150, 1e-4)]);
-    // One cycle is `CosineWithWarmUpLR` with half a cycle.
+    // One cycle equals `CosineWithWarmUpLR` with half a cycle.
     assert_rates(with_restarts(1.0, None), &[(40, 7.75e-4), (55, 5.5e-4)]);
 }
 
@@ -106,7 +106,7 @@ fn straight_lines_and_powers() {
 
 #[test]
 fn constant_with_cool_down() {
-    // Up to 10, kept to 30, down to 60, at the first end to 70.
+    // Rising to 10, constant to 30, falling to 60, at the first end to 70.
     let thirty = [
         (29, 1e-3),
         (30, 1e-3),
@@ -120,7 +120,7 @@ fn constant_with_cool_down() {
     assert_rates(cool_down(Some(30), None), &WARMUP);
     assert_rates(cool_down(Some(30), None), &thirty);
     assert_rates(cool_down(None, Some(0.3)), &thirty);
-    // What is left: 100 - 10 - 20 - 10 = 60 steps.
+    // The remainder: 100 - 10 - 20 - 10 = 60 steps.
     assert_rates(cool_down(None, None), &[(30, 1e-3), (50, 7.75e-4), (60, 5.5e-4), (90, 1e-4), (100, 5e-5)]);
     assert_rates(cool_down(Some(0), None), &[(29, 1e-3), (30, 1e-4), (40, 5e-5)]);
 }
@@ -150,7 +150,7 @@ fn annealing_goes_up_again() {
     follows(&without_warmup(annealing(12)), &wave);
     let restarts = |t_mult| without_warmup(annealing_with_restarts(12, t_mult));
     follows(&restarts(1), &[(0, 1e-3), (6, 5.5e-4), (8, 3.25e-4), (12, 1e-3), (18, 5.5e-4), (36, 1e-3)]);
-    // Ways down start at 0, 12, 36 and 84 and take 12, 24, 48 and 96 steps.
+    // Descents start at 0, 12, 36 and 84 and take 12, 24, 48 and 96 steps.
     follows(
         &restarts(2),
         &[(4, 7.75e-4), (12, 1e-3), (20, 7.75e-4), (24, 5.5e-4), (36, 1e-3), (60, 5.5e-4), (84, 1e-3)],

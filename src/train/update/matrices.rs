@@ -11,8 +11,8 @@ use crate::ranks::RankLayout;
 use crate::record::Recorder;
 
 impl Update<'_> {
-    /// Updates all matrices that this rank does by `settings`, in which decay, rate and rounding are each one's own; those that ranks
-    /// divide last.
+    /// Updates all matrices that this rank is responsible for. `settings` are completed by each matrix's own decay,
+    /// rate and rounding. Matrices that ranks divide come last.
     pub(super) fn update_matrices(&self, rec: &mut Recorder, settings: &Muon) -> Result<()> {
         let mut divided = Vec::new();
         let parameters = self.layout.parameters.iter();
@@ -39,7 +39,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Updates the matrices of a parameter; those that ranks divide it adds to `divided`.
+    /// Updates the matrices of a parameter; matrices that ranks divide are added to `divided` instead.
     fn update_pieces(
         &self,
         rec: &mut Recorder,
@@ -74,7 +74,7 @@ impl Update<'_> {
         }
     }
 
-    /// What each of the ranks that share matrices holds of a parameter.
+    /// The part of a parameter that each of the ranks that share matrices holds.
     fn peers(&self, spec: &Spec) -> Vec<Spec> {
         let ranks = self.ownership.ranks;
         let whole = self.whole.iter().find(|whole| ranks.model > 1 && whole.path == spec.path);
@@ -83,7 +83,7 @@ impl Update<'_> {
     }
 }
 
-/// What a rank holds of a matrix, whose rows and columns are those of `piece`.
+/// The blocks that a rank holds of the matrix `piece`.
 fn blocks(spec: &Spec, piece: &Piece) -> Vec<Block> {
     let rows = piece.first_row..piece.first_row + piece.rows;
     let row_strips = spec.row_strips().into_iter().filter_map(|strip| strip.whole_in(&rows));
@@ -99,7 +99,7 @@ fn blocks(spec: &Spec, piece: &Piece) -> Vec<Block> {
     row_strips.flat_map(of_rows).collect()
 }
 
-/// The same, with the rows of the part counted from its first one.
+/// `blocks` with rows counted from the part's first row.
 fn within_part(blocks: Vec<Block>) -> Vec<Block> {
     let first = blocks.first().map_or(0, |block| block.held[0]);
     let moved = |block: Block| Block { held: [block.held[0] - first, block.held[1]], ..block };
