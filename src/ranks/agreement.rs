@@ -1,9 +1,9 @@
-//! What the ranks of a run decide together: whether each of them succeeded, and what the first one found.
+//! Decisions that the ranks of a run make together: whether each of them succeeded, and what the first one found.
 //!
 //! All ranks make the same calls in the same order, as with every exchange. A single rank exchanges nothing.
 //!
-//! `Ranks::agree` passes on a result if all succeeded, and otherwise makes the first rank's error that of all.
-//! `Ranks::by_first` lets the first rank alone do something and tells the others what came of it. A run agrees
+//! `Ranks::agree` passes on a result if all succeeded, and otherwise makes the error of the first rank that failed the
+//! error of all. `Ranks::by_first` lets only the first rank do something and tells the others the result. A run agrees
 //! after each stage of its start, so a fault is one line and one exit code wherever it occurs.
 
 use super::collectives::{broadcast, gather};
@@ -21,11 +21,11 @@ impl Ranks {
         self.rank() == 0
     }
 
-    /// `own` if all ranks succeeded. Otherwise all fail with the error of the first one that did not; the others name that rank,
-    /// unless it is rank 0.
+    /// `own` if all ranks succeeded. Otherwise all fail with the error of the first rank that failed; the error on the
+    /// others names that rank, unless it is rank 0.
     ///
     /// # Errors
-    /// That error; a rank that has ended.
+    /// The error of the first rank that failed; a rank that has ended.
     pub async fn agree<T>(&self, own: Result<T>) -> Result<T> {
         if self.size() == 1 {
             return own;
@@ -39,10 +39,10 @@ impl Ranks {
         }
     }
 
-    /// What `find` returns on the first rank, the only one that calls it. If it fails there, all fail.
+    /// The result of `find`, which only the first rank calls. If it fails there, all ranks fail.
     ///
     /// # Errors
-    /// That of `find`; a rank that has ended.
+    /// As `find`; a rank that has ended.
     pub(crate) async fn by_first<T: Serialize + DeserializeOwned>(
         &self,
         find: impl FnOnce() -> Result<T>,
@@ -63,7 +63,8 @@ impl Ranks {
         }
     }
 
-    /// The `own` of each rank, by rank, on the first one, and nothing on the others. All are equally long.
+    /// On the first rank the `own` of each rank, in the order of ranks; empty on the others. All must have equal
+    /// lengths.
     ///
     /// # Errors
     /// A rank that has ended.
@@ -75,10 +76,10 @@ impl Ranks {
     }
 }
 
-/// Collects the `own` of all ranks, which are equally long, on the first one.
+/// Collects the `own` of all ranks, which have equal lengths, on the first one.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub(crate) fn gather_at_first(transport: &mut dyn Transport, own: &[u8]) -> Result<Vec<u8>> {
     let (all, length) = (Group::all(transport.size()), own.len());
     let parts: Vec<_> = (0..all.size()).map(|rank| rank * length..(rank + 1) * length).collect();
@@ -110,7 +111,7 @@ fn first_fault(transport: &mut dyn Transport, own: Option<String>) -> Result<Opt
     Ok(Some((rank, String::from_utf8_lossy(&line).into_owned())))
 }
 
-/// The first rank's bytes on all.
+/// The first rank's bytes, on all ranks.
 fn of_first(transport: &mut dyn Transport, mut own: Vec<u8>) -> Result<Vec<u8>> {
     let all = Group::all(transport.size());
     let mut length = word(own.len());

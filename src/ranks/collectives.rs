@@ -1,18 +1,18 @@
-//! Collectives over the members of a group, by messages from each member to each other one.
+//! Collectives over the members of a group, by messages from each member to every other one.
 //!
-//! Every member calls the same function with the same lengths, and is the rank whose transport it passes. Sums start with the
-//! group's first member and add the others in order, so they are equal on all members and in every run. Parts are byte ranges,
-//! one for each member, in order; they may be empty and need not cover everything.
+//! Every member calls the same function with the same lengths, and passes the transport of its own rank. Sums start
+//! with the group's first member and add the others in order, so they are equal on all members and in every run. Parts
+//! are byte ranges, one for each member, in order; they may be empty and need not cover everything.
 //!
-//! Each member sends (n - 1) / n of the data in a reduce-scatter or an all-gather of n members, which is the least; the number
-//! of messages grows with n², so the latency of small exchanges does as well.
+//! Each member sends (n - 1) / n of the data in a reduce-scatter or an all-gather of n members, which is the minimum.
+//! The number of messages grows with n², and so does the latency of small exchanges.
 
 use super::{Group, Transport};
 use crate::error::Result;
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// What is made of the elements of all members.
+/// How the elements of all members are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Sums of f32.
@@ -27,17 +27,17 @@ pub enum Reduction {
     LargestU32,
 }
 
-/// Up to this many bytes an all-reduce is one exchange of everything instead of two exchanges of parts.
+/// An all-reduce of up to this many bytes is one exchange of everything instead of two exchanges of parts.
 const SMALL: usize = 16 << 10;
 
-/// Bytes that are summed over all members before the next: they stay in the first-level cache.
+/// Bytes that are summed over all members before the next block: they stay in the first-level cache.
 const BLOCK: usize = 4 << 10;
 
-/// Writes into `own` the sum over the members of this member's part of `data`, which all members have in the same length.
-/// `scratch` grows to the others' copies of that part.
+/// Writes into `own` the sum over the members of this member's part of `data`, which has the same length on all
+/// members. `scratch` grows to hold the others' copies of that part.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn reduce_scatter(
     transport: &mut dyn Transport,
     group: &Group,
@@ -57,10 +57,10 @@ pub fn reduce_scatter(
     Ok(())
 }
 
-/// Completes `whole`, of which each member has filled in its own part.
+/// Completes `whole`, in which each member has filled its own part.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn all_gather(
     transport: &mut dyn Transport,
     group: &Group,
@@ -74,10 +74,10 @@ pub fn all_gather(
     transport.exchange(&outgoing, &mut from_others(group, place, incoming))
 }
 
-/// Replaces `data`, as long on all members, by its reduction over them. `scratch` grows by [`all_reduce_scratch`].
+/// Replaces `data`, equally long on all members, by its reduction over them. `scratch` grows to [`all_reduce_scratch`].
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn all_reduce(
     transport: &mut dyn Transport,
     group: &Group,
@@ -103,7 +103,8 @@ pub fn all_reduce(
     Ok(())
 }
 
-/// Bytes that the member at `place` of `size` sends in an [`all_reduce`] of `length` bytes, and in how many exchanges.
+/// Bytes that the member at `place` of `size` members sends in an [`all_reduce`] of `length` bytes, and the number of
+/// exchanges.
 pub(crate) fn all_reduce_sent(length: usize, size: usize, place: usize) -> (u64, u64) {
     let others = size as u64 - 1;
     if length <= SMALL {
@@ -120,10 +121,10 @@ pub fn all_reduce_scratch(length: usize, size: usize, place: usize) -> usize {
 }
 
 /// Sends each member its part of `send` and receives this member's part of each, in the order of the members: part i of
-/// `receive` is as long as part `place` of what member i sends.
+/// `receive` must be as long as the part for this member in the data that member i sends.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn all_to_all(
     transport: &mut dyn Transport,
     group: &Group,
@@ -141,10 +142,10 @@ pub fn all_to_all(
     transport.exchange(&outgoing, &mut from_others(group, place, incoming))
 }
 
-/// Replaces `data`, as long on all members, by that of the member with rank `root`.
+/// Replaces `data`, equally long on all members, by the data of the member with rank `root`.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn broadcast(transport: &mut dyn Transport, group: &Group, root: usize, data: &mut [u8]) -> Result<()> {
     let place = place(transport, group, group.size());
     assert!(group.place(root).is_some(), "the root of a broadcast is a member");
@@ -155,11 +156,11 @@ pub fn broadcast(transport: &mut dyn Transport, group: &Group, root: usize, data
     transport.exchange(&outgoing, &mut [])
 }
 
-/// Collects the members' `own` parts in `whole` on the member with rank `root`; on the others `whole` is not used and may be
-/// empty.
+/// Collects the members' `own` parts in `whole` on the member with rank `root`; on the others `whole` is not used and
+/// may be empty.
 ///
 /// # Errors
-/// Those of [`Transport::exchange`].
+/// As [`Transport::exchange`].
 pub fn gather(
     transport: &mut dyn Transport,
     group: &Group,
@@ -178,7 +179,8 @@ pub fn gather(
     transport.exchange(&[], &mut from_others(group, place, incoming))
 }
 
-/// `length` bytes in `count` parts of whole elements of 4 bytes, the first ones longer by one element where they do not divide.
+/// `length` bytes in `count` parts of whole elements of 4 bytes; if they do not divide evenly, the first parts are
+/// longer by one element.
 pub(crate) fn equal_parts(length: usize, count: usize) -> Vec<Range<usize>> {
     assert!(length.is_multiple_of(4), "sums are of whole elements of 4 bytes, not of {length} bytes");
     let (each, longer) = (length / 4 / count, length / 4 % count);
@@ -192,18 +194,19 @@ fn place(transport: &dyn Transport, group: &Group, parts: usize) -> usize {
     group.place(transport.rank()).expect("only members of a group take part in its collectives")
 }
 
-/// The other members: place and rank.
+/// The other members, each with its place and rank.
 fn others(group: &Group, place: usize) -> impl Iterator<Item = (usize, usize)> {
     group.ranks.iter().copied().enumerate().filter(move |(other, _)| *other != place)
 }
 
-/// The parts that are received: of all but the own one.
+/// The parts that are received, which are all except the own one.
 fn from_others<'a>(group: &Group, place: usize, parts: Vec<&'a mut [u8]>) -> Vec<(usize, &'a mut [u8])> {
     let all = group.ranks.iter().copied().zip(parts).enumerate();
     all.filter(|(other, _)| *other != place).map(|(_, message)| message).collect()
 }
 
-/// Sends each other member its bytes of `outgoing` and receives `length` bytes from each, one after the other in `scratch`.
+/// Sends each other member its bytes of `outgoing` and receives `length` bytes from each, one after the other in
+/// `scratch`.
 fn to_each<'a>(
     transport: &mut dyn Transport,
     group: &Group,
@@ -226,8 +229,8 @@ fn to_each<'a>(
     Ok(&mut scratch[..needed])
 }
 
-/// Reduces `own`, the share of the member at `place`, with those of the others, which `copies` holds one after the other: from the
-/// first member to the last. `copies` is overwritten.
+/// Reduces `own`, the share of the member at `place`, with those of the others, from the first member to the last;
+/// `copies` holds the shares of the others one after the other and is overwritten.
 fn reduce_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: Reduction) {
     let mut copies: Vec<_> = copies.chunks_exact_mut(own.len().max(1)).collect();
     for start in (0..own.len()).step_by(BLOCK) {
@@ -251,7 +254,7 @@ fn reduce_in_order(own: &mut [u8], place: usize, copies: &mut [u8], reduction: R
     }
 }
 
-/// Reduces blocks of 4-byte elements by `reduce`. Those `before` the own one are overwritten.
+/// Reduces blocks of 4-byte elements by `reduce`. The blocks `before` the own one are overwritten.
 fn reduce_words(
     own: &mut [u8],
     before: &mut [&mut [u8]],
@@ -283,7 +286,7 @@ fn add_halves<T: Half>(own: &mut [u8], before: &[&mut [u8]], after: &[&mut [u8]]
     own.iter_mut().zip(sums).for_each(|(half, sum)| *half = T::narrow(sum));
 }
 
-/// A float in 16 bits.
+/// A 16-bit float.
 trait Half {
     fn widen(bytes: [u8; 2]) -> f32;
     /// Rounds to nearest even.

@@ -1,11 +1,11 @@
-//! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
+//! Checks that all ranks of a run do the same: if not, they would wait for each other's exchanges forever.
 //!
-//! Compared before anything is exchanged: settings, data and version. Paths of the data and `context`, which are
-//! about the machine, may differ as long as what computes does not: where several ranks compute the same update,
-//! adapter, driver, tier and conversions of f16 must be those of the first rank, or their weights would drift
-//! apart. Where one rank updates each weight and sends it to the others (`enable_parallel_optimizer` over all data
-//! ranks) devices may differ. If one rank must widen f16 in integers, all do, and all divide products for the compute units of the
-//! first.
+//! Settings, data and version are compared before anything is exchanged. Paths of the data and `context`, which
+//! describe the machine, may differ as long as the computation does not: where several ranks compute the same update,
+//! adapter, driver, tier and conversions of f16 must be those of the first rank, since otherwise their weights would
+//! drift apart. Where one rank updates each weight and sends it to the others (`enable_parallel_optimizer` over all
+//! data ranks) devices may differ. If one rank must widen f16 in integers, all do, and all divide products for the
+//! compute units of the first rank.
 
 use crate::data::Dataset;
 use crate::device::Gpu;
@@ -17,11 +17,12 @@ use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
 use crate::train::run::data_watch::unlike;
 
-/// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ, and where
-/// the data lie there. Returns whether this rank's data lie where those of the first one do, on whichever machine.
+/// Fails on all ranks if one has other settings, data or code than the first one. Settings of the machine, and the
+/// place of the data on it, may differ. Returns whether this rank's data are in the same place as those of the first
+/// rank, on whichever machine.
 ///
 /// # Errors
-/// What differs, on the first rank that does; a rank that has ended.
+/// The difference, on the first rank that differs; a rank that has ended.
 pub(crate) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<bool> {
     let place = format!("{:?} {}", std::env::current_dir().ok(), plan.to_yaml());
     let mut shared = plan.clone();
@@ -43,7 +44,7 @@ pub(crate) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
     Ok(ranks.by_first(|| Ok(place.clone())).await? == place)
 }
 
-/// Has all ranks widen f16 in integers if one must, so that all run the same kernels.
+/// Makes all ranks widen f16 in integers if one must, so that all run the same kernels.
 ///
 /// # Errors
 /// A rank that has ended.
@@ -55,7 +56,7 @@ pub(crate) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()
     Ok(())
 }
 
-/// Has all ranks divide products for the compute units of the first one, so that sums have one order.
+/// Makes all ranks divide products for the compute units of the first one, so that sums have one order.
 ///
 /// # Errors
 /// A rank that has ended.
@@ -68,12 +69,12 @@ async fn units_of_first(ranks: &Ranks, own: Units) -> Result<Units> {
     ranks.by_first(|| Ok(own)).await
 }
 
-/// Fails on all ranks if one computes on another kind of device than the first one, or with other kernels, while several ranks
-/// compute the same update: they would round it differently, and their weights would drift apart. Where each weight is updated by
-/// one rank, which sends it to the others, devices may differ.
+/// Fails on all ranks if one computes on another kind of device than the first one, or with other kernels, while
+/// several ranks compute the same update: they would round it differently, and their weights would drift apart. If each
+/// weight is updated by one rank, which sends it to the others, devices may differ.
 ///
 /// # Errors
-/// What differs, on the first rank that does; a rank that has ended.
+/// The difference, on the first rank that differs; a rank that has ended.
 pub(crate) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> Result<()> {
     let sharding = &plan.sharding;
     if sharding.what != Sharded::None && sharding.ranks == plan.layout.data {
@@ -93,12 +94,13 @@ pub(crate) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> R
     .await
 }
 
-/// Fails on all ranks if one has divided the parameters otherwise than the first one, which an adapter with smaller bindings does.
+/// Fails on all ranks if one has divided the parameters differently from the first one, as an adapter with smaller
+/// bindings does.
 ///
 /// # Errors
-/// What differs, on the first rank that does; a rank that has ended.
+/// The difference, on the first rank that differs; a rank that has ended.
 pub(crate) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Recordings) -> Result<()> {
-    // Those of the whole model, of which stages hold parts of their own.
+    // The segments of the whole model; stages hold parts of their own.
     let whole = ArenaLayout::new(recordings.whole.clone(), &gpu.capabilities().limits);
     let segments: Vec<u64> =
         ranks.agree(whole).await?.segments.iter().map(|segment| segment.elements).collect();
@@ -114,13 +116,13 @@ pub(crate) async fn check_division(ranks: &Ranks, gpu: &Gpu, recordings: &Record
     .await
 }
 
-/// What all ranks must have in common.
+/// The properties that all ranks must have in common.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct RankIdentity {
     version: String,
     settings: String,
     data: String,
-    /// Of all data, where they were read already.
+    /// Hash of all data, if they have been read already.
     hash: Option<u64>,
 }
 
@@ -145,7 +147,7 @@ impl RankIdentity {
     }
 }
 
-/// The first lines that differ.
+/// The first lines in which the two texts differ.
 fn differing_lines<'a>(own: &'a str, first: &'a str) -> Option<(&'a str, &'a str)> {
     let count = own.lines().count().max(first.lines().count());
     let lines = |text: &'a str| text.lines().map(str::trim).chain(std::iter::repeat("nothing more"));

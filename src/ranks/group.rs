@@ -1,4 +1,4 @@
-//! Which ranks take part in a collective.
+//! The ranks that take part in a collective.
 
 /// Ranks that take part in a collective, ascending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group of `ranks`, which are ascending and at least one.
+    /// The group of `ranks`, which must be ascending and not empty.
     pub fn new(ranks: Vec<usize>) -> Self {
         assert!(!ranks.is_empty(), "a group has at least one rank");
         assert!(ranks.is_sorted_by(|a, b| a < b), "the ranks of a group are ascending: {ranks:?}");
@@ -20,17 +20,17 @@ impl Group {
         Self::new((0..size).collect())
     }
 
-    /// How many members it has.
+    /// Number of members.
     pub fn size(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Whether its only member has nobody to exchange with.
+    /// Whether it has a single member, which has nobody to exchange with.
     pub(crate) fn is_single(&self) -> bool {
         self.ranks.len() == 1
     }
 
-    /// The place of `rank` among the members, if it is one.
+    /// The place of `rank` among the members, if it is a member.
     pub fn place(&self, rank: usize) -> Option<usize> {
         self.ranks.binary_search(&rank).ok()
     }

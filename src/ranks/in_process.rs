@@ -1,4 +1,4 @@
-//! Ranks in one process, over channels between threads: several devices of one machine, and every test.
+//! Ranks in one process, over channels between threads: for several devices of one machine, and for tests.
 
 use super::Transport;
 use super::transport::{ended, wrong_length};
@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// One rank among those of a process.
+/// One of the ranks in a process.
 ///
-/// Dropping it ends the rank: what it has sent still arrives, then the others' exchanges with it fail.
+/// Dropping it ends the rank: messages already sent still arrive, then the others' exchanges with it fail.
 pub struct InProcess {
     rank: usize,
     size: usize,
     links: Vec<Link>,
-    /// Buffers of received messages, for the next ones sent.
+    /// Buffers of received messages, reused for the next ones to send.
     spare: Vec<Vec<u8>>,
     failure: Option<Error>,
-    /// For each rank the one because of which it ended, its own unless another's end made it fail.
+    /// For each rank that has ended, the rank that caused it: itself, unless another rank's end made it fail.
     culprits: Arc<[AtomicUsize]>,
 }
 
-/// The two directions between a rank and another one.
+/// The two directions of the connection between a rank and another one.
 struct Link {
     to: Sender<Vec<u8>>,
     from: Receiver<Vec<u8>>,
@@ -80,7 +80,7 @@ impl Transport for InProcess {
 }
 
 impl InProcess {
-    /// Never waits: channels have no bounds.
+    /// Never waits: channels are unbounded.
     fn send(&mut self, outgoing: &[(usize, &[u8])]) -> Result<()> {
         for (to, bytes) in outgoing.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             let mut message = self.spare.pop().unwrap_or_default();
@@ -100,7 +100,7 @@ impl InProcess {
                 return Err(wrong_length(*from, message.len(), bytes.len()));
             }
             bytes.copy_from_slice(&message);
-            // Bounded, since a rank may receive more than it sends.
+            // Bounded, since a rank may receive more messages than it sends.
             if self.spare.len() < self.size {
                 self.spare.push(message);
             }
@@ -115,7 +115,7 @@ impl InProcess {
         ended(culprit)
     }
 
-    /// Ends the rank: the messages of an exchange that failed half-way would be taken for those of the next.
+    /// Ends the rank: the messages of an exchange that failed halfway would be taken for those of the next one.
     fn close(&mut self, failure: Error) {
         self.failure = Some(failure);
         self.links.clear();

@@ -5,28 +5,29 @@ use super::Group;
 /// The most ranks that a run is planned for.
 pub(crate) const MAX_RANKS: u64 = 1 << 20;
 
-/// How the ranks of a run share its work, and which of them this is.
+/// How the ranks of a run share its work, and the number of this rank.
 ///
-/// Ranks are numbered as in Megatron and in MindSpore Transformers: those of one model-parallel group are neighbours, then come
-/// data and pipeline: rank = (stage · data + d) · model + t, with places d and t within degrees.
+/// Ranks are numbered as in Megatron and in MindSpore Transformers: those of one model-parallel group are neighbours,
+/// followed by the data and then the pipeline dimension: rank = (stage · data + d) · model + t, with data rank d and
+/// matrix part t.
 ///
-/// Experts are spread over `expert` consecutive data ranks. So data rank d holds part d mod `expert` of the experts, and data
-/// ranks with the same part hold the same experts.
+/// Experts are spread over `expert` consecutive data ranks. So data rank d holds part d mod `expert` of the experts,
+/// and data ranks with the same part hold the same experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RankLayout {
     /// This rank, below [`RankLayout::world`].
     pub rank: usize,
-    /// How many replicas of the model share the batch.
+    /// Number of replicas of the model, which share the batch.
     pub data: usize,
-    /// Over how many data ranks the experts of a layer are spread; divides `data`.
+    /// Number of data ranks over which the experts of a layer are spread; divides `data`.
     pub expert: usize,
-    /// Over how many ranks the matrices of a layer are spread.
+    /// Number of ranks over which the matrices of a layer are spread.
     pub model: usize,
-    /// Whether these share the tokens between the products that they divide.
+    /// Whether the ranks that share matrices share the tokens between the products that they divide.
     pub shares_tokens: bool,
-    /// Whether these share the vocabulary.
+    /// Whether the ranks that share matrices share the vocabulary.
     pub shares_vocabulary: bool,
-    /// Over how many ranks the layers are spread.
+    /// Number of ranks over which the layers are spread.
     pub pipeline: usize,
 }
 
@@ -49,18 +50,20 @@ impl RankLayout {
         self.data * self.model * self.pipeline
     }
 
-    /// Which replica of the model this rank belongs to, below `data`: it computes that part of the batch.
+    /// The number of the replica of the model that this rank belongs to, below `data`: it computes that part of the
+    /// batch.
     pub(crate) fn data_rank(&self) -> usize {
         self.check();
         self.rank / self.model % self.data
     }
 
-    /// The ranks that have what this one has of the other replicas: the gradients of all but the experts are summed over them.
+    /// The ranks that hold the same part of the model in all replicas: the gradients of everything except experts are
+    /// summed over them.
     pub(crate) fn data_group(&self) -> Group {
         self.replicas(|_| true)
     }
 
-    /// Which part of the experts this rank holds, below `expert`.
+    /// The number of the part of the experts that this rank holds, below `expert`.
     pub fn expert_part(&self) -> usize {
         self.data_rank() % self.expert
     }
@@ -71,55 +74,56 @@ impl RankLayout {
         self.replicas(|data_rank| data_rank / self.expert == own)
     }
 
-    /// The ranks that hold the same experts as this one: the gradients of these are summed over them.
+    /// The ranks that hold the same experts as this one: the gradients of these experts are summed over them.
     pub(crate) fn expert_replicas(&self) -> Group {
         let own = self.expert_part();
         self.replicas(|data_rank| data_rank % self.expert == own)
     }
 
-    /// Which part of each matrix this rank holds, below `model`.
+    /// The number of the part of each matrix that this rank holds, below `model`.
     pub fn matrix_part(&self) -> usize {
         self.check();
         self.rank % self.model
     }
 
-    /// The ranks that together hold each matrix of this one's layers, and sum its products.
+    /// The ranks that together hold each matrix of this rank's layers, and sum its products.
     pub fn matrix_group(&self) -> Group {
         let first = self.rank - self.matrix_part();
         Group::new((first..first + self.model).collect())
     }
 
-    /// Those of them that hold the same of what `repeats` neighbours hold each.
+    /// Of the ranks that share matrices, those that hold the same as this one, where groups of `repeats` neighbours
+    /// hold the same.
     pub(crate) fn matrix_repeats(&self, repeats: usize) -> Group {
         let first = self.rank - self.matrix_part() % repeats;
         Group::new((first..first + repeats).collect())
     }
 
-    /// Which stage of the pipeline this rank computes, below `pipeline`.
+    /// The stage of the pipeline that this rank computes, below `pipeline`.
     pub fn stage(&self) -> usize {
         self.check();
         self.rank / self.stage_stride()
     }
 
-    /// The rank at this one's place in another stage.
+    /// The rank with the same place as this one in another stage.
     pub fn in_stage(&self, stage: usize) -> usize {
         self.rank % self.stage_stride() + stage * self.stage_stride()
     }
 
-    /// The ranks at this one's place in the first and the last stage, which both hold a tied embedding.
+    /// The ranks with the same place as this one in the first and the last stage, which both hold a tied embedding.
     pub(crate) fn end_group(&self) -> Group {
         let mut ends = vec![self.in_stage(0), self.in_stage(self.pipeline - 1)];
         ends.dedup();
         Group::new(ends)
     }
 
-    /// The ranks that have `group`'s places, ranks of this one's stage, in all stages.
+    /// The ranks in all stages that have the places of `group`, which are ranks of this rank's stage.
     pub(crate) fn in_all_stages(&self, group: &Group) -> Group {
         let of_stage = |stage| group.ranks.iter().map(move |&rank| Self { rank, ..*self }.in_stage(stage));
         Group::new((0..self.pipeline).flat_map(of_stage).collect())
     }
 
-    /// The ranks at this one's place in every replica whose data rank is `chosen`.
+    /// The ranks with the same place as this one in every replica whose data rank is `chosen`.
     fn replicas(&self, chosen: impl Fn(usize) -> bool) -> Group {
         let own = self.data_rank();
         let first = self.rank - own * self.model;

@@ -1,6 +1,6 @@
-//! Ranks as processes of MPI, on one machine or many. The only file that names it.
+//! Ranks as processes of MPI, on one machine or many. The only file that uses MPI.
 //!
-//! All calls are made by the thread that connects, which is the communication thread: `MPI_THREAD_FUNNELED` is enough.
+//! All calls are made by the thread that connects, the communication thread, so `MPI_THREAD_FUNNELED` is enough.
 
 use super::Transport;
 use super::patience::Patience;
@@ -17,14 +17,14 @@ use std::time::Duration;
 /// The exit code of every process when one aborts.
 const ABORTED: c_int = 2;
 
-/// How long a process that aborts leaves `mpirun` to pass on what was printed, which it may lose otherwise.
+/// The time that a process that aborts leaves `mpirun` to pass on the printed lines, which it may otherwise lose.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Bytes of the longest message. MPI counts them in 32 bits, and a wait notices no progress within a message: longer ones are
-/// sent in pieces.
+/// Bytes of the longest message. MPI counts them in 32 bits, and a wait notices no progress within a message, so longer
+/// messages are sent in pieces.
 const LONGEST: usize = 1 << 20;
 
-/// The processes of an MPI job, as one of them sees it.
+/// The processes of an MPI job, from the view of one of them.
 struct Processes {
     rank: usize,
     size: usize,
@@ -48,11 +48,11 @@ struct Piece {
     is_received: bool,
 }
 
-/// Initialises MPI and connects this process with the others of its job. MPI is finalised when the transport is dropped, on the
-/// same thread. An exchange that fails prints its error and ends all processes with exit code 2.
+/// Initialises MPI and connects this process with the others of its job. MPI is finalised when the transport is
+/// dropped, on the same thread. An exchange that fails prints its error and ends all processes with exit code 2.
 ///
 /// # Errors
-/// If MPI is in use already, or allows no threads.
+/// MPI is already in use, or allows no threads.
 pub fn connect() -> Result<Box<dyn Transport>> {
     let in_use = || Error::Ranks("MPI is initialised already; start one run in a process".into());
     let (universe, threading) = mpi::initialize_with_threading(Threading::Funneled).ok_or_else(in_use)?;
@@ -85,7 +85,7 @@ impl Transport for Processes {
     fn exchange(&mut self, outgoing: &[(usize, &[u8])], incoming: &mut [(usize, &mut [u8])]) -> Result<()> {
         let mut flight = Flight::default();
         let done = flight.start(self.world.as_raw(), outgoing, incoming).and_then(|()| flight.land());
-        // Not returned: MPI may still write to `incoming`.
+        // The error is not returned: MPI may still write to `incoming`.
         done.map_err(|error| {
             eprintln!("error: rank {}: {error}", self.rank);
             self.end()
@@ -105,7 +105,7 @@ impl Processes {
 }
 
 impl Flight {
-    /// Starts to receive and to send. The messages must stay where they are until [`Flight::land`] has returned.
+    /// Starts receiving and sending. The messages must stay in place until [`Flight::land`] has returned.
     fn start(
         &mut self,
         world: ffi::MPI_Comm,
@@ -156,7 +156,7 @@ impl Flight {
     fn land(&mut self) -> Result<()> {
         let count = self.requests.len();
         let mut indices = vec![0; count];
-        // SAFETY: the struct has numbers alone.
+        // SAFETY: the struct consists of numbers.
         let mut statuses: Vec<ffi::MPI_Status> = vec![unsafe { std::mem::zeroed() }; count];
         let (mut landed, mut patience) = (0, Patience::new());
         while landed < count {
@@ -186,7 +186,7 @@ impl Flight {
 }
 
 impl Piece {
-    /// Fails if the message has, or is not as long as this rank expects; `code` is that of the whole test.
+    /// Fails if the message failed, or is not as long as this rank expects; `code` is the result of the whole test.
     fn check(&self, status: &ffi::MPI_Status, code: c_int) -> Result<()> {
         if code != 0 && status.MPI_ERROR != 0 {
             return Err(failed(self.peer, status.MPI_ERROR));
@@ -210,7 +210,7 @@ fn failed(peer: usize, code: c_int) -> Error {
 fn describe(code: c_int) -> String {
     let mut text: [c_char; ffi::MPI_MAX_ERROR_STRING as usize + 1] = [0; _];
     let mut length = 0;
-    // SAFETY: the text has room for the longest message, and ends with a 0 since it has a byte more.
+    // SAFETY: the text has room for the longest message, and ends with a 0 since it has one more byte.
     let text = unsafe {
         ffi::MPI_Error_string(code, text.as_mut_ptr(), &raw mut length);
         CStr::from_ptr(text.as_ptr())

@@ -1,57 +1,58 @@
-//! The order in which the stages of a pipeline compute, and in which rows go between them: a pure function of the degrees.
+//! The order in which the stages of a pipeline compute and exchange rows: a pure function of the degrees.
 //!
-//! A step is *halves*: forward or backward of one micro-batch through one chunk of layers. 1F1B warms up with as many forward halves
-//! as there are stages after this one, then takes one forward and one backward half in turn, so that a stage keeps as few micro-batches
-//! as possible (Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021, section
-//! 2.2). Interleaved, micro-batches go through the chunks in groups of as many as there are stages, and the warm-up is longer; their
-//! number must be a multiple of that.
+//! A step consists of *halves*: forward or backward of one micro-batch through one chunk of layers. 1F1B warms up with
+//! as many forward halves as there are stages after this one, then alternates one forward and one backward half, so
+//! that a stage keeps as few micro-batches as possible (Narayanan et al., "Efficient large-scale language model
+//! training on GPU clusters using Megatron-LM", 2021, section 2.2). If interleaved, micro-batches go through the chunks
+//! in groups of as many as there are stages, and the warm-up is longer; the number of micro-batches must be a multiple
+//! of the number of stages.
 //!
-//! **When rows are exchanged.** All stages are simulated with halves that take one tick each. Rows are exchanged before the tick in
-//! which the receiver computes with them; until then they wait in the sender's host memory. So every message has a tick, and each rank
-//! makes its exchanges in the order of ticks: what it sends and receives before a half is one job ([`Turn`]). The first message of
-//! this order that is not over has both its ranks free for it, since all that they have to do before is earlier, so no order of
-//! jobs can block, even if a send waits until it is received. Exchanges within halves are among ranks of one stage, which make
-//! the same turns.
+//! **When rows are exchanged.** All stages are simulated with halves that take one tick each. Rows are exchanged before
+//! the tick in which the receiver computes with them; until then they wait in the sender's host memory. So every
+//! message has a tick, and each rank makes its exchanges in the order of ticks: everything that it sends and receives
+//! before a half is one job ([`Turn`]). Of the messages that are not finished, the first in this order finds both its
+//! ranks free, since everything that they have to do before is earlier. So no order of jobs can deadlock, even if a
+//! send waits until it is received. Exchanges within halves are among ranks of one stage, which make the same turns.
 
 use std::collections::{HashMap, HashSet};
 
 /// The degrees of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// Stages.
+    /// Number of stages.
     pub stages: usize,
-    /// Chunks of each stage.
+    /// Number of chunks per stage.
     pub interleaves: usize,
 }
 
-/// Which way a half goes.
+/// The direction of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the first layer to the loss.
     Forward,
-    /// Back.
+    /// From the loss to the first layer.
     Backward,
 }
 
-/// What a stage computes at a time: a micro-batch through one of its chunks.
+/// The unit of computation of a stage: a micro-batch through one of its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Half {
     /// The number of the chunk on its stage.
     pub chunk: usize,
-    /// The number of the micro-batch in its step, of those that this rank takes.
+    /// The number of the micro-batch in its step, among those that this rank takes.
     pub micro_batch: usize,
-    /// Which way.
+    /// Forward or backward.
     pub direction: Direction,
 }
 
-/// What a rank does at a time: sends what others need, receives what it needs itself, and computes.
+/// A turn of a rank: it sends rows that others need, receives rows that it needs itself, and computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Halves whose results are sent, in order.
     pub sends: Vec<Half>,
-    /// What is computed; at the end of a step perhaps nothing.
+    /// The half that is computed; a turn at the end of a step may have none.
     pub half: Option<Half>,
-    /// Whether it starts from rows of another rank, which are received while the others are sent.
+    /// Whether the half starts from rows of another rank, which are received while `sends` are sent.
     pub receives: bool,
 }
 
@@ -64,7 +65,7 @@ impl Pipeline {
         self.turns_of(stage, |stage| self.one_forward_one_backward(stage, micro_batches))
     }
 
-    /// The same of an evaluation, which has forward halves alone.
+    /// The turns of stage number `stage` in an evaluation, which only has forward halves.
     pub fn forward_turns(self, stage: usize, micro_batches: usize) -> Vec<Turn> {
         let halves = |_| {
             let chunks = |micro_batch| {
@@ -76,7 +77,7 @@ impl Pipeline {
         self.turns_of(stage, halves)
     }
 
-    /// For each chunk of a stage, how many micro-batches are forward and not yet back, at most.
+    /// For each chunk of a stage, the most micro-batches whose forward half is done and whose backward half is not.
     pub fn in_flight(self, stage: usize, micro_batches: usize) -> Vec<usize> {
         let mut kept = vec![(0usize, 0usize); self.interleaves];
         for half in self.one_forward_one_backward(stage, micro_batches) {
@@ -115,7 +116,7 @@ impl Pipeline {
         halves
     }
 
-    /// Chunks and micro-batches in the order of forward halves: group by group, in each chunk by chunk.
+    /// Chunks and micro-batches in the order of forward halves: group by group, and in each group chunk by chunk.
     fn visits(self, micro_batches: usize) -> Vec<(usize, usize)> {
         let groups = (0..micro_batches).step_by(self.stages);
         let of_group = |first: usize| {
@@ -134,7 +135,7 @@ impl Pipeline {
             .map(|((_, half), tick)| (*tick, *half))
             .collect();
         own.sort_unstable_by_key(|(tick, _)| *tick);
-        // By the tick in which the receiver needs it; of several in a tick, as they were computed.
+        // By the tick in which the receiver needs it; within a tick, in the order in which they were computed.
         let mut sends: Vec<(usize, Half)> =
             own.iter().filter_map(|&(_, half)| Some((ticks[&self.receiver((stage, half))?], half))).collect();
         sends.sort_by_key(|(tick, _)| *tick);
@@ -161,7 +162,7 @@ impl Pipeline {
         turns
     }
 
-    /// When each half is computed, if each takes one tick and starts once its rows are there.
+    /// The tick of each half, if each takes one tick and starts once its rows have arrived.
     fn ticks(self, halves: impl Fn(usize) -> Vec<Half>) -> HashMap<Placed, usize> {
         let mut left: Vec<_> = (0..self.stages).map(|stage| halves(stage).into_iter().peekable()).collect();
         let mut ticks: HashMap<Placed, usize> = HashMap::new();
@@ -186,7 +187,8 @@ impl Pipeline {
         ticks
     }
 
-    /// The half that needs the result of this one, on another rank; that of the last chunk forward stays where it is.
+    /// The half that needs the result of this one, if it is on another rank; the last chunk's forward result stays
+    /// where it is.
     fn receiver(self, placed: Placed) -> Option<Placed> {
         self.neighbour(placed, placed.1.direction)
     }
@@ -211,11 +213,11 @@ impl Pipeline {
     }
 }
 
-/// The most results that wait to be sent at a time, those that are being sent included.
+/// The most results that wait to be sent at the same time, including those that are being sent.
 pub fn waiting(turns: &[Turn], sends: impl Fn(Half) -> bool) -> usize {
     let (mut now, mut most) = (0usize, 0);
     for turn in turns {
-        // What a turn sends is under way while its half makes another result.
+        // A turn's sends are under way while its half makes another result.
         let made = usize::from(turn.half.is_some_and(&sends));
         most = most.max(now + made);
         now = now + made - turn.sends.len();

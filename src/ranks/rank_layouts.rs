@@ -1,8 +1,8 @@
 //! Where the parameters of a run lie on each of its ranks.
 //!
-//! So saving and loading need no negotiation. Loading needs no exchange at all: each rank reads the rows that it
-//! holds. A new way to spread parameters needs a share in `Spec`, or ranges held in an arena, and nothing in the
-//! code of checkpoints.
+//! Every rank can compute this, so saving and loading need no negotiation. Loading needs no exchange at all: each rank
+//! reads the rows that it holds. A new way to spread parameters needs a share in `Spec`, or ranges held in an arena,
+//! and no change to the code of checkpoints.
 
 use crate::error::Result;
 use crate::kernels::Limits;
@@ -12,16 +12,17 @@ use crate::record::Persistents;
 use crate::train::arenas::Arenas;
 use crate::train::recordings::{Recordings, held_by};
 
-/// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
+/// The layouts and arenas of all ranks, which each rank can compute, since they follow from the layout of ranks.
 pub(crate) struct RankLayouts {
-    /// By stage of the pipeline, part of the matrices and part of the experts, since ranks with the same ones have the same layout.
+    /// By stage of the pipeline, part of the matrices and part of the experts; ranks that agree in these have the same
+    /// layout.
     layouts: Vec<ArenaLayout>,
-    /// By rank: the layout's number, and the arenas.
+    /// By rank: the index of the layout, and the arenas.
     arenas: Vec<(usize, Arenas)>,
 }
 
 impl RankLayouts {
-    /// Of the run of `recordings`, whose adapters have `limits`.
+    /// The layouts for the run of `recordings`, whose adapters have `limits`.
     ///
     /// # Errors
     /// A parameter that no binding can hold.
@@ -43,7 +44,7 @@ impl RankLayouts {
             let layout = &layouts[number(rank)];
             let arenas = match rank == ownership.ranks.rank {
                 true => recordings.arenas.clone(),
-                // Nobody allocates these.
+                // These arenas are never allocated.
                 false => {
                     let ownership = ownership.of_rank(rank, layout);
                     Arenas::new(layout, &mut Persistents::new(), optimizer, &ownership)

@@ -1,52 +1,54 @@
-//! What each rank tells the others after a step: what has arrived there, and whether the run must end or save.
+//! What each rank reports to the others after a step: which results have arrived, and whether the run must end or save.
 //!
-//! Results of a step reach the host of each rank at another moment, and a signal reaches one rank alone. Ranks that acted upon
-//! them at once would leave the others waiting. So ranks exchange their status after each step: every rank tells the first one which
-//! step has arrived, whether it was interrupted and whether something failed, and is told what holds for all. Steps are judged and
-//! reported once they have arrived on all ranks. The result is awaited after the next step. It is there by then, because exchanges
-//! are made in order, so this costs nothing but its messages.
+//! Results of a step reach the host of each rank at a different moment, and a signal reaches one rank only. Ranks that
+//! acted on them at once would leave the others waiting. So ranks exchange their status after each step: every rank
+//! reports to the first one which step has arrived, whether it was interrupted and whether something failed, and is
+//! told the combined status of all. Steps are judged and reported once they have arrived on all ranks. The combined
+//! status is awaited after the next step. It has arrived by then, because exchanges are made in order, so this costs
+//! nothing but its messages.
 
 use crate::error::Result;
 use crate::ranks::collectives::broadcast;
 use crate::ranks::{Group, Pending, Ranks, Transport, gather_at_first};
 use bytemuck::{Pod, Zeroable};
 
-/// Steps of which a report says how long they took: more than arrive between two reports.
+/// Number of steps whose times a report contains: more than arrive between two reports.
 const LAPS: usize = 10;
 
-/// What a rank reports, or what holds for all.
+/// The report of a rank, or the combined status of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct RankStatus {
-    /// The last step whose results have arrived; for all, the last that has arrived everywhere.
+    /// The last step whose results have arrived; for all ranks, the last one that has arrived everywhere.
     pub arrived: u64,
-    /// A hash of its data; 0 until all were read. For all, that of the first rank.
+    /// A hash of the rank's data; 0 until all were read. For all ranks, the first rank's.
     pub data_hash: u64,
-    /// A bit for each [`Flag`]; for all, those that any rank has.
+    /// A bit for each [`Flag`]; for all ranks, those that any rank has set.
     flags: u64,
-    /// How long the steps up to `arrived` took in milliseconds, the last one first.
+    /// The times of the steps up to `arrived` in milliseconds, the last one first.
     laps: [f32; LAPS],
 }
 
-/// What may have happened to a rank.
+/// Events on a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flag {
     /// It was asked to end the run.
     Interrupted,
-    /// It found a fault in the data, after which the work so far is good.
+    /// It found a fault in the data; the work done before is good.
     DataFault,
-    /// Its data are not those of the checkpoint that the run continues, or among all, not those of the first rank.
+    /// Its data are not those of the checkpoint that the run continues; for all ranks also, they are not those of the
+    /// first rank.
     OtherData,
-    /// A checkpoint is due by its clock, which the first rank has.
+    /// A checkpoint is due by the clock, which only the first rank has.
     SaveDue,
 }
 
-/// What all ranks have reported.
+/// The reports of all ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunStatus {
-    /// What holds for all.
+    /// The combined status.
     pub all: RankStatus,
-    /// The reports by rank, on the first one.
+    /// The reports by rank, on the first rank.
     reports: Vec<RankStatus>,
 }
 
@@ -82,7 +84,7 @@ impl RankStatus {
 }
 
 impl RunStatus {
-    /// That of a single rank.
+    /// The status of a run of one rank.
     pub fn of_one(report: RankStatus) -> Self {
         Self::of(vec![report])
     }
@@ -100,7 +102,7 @@ impl RunStatus {
         Self { all, reports }
     }
 
-    /// How long `step` took on each rank in milliseconds; NaN where a rank no longer knows.
+    /// The time of `step` on each rank in milliseconds; NaN for a rank that no longer knows.
     pub fn step_ms(&self, step: u64) -> Vec<f32> {
         let lap = |report: &RankStatus| {
             let ago = report.arrived.checked_sub(step).and_then(|ago| usize::try_from(ago).ok());
@@ -115,8 +117,9 @@ impl StatusExchange {
         Self { ranks, under_way: None }
     }
 
-    /// Exchanges status after a step, and returns what came of the exchange after the step before: by then it is there, since
-    /// exchanges are made in order and this step's gradients came later. A single rank knows at once.
+    /// Exchanges status after a step, and returns the result of the exchange after the previous step. That result has
+    /// arrived by then, since exchanges are made in order and this step's gradients came later. A single rank gets its
+    /// own status at once.
     ///
     /// # Errors
     /// A rank that has ended.
@@ -131,7 +134,7 @@ impl StatusExchange {
         }
     }
 
-    /// Exchanges status, and waits for what comes of it.
+    /// Exchanges status, and waits for the result.
     ///
     /// # Errors
     /// A rank that has ended.
@@ -142,7 +145,7 @@ impl StatusExchange {
         self.exchange(own).await
     }
 
-    /// What came of the exchange after the last step, if it is still to come.
+    /// The result of the exchange after the last step, unless it has been returned.
     ///
     /// # Errors
     /// A rank that has ended.

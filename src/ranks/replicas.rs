@@ -1,9 +1,10 @@
-//! Whether ranks that hold the same weights still hold the same bits.
+//! Checks whether ranks that hold the same weights still hold the same bits.
 //!
-//! Each rank updates its copy of what it shares with others. They stay equal because the devices compute alike; if one does not,
-//! by its driver or by a fault of its memory, a checkpoint would mix what drifted apart. So before each one every rank computes
-//! fingerprints of its weights on the device, in a recording of its own that steps do not replay, and the first rank compares
-//! those of what several hold. What one rank holds alone, its part of sharded weights or of spread experts, has nothing to be
+//! Each rank updates its copy of the weights that it shares with others. The copies stay equal because the devices
+//! compute alike. If one does not, because of its driver or a memory fault, a checkpoint would mix weights that have
+//! drifted apart. So before each checkpoint every rank computes fingerprints of its weights on the device, in a
+//! recording of its own that steps do not replay, and the first rank compares the fingerprints of weights that several
+//! ranks hold. Weights that only one rank holds, its part of sharded weights or of spread experts, have nothing to be
 //! compared with.
 //!
 //! Sums of hashes are integers, so they are exact in any order. Ranks that hold the same elements of a tensor must
@@ -23,21 +24,21 @@ use crate::train::arenas::Arenas;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-/// The fingerprints of what a rank holds of the weights.
+/// The fingerprints of the weights that a rank holds.
 pub struct Replicas {
-    /// Adds to the fingerprints of all weights.
+    /// Adds the fingerprints of all weights to `sums`.
     pub recording: Recording,
-    /// A row for each (N, 2).
+    /// (N, 2): one row for each tensor.
     sums: Tensor,
-    /// What each row is of, in the same order on all ranks.
+    /// The tensor of each row, in the same order on all ranks.
     held: Vec<Held>,
 }
 
-/// What a rank holds of a tensor.
+/// The part of a tensor that a rank holds.
 struct Held {
     /// The parameter's path, or the router.
     path: String,
-    /// Which rows of the whole, and which elements of the segments: equal on ranks that hold the same.
+    /// A hash of the rows of the whole tensor and of the elements of the segments: equal on ranks that hold the same.
     place: u64,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct Fingerprint {
 }
 
 impl Replicas {
-    /// Those of the weights in `arenas`, of which `whole` lists all, and of the biases of `experts`; `None` for a single rank.
+    /// Fingerprints of the weights in `arenas`, of all parameters in `whole`, and of the biases of `experts`; `None`
+    /// for a single rank.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
@@ -67,7 +69,7 @@ impl Replicas {
         }
         let mut tensors: Vec<(Held, Vec<(Tensor, u32)>)> = Vec::new();
         for arena in [&arenas.weights, &arenas.copies] {
-            // Of parameters on other stages too, so that all ranks list the same.
+            // Parameters on other stages are listed too, so that all ranks have the same list.
             let has_stages = ownership.ranks.pipeline > 1;
             let mut own = layout.parameters.iter().peekable();
             for Spec { path, .. } in whole {
@@ -95,7 +97,7 @@ impl Replicas {
     }
 }
 
-/// What this rank holds of a parameter in `arena`: flat rows, with the place of their first word.
+/// The part of a parameter in `arena` that this rank holds: flat rows, each with the place of its first word.
 fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u32)>) {
     let held: Vec<(usize, Range<u64>)> = parts
         .iter()
@@ -119,7 +121,7 @@ impl Replicas {
         self.sums
     }
 
-    /// What the first rank gets: the place of each tensor, with its fingerprint in `words`.
+    /// The report for the first rank: the place of each tensor, with its fingerprint in `words`.
     pub(crate) fn fingerprints(&self, words: &[[u32; 2]]) -> Vec<Fingerprint> {
         self.held
             .iter()
@@ -131,7 +133,7 @@ impl Replicas {
     /// Compares the fingerprints of all `ranks` after `step`; `saved` is the step of the newest checkpoint.
     ///
     /// # Errors
-    /// Two ranks that hold other weights where they should hold the same.
+    /// Two ranks that hold different weights where they should hold the same.
     pub(crate) fn compare(
         &self,
         found: &[Fingerprint],
@@ -152,7 +154,7 @@ impl Replicas {
     }
 }
 
-/// The first tensor of which a rank, and an earlier one, hold the same elements with other bits: the tensor and the two ranks.
+/// The first tensor of which two ranks hold the same elements with different bits: the tensor and the two ranks.
 fn first_difference(found: &[Fingerprint], ranks: usize) -> Option<(usize, usize, usize)> {
     let tensors = found.len() / ranks;
     let of = |rank: usize, tensor: usize| found[rank * tensors + tensor];
@@ -169,7 +171,7 @@ fn first_difference(found: &[Fingerprint], ranks: usize) -> Option<(usize, usize
 mod tests {
     use super::{Fingerprint, first_difference};
 
-    /// By rank: the place and the bits of two tensors.
+    /// The place and the bits of two tensors, by rank.
     fn fingerprints(all: &[[(u64, u32); 2]]) -> Vec<Fingerprint> {
         all.iter().flatten().map(|&(place, sum)| Fingerprint { place, sums: [7, sum] }).collect()
     }

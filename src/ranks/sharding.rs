@@ -1,4 +1,4 @@
-//! Who holds what of a model, where ranks share it.
+//! Which rank holds which part of a model, where ranks share it.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | owners | those replicas that divide a bucket among each other; each updates its own part |
 //! | copies | those that own the same part |
 //! | `Ownership` | all of it for one rank, with the exchanges that follow, which recordings contain |
-//! | holders | the owners, and those that share their matrices: they have a parameter together (`together.rs`) |
+//! | holders | the owners, and those that share their matrices: they have a parameter together (`store/holdings.rs`) |
 //! | global offsets | where the elements that a rank holds lie in the whole model ([`GlobalOffsets`](global_offsets::GlobalOffsets)) |
 //!
 //! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
@@ -19,28 +19,30 @@ pub mod global_offsets;
 pub(crate) mod ownership;
 pub(crate) mod shards;
 
-/// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
-/// decides memory and what is exchanged, and no result but by the order of sums.
+/// The state of which each of the ranks that share a batch holds only a part, where plain data parallelism holds
+/// everything on every rank. Sharding affects memory and exchanges, and results only by the order of sums.
 ///
 /// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (SC 2020).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// What is shared out.
+    /// The state that is divided.
     pub what: Sharded,
-    /// How many neighbours among the data ranks hold one copy together; divides their number. 1 where nothing is shared out.
+    /// Number of neighbouring data ranks that hold one copy together; divides the number of data ranks. 1 if nothing is
+    /// divided.
     pub ranks: usize,
-    /// Whether weights that were gathered for the forward pass are dropped after it and gathered again for the backward pass.
+    /// Whether weights that were gathered for the forward pass are dropped after it and gathered again for the backward
+    /// pass.
     pub gathers_again: bool,
 }
 
-/// What a [`Sharding`] shares out; each includes those before it.
+/// The state that a [`Sharding`] divides; each variant includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharded {
     /// Nothing.
     None,
     /// Moments and master weights (ZeRO-1).
     Optimizer,
-    /// The gradients that a step accumulates, too (ZeRO-2).
+    /// Also the gradients that a step accumulates (ZeRO-2).
     Gradients,
 }
 

@@ -1,4 +1,5 @@
-//! The communication thread: it owns the transport, so that exchanges run beside the device and MPI sees one thread.
+//! The communication thread: it owns the transport, so that exchanges run concurrently with the device and MPI sees one
+//! thread.
 
 use super::Transport;
 use super::transport::Alone;
@@ -10,14 +11,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
 
-/// The ranks of a run, as one of them sees it. Clones share the communication thread, which ends with the last of them, after
-/// the jobs that were submitted.
+/// The ranks of a run, from the view of one of them. Clones share the communication thread, which ends with the last
+/// clone, after the jobs that were submitted.
 #[derive(Clone)]
 pub struct Ranks {
     rank: usize,
     size: usize,
     local_rank: usize,
-    /// `None`: a single rank, whose jobs run where they are submitted.
+    /// `None` for a single rank, whose jobs run where they are submitted.
     thread: Option<Arc<CommunicationThread>>,
 }
 
@@ -46,7 +47,7 @@ impl Ranks {
     /// Starts the communication thread and waits until `connect`, which runs on it, has connected the ranks.
     ///
     /// # Errors
-    /// Those of `connect`, and if no thread can be started.
+    /// As `connect`; no thread can be started.
     pub fn start(connect: impl FnOnce() -> Result<Box<dyn Transport>> + Send + 'static) -> Result<Self> {
         let ((jobs, inbox), (report, place)) = (channel(), channel());
         let thread = Builder::new().name("ranks".into()).spawn(move || communicate(connect, &report, &inbox));
@@ -65,27 +66,27 @@ impl Ranks {
         self.rank
     }
 
-    /// How many ranks the run has.
+    /// Number of ranks of the run.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Which of the ranks on this machine it is, from 0: chooses the adapter.
+    /// This rank's number among the ranks on this machine, from 0: chooses the adapter.
     pub fn local_rank(&self) -> usize {
         self.local_rank
     }
 
-    /// Runs `job` on the communication thread after all earlier ones; the future completes with its result. A single rank runs
-    /// it at once. All ranks submit matching jobs in the same order.
+    /// Runs `job` on the communication thread after all earlier jobs; the future completes with its result. A single
+    /// rank runs the job at once. All ranks submit matching jobs in the same order.
     ///
     /// # Errors
-    /// The future's are those of `job`, and those of a thread that has ended because an earlier job panicked.
+    /// The future fails with the error of `job`, or because the thread has ended after an earlier job panicked.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut dyn Transport) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (sender, result) = oneshot::channel();
-        // That nobody waits for the result any more is fine.
+        // The receiver may be gone if nobody waits for the result any more.
         let job = move |transport: &mut dyn Transport| drop(sender.send(job(transport)));
         match &self.thread {
             Some(thread) => thread.submit(Box::new(job)),
@@ -94,8 +95,8 @@ impl Ranks {
         Pending { result }
     }
 
-    /// Ends the other ranks, after the jobs submitted before: for a rank that cannot go on. Where ranks are processes this may
-    /// end the own process too, with exit code 2, so print what is to be said before.
+    /// Ends the other ranks, after the jobs submitted before: for a rank that cannot continue. If ranks are processes,
+    /// this may end this process too, with exit code 2, so print messages before.
     pub fn abort(&self) {
         drop(self.run(|transport| {
             transport.abort();
@@ -120,7 +121,7 @@ impl<T> Future for Pending<T> {
 }
 
 impl CommunicationThread {
-    /// A job of a thread that has ended is dropped, which its future reports.
+    /// If the thread has ended the job is dropped, which its future reports.
     fn submit(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
@@ -129,8 +130,8 @@ impl CommunicationThread {
 }
 
 impl Drop for CommunicationThread {
-    /// Waits for the jobs that were submitted, so that the transport is closed in order. A rank that panics takes the others
-    /// with it.
+    /// Waits for the jobs that were submitted, so that the transport is closed in order. A rank that panics ends the
+    /// others.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.submit(Box::new(|transport| transport.abort()));
@@ -144,7 +145,7 @@ impl Drop for CommunicationThread {
     }
 }
 
-/// The thread: connects, reports the rank's place, and does jobs until all clones are gone or one panics.
+/// The thread: connects, reports the rank's place, and does jobs until all clones are dropped or a job panics.
 fn communicate(
     connect: impl FnOnce() -> Result<Box<dyn Transport>>,
     report: &Sender<Result<Identity>>,

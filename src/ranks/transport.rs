@@ -1,4 +1,4 @@
-//! What carries bytes between ranks.
+//! The interface that moves bytes between ranks.
 
 use crate::error::{Error, Result};
 
@@ -7,18 +7,19 @@ pub trait Transport {
     /// This rank's number, below [`Transport::size`].
     fn rank(&self) -> usize;
 
-    /// How many ranks the run has.
+    /// Number of ranks of the run.
     fn size(&self) -> usize;
 
-    /// Which of the ranks on this machine it is, from 0: chooses the adapter.
+    /// This rank's number among the ranks on this machine, from 0: chooses the adapter.
     fn local_rank(&self) -> usize;
 
-    /// Sends each of `outgoing` (to, bytes) and fills each of `incoming` (from, bytes), all at once; returns when all are done,
-    /// so ranks may send to each other in any order. Messages from one rank to another keep their order, and the receiver knows
-    /// their lengths. Empty messages are not sent. No rank sends to itself.
+    /// Sends each of `outgoing` (to, bytes) and fills each of `incoming` (from, bytes), all at once; returns when all
+    /// are done, so ranks may send to each other in any order. Messages from one rank to another keep their order, and
+    /// the receiver knows their lengths. Empty messages are not sent. No rank sends to itself.
     ///
     /// # Errors
-    /// A rank that has ended, by its number, or whose message has another length. Every later exchange then fails as well.
+    /// A rank that has ended, named by its number, or whose message has another length. Every later exchange then fails
+    /// as well.
     fn exchange(&mut self, outgoing: &[(usize, &[u8])], incoming: &mut [(usize, &mut [u8])]) -> Result<()>;
 
     /// Ends the other ranks too, at the latest in their next exchange with this one. No exchange may follow.

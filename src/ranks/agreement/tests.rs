@@ -2,7 +2,7 @@ use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport, in_process};
 use pollster::block_on;
 
-/// What `body` returns on each of `size` ranks.
+/// The result of `body` on each of `size` ranks.
 fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
     let body = &body;
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@ use crate::ranks::in_process;
 use proptest::prelude::*;
 use std::thread;
 
-/// Runs `body` on each of `size` ranks, each on its thread, and returns the results in order.
+/// Runs `body` on each of `size` ranks, each on its own thread, and returns the results in order.
 fn on_ranks<T: Send>(size: usize, body: impl Fn(&mut dyn Transport) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let body = &body;
@@ -51,7 +51,7 @@ fn some_of(size: usize, chosen: u8) -> Group {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Both ways of the all-reduce, on all ranks and on some: the sequential sum bit for bit.
+    /// Both forms of the all-reduce, on all ranks and on some, give the sequential sum bit for bit.
     #[test]
     fn all_reduce_is_the_sequential_sum(size in 1usize..=5, chosen: u8, count in 0usize..9000, seed: u64) {
         let group = some_of(size, chosen);
@@ -67,7 +67,7 @@ proptest! {
         prop_assert_eq!(sums.len(), size);
     }
 
-    /// Parts of any lengths, some of them empty; then the parts gathered again.
+    /// Parts of any length, some of them empty; the parts are then gathered again.
     #[test]
     fn reduce_scatter_and_all_gather(
         size in 1usize..=5, chosen: u8, count in 0usize..300, cuts: [usize; 4], seed: u64,
@@ -112,7 +112,7 @@ proptest! {
         });
     }
 
-    /// Two groups that share ranks, in turns.
+    /// Two groups that share ranks take turns.
     #[test]
     fn groups_take_turns(size in 2usize..=5, first: u8, second: u8, count in 1usize..50, seed: u64) {
         let groups = [some_of(size, first), some_of(size, second)];
@@ -127,7 +127,7 @@ proptest! {
         });
     }
 
-    /// A rank that ends after any number of exchanges: the others get an error that names it, and none waits for ever.
+    /// A rank that ends after any number of exchanges: the others get an error that names it, and none waits forever.
     #[test]
     fn a_rank_that_ends_is_named(size in 2usize..=5, ends in 0usize..5, after in 0usize..4, count in 1usize..6000) {
         let (ends, group) = (ends % size, Group::all(size));

@@ -1,4 +1,4 @@
-//! Ranks that do the same, and what is said of those that do not.
+//! Ranks that agree, and the messages about those that do not.
 
 use super::{RankIdentity, differing_lines, units_of_first};
 use crate::kernels::Units;
@@ -37,7 +37,7 @@ fn what_differs_is_named() {
     ] {
         assert_eq!(other.difference(&first), Some(format!("{line}; {remedy}")));
     }
-    // A byte that the fingerprint does not see.
+    // The data differ in a byte that the fingerprint does not see.
     let other = RankIdentity { hash: Some(8), ..first.clone() };
     assert!(other.difference(&first).unwrap().starts_with("its data have the hash 0000000000000008, and"));
     assert_eq!(RankIdentity { hash: None, ..other }.difference(&first), None);

@@ -71,7 +71,7 @@ fn every_micro_batch_goes_through_every_chunk_and_back_in_order() {
     }
 }
 
-/// Each job sends and receives at once and ends when all of it is done, as MPI's rendezvous does.
+/// Each job sends and receives at once and ends when all of that is done, as with MPI's rendezvous.
 #[test]
 fn no_order_of_jobs_blocks() {
     for (pipeline, count) in degrees() {
@@ -102,7 +102,7 @@ fn no_order_of_jobs_blocks() {
     }
 }
 
-/// Nothing is sent before it is computed, and few results wait.
+/// No result is sent before it is computed, and few results wait.
 #[test]
 fn results_are_sent_after_they_are_computed() {
     for (pipeline, count) in degrees() {

@@ -1,4 +1,5 @@
-//! Buffers of buckets that live within one recording: gradients until their sums are exchanged, weights while layers read them.
+//! Buffers of buckets that live within one recording: for gradients until their sums are exchanged, and for weights
+//! while layers read them.
 
 use crate::element::Element;
 use crate::model::arena::{Arena, Holds, Part};
@@ -12,14 +13,14 @@ use crate::record::{Collective, Recorder, Span, Tensor};
 /// A buffer for each bucket that several ranks own together.
 pub(crate) struct BucketBuffers<'a> {
     buffers: Vec<BucketBuffer<'a>>,
-    /// Holds what is in no bucket.
+    /// Holds the elements that are in no bucket.
     others: &'a Arena,
 }
 
 struct BucketBuffer<'a> {
     number: usize,
     bucket: &'a Bucket,
-    /// All of the bucket, one flat row.
+    /// The whole bucket, as one flat row.
     whole: Tensor,
 }
 
@@ -41,18 +42,18 @@ impl<'a> BucketBuffers<'a> {
         Self { buffers: buffers.collect(), others }
     }
 
-    /// Buffers for the gradients of a micro-batch, which are added to those of the step in `sums`.
+    /// Buffers for the gradients of a micro-batch, which are added to the sums of the step, `sums`.
     pub fn for_gradients(rec: &mut Recorder, ownership: &'a Ownership, sums: &'a Arena) -> Self {
         Self::new(rec, "gradients", ownership, |_| Element::F32, sums)
     }
 
-    /// Buffers for the weights in `arena`, of which each rank holds what it owns.
+    /// Buffers for the weights in `arena`, in which each rank holds the part that it owns.
     pub fn for_weights(rec: &mut Recorder, ownership: &'a Ownership, arena: &'a Arena) -> Self {
         Self::new(rec, "weights", ownership, |bucket| arena.element(bucket.segment), arena)
     }
 
-    /// Sums the gradients over their owners, each directly after the last launch that adds to it, and adds this rank's part to
-    /// the step's.
+    /// Sums the gradients over their owners, each bucket directly after the last launch that adds to it, and adds this
+    /// rank's part to the step's sums.
     pub fn scatter(&self, rec: &mut Recorder, ownership: &Ownership) {
         let mut summed = Vec::new();
         for BucketBuffer { number, bucket, whole } in &self.buffers {
@@ -79,8 +80,9 @@ impl<'a> BucketBuffers<'a> {
         }
     }
 
-    /// Gathers the weights before the first launch that reads them and again before the first one from number `backward` on, in
-    /// buffers of their own, while the launches that read those of the bucket before run.
+    /// Gathers the weights before the first launch that reads them, and again, into separate buffers, before the first
+    /// launch from number `backward` on that reads them. Each bucket is gathered while the launches that read the
+    /// previous bucket run.
     pub fn gather(&self, rec: &mut Recorder, ownership: &Ownership, backward: Option<usize>) {
         let (mut first, mut again) = (Vec::new(), Vec::new());
         for buffer in &self.buffers {

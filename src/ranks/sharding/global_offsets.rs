@@ -5,30 +5,30 @@ use crate::model::parameters::{Spec, Strip};
 use crate::ops::rounding::Rounding;
 use std::ops::Range;
 
-/// GlobalOffsets of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
-/// weight is rounded by the same bits wherever it lies, and two weights never by the same ones.
+/// The places of the elements that a rank holds. A place is the element's position in the arenas of one rank that holds
+/// the whole model, so that a weight is rounded by the same bits wherever it lies, and no two weights by the same ones.
 ///
-/// A parameter of which ranks hold a part each, and that one rank would have to split over several bindings, counts as one piece
-/// here.
+/// A parameter that is divided among ranks counts as one piece here, even if one rank would have to split it over
+/// several bindings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlobalOffsets {
     /// For each segment, ascending ranges of its elements.
     segments: Vec<Vec<PlacedRange>>,
 }
 
-/// Elements of a segment in runs of one length, whose places are as far apart: one run of which the places follow each other; the rows
-/// of a matrix of which a rank has some columns; gate and up, of which it has some rows each.
+/// Elements of a segment in runs of equal length at equal distances between their places: a single run with consecutive
+/// places; the rows of a matrix of which a rank has some columns; gate and up, of which it has some rows each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedRange {
-    /// Which they are.
+    /// The elements of the segment.
     pub range: Range<u64>,
-    /// The place of the first one.
+    /// The place of the first element.
     pub place: u64,
-    /// Elements of the first run before it.
+    /// Elements of the first run that precede the first element.
     pub skipped: u64,
-    /// Elements of a run; [`ONE_RUN`] where there is one.
+    /// Elements per run; [`ONE_RUN`] if there is only one run.
     pub run: u64,
-    /// GlobalOffsets of others between two runs.
+    /// Places between two runs, which are not in this range.
     pub gap: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct PlacedRange {
 const ONE_RUN: u64 = u64::MAX;
 
 impl PlacedRange {
-    /// Elements whose places follow each other from `place` on.
+    /// Elements at consecutive places from `place` on.
     pub fn consecutive(range: Range<u64>, place: u64) -> Self {
         Self { range, place, skipped: 0, run: ONE_RUN, gap: 0 }
     }
@@ -47,7 +47,7 @@ impl PlacedRange {
         self.place + index + (index + self.skipped) / self.run * self.gap
     }
 
-    /// What of it is in `range`.
+    /// The part of these elements that is in `range`.
     pub(crate) fn within(&self, range: &Range<u64>) -> Option<Self> {
         let (start, end) = (self.range.start.max(range.start), self.range.end.min(range.end));
         (start < end).then(|| {
@@ -56,7 +56,7 @@ impl PlacedRange {
         })
     }
 
-    /// Takes the run `next`, which follows in the segment, unless its length or its distance is another.
+    /// Appends the run `next`, which follows in the segment, unless its length or its distance differs.
     fn take(&mut self, next: &Self) -> bool {
         let [length, next_length] = [&self.range, &next.range].map(|range| range.end - range.start);
         let is_whole = self.run == ONE_RUN || (length + self.skipped).is_multiple_of(self.run);
@@ -72,7 +72,7 @@ impl PlacedRange {
         true
     }
 
-    /// Where the bits come from that round them.
+    /// The source of the bits that round these elements.
     #[track_caller]
     pub fn rounding(&self, seed: u64) -> Rounding {
         let Self { place, skipped, run, gap, .. } = *self;
@@ -88,7 +88,7 @@ impl PlacedRange {
 }
 
 impl GlobalOffsets {
-    /// Those of the parameters in `layout`, of which `whole` has all rows.
+    /// The places of the parameters in `layout`; `whole` is the layout of the whole model.
     #[track_caller]
     pub fn new(layout: &ArenaLayout, whole: &ArenaLayout) -> Self {
         let starts: Vec<u64> = whole
@@ -124,7 +124,7 @@ impl GlobalOffsets {
         Self { segments }
     }
 
-    /// A range of a segment's elements, cut where runs of another length or distance follow.
+    /// The elements of a segment in `range`, divided where runs of another length or distance follow.
     pub fn runs(&self, segment: usize, range: &Range<u64>) -> Vec<PlacedRange> {
         self.segments[segment].iter().filter_map(|runs| runs.within(range)).collect()
     }
@@ -138,7 +138,7 @@ impl GlobalOffsets {
     }
 }
 
-/// The places of a part of a parameter whose first element in the whole model has the place `first`.
+/// The places of a part of a parameter; the parameter's first element has the place `first`.
 fn runs_of(spec: &Spec, part: &Part, first: u64) -> Vec<PlacedRange> {
     if spec.share.is_none() {
         let range = part.range(spec, part.first_row, part.first_row + part.rows);
@@ -243,7 +243,7 @@ mod tests {
         );
     }
 
-    /// Cut at any places, runs have the places that they had.
+    /// However runs are cut, their elements keep their places.
     #[test]
     fn runs_are_cut_anywhere() {
         let runs = PlacedRange { range: 100..133, place: 1004, skipped: 4, run: 8, gap: 5 };
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Each element of a part of a matrix, by its row and column.
+    /// The place of each element of a part of a matrix is checked by row and column.
     #[test]
     fn parts_of_matrices_have_those_of_one() {
         let mut config = mixture_example();
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Bindings of 1 KiB hold an expert and not all of them.
+    /// Bindings of 1 KiB hold one expert but not all of them.
     #[test]
     fn no_two_weights_share_one() {
         let narrow = Limits { binding_bytes: 1 << 10, buffer_bytes: 1 << 10 };

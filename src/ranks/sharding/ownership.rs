@@ -1,4 +1,4 @@
-//! How the ranks of a run share the gradients and the optimizer's work, as exchange points of its recordings.
+//! How the ranks of a run share the gradients and the optimizer's work, as exchange points of the run's recordings.
 //!
 //! | sharded | gradients | what a rank holds | weights |
 //! |---|---|---|---|
@@ -28,19 +28,20 @@ use std::ops::Range;
 /// How the ranks of a run share the work on its parameters.
 #[derive(Clone, Debug)]
 pub struct Ownership {
-    /// The ranks, and which of them this is.
+    /// The layout of the ranks, and the number of this one.
     pub ranks: RankLayout,
-    /// What each rank holds a part of (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-    /// 2020): with the optimizer's state (stage 1) it updates its own part of the parameters.
+    /// The state of which each rank holds only a part (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+    /// Trillion Parameter Models", 2020): if the optimizer's state is sharded (stage 1), each rank updates its own part
+    /// of the parameters.
     pub sharding: Sharding,
-    /// Who owns what.
+    /// Which rank owns which part.
     pub shards: Shards,
-    /// Elements in the shares of the norm of each rank that computes one, where they do.
+    /// Elements in each rank's share of the norm, for the ranks that compute one; empty if norms are not shared.
     norm_lengths: Vec<Vec<u64>>,
 }
 
 impl Ownership {
-    /// The ownership of parameters in `layout`, that of this rank's stage among the layouts of all stages of a pipeline.
+    /// The ownership of the parameters of this rank's stage; `layouts` are those of all stages of a pipeline.
     pub(crate) fn among_stages(layouts: &[ArenaLayout], ranks: RankLayout, sharding: Sharding) -> Self {
         let of_stage = |stage| {
             let rank = ranks.in_stage(stage);
@@ -53,7 +54,7 @@ impl Ownership {
 
     /// The ownership of parameters in `layout`, without shares of the norm.
     pub(crate) fn new(layout: &ArenaLayout, ranks: RankLayout, sharding: Sharding) -> Self {
-        // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
+        // Every rank has all gradients except those of other ranks' experts, whose squares it does not sum.
         let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
         let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
         let shards = Shards::new(layout, &ranks, block, divides);
@@ -65,17 +66,17 @@ impl Ownership {
         self.sharding.what != Sharded::None
     }
 
-    /// Whether each rank accumulates the gradients of its own part alone.
+    /// Whether each rank accumulates only the gradients of its own part.
     pub(crate) fn shards_gradients(&self) -> bool {
         self.sharding.what == Sharded::Gradients
     }
 
-    /// Whether each rank keeps its own part of the weights alone, and gathers the others where layers read them.
+    /// Whether each rank keeps only its own part of the weights, and gathers the rest where layers read them.
     pub(crate) fn shards_weights(&self) -> bool {
         self.shards_optimizer() && self.sharding.gathers_again
     }
 
-    /// What this rank updates of a segment: ranges of its elements.
+    /// The ranges of a segment's elements that this rank updates.
     pub fn updated(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shards_optimizer() {
             true => self.shards.own(segment),
@@ -83,12 +84,12 @@ impl Ownership {
         }
     }
 
-    /// The same for another rank, whose parameters are those of `layout`.
+    /// The ownership on another rank, whose parameters have the layout `layout`.
     pub(crate) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
         Self::new(layout, RankLayout { rank, ..self.ranks }, self.sharding)
     }
 
-    /// Whether this rank has all weights, and can compute the model alone.
+    /// Whether this rank has all weights, and so can compute the model alone.
     pub(crate) fn holds_all_weights(&self) -> bool {
         let RankLayout { expert, model, pipeline, .. } = self.ranks;
         !self.shards_weights() && [expert, model, pipeline] == [1; 3]
@@ -100,7 +101,7 @@ impl Ownership {
         (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
     }
 
-    /// The ranks that share each matrix; `None` if each holds them whole.
+    /// The ranks that share each matrix; `None` if each rank holds matrices whole.
     pub(crate) fn matrix_ranks(&self) -> Option<MatrixRanks> {
         let RankLayout { model, shares_tokens, shares_vocabulary, .. } = self.ranks;
         (model > 1).then(|| MatrixRanks {
@@ -111,13 +112,14 @@ impl Ownership {
         })
     }
 
-    /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
+    /// Whether no rank has the sums of all gradients after their exchange, so that each rank computes the norm of a
+    /// share.
     pub(crate) fn shares_norm(&self) -> bool {
         let RankLayout { expert, model, pipeline, .. } = self.ranks;
         self.shards_optimizer() || [expert, model, pipeline] != [1; 3]
     }
 
-    /// The ranks that together have all gradients, each once.
+    /// The ranks that together have each gradient exactly once.
     pub(crate) fn norm_group(&self) -> Group {
         let on = |rank| RankLayout { rank, ..self.ranks };
         let block = self.shards.block().ranks.into_iter();
@@ -125,13 +127,14 @@ impl Ownership {
         self.ranks.in_all_stages(&of_stage)
     }
 
-    /// Whether this rank's gradients of a segment count in the norm: what both ends of a pipeline hold counts in the first stage.
+    /// Whether this rank's gradients of a segment count in the norm: parameters that both ends of a pipeline hold count
+    /// in the first stage.
     fn counts(&self, layout: &ArenaLayout, segment: usize) -> bool {
         !layout.segments[segment].kind.is_copied || self.ranks.stage() == 0
     }
 
-    /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
-    /// gradients, each once.
+    /// The ranges of a segment whose gradients count in this rank's share of the norm. The shares of all ranks together
+    /// contain each gradient exactly once.
     pub(crate) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shares_norm() {
             true => self.normed_on(self.ranks.rank, layout, segment),
@@ -139,8 +142,8 @@ impl Ownership {
         }
     }
 
-    /// The lengths of what counts in the shares of this rank's stage, whose parameters are those of `layout`: for each rank of a block
-    /// and of those that share its matrices.
+    /// The lengths of the ranges that count in the shares of this rank's stage, whose parameters have the layout
+    /// `layout`: for each rank of a block and of the ranks that share its matrices.
     fn norm_lengths_of(&self, layout: &ArenaLayout) -> Vec<Vec<u64>> {
         let trained = (0..layout.segments.len()).filter(|&index| !layout.segments[index].kind.is_frozen);
         let of_rank = |rank: usize| {
@@ -157,7 +160,8 @@ impl Ownership {
             .collect()
     }
 
-    /// The same of `rank`, whose matrices are as those of `layout`: of what several tensor-parallel ranks hold, the first has all.
+    /// The ranges that count in the share of `rank`, whose matrices have the layout `layout`. Rows that several
+    /// tensor-parallel ranks hold count on the first of them.
     fn normed_on(&self, rank: usize, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         if !self.counts(layout, segment) {
             return Vec::new();
@@ -178,7 +182,7 @@ impl Ownership {
         without(own, &counted_elsewhere)
     }
 
-    /// What of a part of a parameter is in this rank's share of the norm: ranges of the elements of its segment.
+    /// The ranges of a part of a parameter that are in this rank's share of the norm, as elements of its segment.
     pub(crate) fn normed_of(&self, layout: &ArenaLayout, spec: &Spec, part: &Part) -> Vec<Range<u64>> {
         let own = part.offset..part.offset + part.elements(spec);
         let normed = self.normed(layout, part.segment).into_iter();
@@ -195,8 +199,9 @@ impl Ownership {
         })
     }
 
-    /// Sums the gradients that both ends of a pipeline have of what both hold, once the replicas of each have summed theirs. It is
-    /// after the step's last half, since the first stage has its own no earlier.
+    /// Sums the gradients of the parameters that both ends of a pipeline hold over both ends, after the replicas of
+    /// each end have summed theirs. It comes after the step's last half, since the first stage has its gradients no
+    /// earlier.
     pub(crate) fn sum_copied(&self, rec: &mut Recorder, layout: &ArenaLayout, gradients: &Arena) {
         let copied = layout.segments.iter().enumerate().filter(|(_, segment)| segment.kind.is_copied);
         let trained = copied.filter(|(_, segment)| !segment.kind.is_frozen).map(|(index, _)| index);
@@ -210,8 +215,8 @@ impl Ownership {
         }
     }
 
-    /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. Where the
-    /// optimizer is sharded, each rank gets the sums that it updates by.
+    /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. If the
+    /// optimizer is sharded, each rank receives only the sums for the part that it updates.
     pub(crate) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
         for (number, bucket) in self.shards.buckets.iter().enumerate() {
             let label = format!("gradients.{number}");
@@ -221,7 +226,7 @@ impl Ownership {
                 continue;
             }
             let range = self.shards.own_of(bucket);
-            // With gradients sharded, owners have exchanged those of every micro-batch.
+            // If gradients are sharded, owners have exchanged those of every micro-batch.
             if !self.shards_gradients() {
                 let own = span(gradients, bucket, range.clone());
                 let whole = span(gradients, bucket, bucket.range.clone());
@@ -236,7 +241,8 @@ impl Ownership {
         }
     }
 
-    /// Sums the gradients of what several tensor-parallel ranks hold and have a part of each, after those over replicas.
+    /// Sums the gradients of rows that several tensor-parallel ranks hold, each with one term of the gradient, after
+    /// the sums over replicas.
     pub(crate) fn sum_repeated(&self, rec: &mut Recorder, layout: &ArenaLayout, gradients: &Arena) {
         let mut by_ranks: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
         for (spec, parts) in layout.parameters.iter().filter(|(spec, _)| spec.trains) {
@@ -255,8 +261,8 @@ impl Ownership {
         }
     }
 
-    /// Where the optimizer is sharded, and weights are not, gathers what each rank has updated of those segments of `arena` that it
-    /// `holds` and all ranks have whole.
+    /// If the optimizer is sharded and weights are not, gathers the parts that the ranks have updated, in those
+    /// segments of `arena` that it `holds` and that all ranks have whole.
     pub(crate) fn gather(
         &self,
         rec: &mut Recorder,
@@ -280,7 +286,7 @@ impl Ownership {
         }
     }
 
-    /// Sums what micro-batches have counted over the ranks: losses and correct predictions, and the tallies of routers.
+    /// Sums the counts of micro-batches over the ranks: losses and correct predictions, and the tallies of routers.
     pub(crate) fn sum_counts(&self, rec: &mut Recorder, sums: &[Tensor], experts: Option<&ExpertState>) {
         let sums = sums.iter().map(|state| {
             let words = Span::of(state);
@@ -301,7 +307,7 @@ impl Ownership {
     }
 }
 
-/// What of `ranges` is in none of `others`; both ascending.
+/// The parts of `ranges` that are in none of `others`; both are ascending.
 fn without(ranges: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for Range { mut start, end } in ranges {

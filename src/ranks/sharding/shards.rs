@@ -1,17 +1,17 @@
-//! Which rank owns which part of the parameters, and in which portions gradients are exchanged.
+//! Which rank owns which part of the parameters, and in which buckets gradients are exchanged.
 //!
-//! A bucket is a range of a segment of at least 16 MiB that ends with a parameter, in the order of the layers, so
-//! that the gradients of the last layers are exchanged while the backward pass of earlier ones runs. It is divided
-//! among its *owners*, in multiples of 128 elements or, under Muon, between matrices. Owners may be fewer than all
-//! replicas; then blocks of owners sum their parts among each other, too.
+//! A bucket is a range of a segment of at least 16 MiB that ends with a parameter, in the order of the layers, so that
+//! the gradients of the last layers are exchanged while the backward pass of earlier ones runs. It is divided among its
+//! *owners*, in multiples of 128 elements or, under Muon, between matrices. If there are fewer owners than replicas,
+//! the blocks of owners also sum their parts among each other.
 
 use crate::model::arena::{ArenaLayout, Segment, SegmentKind};
 use crate::model::parameters::UpdateRule;
 use crate::ranks::{Group, RankLayout};
 use std::ops::Range;
 
-/// Bytes of f32 gradients that are exchanged at once: enough that latency does not matter, and few enough that the exchange of
-/// the last layers is over when the backward pass ends.
+/// Bytes of f32 gradients that are exchanged at once: enough that latency does not matter, and few enough that the
+/// exchange of the last layers is finished when the backward pass ends.
 const BUCKET_BYTES: u64 = 16 << 20;
 
 /// Ranges start at multiples of this many elements, so that they can be bound in any storage type.
@@ -24,19 +24,20 @@ pub struct Bucket {
     pub segment: usize,
     /// Its elements.
     pub range: Range<u64>,
-    /// The elements of the segment that each of the owners owns, in order; together they are the range.
+    /// The elements of the segment that each of the owners owns, in order; together they are `range`.
     pub parts: Vec<Range<u64>>,
-    /// Whether they are experts that are spread over ranks.
+    /// Whether its parameters are experts that are spread over ranks.
     pub is_spread: bool,
-    /// The ranks that hold these parameters, and whose gradients of them are summed.
+    /// The ranks that hold these parameters, and over which their gradients are summed.
     pub replicas: Group,
-    /// Those of them that own the range together with this one: all, unless they are divided into blocks.
+    /// Of the replicas, those that own the range together with this rank: all of them, unless they are divided into
+    /// blocks.
     pub owners: Group,
-    /// Those of them that own the same part as this one: one in each block.
+    /// Of the replicas, those that own the same part as this rank: one in each block.
     pub copies: Group,
 }
 
-/// The buckets of all segments that are trained.
+/// The buckets of all trained segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     /// Segment by segment, in order.
@@ -54,8 +55,8 @@ impl Bucket {
 }
 
 impl Shards {
-    /// Divides the trained segments of `layout` among `block` neighbours of the data ranks, who own everything together. Large
-    /// parameters are divided into several buckets if `divides` says so.
+    /// Divides the trained segments of `layout` among `block` neighbouring data ranks, which own everything together.
+    /// Large parameters are divided into several buckets if `divides` is true.
     pub fn new(layout: &ArenaLayout, ranks: &RankLayout, block: usize, divides: bool) -> Self {
         let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
         let buckets = segments.flat_map(|(index, segment)| {
@@ -80,7 +81,7 @@ impl Shards {
         block_of(&self.ranks, self.ranks.data_group(), self.block)
     }
 
-    /// The rank of the [`block`](Self::block) that owns the most elements; of equal ones the first.
+    /// The rank of the [`block`](Self::block) that owns the most elements; of several the first.
     pub(crate) fn fullest_rank(&self) -> usize {
         // Bucket by bucket, since there may be thousands of both ranks and buckets.
         let mut owned = [Vec::new(), Vec::new()];
@@ -102,17 +103,17 @@ impl Shards {
         ranks.into_iter().find(|&rank| Some(elements(rank)) == most).unwrap_or(self.ranks.rank)
     }
 
-    /// What this rank owns of a bucket.
+    /// The elements of a bucket that this rank owns.
     pub(crate) fn own_of(&self, bucket: &Bucket) -> Range<u64> {
         bucket.parts[self.place(self.ranks.rank, bucket.is_spread) % bucket.parts.len()].clone()
     }
 
-    /// What this rank owns of a segment, ascending.
+    /// The elements of a segment that this rank owns, ascending.
     pub fn own(&self, segment: usize) -> Vec<Range<u64>> {
         self.own_of_rank(self.ranks.rank, segment)
     }
 
-    /// The same of another rank.
+    /// The elements of a segment that `rank` owns, ascending.
     pub(crate) fn own_of_rank(&self, rank: usize, segment: usize) -> Vec<Range<u64>> {
         let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
         let part =
@@ -120,7 +121,8 @@ impl Shards {
         buckets.map(part).filter(|range| !range.is_empty()).collect()
     }
 
-    /// The place of `rank` among those that hold the same parameters as it, of which a block has as many as a bucket has parts.
+    /// The place of `rank` among the ranks that hold the same parameters. A block has as many of them as a bucket has
+    /// parts.
     fn place(&self, rank: usize, is_spread: bool) -> usize {
         let data_rank = RankLayout { rank, ..self.ranks }.data_rank();
         if is_spread { data_rank / self.ranks.expert } else { data_rank }
@@ -132,26 +134,26 @@ fn replicas(ranks: &RankLayout, is_spread: bool) -> Group {
     if is_spread { ranks.expert_replicas() } else { ranks.data_group() }
 }
 
-/// Those of them that are in this one's block.
+/// The replicas in this rank's block.
 fn owners(ranks: &RankLayout, is_spread: bool, block: usize) -> Group {
     let size = if is_spread { block / ranks.expert } else { block };
     block_of(ranks, replicas(ranks, is_spread), size)
 }
 
-/// Those of them that have this one's place in their block.
+/// The replicas that have this rank's place in their block.
 fn copies(ranks: &RankLayout, is_spread: bool, block: usize) -> Group {
     let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
     let place = owners.place(ranks.rank).unwrap_or(0);
     Group::new(replicas.ranks.chunks(owners.size()).map(|block| block[place]).collect())
 }
 
-/// The members of `group` in blocks of `size`: the block of this rank.
+/// The block of this rank, with the members of `group` divided into blocks of `size`.
 fn block_of(ranks: &RankLayout, group: Group, size: usize) -> Group {
     let place = group.place(ranks.rank).unwrap_or(0);
     Group::new(group.ranks[place / size * size..][..size].to_vec())
 }
 
-/// Where the parts of parameters start in a segment, and its end.
+/// The start of each part of a parameter in a segment, and the segment's end.
 fn starts_of_parts(layout: &ArenaLayout, index: usize, segment: &Segment) -> Vec<u64> {
     let parts = layout.parameters.iter().flat_map(|(_, parts)| parts);
     let mut starts: Vec<u64> = parts.filter(|part| part.segment == index).map(|part| part.offset).collect();
@@ -160,8 +162,8 @@ fn starts_of_parts(layout: &ArenaLayout, index: usize, segment: &Segment) -> Vec
     starts
 }
 
-/// Ends of buckets: at borders of parameters, so that few wait for several layers; a large one that is updated element by
-/// element is divided.
+/// The ends of buckets: at borders of parameters, so that few buckets wait for several layers. A large parameter that
+/// is updated element by element is divided.
 fn ends_of_buckets(segment: &Segment, starts: &[u64], divides: bool) -> Vec<u64> {
     let most = BUCKET_BYTES / 4;
     let mut ends = Vec::new();
@@ -179,7 +181,8 @@ fn ends_of_buckets(segment: &Segment, starts: &[u64], divides: bool) -> Vec<u64>
     ends
 }
 
-/// Divides a bucket among `count` ranks as evenly as [`UNIT`] allows, or, where matrices are updated whole, between them.
+/// Divides a bucket among `count` ranks as evenly as [`UNIT`] allows or, if matrices are updated whole, between
+/// matrices.
 fn parts_of(range: &Range<u64>, count: usize, kind: SegmentKind, starts: &[u64]) -> Vec<Range<u64>> {
     let length = range.end - range.start;
     let even = |number: usize| range.start + (length / UNIT * number as u64 / count as u64) * UNIT;
@@ -213,7 +216,7 @@ mod tests {
         Segment { elements, kind }
     }
 
-    /// Borders of parameters from their lengths in units.
+    /// Borders of parameters, given their lengths in units.
     fn starts(lengths: &[u64]) -> Vec<u64> {
         let ends = lengths.iter().scan(0, |end, length| {
             *end += length * UNIT;
@@ -266,7 +269,7 @@ mod tests {
             let range = 0..*starts.last().unwrap();
             Bucket { segment, range, parts, is_spread, replicas, owners, copies }
         };
-        // Ranks 4 to 7 own 1, 2, 3, 3 units of the first and, in pairs, 9 and 1 of the second.
+        // Ranks 4 to 7 own 1, 2, 3, 3 units of the first bucket and, in pairs, 9 and 1 of the second.
         let buckets = vec![bucket(0, &[1, 2, 3, 3], false), bucket(1, &[9, 1], true)];
         let shards = Shards { buckets, ranks, block: 4 };
         let of_rank = |rank| {

@@ -5,7 +5,7 @@ use pollster::block_on;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// Two ranks, each with its thread.
+/// Two ranks, each with its own thread.
 fn pair() -> [Ranks; 2] {
     let ends = in_process::connect(2).into_iter();
     let started = ends.map(|end| Ranks::start(|| Ok(Box::new(end) as Box<dyn Transport>)).expect("a thread"));
@@ -21,7 +21,7 @@ fn swap(byte: u8) -> impl FnOnce(&mut dyn Transport) -> Result<u8> + Send + 'sta
     }
 }
 
-/// The result of a job if it is there, without waiting.
+/// The result of a job if it has arrived, without waiting.
 fn poll<T>(pending: Pin<&mut Pending<T>>) -> Poll<Result<T>> {
     pending.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -118,7 +118,8 @@ fn a_job_may_hold_the_last_clone() {
         drop(held);
         swap(1)(transport)
     });
-    let answer = b.run(swap(2)); // before `a`, which may be the last clone after all and then waits for the job
+    // before `a` is dropped, which may be the last clone after all and then waits for the job
+    let answer = b.run(swap(2));
     drop(a);
     block_on(answer).expect("a byte");
     assert_eq!(block_on(pending).expect("a byte"), 2);
