@@ -1,4 +1,4 @@
-//! What a run takes, in memory and in time: forecasts from its recordings, and measurements beside them.
+//! The memory and time that a run takes: forecasts from its recordings, and measurements beside them.
 //!
 //! | file | answers |
 //! |---|---|

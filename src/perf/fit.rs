@@ -1,14 +1,15 @@
 //! The micro-batch and the recomputation with which a run fits a given memory.
 //!
-//! The tokens of a step stay what they are: `batch_size` times `gradient_accumulation_steps` is constant. Of all divisions of
-//! that product and all amounts of recomputation the one is chosen with the least work:
+//! The number of tokens per step stays the same: `batch_size` times `gradient_accumulation_steps` is constant. Of all
+//! divisions of that product and all amounts of recomputation, the one with the least work is chosen:
 //!
 //! work = (1 + recomputed FLOPs / FLOPs of the step) · (1 + 256 / tokens of a micro-batch)
 //!
-//! The second factor is what a micro-batch costs whatever its size: it reads each weight twice and reads and writes each
-//! gradient, 16 bytes a parameter, beside 6 FLOPs a parameter and token. On a device that does 100 FLOPs in the time of one byte
-//! that is the work of 256 tokens. Recomputation must be ahead by 5 %. So it serves micro-batches of fewer than two thousand
-//! tokens, and runs that fit in no other way; otherwise the largest micro-batch is taken that fits without.
+//! The second factor is the cost of a micro-batch of any size: it reads each weight twice and reads and writes each
+//! gradient, 16 bytes per parameter, in addition to 6 FLOPs per parameter and token. On a device that does 100 FLOPs in
+//! the time of one byte that is the work of 256 tokens. Recomputation must be ahead by 5 %. So it serves micro-batches
+//! of fewer than two thousand tokens, and runs that do not fit otherwise; in all other cases the largest micro-batch
+//! that fits without recomputation is chosen.
 //!
 //! Candidates are a list of `Recomputation`s with growing work, so that other kinds can be added.
 
@@ -31,22 +32,22 @@ use search::Search;
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// What was looked at, the smallest micro-batch first.
+    /// All candidates that were measured, the smallest micro-batch first.
     pub candidates: Vec<Candidate>,
-    /// The one with the least work of those that fit.
+    /// Of the candidates that fit, the one with the least work.
     pub best: Option<Candidate>,
-    /// Where none fits: what the least of them takes on a quantised base, which computes something else.
+    /// If none fits: the least memory that a candidate takes on a quantised base, which computes something else.
     pub quantised: Vec<(BaseType, u64)>,
-    /// What the run takes whatever the length of its windows: weights, gradients, moments and tables.
+    /// The memory that the run takes for any length of its windows: weights, gradients, moments and tables.
     pub fixed: u64,
 }
 
 impl Fit {
-    /// Looks for the division of `plan`'s step that fits `budget` bytes of device memory on an adapter with `capabilities`. The
-    /// schedule has `steps` rows. Records a few tens of steps, some milliseconds each for 12 layers.
+    /// Looks for the division of `plan`'s step that fits `budget` bytes of device memory on an adapter with
+    /// `capabilities`. The schedule has `steps` rows. Records a few dozen steps, some milliseconds each for 12 layers.
     ///
     /// # Errors
-    /// If a micro-batch of a single window does not fit the adapter, whatever its memory.
+    /// A micro-batch of a single window does not fit the adapter, whatever its memory.
     pub fn find(plan: &RunPlan, capabilities: Capabilities, steps: u64, budget: u64) -> Result<Self> {
         let runner = &plan.settings.runner;
         let windows = runner.batch_size * runner.gradient_accumulation_steps;
@@ -60,7 +61,7 @@ impl Fit {
                 return None;
             }
             let plan = plan.divided(batch_size, windows / batch_size, recomputed);
-            // What fails here has a tensor that fits no binding.
+            // A division that fails here has a tensor that fits no binding.
             let recordings = Recordings::new(&plan, capabilities, steps).ok()?;
             Some(Forecast::new(&recordings).peak_bytes())
         };
@@ -75,7 +76,7 @@ impl Fit {
         Ok(Self { candidates, best, quantised, fixed })
     }
 
-    /// The error of a run of `plan` that fits `budget` bytes in no way.
+    /// The error for a run of `plan` that does not fit `budget` bytes with any candidate.
     pub fn refusal(&self, plan: &RunPlan, budget: u64) -> Error {
         let least = self.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
         let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth);

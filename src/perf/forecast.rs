@@ -1,16 +1,17 @@
 //! The memory and work of a run, computed from its recordings alone, without a device.
 //!
-//! All buffers of a run follow from its recordings: arenas, tables, the pool, staging, and for a while what wgpu
-//! keeps of initial weights on their way. `gristmill plan` prints these parts; `context.max_device_memory` is
-//! compared with their sum at its peak.
+//! All buffers of a run follow from its recordings: arenas, tables, the pool, staging, and for a while wgpu's copies of
+//! initial weights that are being written. `gristmill plan` prints these parts; `context.max_device_memory` is compared
+//! with their sum at its peak.
 //!
-//! **Ranks that are not there.** A recording is written for a layout, without its ranks. So memory and bytes are
-//! those of the rank that owns most; rows for experts are taken to be chosen equally often. The time of a step is a
-//! replay on two clocks (`forecast/timeline.rs`): the device's, on which launches take time by the FLOPs of their
-//! products, and the link's, on which one exchange follows the other. So what hides behind what is decided by the
-//! recording and not by a model of it.
+//! **Ranks that are not there.** A recording is written for a layout, without its ranks. So memory and bytes are those
+//! of the rank that owns most; rows for experts are counted as if all experts were chosen equally often. The time of a
+//! step is a replay on two clocks (`forecast/timeline.rs`): the device's, on which launches take time by the FLOPs of
+//! their products, and the link's, on which exchanges follow one another. So the recording, and not a model of it,
+//! decides which exchanges overlap with which launches.
 //!
-//! Of a pipeline a few stages are recorded, each with its micro-batches under way; the bubble is that of their order.
+//! Of a pipeline only a few stages are recorded, each with its micro-batches under way; the bubble follows from their
+//! order.
 
 mod ranks;
 mod step_time;
@@ -33,11 +34,11 @@ use crate::train::recordings::Recordings;
 use crate::train::step_results::{EvaluationReadback, StepReadback};
 use crate::train::weight_upload::start_bytes;
 
-/// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
-/// not counted.
+/// Sizes and work of a run. Sizes are those of buffers; wgpu cuts small buffers out of blocks of 8 MiB, whose unused
+/// rest is not counted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// Parameters of the model, padding not counted.
+    /// Parameters of the model, not counting padding.
     pub parameters: usize,
     /// Parameters that are active per token: fewer than all in a mixture of experts.
     pub active_parameters: usize,
@@ -51,7 +52,7 @@ pub struct Forecast {
     pub gradient_bytes: u64,
     /// Bytes of the optimizer's moments.
     pub moment_bytes: u64,
-    /// Bytes of the copies of hot experts, weights and gradients, where experts are spread over ranks.
+    /// Bytes of the copies of hot experts, weights and gradients, if experts are spread over ranks.
     pub hot_copy_bytes: u64,
     /// Bytes of the other persistent buffers: batch, tables, states.
     pub other_bytes: u64,
@@ -59,11 +60,11 @@ pub struct Forecast {
     pub pool_bytes: u64,
     /// Bytes of the buffers between host and device: params of kernels, uploads, readbacks.
     pub staging_bytes: u64,
-    /// Bytes of the buffers between device and host through which ranks exchange; 0 with one rank.
+    /// Bytes of the staging buffers for exchanges between ranks; 0 with one rank.
     pub exchange_bytes: u64,
-    /// Bytes of host memory for the same.
+    /// Bytes of host memory for exchanges between ranks.
     pub exchange_host_bytes: u64,
-    /// Bytes that are taken in addition until the first step: wgpu's copies of tables and initial weights.
+    /// Additional bytes until the first step: wgpu's copies of tables and initial weights.
     pub start_bytes: u64,
     /// The largest buffers, largest first.
     pub largest: Vec<Consumer>,
@@ -133,7 +134,7 @@ impl Forecast {
     }
 }
 
-/// Bytes through which ranks exchange, of the device and of the host: a few exchanges are under way at a time, and there is room
+/// Bytes for exchanges between ranks, on the device and on the host: a few exchanges are under way at a time, with room
 /// for the largest. At most `waiting` results of a stage wait to be sent.
 fn exchange_bytes(recordings: &[&Recording], waiting: usize) -> (u64, u64) {
     let all = recordings.iter().flat_map(|recording| &recording.exchanges);

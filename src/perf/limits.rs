@@ -1,4 +1,4 @@
-//! Refuses what does not fit the adapter, and names the key to change.
+//! Refuses runs that do not fit the adapter, and names the key to change.
 
 use crate::element::stride_of;
 use crate::error::{Error, Result};
@@ -14,20 +14,22 @@ use std::fmt::Display;
 const SMALLER_BATCH: &str =
     "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead";
 
-/// Largest number of chunks of logits in a micro-batch: each is recorded on its own, in several launches.
+/// Largest number of chunks of logits in a micro-batch: each is recorded separately, in several launches.
 const MAX_CHUNKS: u64 = 1 << 15;
 
-/// What to do about activations of `windows` windows: smaller micro-batches, where there is more than one.
+/// The remedy for activations of `windows` windows that are too large: smaller micro-batches, if there is more than one
+/// window.
 fn smaller_batch(windows: usize) -> &'static str {
     if windows > 1 { SMALLER_BATCH } else { "lower model.model_config.seq_length" }
 }
 
-/// The error of a recording of `windows` windows that does not fit, with what to do about it.
+/// The error for a recording of `windows` windows that does not fit, with a remedy.
 pub(crate) fn misfit(error: &Error, windows: usize) -> Error {
     Error::too_large(error, format!("{}, or make the model smaller", smaller_batch(windows)))
 }
 
-/// The same of a model that is only loaded, which is as large as it is, and which no training step divides: `remedy` alone helps.
+/// The error for a model that is only loaded: its sizes are given, and no training step divides it, so only `remedy`
+/// helps.
 pub(crate) fn misfit_of_loaded(error: Error, remedy: &str) -> Error {
     match error {
         Error::Plan(what) | Error::TooLarge { what, .. } => Error::too_large(what, remedy),
@@ -36,7 +38,8 @@ pub(crate) fn misfit_of_loaded(error: Error, remedy: &str) -> Error {
     }
 }
 
-/// Refuses what takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` says what to do.
+/// Refuses a tensor that takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` is
+/// the advice.
 pub(crate) fn check_binding(
     bytes: u64,
     capabilities: &Capabilities,
@@ -52,8 +55,9 @@ pub(crate) fn check_binding(
     Err(Error::too_large(format!("{what} {sizes}"), remedy))
 }
 
-/// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size` windows.
-/// Recording would find them too, but could not name the key to change, and sizes that pass here fit the 32 bits of ops.
+/// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size`
+/// windows. Recording would find them too, but could not name the key to change, and sizes that pass here fit the 32
+/// bits of ops.
 pub(crate) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
@@ -76,8 +80,8 @@ pub(crate) fn check_activations(
     check_logits(model, tokens as u32, capabilities, smaller)
 }
 
-/// Refuses experts that are spread over ranks and may receive more rows from them than fit a binding, or than fit the staging
-/// buffer in which they follow their counts.
+/// Refuses experts that are spread over ranks and may receive more rows from them than fit a binding, or than fit the
+/// staging buffer together with their counts.
 fn check_spread(
     model: &ModelConfig,
     tokens: u32,
@@ -112,8 +116,8 @@ fn check_spread(
     Ok(())
 }
 
-/// Refuses a vocabulary of which no chunk of logits fits a binding, or which makes so many chunks that their recording alone
-/// is too large.
+/// Refuses a vocabulary for which no chunk of logits fits a binding, or which needs so many chunks that their recording
+/// alone is too large.
 fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities, smaller: &str) -> Result<()> {
     let vocab = model.vocab_size as u32;
     let bytes = linear_cross_entropy::smallest_chunk_bytes(tokens, vocab);

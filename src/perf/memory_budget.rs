@@ -1,4 +1,4 @@
-//! Too little memory: what takes it, and what would save some, for errors.
+//! Errors about too little memory: the largest consumers, and ways to save memory.
 
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -8,16 +8,16 @@ use crate::settings::Bytes;
 use crate::train::recordings::Recordings;
 use std::path::Path;
 
-/// What an error about memory says of a run.
+/// The parts of an error about memory that describe a run.
 pub(crate) struct Shortage {
     /// The largest consumers, with their sizes.
     pub largest: String,
-    /// What would save memory, one remedy each, the cheapest first.
+    /// Remedies that would save memory, the cheapest first.
     pub remedies: Vec<String>,
 }
 
 impl Shortage {
-    /// That of a run of `recordings`.
+    /// The shortage of a run of `recordings`.
     pub fn of(recordings: &Recordings) -> Self {
         let windows = recordings.tensors.batch.tokens.cols as usize / recordings.model.seq_length;
         Self {
@@ -38,7 +38,7 @@ impl Shortage {
         )))
     }
 
-    /// `error`; if it is that the device is out of memory, with what takes it and the remedies.
+    /// `error`; if the device is out of memory, with the largest consumers and the remedies.
     pub fn explain(&self, error: Error) -> Error {
         let Error::OutOfMemory { what, .. } = error else { return error };
         let Self { largest, remedies } = self;
@@ -50,7 +50,7 @@ impl Shortage {
     }
 }
 
-/// A whole model, to write a sample with, beside the run that has trained a part of it on the same device.
+/// A whole model that is to write a sample on the same device as the run that has trained a part of it.
 pub(crate) struct Beside<'a> {
     /// Bytes of device memory that the run holds.
     pub run: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Refuses it where both together take more than `cap`.
+    /// Refuses the model if both together take more than `cap`.
     pub fn check(&self, cap: Option<Bytes>) -> Result<()> {
         let together = self.run + self.model;
         let Some(Bytes(cap)) = cap.filter(|Bytes(cap)| together > *cap) else { return Ok(()) };
@@ -74,7 +74,7 @@ impl Beside<'_> {
         )))
     }
 
-    /// `error`; if it is that the device is out of memory, with what it lacks.
+    /// `error`; if the device is out of memory, with the sizes of both.
     pub fn explain(&self, error: Error) -> Error {
         let Error::OutOfMemory { what, .. } = error else { return error };
         Error::OutOfMemory { what, remedy: format!("{}; {}", self.sizes(), self.alone()) }
@@ -89,9 +89,9 @@ impl Beside<'_> {
     }
 }
 
-/// What would lower the memory of `model` in micro-batches of `windows` windows: the settings that are left, and where all
-/// are used up, sizes. Those of a model whose weights are loaded are given, but for the length of its context; it can train fewer of its
-/// weights, or hold them in fewer bits.
+/// Remedies that lower the memory of `model` in micro-batches of `windows` windows: the settings that are left, and if
+/// all are used up, sizes. A model whose weights are loaded has given sizes, except for the length of its context;
+/// fewer of its weights can be trained, or held in fewer bits.
 pub(crate) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> Vec<String> {
     let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
     let settings = [
@@ -109,10 +109,10 @@ pub(crate) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> 
     }
 }
 
-/// A remedy that changes what is computed.
+/// A remedy that changes the results.
 pub(crate) const QUANTISE: &str = "write `base_dtype: nf4` under pet_config";
 
-/// What is left where no setting helps.
+/// The remedy if no setting helps.
 pub(crate) fn smaller(is_loaded: bool) -> &'static str {
     match is_loaded {
         true => "lower model.model_config.seq_length",
@@ -163,7 +163,7 @@ mod tests {
         let lean = ModelConfig { recomputed_layers: vec![0, 1], compute: Element::Bf16, ..model() };
         assert_eq!(of(&lean, 2), [batch]);
         assert_eq!(of(&lean, 1), [smaller(false)]);
-        // The layers of weights that are loaded are as many as they are.
+        // Loaded weights have a given number of layers.
         assert_eq!(remedies(&lean, 1, true), ["train adapters, by a `model.model_config.pet_config`"]);
         let base = LowRank { base: None, ..low_rank() };
         let adapted = ModelConfig { low_rank: Some(base), ..lean.clone() };
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(beside.explain(full).to_string(), format!("out of memory for pool 0; {sizes}; {alone}"));
     }
 
-    /// Wherever in a run it happens, as when a submission loses the device.
+    /// Wherever in a run it occurs, for example when a submission loses the device.
     #[test]
     fn only_a_lack_of_memory_is_explained() {
         let shortage =

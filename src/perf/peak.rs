@@ -1,4 +1,4 @@
-//! Peaks of the adapter: of arithmetic, published or measured, which MFU refers to, and of its memory.
+//! Peaks of the adapter: of arithmetic, published or measured, to which MFU refers, and of its memory.
 
 use crate::device::{AdapterReport, Gpu, Guard, Job};
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::ops::add::add;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use std::time::{Duration, Instant};
 
-/// What MFU is a share of, in FLOP/s.
+/// The reference of MFU, in FLOP/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Peak {
     /// The vendor's peak of f32 arithmetic without tensor cores.
@@ -17,7 +17,7 @@ pub enum Peak {
         /// FLOP/s.
         flops: f64,
     },
-    /// The rate that a matrix product reaches ([`probe_matmul_rate`]), where no peak is published.
+    /// The rate that a matrix product reaches ([`probe_matmul_rate`]), if no peak is published.
     Measured {
         /// FLOP/s.
         flops: f64,
@@ -25,7 +25,7 @@ pub enum Peak {
 }
 
 impl Peak {
-    /// The published peak, or, of an adapter without one, the rate that is measured now.
+    /// The published peak or, for an adapter without one, the rate measured now.
     ///
     /// # Errors
     /// A device that fails.
@@ -64,11 +64,12 @@ impl std::fmt::Display for Peak {
     }
 }
 
-/// Sides of the square products that are measured: each takes eight times as long as the one before it.
+/// Sides of the square products that are measured: each takes eight times as long as the previous one.
 const SIDES: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// A product that takes this long fills the adapter, and a launch costs little beside it. One eight times as long stays far
-/// below the time after which a driver resets a GPU, which a single launch may not exceed.
+/// A product that takes this long fills the adapter, and a launch costs little compared to it. A product that takes
+/// eight times as long still stays far below the time after which a driver resets a GPU, which a single launch must not
+/// exceed.
 const LONG_ENOUGH: Duration = Duration::from_millis(5);
 
 /// Floating-point operations per second of a square f32 matrix product with the kernel that training uses, the best of
@@ -113,7 +114,7 @@ async fn time_product(gpu: &Gpu, side: u32) -> Result<Duration> {
     best_of_three(gpu, job).await
 }
 
-/// The time that a replay of `job` takes, the best of three after a first one that also compiles and clears.
+/// The time of a replay of `job`, the best of three after a first one that also compiles and clears.
 async fn best_of_three(gpu: &Gpu, job: Job) -> Result<Duration> {
     let probe = gpu.prepare_job(job, Guard::Off).await?;
     let mut best = Duration::MAX;

@@ -1,7 +1,9 @@
-//! The time of each launch of a step, by the device's clock: what `train --profile N` measures, logs and leaves in profile.jsonl.
+//! The time of each launch of a step, by the device's clock: `train --profile N` measures and logs it, and writes
+//! profile.jsonl.
 //!
-//! The first line of the file says what was measured, on what; then there is a line for each launch of a micro-batch, of an update, and
-//! of the copies of weights after it: its path, its kernel, and the means of its time and of the time since the launch before it.
+//! The first line of the file says what was measured and on which adapter. Then there is a line for each launch of a
+//! micro-batch, of an update, and of the copies of weights after it: its path, its kernel, and the means of its time
+//! and of the time since the previous launch.
 
 use super::roofline::{Line, Shaders, Table, lines, seconds};
 use crate::data::Batches;
@@ -17,7 +19,8 @@ use crate::train::trainer::Trainer;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Steps before those that are profiled: the first is cut into submissions, and a GPU is to run at the clocks of work.
+/// Steps before those that are profiled: the first one is cut into submissions, and a GPU should run at its working
+/// clocks.
 const WARM_UP: u64 = 3;
 
 /// The times of the launches of a step.
@@ -25,9 +28,9 @@ const WARM_UP: u64 = 3;
 pub struct Profile {
     /// The adapter's name.
     pub adapter: String,
-    /// What the step was recorded for.
+    /// The capabilities that the step was recorded for.
     pub capabilities: Capabilities,
-    /// Steps that were measured.
+    /// Number of measured steps.
     pub steps: u64,
     #[serde(skip)]
     launches: Vec<Launch>,
@@ -46,13 +49,13 @@ struct Launch {
 }
 
 impl Profile {
-    /// No times yet, of the steps that `recordings` have on `gpu`.
+    /// A profile without times, for the steps that `recordings` have on `gpu`.
     pub fn new(gpu: &Gpu, recordings: &Recordings) -> Self {
         let launches = programs(recordings).flat_map(launches_of).collect();
         Self { adapter: gpu.report().name.clone(), capabilities: gpu.capabilities(), steps: 0, launches }
     }
 
-    /// Adds the times of a replay of `program`; those of one that is not part of every step are left out.
+    /// Adds the times of a replay of `program`; programs that are not part of every step are left out.
     pub(crate) fn add(&mut self, program: &str, times: &[LaunchTime]) {
         let launches = self.launches.iter_mut().filter(|launch| launch.program == program);
         for (launch, LaunchTime { time, gap }) in launches.zip(times) {
@@ -62,7 +65,7 @@ impl Profile {
         }
     }
 
-    /// Writes the file of a run.
+    /// Writes the profile of a run to `path`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -76,10 +79,10 @@ impl Profile {
         std::iter::once(line(serde_json::to_string(self))).chain(launches).collect()
     }
 
-    /// Reads the file of a run.
+    /// Reads the profile of a run.
     ///
     /// # Errors
-    /// A file that is missing, cannot be read, or is not such a file.
+    /// A file that is missing, cannot be read, or is not a profile.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| read_error(path, "read", &error))?;
         Self::parse(&text).map_err(|error| {
@@ -115,7 +118,7 @@ impl Profile {
         self.launches.iter().filter(move |launch| launch.program == program)
     }
 
-    /// A table of each program, beside the model's times on `gpu`.
+    /// A table for each program, with the model's times on `gpu` beside the measured ones.
     ///
     /// # Errors
     /// Times of other launches than those of `recordings`.
@@ -170,10 +173,10 @@ fn launches_of(recording: &Recording) -> impl Iterator<Item = Launch> + '_ {
     })
 }
 
-/// Which steps of a run are profiled.
+/// The steps of a run that are profiled.
 pub(crate) struct Profiling {
     first: u64,
-    /// One past the last.
+    /// One past the last step.
     end: u64,
     file: PathBuf,
     profile: Option<Profile>,
@@ -202,17 +205,17 @@ impl Profiling {
         }
     }
 
-    /// The steps that `plan` asks for in a run that goes on after step `done`; `file` is where their times go.
+    /// The steps that `plan` asks for in a run that continues after step `done`; their times go to `file`.
     pub fn new(plan: &RunPlan, done: u64, file: PathBuf) -> Self {
         let (first, steps) = (done + WARM_UP + 1, plan.settings.runner.profile_steps);
         Self { first, end: first.saturating_add(steps), file, profile: None }
     }
 
-    /// Step number `step` of `trainer`: timed, if it is one of those. After the last of them, shows and writes the profile; a file that
-    /// cannot be written is a warning.
+    /// Step number `step` of `trainer`, timed if it is one of the profiled steps. After the last of these, shows and
+    /// writes the profile; a file that cannot be written is a warning.
     ///
     /// # Errors
-    /// Those of [`Trainer::profiled_step`].
+    /// As [`Trainer::profiled_step`].
     pub async fn step(
         &mut self,
         trainer: &mut Trainer<'_>,
@@ -240,7 +243,7 @@ impl Profiling {
         Ok(())
     }
 
-    /// Says so where the run has ended after step `last`, before the steps that were to be timed.
+    /// Logs it if the run has ended after step `last`, before the steps that were to be timed.
     pub fn finish(&self, last: u64) {
         if self.first < self.end && last + 1 < self.end {
             let Self { first, end, .. } = self;

@@ -1,18 +1,19 @@
-//! The time of a step's launches on a published GPU, by a model, and beside it times that were measured.
+//! A model of the time of a step's launches on a published GPU, shown beside measured times.
 //!
-//! The model. A launch takes 5 us, and beside that the longest of: its multiply-adds, at the rate at which a unit issues their
-//! loop's instructions or reads its workgroup memory, divided by the share of slots in use; its bytes, each element once, at the
-//! memory's rate, or at that of the loads under way where lanes are few. Slots are the workgroups that fit the registers, the workgroup
-//! memory and the lanes of all units, and workgroups come in rounds of them (`Units::rounds`); of causal attention, whose blocks are
-//! unlike work, the longest one decides where there are few (`Units::share_of_falling`). Products by matrices, of runs in f16 on GPUs
-//! that have some, take the time of all other instructions, and then that of the matrices.
+//! The model. A launch takes 5 us plus the longest of these: its multiply-adds, at the rate at which a unit issues the
+//! instructions of their loop or reads its workgroup memory, divided by the share of slots in use; its bytes, counting
+//! each element once, at the memory's rate, or at the rate of the loads under way if lanes are few. Slots are the
+//! workgroups that fit the registers, the workgroup memory and the lanes of all units, and workgroups come in rounds of
+//! them (`Units::rounds`). In causal attention, whose blocks differ in work, the longest block determines the time if
+//! there are few (`Units::share_of_falling`). Products by matrices, of runs in f16 on GPUs that have matrices, take the
+//! time of all other instructions plus that of the matrices.
 //!
-//! What it leaves out: caches, so that a tensor which the launch before has left there costs as much as any, and one that several
-//! workgroups read costs once; waits within a workgroup that no other workgroup hides; the start and the end of a launch, in which not
-//! all units are busy; bank conflicts, and lanes that read the same bytes of workgroup memory; masks of attention within a tile;
-//! arithmetic outside of products and attention; clocks below the published ones. Instructions and registers are those that Mesa's
-//! compilers need, or estimates (`roofline/kernel.rs`). A real GPU is slower by what that makes together; what the model is for is what
-//! to do next, and before and after.
+//! The model leaves out: caches, so that a tensor left there by the previous launch costs as much as any other, and one
+//! that several workgroups read costs once; waits within a workgroup that no other workgroup hides; the start and the
+//! end of a launch, when not all units are busy; bank conflicts, and lanes that read the same bytes of workgroup
+//! memory; masks of attention within a tile; arithmetic outside of products and attention; clocks below the published
+//! ones. Instructions and registers are those of Mesa's compilers, or estimates (`roofline/kernel.rs`). A real GPU is
+//! slower by the sum of all that. The model serves to decide what to work on next, and to compare before and after.
 
 mod kernel;
 mod table;
@@ -29,7 +30,8 @@ use crate::record::{Dispatch, Recording};
 use crate::train::recordings::Recordings;
 use std::collections::HashMap;
 
-/// Composed kernels: a composition takes longer than all else here, and several GPUs run the same kernels.
+/// Composed kernels, kept because composing takes longer than everything else here, and several GPUs run the same
+/// kernels.
 #[derive(Default)]
 pub struct Shaders(HashMap<Kernel, Shader>);
 
@@ -38,47 +40,48 @@ pub struct Shaders(HashMap<Kernel, Shader>);
 pub struct Line {
     /// Entry point, conditions and size.
     pub name: String,
-    /// How many there are.
+    /// Number of launches.
     pub launches: u32,
-    /// Floating-point operations of one, in products and attention.
+    /// Floating-point operations per launch, in products and attention.
     pub flops: f64,
-    /// Bytes that one reads and writes, each element once: a tensor that is read and written counts twice.
+    /// Bytes that a launch reads and writes, each element once: a tensor that is read and written counts twice.
     pub bytes: f64,
-    /// Bytes of workgroup memory that the loops of one read; `None` where nobody has counted them.
+    /// Bytes of workgroup memory that the loops of a launch read; `None` for loops that have not been counted.
     pub shared_bytes: Option<f64>,
-    /// Barriers that a workgroup waits at: in the loops that are known, or as many as are written.
+    /// Barriers that a workgroup waits at: executed ones for loops that have been counted, and otherwise those in the
+    /// text.
     pub barriers: f64,
-    /// Workgroups of one.
+    /// Workgroups per launch.
     pub workgroups: u64,
-    /// What the model makes of one, on a GPU that is published.
+    /// The model's result for a launch, on a published GPU.
     pub modelled: Option<Modelled>,
-    /// Seconds that all took, where they were measured.
+    /// Seconds of all its launches together, if they were measured.
     pub measured: Option<f64>,
 }
 
-/// A launch on a GPU.
+/// A launch on a GPU, by the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Modelled {
     /// Workgroups that the GPU runs at once.
     pub slots: u64,
-    /// How long it takes.
+    /// Time of the launch.
     pub time: Time,
 }
 
 impl Line {
-    /// Seconds of all its launches, by the model; 0 without one.
+    /// Seconds of all its launches, by the model; 0 without a model.
     pub fn modelled_seconds(&self) -> f64 {
         self.modelled.map_or(0.0, |modelled| f64::from(self.launches) * modelled.time.seconds())
     }
 
-    /// Seconds of all its launches: measured, or by the model.
+    /// Seconds of all its launches: measured, or otherwise by the model.
     pub fn seconds(&self) -> f64 {
         self.measured.unwrap_or_else(|| self.modelled_seconds())
     }
 }
 
-/// The launches of one of the `recordings`, those of one kernel and shape in a line, the slowest first; with the model's times on `gpu`,
-/// and with the `measured` seconds of each.
+/// The launches of one of the `recordings`, with one line for each kernel and shape, the slowest first; with the
+/// model's times on `gpu`, and with the `measured` seconds of each launch.
 ///
 /// # Panics
 /// If there are not as many measured times as launches.
@@ -142,7 +145,8 @@ impl Shaders {
     }
 }
 
-/// The blocks of causal attention, the last of which sees all tokens, and the first itself alone. Parts of a pass are equal work.
+/// The number of blocks of causal attention, of which the last sees all tokens and the first only itself. `None` for
+/// parts of a pass, which are equal work.
 fn falling_blocks(launch: &Dispatch) -> Option<u64> {
     let is = |condition| launch.kernel.conditions().any(|of| of == condition);
     let is_falling = launch.kernel.entry.starts_with("attention")

@@ -1,28 +1,28 @@
-//! What may be recomputed, the cheapest first.
+//! The possible amounts of recomputation, the cheapest first.
 
 use crate::model::config::ModelConfig;
 use crate::model::count;
 use crate::record::Recording;
 use crate::train::recordings::Recordings;
 
-/// What a run computes again in its backward pass.
+/// The layers that a run computes again in its backward pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recomputation {
-    /// The layers that are run again, in ascending order.
+    /// The layers that are computed again, in ascending order.
     pub layers: Vec<usize>,
-    /// What that takes, as a share of the step's floating-point operations.
+    /// The work that this takes, as a share of the step's floating-point operations.
     pub work: f64,
 }
 
-/// From nothing to every layer, one layer more at a time: those first whose recomputation saves most bytes per operation, and
-/// of equal ones the lower. The last layers are the first to be run backward, while all others are still kept, so that
-/// recomputing them saves least.
+/// From no layer to every layer, one layer more at a time: first those whose recomputation saves the most bytes per
+/// operation, and of equal ones the lower. The last layers are the first to run backward, while all others are still
+/// kept, so recomputing them saves least.
 pub(super) fn recomputations(kept: &Recordings) -> Vec<Recomputation> {
     let model = &kept.model;
     let flops = count::layer_flops_per_token(model);
     let saved = kept_bytes(kept.chunks(), flops.len());
     let mut order: Vec<usize> = (0..flops.len()).collect();
-    // By kind, since neighbours of equal layers differ and would shuffle them.
+    // By kind, since equal layers that are neighbours differ slightly, which would shuffle them.
     let rate = |layer: usize| {
         let alike = (0..flops.len()).filter(|other| kind(model, *other) == kind(model, layer));
         let (bytes, work) =
@@ -45,7 +45,7 @@ fn kind(model: &ModelConfig, layer: usize) -> (bool, bool) {
     (model.mixture_of(layer).is_some(), layer >= model.num_layers)
 }
 
-/// Bytes of each of `layers` layers that live from its forward to its backward pass.
+/// For each of `layers` layers, the bytes that live from its forward to its backward pass.
 pub(crate) fn kept_bytes<'a>(micro_step: impl Iterator<Item = &'a Recording>, layers: usize) -> Vec<u64> {
     let mut kept = vec![0; layers];
     for chunk in micro_step {

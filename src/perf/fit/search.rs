@@ -1,34 +1,34 @@
-//! The search over micro-batches and recomputation, apart from how their memory is measured.
+//! The search over micro-batches and recomputation, independent of how their memory is measured.
 
 use super::recomputation::Recomputation;
 use std::collections::BTreeMap;
 
-/// A division of a step, and what it takes.
+/// A division of a step, and the memory that it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Windows in a micro-batch.
     pub batch_size: usize,
     /// Micro-batches in a step.
     pub gradient_accumulation_steps: usize,
-    /// What is computed again.
+    /// The layers that are computed again.
     pub recomputation: Recomputation,
-    /// Device memory at its peak in bytes; `None` if a tensor is too large for the adapter.
+    /// Peak device memory in bytes; `None` if a tensor is too large for the adapter.
     pub bytes: Option<u64>,
 }
 
-/// Memory of a run in bytes, by the windows of a micro-batch and the layers that are recomputed; `None` if a tensor is too
-/// large for the adapter.
+/// The memory of a run in bytes, given the windows of a micro-batch and the recomputed layers; `None` if a tensor is
+/// too large for the adapter.
 type Measure<'a> = dyn FnMut(usize, &[usize]) -> Option<u64> + 'a;
 
 pub(super) struct Search<'a> {
     /// Windows in a step.
     windows: usize,
     seq_length: usize,
-    /// From nothing to everything; each takes more work than the one before it, and no more memory.
+    /// From nothing to everything; each choice takes more work than the previous one, and no more memory.
     choices: &'a [Recomputation],
     budget: u64,
     measure: &'a mut Measure<'a>,
-    /// What was measured, by windows in a micro-batch and index of the choice.
+    /// The measured memory, by windows of a micro-batch and index of the choice.
     measured: BTreeMap<(usize, usize), Option<u64>>,
 }
 
@@ -43,12 +43,12 @@ impl<'a> Search<'a> {
         Self { windows, seq_length, choices, budget, measure, measured: BTreeMap::new() }
     }
 
-    /// The candidate with the least work that fits.
+    /// Of the candidates that fit, the one with the least work.
     pub fn best(&mut self) -> Option<Candidate> {
         let sizes = divisors(self.windows);
         let kept = sizes.partition_point(|&size| self.fits(size, 0));
         let mut best = kept.checked_sub(1).map(|last| (sizes[last], 0));
-        // No choice up to this one fits the sizes that follow.
+        // No choice before this index fits the sizes that follow.
         let mut refused = 0;
         for &size in &sizes[kept..] {
             let limit = best.map_or(f64::INFINITY, |(size, choice)| self.work(size, choice));
@@ -70,7 +70,7 @@ impl<'a> Search<'a> {
         best.map(|(size, choice)| self.candidate(size, choice))
     }
 
-    /// What was measured, the smallest micro-batch first.
+    /// All measured candidates, the smallest micro-batch first.
     pub fn candidates(&self) -> Vec<Candidate> {
         self.measured.keys().map(|&(size, choice)| self.candidate(size, choice)).collect()
     }
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
         bytes.is_some_and(|bytes| bytes <= self.budget)
     }
 
-    /// The work of a step, where that of its model alone is 1.
+    /// The work of a step, in units of the work of the model alone.
     fn work(&self, size: usize, choice: usize) -> f64 {
         let tokens = size as f64 * self.seq_length as f64;
         let margin = if choice == 0 { 1.0 } else { MARGIN };
@@ -99,10 +99,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What a micro-batch costs whatever its size, in tokens; the formula is derived in the module [`fit`](super).
+/// The cost of a micro-batch of any size, in tokens; the formula is derived in the module [`fit`](super).
 const MICRO_BATCH_TOKENS: f64 = 256.0;
 
-/// How far recomputation must be ahead, since the formula is rough and keeping everything is simpler.
+/// By how much recomputation must be ahead, since the formula is rough and keeping everything is simpler.
 const MARGIN: f64 = 1.05;
 
 /// The divisors of `number`, in ascending order.
@@ -120,14 +120,14 @@ mod tests {
 
     const LAYERS: usize = 12;
 
-    /// Twelve layers of which each takes 2.5 % of the step again.
+    /// Twelve layers; recomputing each takes 2.5 % of the step.
     fn choices() -> Vec<Recomputation> {
         (0..=LAYERS)
             .map(|count| Recomputation { layers: (0..count).collect(), work: 0.025 * count as f64 })
             .collect()
     }
 
-    /// 100 bytes, 10 for each window, and for each window and layer 10 where the layer is kept and 1 where it is not.
+    /// 100 bytes, 10 for each window, and for each window and layer 10 if the layer is kept and 1 if it is not.
     fn bytes(size: usize, recomputed: &[usize]) -> u64 {
         (100 + size * (10 + 10 * (LAYERS - recomputed.len()) + recomputed.len())) as u64
     }
@@ -154,7 +154,7 @@ mod tests {
         Found { best, measured }
     }
 
-    /// The best of all combinations, each measured.
+    /// The best of all combinations, each of them measured.
     fn by_force(windows: usize, seq_length: usize, budget: u64) -> Option<(usize, usize)> {
         let all = divisors(windows).into_iter().filter(|size| *size <= 64);
         let all = all.flat_map(|size| (0..=LAYERS).map(move |count| (size, count)));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn recomputation_pays_only_for_small_micro_batches() {
-        // A window takes 130 bytes if all is kept, 22 if nothing is.
+        // A window takes 130 bytes if everything is kept, 22 if nothing is.
         assert_eq!(search(32, 1024, 100 + 8 * 130).best, Some((8, 0)), "many tokens: nothing is recomputed");
         assert_eq!(search(2, 1024, 100 + 2 * 121).best, Some((2, 1)), "a window more for 2.5 %");
         assert_eq!(search(2, 1024, 100 + 2 * 94).best, Some((1, 0)), "not for 10 %");

@@ -1,4 +1,4 @@
-//! What each of many ranks takes, exchanges and waits for.
+//! The memory, traffic and waiting times of each of many ranks.
 
 use super::Forecast;
 use super::step_time::{Machine, StepTime};
@@ -10,22 +10,22 @@ use crate::perf::memory_budget::Shortage;
 use crate::settings::RunPlan;
 use crate::train::recordings::Recordings;
 
-/// What each of the ranks of a run takes: the one with the most of it.
+/// A forecast for the ranks of a run; of each quantity, the value of the rank with the most.
 ///
-/// Ranks are forecast from the recordings that they would replay, of a pipeline those of a few stages.
+/// Ranks are forecast from the recordings that they would replay; of a pipeline, only a few stages.
 #[derive(Clone, Debug)]
 pub struct RankForecast {
     /// Memory of the rank that takes the most; parameters and operations are those of the whole model.
     pub forecast: Forecast,
-    /// What the rank that sends the most sends in a step.
+    /// Traffic of a step, of the rank that sends the most.
     pub traffic: Vec<Traffic>,
     /// Bytes of rows that it does not send because it has copies of the hot experts.
     pub kept_bytes: u64,
-    /// The time of a step of the slowest rank, if the machine is known.
+    /// Time of a step on the slowest rank, if the machine is known.
     pub time: Option<StepTime>,
-    /// The share of a step in which a stage waits for others at its start and end.
+    /// The share of a step in which a stage waits for others at the start and end of the step.
     pub bubble: f64,
-    /// Why a run would be refused, if it takes more than `context.max_device_memory`.
+    /// The reason for which a run would be refused, if it takes more than `context.max_device_memory`.
     pub over_cap: Option<Error>,
 }
 
@@ -33,7 +33,7 @@ impl RankForecast {
     /// The forecast for the ranks of `plan`, whose schedules have `steps` steps.
     ///
     /// # Errors
-    /// What does not fit an adapter with `capabilities`.
+    /// A plan that does not fit an adapter with `capabilities`.
     pub fn new(
         plan: &RunPlan,
         capabilities: Capabilities,
@@ -46,7 +46,7 @@ impl RankForecast {
         }
     }
 
-    /// What the rank that owns the most of those that share the batch with that of `plan` takes.
+    /// The forecast for the rank that owns the most, of the ranks that share the batch with the rank of `plan`.
     fn recorded(
         mut plan: RunPlan,
         capabilities: Capabilities,
@@ -71,8 +71,8 @@ impl RankForecast {
         Ok(Self { forecast, traffic, kept_bytes, time, bubble, over_cap })
     }
 
-    /// The stages that may take the most of something: the first, which keeps the most micro-batches, the last, and between them the
-    /// first of those with the most layers.
+    /// The stages that may take the most of some quantity: the first, which keeps the most micro-batches; the last; and
+    /// of those between them the first with the most layers.
     fn of_stages(
         plan: &RunPlan,
         capabilities: Capabilities,
@@ -93,7 +93,8 @@ impl RankForecast {
         stages.map(of_stage).collect()
     }
 
-    /// What the fullest, the slowest and the one that sends the most of `each` rank take.
+    /// Combines the forecasts `each` of several stages: memory of the fullest, time of the slowest, and traffic of the
+    /// one that sends the most.
     fn most(plan: &RunPlan, each: Vec<Self>) -> Result<Self> {
         let seconds = |one: &Self| one.time.as_ref().map_or(0.0, StepTime::seconds);
         let sent = |one: &Self| one.traffic.iter().map(|kind| kind.bytes).sum::<u64>();
@@ -115,8 +116,8 @@ impl RankForecast {
     }
 }
 
-/// Operations to train on a token that are those of the stage of `plan`, recomputed layers counted again: its share of the
-/// operations of a forward pass.
+/// Training operations per token on the stage of `plan`, with recomputed layers counted again: the stage's share is
+/// that of its forward operations.
 fn flops_of_stage(plan: &RunPlan) -> f64 {
     let model = &plan.model;
     let layers = count::layer_flops_per_token(model);
@@ -138,7 +139,7 @@ fn bubble(plan: &RunPlan, micro_batches: u64) -> f64 {
     others / (plan.stages.interleaves() as f64 * micro_batches as f64 + others)
 }
 
-/// The time of (p - 1) / v micro-batches, in which a stage waits for others.
+/// The time in which a stage waits for others: that of (p - 1) / v micro-batches.
 fn bubble_seconds(plan: &RunPlan, time: &StepTime, accumulation: u64) -> f64 {
     let once = |kind: &TrafficKind| {
         matches!(kind, TrafficKind::Gradients | TrafficKind::Weights | TrafficKind::HotCopies)

@@ -5,37 +5,37 @@ use super::traffic::{TrafficKind, replays};
 use super::work;
 use crate::train::recordings::Recordings;
 
-/// What the ranks of a run compute and exchange with.
+/// The speeds of the machine that the ranks of a run use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// Floating-point operations per second that a rank's device reaches on the products of training.
     pub flops: f64,
-    /// Bytes per second that a rank sends while it receives as many.
+    /// Bytes per second that a rank can send while it receives as many.
     pub link_bytes: f64,
     /// Bytes per second between device and host.
     pub staging_bytes: f64,
-    /// Seconds of an exchange without bytes between two ranks.
+    /// Seconds of an exchange of no bytes between two ranks.
     pub latency: f64,
 }
 
 /// The time of a step, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTime {
-    /// Launches.
+    /// Time of launches.
     pub compute: f64,
-    /// Waiting for exchanges of each kind, in the order in which they come.
+    /// Time of waiting for exchanges of each kind, in the order in which they occur.
     pub waits: Vec<(TrafficKind, f64)>,
-    /// Waiting for other stages at the start and at the end of a step.
+    /// Time of waiting for other stages at the start and at the end of a step.
     pub bubble: f64,
-    /// Exchanges, whether or not something was computed meanwhile.
+    /// Time of exchanges, whether or not they overlap with launches.
     pub exchanging: f64,
 }
 
-/// Seconds of each further message of an exchange, as MPI libraries take.
+/// Seconds of each further message of an exchange, as in MPI libraries.
 const MESSAGE: f64 = 1e-6;
 
 impl Machine {
-    /// Seconds of an exchange in `rounds` of messages with each of the `others`, in which this rank sends `bytes`.
+    /// Seconds of an exchange in `rounds` of messages with each of `others`, in which this rank sends `bytes`.
     pub(super) fn exchange_seconds(&self, bytes: u64, rounds: u64, others: u64) -> f64 {
         let messages = others.saturating_sub(1) as f64 * MESSAGE;
         rounds as f64 * (self.latency + messages) + bytes as f64 / self.link_bytes
@@ -43,7 +43,7 @@ impl Machine {
 }
 
 impl StepTime {
-    /// A step of `recordings` with `accumulation` micro-batches; `flops`: operations for a token.
+    /// A step of `recordings` with `accumulation` micro-batches; `flops`: operations per token.
     pub(super) fn new(recordings: &Recordings, flops: f64, accumulation: u64, machine: &Machine) -> Self {
         let rank = recordings.ownership.ranks.rank;
         let tokens = f64::from(recordings.tensors.batch.tokens.cols);
@@ -51,7 +51,8 @@ impl StepTime {
         let mut shares = work::shares(recordings).into_iter();
         let mut step = Self::default();
         for (recording, times) in replays(recordings, accumulation) {
-            // Chunk by chunk, then what is replayed once, which counts for nothing.
+            // Launches chunk by chunk; then recordings that are replayed once per step, whose launches count for
+            // nothing.
             let launches: Vec<f64> =
                 shares.next().unwrap_or_default().iter().map(|share| share * seconds).collect();
             let replay = |is_last| Replay::new(recording, &launches, rank, is_last, machine);

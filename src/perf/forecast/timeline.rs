@@ -1,31 +1,31 @@
-//! How long a replay with exchanges takes: the device's clock and that of the link, launch by launch.
+//! The time of a replay with exchanges, by the device's clock and the link's, launch by launch.
 
 use super::step_time::Machine;
 use super::traffic::TrafficKind;
 use crate::record::{Collective, Exchange, Recording, Room, Started, UnderWay, stops};
 
-/// What a replay takes, in seconds.
+/// The times of a replay, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Replay {
-    /// Launches.
+    /// Time of launches.
     pub compute: f64,
-    /// Waiting for exchanges of each kind.
+    /// Time of waiting for exchanges of each kind.
     pub waits: Vec<(TrafficKind, f64)>,
-    /// Exchanges, whether or not something was computed meanwhile.
+    /// Time of exchanges, whether or not they overlap with launches.
     pub exchanging: f64,
 }
 
-/// When an exchange ends.
+/// The end of an exchange.
 struct Timed {
     end: f64,
     kind: TrafficKind,
 }
 
 impl Replay {
-    /// The replay of `recording` by `rank`, launch by launch as the device does it: `seconds` are those of the launches, none if
-    /// they count for nothing. An exchange starts when the launches before it have ended, waits for those before it, since a rank
-    /// exchanges one after the other, and delays the first launch that needs its result. With `is_last` it is that of the last
-    /// micro-batch, which has exchanges of its own.
+    /// The replay of `recording` by `rank`, launch by launch as the device does it; `seconds` are the times of the
+    /// launches, empty if they count for nothing. An exchange starts when the launches before it have ended, waits for
+    /// earlier exchanges, since a rank makes one at a time, and delays the first launch that needs its result. With
+    /// `is_last` it is the replay for the last micro-batch, which has additional exchanges.
     pub fn new(
         recording: &Recording,
         seconds: &[f64],
@@ -55,7 +55,7 @@ impl Replay {
         replay
     }
 
-    /// Ends the first `count` exchanges that are under way.
+    /// Ends the oldest `count` exchanges that are under way.
     fn end_first(&mut self, clock: &mut Clock, count: usize) {
         for Started { what: Timed { end, kind }, .. } in clock.under_way.end(count) {
             self.wait(kind, end - clock.device);
@@ -74,7 +74,7 @@ impl Replay {
     }
 }
 
-/// When the device and the link have done what they were given.
+/// The times at which the device and the link become free.
 struct Clock {
     device: f64,
     link: f64,
@@ -87,7 +87,8 @@ impl Clock {
         let (bytes, rounds) = exchange.group.place(rank).map_or((0, 0), |place| exchange.sent_by(place));
         let Room { down, mut up, .. } = exchange.room();
         if let Collective::Rows { rows, moved, to_experts, .. } = &exchange.collective {
-            up = if *to_experts { rows.bytes } else { moved.bytes }; // what arrives, not what there is room for
+            // rows that arrive, which are fewer than there is room for
+            up = if *to_experts { rows.bytes } else { moved.bytes };
         }
         let exchanged = machine.exchange_seconds(bytes, rounds, exchange.group.size() as u64 - 1);
         let [down, up] = [down, up].map(|bytes| bytes as f64 / machine.staging_bytes);
@@ -106,7 +107,7 @@ mod tests {
     use crate::ranks::Group;
     use crate::record::{BufferId, Dispatch, PersistentId, Span};
 
-    /// One byte a second, and nothing else takes time.
+    /// One byte per second; nothing else takes time.
     const MACHINE: Machine = Machine { flops: 1.0, link_bytes: 1.0, staging_bytes: 1e30, latency: 0.0 };
 
     /// Four launches of a second each, with exchanges of (place, place where the result is needed, bytes).

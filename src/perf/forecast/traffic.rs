@@ -1,17 +1,17 @@
-//! What a rank sends in a step, by kind.
+//! The bytes that a rank sends in a step, by kind.
 
 use crate::record::{Collective, Exchange, Recording};
 use crate::train::recordings::Recordings;
 use std::fmt;
 
-/// What ranks exchange.
+/// The kinds of data that ranks exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficKind {
     /// Sums of gradients.
     Gradients,
     /// Weights, from the ranks that update them or keep them.
     Weights,
-    /// Rows of tokens on their way to experts, and gradients on their way back to these.
+    /// Rows of tokens on their way to experts, and gradients of experts' results on their way back to the experts.
     RowsToExperts,
     /// Rows on their way back from experts, and their gradients.
     RowsFromExperts,
@@ -19,7 +19,7 @@ pub enum TrafficKind {
     HotCopies,
     /// Counts of rows, partial sums of the norm, losses and tallies.
     Counts,
-    /// What Muon orthogonalises, between ranks that share matrices.
+    /// Matrices that Muon orthogonalises, between ranks that share them.
     Directions,
     /// Sums and rows of activations between the ranks that share matrices.
     PartsOfMatrices,
@@ -27,14 +27,14 @@ pub enum TrafficKind {
     Stages,
 }
 
-/// What a rank sends of one kind in a step.
+/// The traffic of one kind that a rank sends in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// What is sent.
+    /// The kind of data.
     pub kind: TrafficKind,
     /// Bytes that the rank sends. It receives about as many.
     pub bytes: u64,
-    /// Exchanges of messages with each other member of a group.
+    /// Number of messages exchanged with each other member of a group.
     pub exchanges: u64,
 }
 
@@ -76,8 +76,8 @@ impl fmt::Display for TrafficKind {
     }
 }
 
-/// What a rank sends in a step of `accumulation` micro-batches by `recordings`, by kind; kinds of which it sends nothing are left
-/// out. Exact but for the rows of experts.
+/// The traffic of a rank in a step of `accumulation` micro-batches by `recordings`, by kind; kinds without traffic are
+/// left out. Exact except for the rows of experts.
 pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
     let rank = recordings.ownership.ranks.rank;
     let mut kinds: Vec<Traffic> = Vec::new();
@@ -93,8 +93,8 @@ pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
     kinds
 }
 
-/// Bytes of rows that a rank would send in a step of `accumulation` micro-batches beside those of [`traffic`], if there were no
-/// copies of hot experts: their share of rows for the experts of other ranks.
+/// Bytes of rows that a rank would send in a step of `accumulation` micro-batches in addition to [`traffic`] if there
+/// were no copies of hot experts: the share of these rows that is for experts of other ranks.
 pub fn kept_bytes(recordings: &Recordings, accumulation: u64) -> u64 {
     let rows = recordings.hot_copies.as_ref().map_or(0, |copies| u64::from(copies.rows()));
     let rank = recordings.ownership.ranks.rank;
@@ -110,7 +110,7 @@ pub fn kept_bytes(recordings: &Recordings, accumulation: u64) -> u64 {
     sum
 }
 
-/// The recordings that a step replays, with the number of times.
+/// The recordings that a step replays, each with its number of replays.
 pub(super) fn replays(recordings: &Recordings, accumulation: u64) -> Vec<(&Recording, u64)> {
     let copy = recordings.copy.iter().map(|copy| (copy, 1));
     let micro_steps = recordings.chunks().map(|recording| (recording, accumulation));

@@ -7,7 +7,7 @@ use crate::record::{Dispatch, Recording};
 use crate::train::hot_copies::HotCopies;
 use crate::train::recordings::Recordings;
 
-/// Which share of the time of a micro-batch each launch takes, by its operations, chunk by chunk.
+/// The share of each launch in the time of a micro-batch, by its operations, chunk by chunk.
 pub(super) fn shares(recordings: &Recordings) -> Vec<Vec<f64>> {
     let flops: Vec<Vec<f64>> =
         recordings.chunks().map(|recording| launch_flops(recordings, recording)).collect();
@@ -15,9 +15,9 @@ pub(super) fn shares(recordings: &Recordings) -> Vec<Vec<f64>> {
     flops.into_iter().map(|chunk| chunk.into_iter().map(|one| one / all).collect()).collect()
 }
 
-/// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention, beside which those of the
-/// others count for nothing. Products of experts count with the rows that there are if all experts are chosen equally often, not
-/// with those that there is room for; those of copies of hot experts with all rows of these.
+/// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention; the
+/// others are negligible. Products of experts count the rows that there are if all experts are chosen equally often,
+/// not the rows that there is room for; products of copies of hot experts count all their rows.
 pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> {
     let tokens = recordings.tensors.batch.tokens.cols;
     let mixture = recordings.model.mixture.as_ref();
@@ -34,16 +34,16 @@ pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> 
     recording.dispatches.iter().map(flops).collect()
 }
 
-/// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`; of one
-/// over all rows of copies that of its experts among `hot`.
+/// Operations of a product. A launch over `rows` rows of experts in total does the share of its experts among `local`;
+/// a launch over all rows of copies does the share of its experts among `hot`.
 fn product(launch: &Dispatch, rows: u32, [local, hot]: [u32; 2]) -> f64 {
     let size = |name| f64::from(launch.param(name).unwrap_or(0));
-    // Of gate and up n counts the columns of each.
+    // For gate and up, n counts the columns of each.
     let has_pairs = launch.kernel.conditions().any(|condition| condition == Condition::Swiglu);
     let columns = size("n") * if has_pairs { 2.0 } else { 1.0 };
     let whole = 2.0 * size("m") * columns * size("k");
     let Some(experts) = launch.param("experts") else { return whole };
-    // The rows are the first size of a product with them, and the last of a gradient of matrices.
+    // The rows are the first size of a product with them, and the last size of a gradient of matrices.
     let is_gradient = launch.bindings.iter().any(|binding| binding.variable == "offsets");
     let room = if is_gradient { size("k") } else { size("m") };
     let is_of_copies = launch.path.split('.').any(|part| part == "hot");
@@ -52,8 +52,9 @@ fn product(launch: &Dispatch, rows: u32, [local, hot]: [u32; 2]) -> f64 {
     whole * share * f64::from(experts) / f64::from(all)
 }
 
-/// Operations on a token of a kernel of attention: scores and sums forward are two products; the backward computes the scores
-/// again and then the gradients of queries, or of keys and values, or, where these leave parts of the gradients of queries, of all.
+/// Operations per token of an attention kernel: the scores and sums of the forward pass are two products. The backward
+/// pass computes the scores again, and then the gradients of queries, or of keys and values, or of all three if the
+/// kernel leaves the gradient of queries in parts.
 fn attention(model: &ModelConfig, kernel: &Kernel) -> f64 {
     let leaves_parts = kernel.conditions().any(|condition| condition == Condition::Split);
     let products = match kernel.entry {

@@ -1,4 +1,4 @@
-//! What a kernel takes of a GPU: of its shader, and of the loop that the compilers of GPUs made of it.
+//! The resources that a kernel takes of a GPU: by its shader, and by the compiled code of its main loop.
 
 use crate::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
 use crate::ops::attention::LoopCost;
@@ -7,31 +7,31 @@ use naga::{AddressSpace, Statement};
 
 /// A composed kernel.
 pub struct Shader {
-    /// What a workgroup takes of a compute unit.
+    /// The resources of a compute unit that a workgroup takes.
     pub workgroup: Workgroup,
-    /// What its loop takes.
+    /// The costs of its main loop.
     pub inner: Loop,
     /// Barriers in its text.
     written_barriers: u32,
     composed: Composed,
 }
 
-/// What a lane takes in the loop that does most of the multiply-adds.
+/// The costs per lane of the loop that does most of the multiply-adds.
 #[derive(Clone, Copy)]
 pub struct Loop {
-    /// Instructions for a multiply-add.
+    /// Instructions per multiply-add.
     pub instructions: f64,
-    /// Bytes of workgroup memory for a multiply-add.
+    /// Bytes of workgroup memory per multiply-add.
     pub shared_bytes: f64,
-    /// Whether matrices compute the multiply-adds, beside these instructions.
+    /// Whether matrices compute the multiply-adds, in addition to these instructions.
     pub is_by_matrices: bool,
-    /// Barriers for 1,024 multiply-adds.
+    /// Barriers per 1,024 multiply-adds.
     barriers: f64,
-    /// Registers; `None` where nobody has looked at the loop and all of this is an estimate.
+    /// Registers; `None` if the loop's compiled code has not been inspected and all of these are estimates.
     registers: Option<u32>,
 }
 
-/// Registers beside those of variables, where no compiler's are known: addresses, counters, operands.
+/// Registers in addition to those of variables, if the compiler's number is not known: addresses, counters, operands.
 const OTHER_REGISTERS: u64 = 16;
 
 impl Shader {
@@ -51,7 +51,7 @@ impl Shader {
         let locals = |function: &naga::Function| {
             function.local_variables.iter().map(|(_, local)| size(local.ty)).sum()
         };
-        // Of functions that call each other the largest counts.
+        // Of functions that call each other only the largest counts.
         let words = (globals(AddressSpace::Private) + functions().map(locals).max().unwrap_or(0)) / 4;
         let estimate = (words + OTHER_REGISTERS).next_multiple_of(8).clamp(24, 256) as u32;
         let inner = Loop::of(kernel);
@@ -64,7 +64,8 @@ impl Shader {
         Self { workgroup, inner, written_barriers, composed }
     }
 
-    /// Bytes of workgroup memory that the loops of a launch of so many `flops` read; `None` where nobody has counted them.
+    /// Bytes of workgroup memory that the loops of a launch of `flops` operations read; `None` if they have not been
+    /// counted.
     pub fn shared_bytes(&self, flops: f64) -> Option<f64> {
         match (self.workgroup.bytes, self.inner.registers) {
             (0, _) => Some(0.0),
@@ -73,7 +74,8 @@ impl Shader {
         }
     }
 
-    /// Barriers that a workgroup of a launch of so many `flops` waits at; those that are written where nobody has counted them.
+    /// Barriers that a workgroup of a launch of `flops` operations waits at; those in the text if they have not been
+    /// counted.
     pub fn barriers(&self, flops: f64, workgroups: u64) -> f64 {
         let lanes = (workgroups * u64::from(self.workgroup.lanes)).max(1) as f64;
         match self.inner.registers {
@@ -90,7 +92,7 @@ impl Shader {
         let bytes = self.composed.variables.iter().map(|variable| {
             let passes = u64::from(variable.is_read) + u64::from(variable.access == Access::ReadWrite);
             let bound = of(&variable.name).unwrap_or(0);
-            // Of the embedding's table a launch touches the rows of its tokens.
+            // Of the embedding's table a launch only touches the rows of its tokens.
             let rows =
                 ["table", "dtable"].contains(&variable.name.as_str()).then(|| of("y").or(of("dy"))).flatten();
             passes * bound.min(rows.unwrap_or(u64::MAX))
@@ -100,9 +102,10 @@ impl Shader {
 }
 
 impl Loop {
-    /// Counted in the assembly that Mesa 26's compiler makes for RDNA 3 of the f32 kernels, over all of a loop along k or over tiles of
-    /// keys (attention's by [`LoopCost`]); registers are the most of RDNA 3 and Ampere. 16-bit kernels are taken to be like them. Of
-    /// matrices all other instructions are counted, which are as many on Ampere.
+    /// Counted in the code that Mesa 26's compiler generates for RDNA 3 from the f32 kernels, over a whole loop along k
+    /// or over tiles of keys (for attention by [`LoopCost`]); registers are the larger number of RDNA 3 and Ampere.
+    /// 16-bit kernels are assumed to be like them. For matrices all other instructions are counted; there are as many
+    /// on Ampere.
     fn of(kernel: &Kernel) -> Self {
         let is_by_matrices = kernel.is_by_matrices();
         if let Some(LoopCost { instructions, shared_bytes, barriers, registers }) = LoopCost::of(kernel) {
@@ -129,7 +132,7 @@ impl Loop {
     }
 }
 
-/// Barriers in a block, each as often as it is written.
+/// Barriers in the text of a block.
 fn barriers_in(block: &naga::Block) -> u32 {
     let of = |statement: &Statement| match statement {
         Statement::ControlBarrier(_) | Statement::WorkGroupUniformLoad { .. } => 1,

@@ -3,11 +3,11 @@
 use super::Line;
 use std::fmt;
 
-/// Launches that take less of a recording are summed up in a line.
+/// Launches that take a smaller share of a recording are summed up in one line.
 pub(super) const SHOWN: f64 = 0.01;
 
-/// The lines of a recording, the slowest first, in columns: what was measured of them and what the model makes of them, as far as there
-/// is either.
+/// The lines of a recording, the slowest first, in columns: measured values and those of the model, as far as there are
+/// any.
 pub struct Table<'a> {
     /// The lines.
     pub lines: &'a [Line],
@@ -15,7 +15,7 @@ pub struct Table<'a> {
     pub is_detailed: bool,
 }
 
-/// A column: its heading, and what it says of a line.
+/// A column: its heading, and its text for a line.
 type Column = (&'static str, fn(&Line) -> String);
 
 const SHARED: [Column; 1] = [("launches", |line| line.launches.to_string())];
@@ -46,7 +46,7 @@ const DETAILS: [Column; 6] = [
 const BOUND: Column =
     ("bound", |line| line.modelled.map_or("-".to_string(), |modelled| modelled.time.bound().to_string()));
 
-/// What a line does of `work` in a second, in units of 10⁹.
+/// The rate at which a line does `work`, in 10⁹ per second.
 fn rate(line: &Line, work: f64, digits: usize) -> String {
     let seconds = line.measured.unwrap_or(0.0);
     match work > 0.0 && seconds > 0.0 {

@@ -1,42 +1,42 @@
-//! How long a launch takes on a GPU.
+//! The time of a launch on a GPU.
 
 use super::kernel::{Loop, Shader};
 use crate::kernels::PublishedGpu;
 
-/// A launch, or several alike.
+/// A launch, or several equal ones.
 pub(super) struct Work<'a> {
     pub shader: &'a Shader,
     pub flops: f64,
     pub bytes: f64,
     pub workgroups: u64,
-    /// Set if workgroups come longest first, and their work falls to nothing in so many steps.
+    /// The number of steps in which the work of workgroups falls to nothing, if they come longest first.
     pub falling_blocks: Option<u64>,
 }
 
 /// The seconds of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
-    /// Multiply-adds, were all slots in use.
+    /// Time of the multiply-adds if all slots were in use.
     pub compute: f64,
-    /// Reading and writing, at the rate of the memory.
+    /// Time of reading and writing at the memory's rate.
     pub memory: f64,
-    /// What it takes longer because slots are empty, or because too few loads are under way.
+    /// Additional time because slots are empty, or because too few loads are under way.
     pub idle: f64,
     /// Share of the units' time that its workgroups fill.
     pub share: f64,
 }
 
-/// Seconds between launches: wgpu puts a barrier before nearly each of them.
+/// Seconds between launches: wgpu puts a barrier before nearly every launch.
 const LAUNCH: f64 = 5e-6;
 
-/// Seconds until a load from memory has arrived, and the bytes that a lane has asked for meanwhile.
+/// Seconds until a load from memory arrives, and the bytes that a lane has requested meanwhile.
 const LATENCY: f64 = 0.6e-6;
 const LOAD: f64 = 16.0;
 
-/// Bytes of workgroup memory that a unit reads in a clock.
+/// Bytes of workgroup memory that a unit reads per clock.
 const SHARED_BYTES: f64 = 128.0;
 
-/// FLOP/s of a core of Apple's from M2 Pro on, of which no peak is published: 128 lanes at 1.38 GHz.
+/// FLOP/s of a core of Apple's chips from M2 Pro on, whose peak is not published: 128 lanes at 1.38 GHz.
 const UNPUBLISHED: f64 = 0.353e12;
 
 impl Time {
@@ -54,12 +54,12 @@ impl Time {
         Self { compute, memory, idle: busy - compute.max(memory), share }
     }
 
-    /// All of it.
+    /// The total time.
     pub fn seconds(&self) -> f64 {
         self.compute.max(self.memory) + self.idle + LAUNCH
     }
 
-    /// What most of its time goes to.
+    /// The name of the bound that takes most of its time.
     pub fn bound(&self) -> &'static str {
         let parts = [(self.idle, "idle"), (LAUNCH, "launch"), (self.compute.max(self.memory), "")];
         match parts.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b)) {
@@ -79,7 +79,7 @@ fn cycles(inner: Loop, gpu: &PublishedGpu) -> f64 {
     (issuing + by_matrices).max(inner.shared_bytes / SHARED_BYTES)
 }
 
-/// Those of all units together.
+/// Cycles per second of all units together.
 fn cycles_per_second(gpu: &PublishedGpu) -> f64 {
     let flops = gpu.flops.unwrap_or(UNPUBLISHED * f64::from(gpu.units.count));
     flops / (2.0 * f64::from(gpu.multiply_adds))
