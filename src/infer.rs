@@ -1,7 +1,8 @@
-//! Text from a model, and what its losses say of it: only its weights are on the device, and what either needs.
+//! Text from a trained model, and measures of its quality: the device only holds its weights, and the buffers that
+//! either task needs.
 //!
-//! Text is generated with a KV cache, so that a new token costs one row and not a whole window. Generation never drops a token of a
-//! mixture, and has recordings of its own, for the prompts and for one token per sequence.
+//! Text is generated with a KV cache, so that a new token costs one row and not a whole window. Generation never drops
+//! a token of a mixture, and has recordings of its own, for the prompts and for one token per sequence.
 
 mod generator;
 pub(crate) mod inference_model;

@@ -9,14 +9,15 @@ use crate::record::{BufferId, Tensor};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// How long a submission of several tokens may take, so that a reader sees text flow.
+/// Longest submission of several tokens, so that a reader sees text flow.
 const SUBMISSION: Duration = Duration::from_millis(50);
 
-/// What the caches lack is read by steps where it is at most this part of the window, since a pass computes the whole window: on
-/// llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million parameters and as 33 at 28 million.
+/// Tokens that the caches lack are read step by step if they are at most this fraction (1 / n) of the window; otherwise
+/// one pass computes the whole window. On llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million
+/// parameters and as 33 at 28 million.
 const PART_BY_STEPS: usize = 32;
 
-/// GenerationSettings of a generation.
+/// The settings of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationSettings {
     /// Maximum number of new tokens per sequence.
@@ -39,11 +40,12 @@ pub struct Generator<'a> {
     pub prepared: &'a Prepared,
     /// Indices of the programs in `prepared`.
     pub programs: GeneratePrograms<usize>,
-    /// The recordings that they were prepared from.
+    /// The recordings that the programs were prepared from.
     pub recordings: &'a GenerateRecordings,
     /// Reads the drawn tokens back.
     pub reader: &'a Reader,
-    /// The tokens whose keys and values the caches hold, for each sequence. Nothing at first, and whenever weights change.
+    /// For each sequence, the tokens whose keys and values the caches hold. Must be empty at first, and whenever
+    /// weights change.
     pub cached: &'a mut Vec<Vec<u32>>,
 }
 
@@ -55,7 +57,7 @@ struct Sequence {
     start: usize,
     written: usize,
     is_done: bool,
-    /// The token that was drawn last, which the device will read next. Goes on when the sequence is done.
+    /// The token that was drawn last, which the device reads next. It is also updated after the sequence is done.
     newest: u32,
 }
 
@@ -65,9 +67,9 @@ impl Generator<'_> {
     /// break. An empty prompt is replaced by token 0.
     ///
     /// The continuation of prompt i does not depend on the other prompts, except for rounding: alone, with seed + i, it
-    /// would be the same. Nor does it depend on earlier calls, likewise except for rounding, although tokens that a prompt shares
-    /// with what the cache holds of them are not computed again. A sequence that exceeds the model's window keeps the last half of
-    /// the window as context, and all caches are prefilled again.
+    /// would be the same. Nor does it depend on earlier calls, again except for rounding, although tokens that a prompt
+    /// shares with the cached tokens of its sequence are not computed again. A sequence that exceeds the model's window
+    /// keeps the last half of the window as context, and all caches are prefilled again.
     ///
     /// # Errors
     /// A device failure.
@@ -131,7 +133,7 @@ impl Generator<'_> {
         Ok(sequences.into_iter().map(Sequence::continuation).collect())
     }
 
-    /// Tells the device how to draw, and what each prompt holds.
+    /// Writes the sampling settings, and the tokens that occur in each prompt, to the device.
     fn begin_draws(&self, sequences: &[Sequence], settings: &GenerationSettings) {
         let DrawTensors { sampling, sequences: states, seen, .. } = self.recordings.draws;
         let vocab = self.recordings.vocab_size;
@@ -149,7 +151,8 @@ impl Generator<'_> {
         self.write(seen, &bits);
     }
 
-    /// How many tokens to draw in one submission: as many as are wanted, fit the window, and take no longer than [`SUBMISSION`].
+    /// Number of tokens to draw in one submission: as many as are wanted, fit the window, and take no longer than
+    /// [`SUBMISSION`].
     fn next_draws(&self, sequences: &[Sequence], settings: &GenerationSettings, took: Duration) -> u32 {
         let active = || sequences.iter().filter(|sequence| !sequence.is_done);
         let wanted = active().map(|sequence| settings.tokens - sequence.written).max().unwrap_or(1);
@@ -159,8 +162,8 @@ impl Generator<'_> {
         wanted.min(room).min(DRAWS as usize).min(in_time as usize).max(1) as u32
     }
 
-    /// Draws `count` tokens of each sequence after the `before` that have been, and returns them with the number of their sequence,
-    /// oldest first. Before each draw runs the token drawn before, if one `follows` another.
+    /// Draws `count` tokens of each sequence, after `before` earlier draws, and returns them with the number of their
+    /// sequence, oldest first. If `follows`, each draw is preceded by a step that runs the previously drawn token.
     async fn draw(
         &mut self,
         sequences: &mut [Sequence],
@@ -188,8 +191,8 @@ impl Generator<'_> {
         Ok(drawn)
     }
 
-    /// Runs through the model what the caches lack of the contexts, and the last token of each in any case: token by token if it is
-    /// little, or else the contexts in one pass.
+    /// Runs the tokens of the contexts that the caches lack through the model, and in any case the last token of each:
+    /// token by token if there are few, and otherwise the contexts in one pass.
     async fn read(&mut self, contexts: &[&[u32]]) -> Result<()> {
         let lacks = |(context, cached): (&&[u32], &Vec<u32>)| {
             let shared = context.iter().zip(cached).take_while(|(a, b)| a == b).count();
@@ -227,8 +230,8 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// Runs the token of every context that has `behind` others behind it, or else its first: what is in the cache already is
-    /// computed again.
+    /// Runs, for every context, the token with `behind` others after it, or otherwise its first token. Tokens that are
+    /// already in the cache are computed again.
     async fn step(&mut self, contexts: &[&[u32]], behind: usize) -> Result<()> {
         let place = |context: &&[u32]| (context.len() - 1).saturating_sub(behind);
         let places: Vec<usize> = contexts.iter().map(place).collect();
@@ -257,8 +260,8 @@ impl Generator<'_> {
     }
 }
 
-/// Notes that the device has run `token` after those in `cached`. A sequence that is done goes on past the window, where it
-/// overwrites the last token.
+/// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the window,
+/// where it overwrites the last token.
 fn append(cached: &mut Vec<u32>, token: u32, window: usize) {
     if cached.len() < window {
         cached.push(token);

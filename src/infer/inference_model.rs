@@ -11,10 +11,10 @@ use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";
 
-/// Tokens of the shortest window that is tried where a longer one does not fit.
+/// Tokens of the shortest window to try if longer ones do not fit.
 const SHORTEST: usize = 256;
 
-/// A model to continue a fixed number of prompts with, of which nothing is on the device yet.
+/// A model for a fixed number of prompts, of which nothing is on the device yet.
 pub(crate) struct PlannedModel<'gpu> {
     gpu: &'gpu Gpu,
     loading: Loading,
@@ -46,13 +46,13 @@ impl<'gpu> PlannedModel<'gpu> {
         Ok(Self { gpu, loading, recordings })
     }
 
-    /// Bytes of device memory that it will take.
+    /// Bytes of device memory that the model will take.
     pub fn bytes(&self) -> u64 {
         let GeneratePrograms { prefill, step, draw } = &self.recordings.programs;
         self.loading.bytes(&[prefill, step, draw], self.recordings.draws.drawn)
     }
 
-    /// Loads what is `saved` of it.
+    /// Loads the weights of the model from `saved`.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a device that fails or has too little memory.
@@ -79,11 +79,11 @@ impl<'gpu> InferenceModel<'gpu> {
         PlannedModel::new(gpu, model, sequences)?.load(run.saved(model)).await
     }
 
-    /// The same with as many of `window` tokens as the caches have room for, and their number: half, or half of that, and so on, but
-    /// no fewer than 256.
+    /// Loads the model with the largest window that its caches have room for, of `window` tokens, half of that, and so
+    /// on, but no fewer than 256 tokens. Also returns that window.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load), where the shortest window does not fit either.
+    /// As [`load`](Self::load), if the shortest window does not fit either.
     pub async fn load_fitting(
         gpu: &'gpu Gpu,
         run: &OpenedModel,
@@ -104,8 +104,8 @@ impl<'gpu> InferenceModel<'gpu> {
 }
 
 impl InferenceModel<'_> {
-    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`]. What they share with those of the
-    /// call before and their continuations is not computed again.
+    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`]. Tokens that they share
+    /// with the prompts and continuations of the previous call are not computed again.
     ///
     /// # Errors
     /// A device that fails.

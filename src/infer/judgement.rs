@@ -1,11 +1,12 @@
-//! What the losses of tokens say of a model: loss, perplexity and bits per byte of texts, and the share of questions that it answers.
+//! Measures of a model from the losses of tokens: loss, perplexity and bits per byte of texts, and the share of
+//! questions that it answers correctly.
 
 use super::scoring::Scorer;
 use crate::data::{JudgedData, NO_LABEL, Question, Sequence};
 use crate::error::Result;
 use serde::Serialize;
 
-/// A share of questions, and its standard error; none for a single question.
+/// A share of questions, and its standard error, which a single question does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
     /// Between 0 and 1.
@@ -14,32 +15,32 @@ pub struct Share {
     pub stderr: Option<f64>,
 }
 
-/// How good a model is at what it was judged by.
+/// The results of judging a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Judgement {
-    /// At predicting tokens.
+    /// How well it predicts tokens.
     Loss {
-        /// Mean over all tokens, in nats.
+        /// Mean loss over all tokens, in nats.
         loss: f64,
-        /// e to the loss.
+        /// e raised to the loss.
         perplexity: f64,
-        /// Standard error of the perplexity over the sequences; none for a single one.
+        /// Standard error of the perplexity over the sequences; `None` for a single one.
         perplexity_stderr: Option<f64>,
-        /// Bits that the texts take, for each of their bytes; none for answers.
+        /// Bits per byte of the texts; `None` for answers.
         bits_per_byte: Option<f64>,
         /// Tokens that were predicted.
         tokens: u64,
         /// Windows of texts, or samples.
         sequences: u64,
     },
-    /// At choosing answers.
+    /// How well it chooses answers.
     Choice {
         /// Share of the questions whose right answer is the most likely one.
         acc: Share,
-        /// The same where the log-likelihood of an answer is divided by its characters.
+        /// The share if the log-likelihood of an answer is divided by its characters.
         acc_norm: Share,
-        /// The same by its bytes.
+        /// The share if it is divided by its bytes.
         acc_bytes: Share,
         /// Number of questions.
         questions: u64,
@@ -47,7 +48,8 @@ pub enum Judgement {
 }
 
 impl Judgement {
-    /// Judges the model of `scorer` by `data`. `on_batch` is told how many batches of how many are done.
+    /// Judges the model of `scorer` by `data`. `on_batch` is called with the number of finished batches and their total
+    /// number.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.
@@ -78,7 +80,8 @@ impl Judgement {
         let sums: Vec<f64> = losses.iter().map(|losses| sum(losses)).collect();
         let (tokens, total) = (counts.iter().sum::<f64>(), sums.iter().sum::<f64>());
         let (loss, sequences) = (total / tokens, counts.len() as f64);
-        // The mean is a ratio of two sums over sequences, of which the residuals give the variance (Cochran, 1977, section 2.11).
+        // The mean is a ratio of two sums over sequences; the residuals give its variance (Cochran, 1977, section
+        // 2.11).
         let squares: f64 = sums.iter().zip(&counts).map(|(sum, count)| (sum - loss * count).powi(2)).sum();
         let stderr = (sequences / (sequences - 1.0) * squares).sqrt() / tokens;
         Self::Loss {

@@ -1,4 +1,4 @@
-//! The weights of a saved model on a device, without anything of an optimizer.
+//! The weights of a saved model on a device, without any state of an optimizer.
 
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::tape::Parameter;
 use crate::train::weight_upload::portions;
 use std::path::Path;
 
-/// A model and where its weights are.
+/// A model and the place of its weights.
 #[derive(Clone, Copy)]
 pub(crate) struct SavedModel<'a> {
     pub model: &'a ModelConfig,
@@ -21,22 +21,22 @@ pub(crate) struct SavedModel<'a> {
     pub weights: &'a Path,
     /// The adapter to use instead of one beside them.
     pub adapter: Option<&'a Path>,
-    /// Where the model of adapters may be, if it has moved.
+    /// Where the base model of adapters may be, if it has moved.
     pub base: Option<&'a Path>,
 }
 
-/// Where the weights of a model will be on a device, while its recordings are written.
+/// The places of a model's weights on a device, while its recordings are being written.
 pub(crate) struct Loading {
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
-    /// The rotary table, and what the routers of a mixture hold.
+    /// The rotary table, and the state of the routers of a mixture.
     pub model_buffers: ModelBuffers,
     whole: Vec<Spec>,
     layout: ArenaLayout,
     weights: Arena,
 }
 
-/// A model on a device, and the programs that were recorded of it.
+/// A model on a device, and its prepared programs.
 pub(crate) struct OnDevice<'gpu> {
     pub gpu: &'gpu Gpu,
     pub buffers: Buffers,
@@ -59,18 +59,19 @@ impl Loading {
         Ok(Self { persistents, model_buffers, whole, layout, weights })
     }
 
-    /// The model of `config` on them.
+    /// The model of `config` on these parameters.
     pub fn model(&self, config: &ModelConfig) -> Gpt<Parameter> {
         self.layout.bind(config, &self.weights, None)
     }
 
-    /// Bytes of device memory that it takes with what [`finish`](Self::finish) is given.
+    /// Bytes of device memory that it takes together with the arguments of [`finish`](Self::finish).
     pub fn bytes(&self, recordings: &[&Recording], read: Tensor) -> u64 {
         let params: u64 = recordings.iter().map(|recording| recording.params_bytes()).sum();
         self.persistents.bytes() + MemoryPlan::new(recordings).bytes() + params + read.bytes()
     }
 
-    /// Prepares `recordings` and loads the weights that are `saved`. `read` is the largest tensor that is read back at once.
+    /// Prepares `recordings` and loads the weights from `saved`. `read` is the largest tensor that is read back at
+    /// once.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a device that fails.

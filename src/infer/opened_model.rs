@@ -1,5 +1,5 @@
-//! A trained model found on disk: the folder of a run, a checkpoint in one, a folder of Hugging Face's, or that of an adapter,
-//! whose base is any of the others.
+//! A trained model found on disk: the folder of a run, a checkpoint in one, a Hugging Face folder, or the folder of an
+//! adapter, whose base is any of the others.
 
 use crate::data::{Codec, Wording};
 use crate::durable::read_error;
@@ -67,22 +67,23 @@ pub struct OpenedModel {
     pub plan: RunPlan,
     /// Turns text into tokens and back.
     pub codec: Codec,
-    /// The folder of its weights: a checkpoint, or one of Hugging Face's.
+    /// The folder of its weights: a checkpoint, or a Hugging Face folder.
     pub weights: PathBuf,
     /// The adapter to use instead of one beside them.
     adapter: Option<PathBuf>,
-    /// How its publishers generate text.
+    /// The generation settings of its publishers.
     pub generation: GenerationConfig,
-    /// The chat template that its checkpoint or its adapter keeps: the file that training read may be elsewhere.
+    /// The chat template that its checkpoint or its adapter keeps, since the file that training read may be elsewhere.
     template: Option<PathBuf>,
 }
 
 impl OpenedModel {
-    /// Opens what is at `path`: a run folder, of which the best checkpoint is used, or else the newest, a checkpoint inside one, a
-    /// folder of Hugging Face's, or one of an adapter, which names its base.
+    /// Opens the model at `path`: a run folder, of which the best checkpoint is used, or else the newest; a checkpoint
+    /// inside one; a Hugging Face folder; or the folder of an adapter, which names its base.
     ///
     /// # Errors
-    /// One line: there is none of these, it has no checkpoint, its base is not here, or its tokenizer is missing.
+    /// One line: there is no model of these kinds, it has no checkpoint, its base is not here, or its tokenizer is
+    /// missing.
     pub fn open(path: &Path, overrides: &[Override]) -> Result<Self> {
         match base_of(path)? {
             Some(base) => Self::open_adapted(&base, path, overrides),
@@ -90,11 +91,11 @@ impl OpenedModel {
         }
     }
 
-    /// Opens the model at `path` with the adapter at `adapter`, in place of one that it has: PEFT's file, its folder, or a checkpoint
-    /// or run that has one.
+    /// Opens the model at `path` with the adapter at `adapter`, instead of its own if it has one: PEFT's file, its
+    /// folder, or a checkpoint or run that has an adapter.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); an adapter that is missing, damaged, or of another model.
+    /// As [`open`](Self::open); an adapter that is missing, damaged, or of another model.
     pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[Override]) -> Result<Self> {
         let adapter = Alone::open(adapter)?;
         adapter.check(&outline_of_model(path, overrides, None)?.plan.model)?;
@@ -109,7 +110,7 @@ impl OpenedModel {
 
     fn open_model(path: &Path, overrides: &[Override]) -> Result<Self> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        // As for a plan, the ranks of a run need not be there: its model is generated from on one.
+        // As in a plan, the ranks of a run need not exist: its model generates on one rank.
         let config = outline_of_model(&path, overrides, None)?;
         let is_named = overrides.iter().any(|one| one.path == TOKENIZER || one.lies_within(TOKENIZER));
         match run_of(&path) {
@@ -118,8 +119,8 @@ impl OpenedModel {
         }
     }
 
-    /// That of a run, with the tokenizer that its checkpoint has, unless another one `is_named`: those that training read may be
-    /// elsewhere by now.
+    /// The model of a run, with the tokenizer that its checkpoint has, unless another one `is_named`: the files that
+    /// training read may be elsewhere by now.
     fn of_run(path: &Path, config: RunConfig, is_named: bool) -> Result<Self> {
         let mut plan = sound(config)?;
         let weights = chosen(path)?;
@@ -153,21 +154,22 @@ impl OpenedModel {
         Ok(Self { plan, codec, weights: folder.to_path_buf(), adapter: None, generation, template: None })
     }
 
-    /// How records are written for it: by the chat template in the file `template`, or the one that it was trained with, and prompts as
-    /// it was trained with them.
+    /// How records are written for the model: by the chat template in the file `template`, or the one that it was
+    /// trained with, and with prompts as it was trained with them.
     pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
         let trained = self.plan.conversations();
         let own = self.template.as_deref().or_else(|| trained?.template.as_deref());
         Wording { template: template.or(own), raw: raw || trained.is_some_and(|form| form.raw) }
     }
 
-    /// Where the weights of `model` are, which is that of the plan, perhaps with another window.
+    /// The place of the weights of `model`, which is the plan's model, perhaps with another window.
     pub(crate) fn saved<'a>(&'a self, model: &'a ModelConfig) -> SavedModel<'a> {
         let (weights, adapter) = (&self.weights, self.adapter.as_deref());
         SavedModel { model, weights, adapter, base: self.plan.settings.run.weights() }
     }
 
-    /// What judges the model otherwise than what is written of it: a base that is quantised, or weights in another type.
+    /// Notices of differences between the model that is judged and the files that are written of it: a base that is
+    /// quantised, or weights in another type.
     pub fn notices(&self) -> Vec<String> {
         let low_rank = self.plan.model.low_rank.as_ref();
         if let Some(base) = low_rank.and_then(|low_rank| low_rank.base) {
@@ -204,12 +206,12 @@ fn kept_template(folder: &Path) -> Option<PathBuf> {
     Some(folder.join("chat_template.jinja")).filter(|file| file.is_file())
 }
 
-/// The configuration of the model at `path`, whatever [`OpenedModel::open`] finds there, for a plan on `ranks` ranks or else on as many
-/// as it asks for: that of a run; of a folder of Hugging Face's, training all of it with the defaults of every key; of an adapter,
-/// that of its base with it.
+/// The configuration of the model at `path`, of any kind that [`OpenedModel::open`] accepts, for a plan on `ranks`
+/// ranks or otherwise on as many as it asks for: that of a run; for a Hugging Face folder one that trains the whole
+/// model with the defaults of every key; for an adapter that of its base with the adapter.
 ///
 /// # Errors
-/// There is none, it cannot be computed, or a flag is wrong.
+/// There is no model, it cannot be computed, or a flag is wrong.
 pub fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     let (model, adapter) = match base_of(path)? {
         Some(base) => (base, Some(pet_of(&Alone::open(path)?))),
@@ -249,7 +251,7 @@ fn sound(config: RunConfig) -> Result<RunPlan> {
     if config.data_faults.is_empty() { Ok(config.plan) } else { Err(Error::all(config.data_faults)) }
 }
 
-/// The tokens of a prompt; for an empty one, the token that a text starts after.
+/// The tokens of a prompt; for an empty prompt, the token after which a text starts.
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
@@ -257,8 +259,8 @@ pub fn prompt_tokens(run: &OpenedModel, text: &str) -> Result<Vec<u32>> {
     prompt(&run.codec, text, run.plan.model.vocab_size)
 }
 
-/// The tokens of a prompt, from those that the tokenizer adds before a text, if any. An empty prompt becomes a token that a text may start
-/// after.
+/// The tokens of a prompt, beginning with those that the tokenizer adds before a text, if any. An empty prompt becomes
+/// a token after which a text may start.
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.

@@ -1,4 +1,5 @@
-//! The recordings of generation: prefill of the prompts in one pass, decoding of one token per sequence, and drawing the next.
+//! The recordings of generation: prefill of the prompts in one pass, decoding of one token per sequence, and drawing
+//! the next.
 
 use crate::element::Element;
 use crate::error::Result;
@@ -23,17 +24,17 @@ pub struct GenerateRecordings {
     pub vocab_size: u32,
     /// Tokens of the prompts (1, B·T) u32; the padding after a prompt may be any token.
     pub prompt: Tensor,
-    /// Position of each of them in its sequence (1, B·T) u32.
+    /// The position of each prompt token in its sequence (1, B·T) u32.
     pub prompt_positions: Tensor,
-    /// Row of each prompt's last token (1, B) u32, for which logits are computed.
+    /// Row of each prompt's last token (1, B) u32, the rows for which logits are computed.
     pub last_rows: Tensor,
-    /// Logits of the next token, what is drawn from them, and the newest token of each sequence.
+    /// Logits of the next token, the tokens drawn from them, and the newest token of each sequence.
     pub draws: DrawTensors,
     /// The programs.
     pub programs: GeneratePrograms<Recording>,
 }
 
-/// Something for each program of generation: its recording, or its place among those that are prepared.
+/// A value for each program of generation, such as its recording or its place among the prepared ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratePrograms<T> {
     /// Computes caches and logits from the prompts.
@@ -45,7 +46,7 @@ pub struct GeneratePrograms<T> {
 }
 
 impl<T> GeneratePrograms<T> {
-    /// The same programs, with what `of` makes of each, in the order of the fields.
+    /// The same programs, with each value replaced by the result of `of`, in the order of the fields.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> GeneratePrograms<U> {
         GeneratePrograms { prefill: of(self.prefill), step: of(self.step), draw: of(self.draw) }
     }
@@ -57,7 +58,7 @@ impl<T> GeneratePrograms<T> {
 }
 
 impl GenerateRecordings {
-    /// Bytes of their largest tensor, which must not exceed the binding limit.
+    /// Bytes of the largest tensor of the recordings, which must not exceed the binding limit.
     pub fn largest_tensor(config: &ModelConfig, sequences: u32) -> u64 {
         let heads = config.head_layout();
         let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
@@ -72,7 +73,7 @@ impl GenerateRecordings {
         logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts)
     }
 
-    /// Records all for the model `gpt` of `config`, and adds the tensors to `persistents`.
+    /// Records all programs for the model `gpt` of `config`, and adds the tensors to `persistents`.
     ///
     /// # Errors
     /// A tensor or a launch over the limits of `capabilities`.
@@ -141,7 +142,7 @@ fn draw_tensors(persistents: &mut Persistents, sequences: u32, vocab: u32) -> Dr
     }
 }
 
-/// Without a backward pass neither targets nor the summation orders of gradients are read.
+/// Without a backward pass, neither targets nor the summation orders of gradients are read.
 fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
     let unread = tokens;
     BatchTensors {

@@ -1,4 +1,4 @@
-//! How the next token is drawn from logits, which the device does ([`draw`](crate::ops::draw)).
+//! How the next token is drawn from logits. The device draws ([`draw`](crate::ops::draw)).
 
 use crate::ops::draw::SamplingState;
 
@@ -43,7 +43,7 @@ impl Sampling {
         }
     }
 
-    /// The same for the device, in f32.
+    /// The same parameters for the device, in f32.
     pub(crate) fn state(&self) -> SamplingState {
         SamplingState {
             temperature: self.temperature as f32,

@@ -17,11 +17,11 @@ use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
 
-/// Tokens of the longest window by default: what a longer context would gain is another measurement.
+/// Default for the longest window in tokens: the gain of a longer context is another measurement.
 const LONGEST_WINDOW: usize = 2048;
-/// What helps where a model and its activations are too large.
+/// The remedy if a model and its activations are too large.
 const SHORTER: &str = "lower --max-length, or choose another adapter by --device-name";
-/// Tokens that a launch works on, where a window is not longer.
+/// Tokens per launch, unless a window is longer.
 const TOKENS_AT_ONCE: usize = 4096;
 
 /// A model on a device, ready to judge texts.
@@ -34,8 +34,8 @@ pub struct Scorer<'gpu> {
 }
 
 impl<'gpu> Scorer<'gpu> {
-    /// Tokens of the longest sequence that is judged at once by default, by a model of `plan`: of windows that training had nothing
-    /// depends on it, so that a base and what was trained from it are judged by the same tokens.
+    /// Default for the longest sequence that is judged at once, in tokens, by a model of `plan`. It does not depend on
+    /// the windows of training, so that a base model and a model trained from it are judged by the same tokens.
     pub fn window(plan: &RunPlan) -> usize {
         plan.model.max_positions.min(LONGEST_WINDOW)
     }
@@ -99,7 +99,8 @@ impl<'gpu> Scorer<'gpu> {
         Ok(Self { on_device, spec, arrays, batch, losses })
     }
 
-    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. None is longer than the window. `on_batch` is told how many batches of how many are done.
+    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. No sequence may be
+    /// longer than the window. `on_batch` is called with the number of finished batches and their total number.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.
