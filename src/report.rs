@@ -1,18 +1,20 @@
-//! What a run reports: log lines, the progress bar, `metrics.jsonl`, `events.jsonl`, the load of experts, and the
+//! The reports of a run: log lines, the progress bar, `metrics.jsonl`, `events.jsonl`, the load of experts, and the
 //! report page.
 //!
-//! Nothing here knows the trainer: functions take the numbers of a step and show them, and the page reads what they left.
+//! Nothing here knows the trainer: functions take the numbers of a step and show them, and the page reads the files
+//! that they left.
 //!
-//! `metrics.jsonl` is the one record of a run: a [`metrics::StepMetrics`] is a line of it, and whatever else shows
-//! a step is a view of that line. The trainer builds it on the first rank once the step and its evaluation have
-//! arrived, and hands it to a list of instruments (`instrument`), in the order of MindFormers' callbacks: loss
-//! lines and the bar, norms, lines of `monitor_config`, drop rates, files about experts, event files,
-//! `metrics.jsonl`. The report page and `--watch` read the files of the run folder alone.
+//! `metrics.jsonl` is the one record of a run: a [`metrics::StepMetrics`] is a line of it, and everything else that
+//! shows a step is a view of that line. The trainer builds it on the first rank once the step and its evaluation have
+//! arrived, and hands it to a list of instruments (`instrument`), in the order of MindFormers' callbacks: loss lines
+//! and the bar, norms, lines of `monitor_config`, drop rates, files about experts, event files, `metrics.jsonl`. The
+//! report page and `--watch` read only the files of the run folder.
 //!
-//! An instrument never fails a run: its first error is one notice, and it is handed the later steps all the same.
-//! Files that grow are `durable::AppendFile`s. A resumed run first cuts each of them behind its checkpoint's step.
+//! An instrument never fails a run: its first error is logged once, and it still gets the later steps. Files that grow
+//! are `durable::AppendFile`s. A resumed run first cuts each of them after its checkpoint's step.
 //!
-//! The console has a bar, or lines of one form ([`progress`]); `log.txt` has MindFormers' lines ([`mindformers_log`]).
+//! The console has a bar, or lines of a single form ([`progress`]); `log.txt` has MindFormers' lines
+//! ([`mindformers_log`]).
 
 mod bars;
 pub(crate) mod events;

@@ -1,11 +1,11 @@
-//! Progress bars on the terminal. A build without the feature `cli` has none, and reports a run by lines only.
+//! Progress bars on the terminal. A build without the feature `cli` has none, and reports a run only by lines.
 
 #[cfg(feature = "cli")]
 pub(super) use indicatif::{MultiProgress, ProgressBar};
 #[cfg(not(feature = "cli"))]
 pub(super) use none::{MultiProgress, ProgressBar};
 
-/// A bar of `total` steps at step `start`, below what the terminal shows.
+/// A bar of `total` steps at step `start`, below the lines that the terminal already shows.
 #[cfg(feature = "cli")]
 pub(super) fn add_bar(bars: &MultiProgress, total: u64, start: u64) -> ProgressBar {
     let style = indicatif::ProgressStyle::with_template("{bar:16} {pos}/{len}  {wide_msg}")

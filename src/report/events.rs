@@ -1,4 +1,4 @@
-//! `events.jsonl`: what happens in a run besides its steps, one JSON object per line. The report reads it.
+//! `events.jsonl`: the events of a run other than its steps, one JSON object per line. The report reads it.
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::fmt::format::Writer;
@@ -13,12 +13,12 @@ pub(crate) struct Line {
     pub event: Event,
 }
 
-/// What happens in a run.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// It is started, or resumed after `step`, and trains to step `total_steps`, through epochs of `steps_per_epoch`. `announced` says on
-    /// which data, where, and how.
+    /// The run is started, or resumed after `step`, and trains to step `total_steps`, through epochs of
+    /// `steps_per_epoch`. `announced` says on which data, on which device, and how.
     Start {
         step: u64,
         total_steps: u64,
@@ -26,30 +26,30 @@ pub(crate) enum Event {
         steps_per_epoch: Option<u64>,
         announced: Vec<String>,
     },
-    /// As the log says it.
+    /// A warning, in the words of the log.
     Warning { text: String },
-    /// An error that does not end it.
+    /// An error that does not end the run.
     Error { text: String },
-    /// The model has continued the prompt by `tokens` tokens; `text` has both.
+    /// The model has continued the prompt by `tokens` tokens; `text` has prompt and continuation.
     Sample { tokens: usize, text: String },
     /// The last step is done.
     Complete,
-    /// A signal has ended it.
+    /// A signal has ended the run.
     Interrupted { text: String },
-    /// An error has ended it.
+    /// An error has ended the run.
     Failed { text: String },
 }
 
 impl Event {
-    /// The line of what happens now, with its line feed.
+    /// The line of an event that happens now, with its line feed.
     pub fn line(self) -> String {
         let mut time = String::new();
-        // The time as in the log. Writing to a text does not fail.
+        // The time in the format of the log. Writing to a string does not fail.
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
         serde_json::to_string(&Line { time, event: self }).expect("numbers and strings are JSON") + "\n"
     }
 
-    /// All texts in it.
+    /// All texts in the event.
     pub fn texts(&mut self) -> &mut [String] {
         match self {
             Self::Start { announced, .. } => announced,

@@ -1,7 +1,7 @@
 //! The load of experts in a step, as counted on the device, and the metrics that follow from it.
 //!
-//! The drop rate that is shown is the share of the step's choices that were dropped. MindFormers' estimate, from
-//! the load of the last micro-batch, is in `metrics.jsonl` as well; on several ranks from the last one of each.
+//! The drop rate that is shown is the share of the step's choices that were dropped. MindFormers' estimate, from the
+//! load of the last micro-batch, is in `metrics.jsonl` as well; on several ranks it uses the last micro-batch of each.
 
 /// The load of all experts in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,9 +15,9 @@ pub struct MixtureReport {
 pub struct LayerLoad {
     /// Index of the layer among all blocks, from 0.
     pub layer: usize,
-    /// How often each expert was chosen in the step, dropped choices included (E).
+    /// How often each expert was chosen in the step, including dropped choices (E).
     pub chosen: Vec<u32>,
-    /// How often in the last micro-batch alone (E).
+    /// How often each expert was chosen in the last micro-batch (E).
     pub last: Vec<u32>,
     /// Choices in the step that were dropped because their expert was full.
     pub dropped: u32,
@@ -35,10 +35,11 @@ impl LayerLoad {
         if self.choices == 0 { 0.0 } else { (f64::from(self.dropped) / f64::from(self.choices)) as f32 }
     }
 
-    /// The drop rate as MindFormers' `MoEDropRateCallback` estimates it, from the last micro-batch alone: Σ max(0,
-    /// f - c / E), where f is each expert's fraction of the choices and c the capacity factor, that of a cold expert times
-    /// `cold_share`. If c k N / E, and the share of it, is a whole number, this is the drop rate of that micro-batch. 0
-    /// without a capacity factor, where nothing is dropped. `hot` are the experts that are not cold, where some are.
+    /// The drop rate as MindFormers' `MoEDropRateCallback` estimates it, only from the last micro-batch: Σ max(0, f - c
+    /// / E), where f is each expert's fraction of the choices and c the capacity factor, for a cold expert multiplied
+    /// by `cold_share`. If c k N / E, and the cold share of it, is a whole number, this is the drop rate of that
+    /// micro-batch. 0 without a capacity factor, since nothing is dropped then. `hot` are the hot experts, if there are
+    /// any.
     pub fn drop_rate_estimate(
         &self,
         capacity_factor: Option<f64>,

@@ -1,5 +1,5 @@
-//! What a run reports about its experts: numbers in `metrics.jsonl`, log lines, and the files that `gristmill token-distribution`
-//! plots.
+//! Reports about the experts of a run: numbers in `metrics.jsonl`, log lines, and the files that `gristmill
+//! token-distribution` plots.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use crate::durable::ChosenBy;
 use crate::error::Result;
 use crate::store::npy;
 
-/// Which numbers about experts a step has.
+/// Which numbers about experts the steps of a run have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertMetrics {
-    /// Slots of an expert relative to an equal share of the choices; `None` where no token is dropped.
+    /// Slots of an expert relative to an equal share of the choices; `None` if no token is dropped.
     pub capacity_factor: Option<f64>,
-    /// Slots of a cold expert as a share of that; 1 where none is hot.
+    /// Slots of a cold expert as a share of those of a hot one; 1 if no expert is hot.
     pub cold_share: f64,
     /// Whether the objective has a balance loss.
     pub has_balance_loss: bool,
@@ -27,7 +27,7 @@ pub struct ExpertMetrics {
 #[derive(Clone, Copy, Debug)]
 pub struct DropRates;
 
-/// What chose the folder of these files.
+/// The setting that chose the folder of these files.
 const SUMMARY_DIR: ChosenBy = ChosenBy("summary_dir of SummaryMonitor");
 
 /// Files with the choices of each expert, `layer-L_STEP.npy`.
@@ -37,37 +37,37 @@ pub struct TokenDistribution {
     steps: CollectedSteps,
 }
 
-/// After which steps MindSpore's `SummaryCollector` collects tensors: the first, and so many multiples.
+/// The steps after which MindSpore's `SummaryCollector` collects tensors: the first one, and a number of multiples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectedSteps {
     every_steps: u64,
     last: u64,
 }
 
-/// The most steps of which it collects tensors where nothing says how often.
+/// The most steps for which it collects tensors if no frequency is set.
 const MOST_COLLECTED: u64 = 20;
 
 impl CollectedSteps {
-    /// Those of a run of `total` steps: every `tensor_freq`, or else every `freq`, but at most 20 in all, evenly spread; if that
-    /// would be more than every second step, the first 20.
+    /// The steps of a run of `total` steps: every `tensor_freq` or, without it, every `freq`, but then at most 20 in
+    /// total, evenly spread; if that would be more than every second step, the first 20.
     pub fn new(freq: u64, tensor_freq: Option<u64>, total: u64) -> Self {
         let spread = total / (MOST_COLLECTED - 1);
         match tensor_freq {
             Some(every_steps) => Self { every_steps, last: total },
-            // It counts step 0, too.
+            // The collector also counts step 0.
             None if total / freq < MOST_COLLECTED => Self { every_steps: freq, last: total },
             None if spread > 1 => Self { every_steps: spread, last: spread * (MOST_COLLECTED - 1) },
             None => Self { every_steps: 1, last: MOST_COLLECTED },
         }
     }
 
-    /// Whether `step` is one of them.
+    /// Whether tensors are collected after `step`.
     pub fn contains(&self, step: u64) -> bool {
         step == 1 || (step <= self.last && step.is_multiple_of(self.every_steps))
     }
 }
 
-/// A log line where other experts become hot.
+/// A log line when other experts become hot.
 #[derive(Clone, Debug, Default)]
 pub struct HotChoices {
     last: Vec<Vec<u32>>,
@@ -84,7 +84,8 @@ impl Instrument for HotChoices {
     }
 }
 
-/// The lines of a step in which the experts `hot` of each layer are hot, after one in which those of `last` were, if there was one.
+/// The lines of a step after which the experts `hot` of each layer are hot; before it those of `last` were, if there
+/// were any.
 fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u32>]) -> Vec<String> {
     if last.is_empty() {
         let layers = mixture.layers.iter().zip(hot).map(|(load, hot)| format!("{} {hot:?}", load.layer));
@@ -99,7 +100,7 @@ fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u
 }
 
 impl ExpertMetrics {
-    /// Fills in the numbers about experts, of which those of each layer in `hot` were hot.
+    /// Fills in the numbers about experts; `hot` are the experts of each layer that were hot.
     pub fn measure(&self, report: &MixtureReport, hot: Option<&[Vec<u32>]>, metrics: &mut StepMetrics) {
         let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
         let sum =
@@ -126,13 +127,13 @@ impl Instrument for DropRates {
 }
 
 impl TokenDistribution {
-    /// The distribution of the run called `run_name`, written after `steps` below `summary_dir`.
+    /// The distribution of the run called `run_name`, written below `summary_dir` after `steps`.
     pub fn new(summary_dir: &Path, run_name: &str, steps: CollectedSteps) -> Self {
-        // MindFormers' folder name ends with a time, so a resumed run has two folders there.
+        // In MindFormers the folder name ends with a time, so that a resumed run has two folders.
         Self { folder: summary_dir.join(format!("export_{run_name}")).join("tensor"), steps }
     }
 
-    /// Creates the folder, so that one that cannot be written is found before the first step.
+    /// Creates the folder, so that a folder that cannot be written is found before the first step.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -159,7 +160,7 @@ impl Instrument for TokenDistribution {
     }
 }
 
-/// The line of MindFormers' `MoEDropRateCallback`, with the share that was in fact dropped.
+/// The line of MindFormers' `MoEDropRateCallback`, with the share that was actually dropped.
 pub(crate) fn drop_rate_line(load: &LayerLoad) -> String {
     format!("layer: {}, drop_rate: {:.5}", load.layer, load.drop_rate())
 }
@@ -217,7 +218,8 @@ mod tests {
         assert_eq!(lines, ["layer: 1, drop_rate: 0.00000", "layer: 2, drop_rate: 0.25000"]);
     }
 
-    /// The worked examples of the documentation of MindSpore's `SummaryCollector`, 600 and 20 steps, and around its limits.
+    /// The worked examples in the documentation of MindSpore's `SummaryCollector`, 600 and 20 steps, and cases around
+    /// its limits.
     #[test]
     fn tensors_are_collected_as_in_the_original() {
         let steps = |freq, tensor_freq, total| {

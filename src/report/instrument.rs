@@ -1,11 +1,11 @@
-//! What shows the steps of a run or writes them down, and what becomes of one that fails.
+//! Instruments, which show the steps of a run or write them to files, and the handling of one that fails.
 
 use super::expert_load::MixtureReport;
 use super::metrics::{MonitorValue, StartMetrics, StepMetrics};
 use crate::error::Result;
 use std::fmt::Debug;
 
-/// What is known of a step once it and its evaluation are finished.
+/// The results of a step, once it and its evaluation are finished.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {
     /// Its line of `metrics.jsonl`.
@@ -21,7 +21,8 @@ pub trait Instrument: Debug {
     /// Shows a step. Steps come in order, each once.
     ///
     /// # Errors
-    /// A file that cannot be written. The next step is shown all the same, so what was not written must be kept or left out whole.
+    /// A file that cannot be written. The instrument still gets the next step, so data that was not written must be
+    /// kept or left out as a whole.
     fn step(&mut self, report: &StepReport<'_>) -> Result<()>;
 
     /// Shows the evaluation before the first step.
@@ -36,7 +37,8 @@ pub trait Instrument: Debug {
     fn finish(&mut self) {}
 }
 
-/// The instruments of a run, in the order in which they show a step. One that fails says so once, and training goes on.
+/// The instruments of a run, in the order in which they show a step. An instrument that fails is reported once, and
+/// training continues.
 #[derive(Debug, Default)]
 pub struct Instruments(Vec<Mounted>);
 
@@ -47,17 +49,17 @@ struct Mounted {
 }
 
 impl Instruments {
-    /// Adds the last one.
+    /// Adds an instrument after the others.
     pub fn push(&mut self, instrument: impl Instrument + 'static) {
         self.0.push(Mounted { instrument: Box::new(instrument), has_failed: false });
     }
 
-    /// Shows a step on all.
+    /// Shows a step on all instruments.
     pub fn step(&mut self, report: &StepReport<'_>) {
         self.each(|instrument| instrument.step(report));
     }
 
-    /// Shows the evaluation before the first step on all.
+    /// Shows the evaluation before the first step on all instruments.
     pub fn start(&mut self, evaluation: &StartMetrics) {
         self.each(|instrument| instrument.start(evaluation));
     }
@@ -65,7 +67,7 @@ impl Instruments {
     fn each(&mut self, mut show: impl FnMut(&mut dyn Instrument) -> Result<()>) {
         for Mounted { instrument, has_failed } in &mut self.0 {
             let Err(error) = show(instrument.as_mut()) else { continue };
-            // Once in a run: steps in between may have nothing to write, and succeed.
+            // Once per run: steps in between may have nothing to write, and so succeed.
             if !*has_failed {
                 tracing::warn!("{error}; training goes on without it");
             }
@@ -73,7 +75,7 @@ impl Instruments {
         }
     }
 
-    /// Ends all after the last step.
+    /// Ends all instruments after the last step.
     pub fn finish(&mut self) {
         self.0.iter_mut().for_each(|mounted| mounted.instrument.finish());
     }
@@ -85,7 +87,7 @@ mod tests {
     use crate::error::Error;
     use std::sync::{Arc, Mutex};
 
-    /// Notes the steps it has shown; fails at some.
+    /// Records the steps that it has shown; fails at some.
     #[derive(Debug)]
     struct Flaky {
         fails: fn(u64) -> bool,

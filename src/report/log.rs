@@ -1,7 +1,7 @@
-//! Where log messages go: to the terminal, above the progress bar, and to `log.txt` once the run folder is known.
+//! The destinations of log messages: the terminal, above the progress bar, and `log.txt` once the run folder is known.
 //!
-//! All messages are `tracing` events. The terminal shows the text alone; `log.txt` also has time and level. Warnings and errors go to
-//! `events.jsonl` as well, among what else happens in a run.
+//! All messages are `tracing` events. The terminal shows only the text; `log.txt` also has time and level. Warnings and
+//! errors also go to `events.jsonl`, among the other events of a run.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -22,14 +22,14 @@ use super::events::Event;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
 
-/// The target of what `log.txt` alone has: the console has it in another form, or the program prints it itself, and an error that ends
-/// a run is an event of its own.
+/// The target of messages that only `log.txt` has: the console shows them in another form, or the program prints them
+/// itself, and an error that ends a run is an event of its own.
 pub(crate) const FILE_TARGET: &str = "gristmill::file";
 
-/// The target of that other form: never in the file.
+/// The target of messages in that other form, which never go to the file.
 pub(super) const CONSOLE_TARGET: &str = "gristmill::console";
 
-/// How much a log keeps before it has a file. A run logs a few lines before its folder exists.
+/// Most bytes that a log keeps before it has a file. A run logs a few lines before its folder exists.
 const WAITING_BYTES: usize = 64 * 1024;
 
 /// The log of the process. Clones share it.
@@ -42,7 +42,8 @@ pub struct Log {
 
 impl Log {
     /// The log of the process; the first call installs it as the subscriber of `tracing` events of level INFO and
-    /// above. If the program has already installed a subscriber of its own, that one gets the events, and `log.txt` is empty.
+    /// above. If the program has already installed a subscriber of its own, that subscriber gets the events, and
+    /// `log.txt` stays empty.
     pub fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {
@@ -54,8 +55,8 @@ impl Log {
         .clone()
     }
 
-    /// Appends to these files from now on, starting with what was logged before there were any. A later call switches to
-    /// others.
+    /// Appends to these files from now on, starting with the messages logged before there were files. A later call
+    /// switches to other files.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -75,12 +76,12 @@ impl Log {
         !self.console.bars.is_hidden()
     }
 
-    /// Where progress bars must be added so that messages do not tear them.
+    /// The bars to which progress bars must be added so that messages do not tear them.
     pub(super) fn bars(&self) -> &MultiProgress {
         &self.console.bars
     }
 
-    /// A bar of other work than a run's, which messages do not tear.
+    /// Adds a bar for work outside of a run, which messages do not tear.
     #[cfg(feature = "cli")]
     pub(crate) fn add_bar(&self, bar: super::bars::ProgressBar) -> super::bars::ProgressBar {
         self.console.bars.add(bar)
@@ -102,10 +103,10 @@ impl Log {
     }
 }
 
-/// Whether the last line of the process is on stderr.
+/// Whether the last line of the process has been printed on stderr.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Prints the last line of a process that is about to exit: what is logged meanwhile no longer reaches the console.
+/// Prints the last line of a process that is about to exit: messages logged after it no longer reach the console.
 #[cfg(feature = "cli")]
 pub(crate) fn say_last(line: &str) {
     let mut stderr = io::stderr().lock();
@@ -147,7 +148,7 @@ struct FileLog {
 
 #[derive(Debug)]
 enum FileState {
-    /// No file yet: what was logged so far, up to [`WAITING_BYTES`].
+    /// No file yet: the messages logged so far, up to [`WAITING_BYTES`].
     Waiting(Vec<u8>),
     /// The file, and the console to report its failure on.
     Attached { file: File, path: PathBuf, console: Console },
@@ -179,7 +180,8 @@ impl FileLog {
     }
 }
 
-/// Opens a file to append lines. One that a kill has cut gets its end, so that it does not swallow the next one.
+/// Opens a file to append lines. If its last line was cut off by a kill, it gets a line feed, so that it does not
+/// swallow the next line.
 fn open_lines(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
     let mut last = [b'\n'];
@@ -222,11 +224,11 @@ impl Write for FileLog {
     }
 }
 
-/// How a message is written outside of `log.txt`.
+/// The form of a message outside of `log.txt`.
 enum Form {
     /// On the terminal: the text, after `error:` or `warning:` at those levels.
     Plain,
-    /// In `events.jsonl`: a line of it.
+    /// A line of `events.jsonl`.
     Event,
 }
 

@@ -5,14 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What an evaluation before the first step leaves: a line of step 0 with these keys alone.
+/// The result of an evaluation before the first step: a line of step 0 with only these keys.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StartMetrics {
     /// 0.
     pub step: u64,
-    /// Mean loss on the evaluation data in nats per token, of the weights that the run starts from.
+    /// Mean loss on the evaluation data in nats per token, for the weights that the run starts from.
     pub eval_loss: f32,
-    /// Its exponential, if it is asked for.
+    /// The exponential of `eval_loss`, if it is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_perplexity: Option<f32>,
     /// The share of targets that have the largest logit, 0 to 1, if it is asked for.
@@ -37,10 +37,11 @@ impl fmt::Display for StartMetrics {
     }
 }
 
-/// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
+/// The metrics of one step. JSON cannot hold numbers that are not finite: they are written as `null` and read back as
+/// NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepMetrics {
-    /// Index of the step, from 1; steps that an overflow skipped count.
+    /// Index of the step, from 1; steps whose update was skipped by an overflow count.
     pub step: u64,
     /// Optimizer updates done after this step.
     pub global_step: u64,
@@ -53,10 +54,11 @@ pub struct StepMetrics {
     /// The L2 norm of the gradient, unscaled and before clipping.
     #[serde(deserialize_with = "number")]
     pub global_norm: f32,
-    /// The loss scale of this step, not that of the next one.
+    /// The loss scale of this step, not of the next one.
     #[serde(deserialize_with = "number")]
     pub loss_scale: f64,
-    /// Steps without overflow after which the scale grows, as it stands after this step, of a loss scale with a list of them.
+    /// Steps without overflow after which the scale grows, as of the end of this step; for a loss scale with a list of
+    /// windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale_window: Option<u32>,
     /// Increases of that scale since its window last changed, modulo 4.
@@ -70,31 +72,31 @@ pub struct StepMetrics {
     pub loss_scale_windows: Option<Vec<u32>>,
     /// Whether a gradient was not finite and the update was skipped.
     pub overflow: bool,
-    /// Whether the update was skipped for its norm, if the run skips such steps.
+    /// Whether the update was skipped because of its norm, if the run skips such steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_skip: Option<bool>,
     /// The sum of squares of each parameter's gradients, in the order of the log's `local_norm`, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub local_norm: Option<Vec<f32>>,
-    /// Trained tokens per second in this step, without the padding of samples.
+    /// Trained tokens per second in this step, not counting the padding of samples.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub tokens_per_second: f64,
-    /// The same with padding, which is computed too, if there is any.
+    /// Tokens per second including padding, which is computed too, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed_tokens_per_second: Option<f64>,
     /// Wall-clock time of this step in milliseconds.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub step_ms: f64,
-    /// How long the step took on each rank in milliseconds, by rank, if it is asked for.
+    /// Time of the step on each rank in milliseconds, by rank, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub rank_step_ms: Option<Vec<f32>>,
     /// Device memory of each rank in MiB, by rank, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub rank_memory_mib: Option<Vec<f32>>,
-    /// Memory of the device that the run's buffers take on the first rank, in MiB.
+    /// Device memory that the run's buffers take on the first rank, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub device_memory_mib: Option<f32>,
-    /// Memory of the host that the first rank's process takes, in MiB.
+    /// Host memory that the first rank's process takes, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub host_memory_mib: Option<f32>,
     /// Mean loss on the evaluation data in nats per token, if an evaluation followed this step.
@@ -109,13 +111,15 @@ pub struct StepMetrics {
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,
-    /// Per layer: that fraction as MindFormers estimates it, from the last micro-batch; of cold experts with their share.
+    /// Per layer: that fraction as MindFormers estimates it, from the last micro-batch, with the share of slots that
+    /// cold experts have.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate_estimate: Option<Vec<f32>>,
-    /// Per layer: the experts that were hot in this step, in ascending order, where hot ones have more slots than others.
+    /// Per layer: the experts that were hot in this step, in ascending order, if hot experts have more slots than
+    /// others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_experts: Option<Vec<Vec<u32>>>,
-    /// Per layer: entropy of the load over ln E, 1 if all experts are equally busy, 0 if one gets all tokens.
+    /// Per layer: entropy of the load over ln E, 1 if all experts are equally busy, 0 if one expert gets all tokens.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub expert_load_entropy: Option<Vec<f32>>,
     /// Per layer: choices of the busiest expert over the mean, 1 to E.
@@ -130,21 +134,21 @@ pub struct StepMetrics {
     /// Mean loss of multi-token prediction in nats per token, without its factor; not part of `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub mtp_loss: Option<f32>,
-    /// What `monitor_config` asks for, by tag, in steps in which it is due.
+    /// The numbers that `monitor_config` asks for, by tag, in steps in which they are due.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_map")]
     pub monitor: Option<BTreeMap<String, f32>>,
 }
 
-/// What was watched in a step, under its tag.
+/// A monitored value of a step, with its tag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MonitorValue {
-    /// Such as `local_norm/layers.0.attention.wo`.
+    /// For example `local_norm/layers.0.attention.wo`.
     pub tag: String,
     /// One number or several.
     pub numbers: Numbers,
 }
 
-/// The numbers of a tag. Only single ones are in `metrics.jsonl` and in TensorBoard.
+/// The numbers of a tag. `metrics.jsonl` and TensorBoard only have single numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
     /// A number.
@@ -162,11 +166,12 @@ impl MonitorValue {
     }
 }
 
-/// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. They are in `metrics.jsonl` always.
+/// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. All of them are in
+/// `metrics.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorFormats(BTreeMap<String, Destination>);
 
-/// Where a number goes.
+/// The outputs that a number goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
     /// Whether it is a line of the log.
@@ -176,12 +181,12 @@ pub struct Destination {
 }
 
 impl MonitorFormats {
-    /// Says where the numbers go whose tags start with `prefix`.
+    /// Sets the destination of the numbers whose tags start with `prefix`.
     pub fn set(&mut self, prefix: impl Into<String>, destination: Destination) {
         self.0.insert(prefix.into(), destination);
     }
 
-    /// Where the number of `tag` goes; nowhere unless it was said.
+    /// The destination of the number of `tag`; none unless it was set.
     pub fn of(&self, tag: &str) -> Destination {
         let prefix = tag.split_once('/').map_or(tag, |(prefix, _)| prefix);
         self.0.get(prefix).copied().unwrap_or_default()

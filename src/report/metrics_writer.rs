@@ -8,7 +8,7 @@ use crate::store::OUTPUT_DIR;
 use serde::Serialize;
 use std::path::Path;
 
-/// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses none.
+/// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses no line.
 #[derive(Debug)]
 pub struct MetricsWriter(AppendFile);
 
@@ -24,7 +24,7 @@ impl MetricsWriter {
     /// Appends one line.
     ///
     /// # Errors
-    /// The disk is full or fails; the line is written with a later one.
+    /// The disk is full or fails; the line is then written together with a later one.
     pub fn write(&mut self, metrics: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(metrics).expect("numbers and strings are JSON");
         line.push(b'\n');

@@ -1,8 +1,8 @@
-//! The lines of MindFormers in `log.txt`, which existing scripts parse: the two of a step, as its MFLossMonitor writes them, and those of
-//! norms, skipped steps and `monitor_config`.
+//! MindFormers' lines in `log.txt`, which existing scripts parse: the two lines of a step, as its MFLossMonitor writes
+//! them, and the lines of norms, skipped steps and `monitor_config`.
 //!
-//! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for
-//! MindFormers still matches.
+//! Numbers that only this trainer reports (tokens per second, MFU) are appended to the first line, so that a pattern
+//! written for MindFormers still matches.
 
 use super::instrument::{Instrument, StepReport};
 use super::log::FILE_TARGET;
@@ -14,46 +14,46 @@ use std::time::{Duration, Instant};
 /// Width of the bar in [`bar_line`], in characters.
 const BAR_CELLS: usize = 50;
 
-/// Decimals that numpy prints at most.
+/// Most decimals that numpy prints.
 const NUMPY_DECIMALS: usize = 8;
 
-/// What the lines of a run are made of.
+/// The data and settings that the lines of a run need.
 #[derive(Clone, Debug, Default)]
 pub struct LogPlan {
     /// The last step.
     pub total_steps: u64,
-    /// Steps that were done before this run resumed; 0 for a new run.
+    /// Steps done before this run resumed; 0 for a new run.
     pub start_step: u64,
-    /// Epochs in all.
+    /// Total number of epochs.
     pub epochs: u64,
     /// Steps per epoch.
     pub steps_per_epoch: u64,
     /// A rank's share of the samples of a step.
     pub samples_per_rank: f64,
-    /// What throughput and MFU are computed from.
+    /// The numbers that throughput and MFU are computed from.
     pub work: Work,
-    /// Steps from one pair of lines to the next; the first and the last step always have one.
+    /// Steps from one pair of lines to the next; the first and the last step always have a pair.
     pub log_every: u64,
     /// The parts of the loss, if they are asked for.
     pub loss_parts: Option<LossParts>,
     /// Path and number of elements of each parameter.
     pub parameters: Vec<(String, usize)>,
-    /// Steps with this gradient norm or more are skipped, if there is such a bound.
+    /// Steps with this gradient norm or a larger one are skipped, if there is such a bound.
     pub spike_norm: Option<f64>,
     /// Which numbers of `monitor_config` have lines.
     pub formats: MonitorFormats,
 }
 
-/// The place of a step in a run, as MindFormers counts.
+/// The position of a step in a run, as MindFormers counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Position {
     /// The epoch, from 1.
     pub epoch: u64,
-    /// Epochs that the run begins in all.
+    /// Total number of epochs that the run begins.
     pub epochs: u64,
     /// The step in the epoch, from 1.
     pub step: u64,
-    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
+    /// Steps that the run takes in this epoch: all of them, unless it ends within the epoch.
     pub steps: u64,
 }
 
@@ -66,13 +66,14 @@ pub struct MindFormersLog {
 }
 
 impl MindFormersLog {
-    /// Those of a run that starts now.
+    /// The lines of a run that starts now.
     pub fn new(plan: LogPlan) -> Self {
         let pace = Pace::new(plan.start_step, Instant::now());
         Self { plan, pace, since_line: StepWindow::default() }
     }
 
-    /// The lines of a step. Times and speeds are means over the steps since those before, since the time of a single step is noisy.
+    /// The lines of a step. Times and speeds are means over the steps since the previous lines, since the time of a
+    /// single step is noisy.
     fn lines(&mut self, StepReport { metrics, watched, .. }: &StepReport<'_>, now: Instant) -> Vec<String> {
         let plan = &self.plan;
         self.since_line.add(metrics);
@@ -110,12 +111,12 @@ impl LogPlan {
         step.is_multiple_of(self.log_every.max(1)) || step == self.start_step + 1 || step == self.total_steps
     }
 
-    /// Where step number `step` of the run is.
+    /// The position of step number `step` of the run.
     fn position(&self, step: u64) -> Position {
         let steps_per_epoch = self.steps_per_epoch.max(1);
         let steps_before = step.saturating_sub(1);
         let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
-        // MindFormers counts whole epochs, also where `stop_step` ends the run within one.
+        // MindFormers counts whole epochs, even if `stop_step` ends the run within one.
         let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
         Position {
             epoch: epochs_before + 1,
@@ -148,20 +149,20 @@ impl LogPlan {
     }
 }
 
-/// The content of a step's first line.
+/// The contents of a step's first line.
 #[derive(Debug, Clone, Default)]
 pub struct LossLine {
     /// The epoch, from 1.
     pub epoch: u64,
-    /// Epochs that the run begins in all.
+    /// Total number of epochs that the run begins.
     pub epochs: u64,
     /// The step in the epoch, from 1.
     pub step: u64,
-    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
+    /// Steps that the run takes in this epoch: all of them, unless it ends within the epoch.
     pub steps: u64,
     /// The step's loss, in nats per token.
     pub loss: f32,
-    /// Mean loss of the epoch so far, which MindFormers prints outside its data-sink mode.
+    /// Mean loss of the epoch so far, which MindFormers prints when it does not use data sinking.
     pub epoch_loss: Option<f32>,
     /// The parts of the loss, if they are asked for.
     pub separate: Option<SeparateLosses>,
@@ -194,7 +195,7 @@ pub struct SeparateLosses {
     pub mtp: Option<f32>,
 }
 
-/// What the parts of a step's loss are divided or multiplied by to be those of MindFormers.
+/// The factors that convert the parts of a step's loss to those of MindFormers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossParts {
     /// The factors of the balance losses, summed over the layers with experts, if the model has such losses.
@@ -260,7 +261,7 @@ pub fn loss_line(line: &LossLine) -> String {
     text
 }
 
-/// The line of a step of a run that skips those whose gradient norm is `bound` or more.
+/// The line for skipped steps, in a run that skips steps whose gradient norm is `bound` or more.
 ///
 /// ```
 /// use gristmill::report::mindformers_log::skip_line;
@@ -274,8 +275,8 @@ pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
     format!("opt_global_step: {global_step}, skip_data_grad_norm_threshold: {bound}, is_skip: {is_skip}")
 }
 
-/// The entry of a step about the gradients of single parameters: their numbers of elements, and name and sum of squares of
-/// each. MindFormers has no names.
+/// The entry of a step about the gradients of individual parameters: their numbers of elements, then name and sum of
+/// squares of each. MindFormers prints no names.
 ///
 /// ```
 /// use gristmill::report::mindformers_log::local_norm_lines;
@@ -359,8 +360,9 @@ impl SeparateLosses {
     }
 }
 
-/// A number as Python prints a float: the shortest decimal that reads back the same, lower-case `nan`, and below 1e-4
-/// and from 1e16 on an exponent of at least two digits (Rust's `{:?}` switches to an exponent at the same bounds).
+/// A number as Python prints a float: the shortest decimal that reads back as the same number, lower-case `nan`, and
+/// below 1e-4 and from 1e16 on an exponent of at least two digits (Rust's `{:?}` switches to an exponent at the same
+/// bounds).
 fn python_float<N: std::fmt::Debug>(number: N) -> String {
     let text = format!("{number:?}").to_lowercase();
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -369,8 +371,8 @@ fn python_float<N: std::fmt::Debug>(number: N) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// A number as numpy prints it in an array of one: at most eight decimals, none after a point that ends the number, and below 1e-4 and
-/// from 1e8 on an exponent.
+/// A number as numpy prints it in an array of one element: at most eight decimals, none after a point that ends the
+/// number, and an exponent below 1e-4 and from 1e8 on.
 fn numpy_float(number: f32) -> String {
     let size = number.abs();
     if !number.is_finite() {

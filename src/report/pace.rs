@@ -1,12 +1,13 @@
-//! The speed of a run, and the time that it still needs.
+//! The speed of a run, and its remaining time.
 
 use super::metrics::StepMetrics;
 use std::time::{Duration, Instant};
 
-/// Steps that the moving mean covers.
+/// Number of steps that the moving mean covers.
 const REMEMBERED_STEPS: u64 = 50;
 
-/// The wall-clock time of a step, evaluation and checkpoints included: the mean of the first steps, then a moving mean.
+/// The wall-clock time of a step, including evaluation and checkpoints: the mean of the first steps, then a moving
+/// mean.
 #[derive(Debug)]
 pub(super) struct Pace {
     step: u64,
@@ -41,7 +42,7 @@ impl Pace {
     }
 }
 
-/// A number of steps, the time they took, and the tokens that they learned from.
+/// A number of steps, the time they took, and the number of trained tokens.
 #[derive(Debug, Default)]
 pub(super) struct StepWindow {
     pub steps: u64,
@@ -62,13 +63,13 @@ impl StepWindow {
         (self.ms / self.steps.max(1) as f64).max(1e-3)
     }
 
-    /// The mean number of tokens learned from in a second.
+    /// The mean number of trained tokens per second.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens * 1e3 / self.ms.max(1e-3)
     }
 }
 
-/// The floating-point operations that a run needs, and what the adapter can do.
+/// The floating-point operations that a run needs, and the adapter's peak.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
     /// Tokens that a step computes, padding included.
@@ -80,8 +81,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// FLOP/s of steps of `step_ms`, padding included, and their share of the peak (MFU): none where that is more than all of it, since
-    /// then the peak is wrong, as where other programs ran while it was measured.
+    /// FLOP/s of steps of `step_ms`, including padding, and their share of the peak (MFU). The share is `None` if it
+    /// exceeds 1, since then the peak is wrong, for example because other programs ran while it was measured.
     pub(super) fn rate(&self, step_ms: f64) -> (f64, Option<f64>) {
         let flops = self.flops_per_token * self.tokens_per_step as f64 * 1e3 / step_ms;
         (flops, Some(flops / self.peak_flops).filter(|share| *share <= 1.0))

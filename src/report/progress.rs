@@ -1,5 +1,5 @@
-//! The progress of a run on the console: about twenty lines, few, short and easy to read, and on a terminal a bar, above which only
-//! the lines of evaluations and overflows stand.
+//! The progress of a run on the console: about twenty short lines that are easy to read. On a terminal it is a bar, and
+//! above it only the lines of evaluations and overflows.
 
 use super::bars::{ProgressBar, add_bar};
 use super::instrument::{Instrument, StepReport};
@@ -9,10 +9,10 @@ use super::pace::{Pace, StepWindow, Work};
 use crate::error::Result;
 use std::time::{Duration, Instant};
 
-/// Lines that a run has about, whatever its length.
+/// Approximate number of lines, for a run of any length.
 const LINES: u64 = 20;
 
-/// No step may leave the console silent for longer.
+/// The console must not be silent for longer than this.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
 /// Shows the steps of a run on the console. Dropping it, as on an error, clears the bar.
@@ -29,7 +29,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// That of a run which has done `start_step` of `total_steps` steps: a bar if `log` has a terminal.
+    /// The progress of a run that has done `start_step` of `total_steps` steps: a bar if `log` has a terminal.
     pub fn new(start_step: u64, total_steps: u64, work: Work, log: &Log) -> Self {
         let bar = add_bar(log.bars(), total_steps, start_step);
         bar.set_message("first step");
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// Shows one finished step. Speeds are means since the last line, since the time of a single step is noisy.
+    /// Shows one finished step. Speeds are means since the previous line, since the time of a single step is noisy.
     pub fn show(&mut self, metrics: &StepMetrics) {
         let now = Instant::now();
         self.since_line.add(metrics);
@@ -85,25 +85,26 @@ impl Instrument for Progress {
     }
 }
 
-/// Which steps have a line.
+/// Decides which steps have a line.
 #[derive(Debug)]
 struct Cadence {
     first_step: u64,
     last_step: u64,
-    /// The steps that are multiples of it have a line.
+    /// Steps that are multiples of this have a line.
     every_steps: u64,
     last_line_at: Instant,
     last_step_at: Instant,
 }
 
 impl Cadence {
-    /// That of a run from `first_step` to `last_step`, which begins at `now`.
+    /// The cadence of a run from `first_step` to `last_step`, which begins at `now`.
     fn new(first_step: u64, last_step: u64, now: Instant) -> Self {
         let every_steps = round_interval(last_step);
         Self { first_step, last_step, every_steps, last_line_at: now, last_step_at: now }
     }
 
-    /// Whether a step that arrived at `now` has a line. One also does if the next might come only after a minute.
+    /// Whether a step that arrived at `now` has a line. It also has one if the next line might otherwise come only
+    /// after a minute.
     fn is_due(&mut self, metrics: &StepMetrics, now: Instant) -> bool {
         let step = metrics.step;
         let silence = now.saturating_duration_since(self.last_line_at);
@@ -121,12 +122,12 @@ impl Cadence {
     }
 }
 
-/// Whether a step was evaluated or skipped, which is said whatever its number.
+/// Whether a step was evaluated or skipped, which is reported whatever its number.
 fn is_special(metrics: &StepMetrics) -> bool {
     metrics.eval_loss.is_some() || metrics.overflow
 }
 
-/// The text next to the bar, most important first: a narrow terminal cuts off the end.
+/// The text next to the bar, the most important part first: a narrow terminal cuts off the end.
 fn bar_message(
     metrics: &StepMetrics,
     tokens_per_second: f64,
@@ -145,7 +146,7 @@ fn bar_message(
     text
 }
 
-/// The line of a step, of `last_step` in all.
+/// The line of a step, of `last_step` steps in total.
 fn step_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, remaining: Duration) -> String {
     let StepMetrics { step, loss, lr, .. } = metrics;
     let (tokens, left) = (with_separators(tokens_per_second.round() as u64), clock(remaining));
@@ -166,12 +167,12 @@ fn step_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, rema
     line
 }
 
-/// The number among 1, 2, 5, 10, 20, 50, ... of which a run of `steps` has a number of multiples as near to [`LINES`] as can be, by
-/// their ratio.
+/// The number among 1, 2, 5, 10, 20, 50, ... for which a run of `steps` steps has a number of multiples as close to
+/// [`LINES`] as possible, by their ratio.
 fn round_interval(steps: u64) -> u64 {
     let tens = (0..=18).map(|exponent| 10_u64.pow(exponent));
     let round: Vec<u64> = tens.flat_map(|ten| [1, 2, 5].map(|digit| ten.saturating_mul(digit))).collect();
-    // Between two neighbours their geometric mean decides.
+    // Between two neighbours, their geometric mean is the threshold.
     let square = u128::from(steps).pow(2);
     let is_enough = |pair: &&[u64]| {
         let mean = u128::from(pair[0]) * u128::from(pair[1]);
@@ -247,7 +248,7 @@ mod tests {
         assert!(round_interval(u64::MAX) > 100_000_000_000_000_000);
     }
 
-    /// The steps of a run from 3 to 100 that have a line, each taking as many seconds.
+    /// The steps of a run from 3 to 100 that have a line; each step takes `seconds`.
     fn lines_at(seconds: u64, change: impl Fn(&mut StepMetrics)) -> Vec<u64> {
         let start = Instant::now();
         let mut steps = Cadence::new(3, 100, start);

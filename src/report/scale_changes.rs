@@ -1,10 +1,10 @@
-//! What an adaptive loss scale does, in the log: a line where its window or one of its counters changes.
+//! The changes of an adaptive loss scale in the log: a line when its window or one of its counters changes.
 
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
 use crate::error::Result;
 
-/// A line where the window of a loss scale, its increases or its decreases change.
+/// A line when the window of a loss scale, its increases or its decreases change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScaleChanges {
     last: Option<[u32; 3]>,
@@ -20,7 +20,8 @@ impl Instrument for ScaleChanges {
 }
 
 impl ScaleChanges {
-    /// The line of a step, if something has changed, or if it is the first: that one has the list of windows, too.
+    /// The line of a step, if something has changed, or if it is the first step: that line also has the list of
+    /// windows.
     fn line(&mut self, metrics: &StepMetrics) -> Option<String> {
         let StepMetrics { step, loss_scale_window, loss_scale_increases, loss_scale_decreases, .. } = metrics;
         let (window, increases, decreases) =

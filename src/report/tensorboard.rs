@@ -1,7 +1,7 @@
-//! Event files for TensorBoard: the numbers of each step under the tags of MindFormers, the load of experts as histograms, the
-//! configuration as text.
+//! Event files for TensorBoard: the numbers of each step under MindFormers' tags, the load of experts as histograms,
+//! the configuration as text.
 //!
-//! One file a run, in `tensorboard_dir/rank_0`. A resumed run goes on in it where its checkpoint was written.
+//! One file per run, in `tensorboard_dir/rank_0`. A resumed run continues in it from its checkpoint's step.
 
 mod event;
 mod records;
@@ -19,36 +19,36 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// What chose the folder.
+/// The setting that chose the folder.
 const TENSORBOARD_DIR: ChosenBy = ChosenBy("tensorboard.tensorboard_dir");
 
-/// What the names of all event files begin with; TensorBoard looks for it.
+/// The prefix of all event files' names, which TensorBoard looks for.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// The folder of the only rank that writes events.
 const RANK: &str = "rank_0";
 
-/// Ends the tags of values by the number of samples instead of the step.
+/// Suffix of the tags of values that are plotted against the number of samples instead of the step.
 const BY_SAMPLES: &str = " vs samples";
 
-/// What is written of a step.
+/// The numbers that are written for a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scalars {
-    /// Samples of a step, on all ranks.
+    /// Samples per step, on all ranks.
     pub samples_per_step: u64,
-    /// Ranks that share a step.
+    /// Number of ranks that share a step.
     pub ranks: u64,
-    /// Floating-point operations that a rank does per token.
+    /// Floating-point operations per token on a rank.
     pub flops_per_token: f64,
     /// Whether the loss scale is written.
     pub has_loss_scale: bool,
-    /// Whether times and speeds are.
+    /// Whether times and speeds are written.
     pub has_timers: bool,
-    /// Whether histograms of the load of experts are.
+    /// Whether histograms of the load of experts are written.
     pub has_expert_load: bool,
-    /// Which numbers of `monitor_config` are.
+    /// Which numbers of `monitor_config` are written.
     pub monitors: MonitorFormats,
-    /// The parts of the loss as MindFormers has them, if they are asked for.
+    /// The parts of the loss in MindFormers' form, if they are asked for.
     pub loss_parts: Option<LossParts>,
 }
 
@@ -60,17 +60,18 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Makes the folder of event files below `folder`, and checks that files can be written there.
+    /// Creates the folder of event files below `folder`, and checks that files can be written there.
     ///
     /// # Errors
-    /// They cannot.
+    /// They cannot be written.
     pub(crate) fn prepare_folder(folder: &Path) -> Result<()> {
         TENSORBOARD_DIR.create_folder(&folder.join(RANK))?;
         TENSORBOARD_DIR.begin(&folder.join(RANK).join("writable")).map(drop) // which removes it again
     }
 
-    /// Opens the event file of the run called `run_name` below `folder`. It has `sections`, names and texts of the configuration. A run
-    /// that begins `after` a step goes on in the file that it has, without what came later there; `None` begins another one.
+    /// Opens the event file of the run called `run_name` below `folder`. `sections` are names and texts of the
+    /// configuration. A run that begins `after` a step continues in its existing file, without the later events in it;
+    /// `None` begins a new file.
     ///
     /// # Errors
     /// The folder or the file cannot be read or written.
@@ -99,7 +100,7 @@ impl TensorBoard {
     fn begin(&mut self, now: f64, sections: &[(String, String)]) -> Result<()> {
         let version = What::FileVersion("brain.Event:2".into());
         self.write(&Event { wall_time: now, step: 0, what: Some(version) })?;
-        // Markdown takes indented lines as they are.
+        // Markdown shows indented lines verbatim.
         let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
         let texts = sections.iter().map(|(name, text)| Value::text(name, &indented(text)));
         self.write(&Event::values(now, 0, texts.collect()))
@@ -132,7 +133,7 @@ impl Instrument for TensorBoard {
                 layers.map(|layer| Value::counts(format!("expert_load/{}", layer.layer), &layer.chosen)),
             );
         }
-        // In this order: what follows the values of a step belongs to it.
+        // In this order: events that follow the values of a step belong to it.
         self.write(&Event::values(now, step, values))?;
         let by_samples = self.scalars.by_samples(report.metrics);
         self.write(&Event::values(now, step * self.scalars.samples_per_step, by_samples))
@@ -140,7 +141,7 @@ impl Instrument for TensorBoard {
 }
 
 impl Scalars {
-    /// The numbers that stand over the step.
+    /// The numbers that are plotted against the step.
     fn by_step(&self, metrics: &StepMetrics) -> Vec<Value> {
         let mut values = self.of_both(metrics);
         let seconds = metrics.step_ms / 1e3;
@@ -184,13 +185,13 @@ impl Scalars {
         values
     }
 
-    /// The numbers that stand over the samples.
+    /// The numbers that are plotted against the number of samples.
     fn by_samples(&self, metrics: &StepMetrics) -> Vec<Value> {
         let values = self.of_both(metrics).into_iter();
         values.map(|(tag, number)| Value::scalar(format!("{tag}{BY_SAMPLES}"), number)).collect()
     }
 
-    /// The numbers that stand over both.
+    /// The numbers that are plotted against both.
     fn of_both(&self, metrics: &StepMetrics) -> Vec<(&'static str, f64)> {
         let mut values = vec![
             ("learning-rate", f64::from(metrics.lr)),
@@ -210,12 +211,12 @@ impl Scalars {
     }
 }
 
-/// What the name of a run's file ends with.
+/// The suffix of a run's file name.
 fn own_name(run_name: &str) -> String {
     format!("{run_name}.gristmill")
 }
 
-/// The newest event file of the run in `folder`. Names begin with the time, in as many digits.
+/// The newest event file of the run in `folder`. Names begin with the time, with equally many digits.
 fn newest(folder: &Path, run_name: &str) -> Result<Option<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))?;
     let is_own = |name: &str| {
@@ -227,7 +228,7 @@ fn newest(folder: &Path, run_name: &str) -> Result<Option<PathBuf>> {
     Ok(names.filter(|name| is_own(name)).max().map(|name| folder.join(name)))
 }
 
-/// Removes the events after `last_step`, and any that a kill left incomplete.
+/// Removes the events after `last_step`, and any incomplete event that a kill left.
 fn cut_after(path: &Path, last_step: u64) -> Result<()> {
     let open = OpenOptions::new().read(true).write(true).open(path);
     let file = open.map_err(|error| TENSORBOARD_DIR.error(path, "open for writing", &error))?;

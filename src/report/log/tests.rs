@@ -46,7 +46,7 @@ fn the_file_has_what_was_logged_before_and_after_it_was_attached() {
 fn events_have_warnings_and_errors_and_what_is_noted_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let [text, events] = ["log.txt", "events.jsonl"].map(|name| folder.path().join(name));
-    // As a kill may leave it.
+    // A line as a kill may leave it.
     fs::write(&events, "{\"time\":\"20").unwrap();
     let start = Event::Start {
         step: 0,

@@ -1,4 +1,4 @@
-//! The lines of MindFormers: those that its documentation shows, and what they leave open.
+//! MindFormers' lines: those in its documentation, and cases that these leave open.
 //!
 //! They agree character by character.
 
@@ -72,7 +72,7 @@ fn floats_read_as_in_python() {
 
 #[test]
 fn norms_read_as_in_numpy() {
-    // As numpy 2 prints arrays of one float32.
+    // numpy 2's output for arrays of one float32.
     let pairs = [
         (2.0, "2."),
         (0.5, "0.5"),
@@ -101,8 +101,9 @@ fn norms_read_as_in_numpy() {
 /// A documented line: its step, loss, time, learning rate, norm and throughput, and its text.
 type Example = (u64, u64, f32, f64, f32, f32, f64, &'static str);
 
-/// The lines in the documentation of MindSpore Transformers (skipping data by the global norm, and high availability), with the points
-/// and colons of norms that are lost there. They are from versions that printed three decimals of the loss; 1.7.0 prints six.
+/// The lines in the documentation of MindSpore Transformers (skipping data by the global norm, and high availability),
+/// with the points and colons of norms that were lost there. They are from versions that printed three decimals of the
+/// loss; 1.7.0 prints six.
 const DOCUMENTED: [Example; 6] = [
     (
         1,

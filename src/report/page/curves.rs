@@ -1,4 +1,4 @@
-//! The numbers of all steps of a run, by key: what the page draws.
+//! The numbers of all steps of a run, by key, which the page draws.
 
 use std::fmt;
 
@@ -12,10 +12,11 @@ use super::series::Series;
 /// The most bins of a curve.
 pub(super) const MOST_BINS: usize = 2000;
 
-/// The most bins of all curves of one key, such as those of its layers, which keeps the page of a deep model small.
+/// The most bins of all curves of one key together, such as those of layers, which keeps the page of a deep model
+/// small.
 const MOST_BINS_OF_FAMILY: usize = 12_000;
 
-/// The fewest bins of a curve, however many its key has.
+/// The fewest bins of a curve, however many curves its key has.
 const FEWEST_BINS: usize = 64;
 
 /// Keys of curves on a page; further ones are left out.
@@ -25,25 +26,25 @@ const MOST_CURVES: usize = 4000;
 #[derive(Debug, Default)]
 pub(super) struct Curves {
     pub families: Vec<Family>,
-    /// Things that were so at some steps, by key.
+    /// The steps at which a flag was set, by key.
     pub marks: Vec<(String, Marks)>,
     /// The last step; 0 after an evaluation before the first.
     pub step: Option<u64>,
-    /// The value of `global_step` there.
+    /// The value of `global_step` at that step.
     pub updates: Option<u64>,
-    /// Grows whenever bins that were there before change other than by a further point.
+    /// Incremented whenever existing bins change other than by another point.
     pub generation: u64,
     /// Whether curves were left out.
     pub is_cut: bool,
-    /// Where the next key of a line is expected: lines have the same keys in the same order.
+    /// The expected index of the next key of a line: lines have the same keys in the same order.
     next: usize,
     curves: usize,
 }
 
-/// A line of `metrics.jsonl`, whatever keys it has: other versions write others than this one.
+/// A line of `metrics.jsonl` with any keys: other versions write other keys than this one.
 struct Line(Vec<(String, Value)>);
 
-/// The numbers and flags of a line, by their places among the curves and marks.
+/// The numbers and flags of a line, by their indices among the curves and marks.
 #[derive(Debug, Default)]
 struct Noted {
     /// Family, member and value.
@@ -69,8 +70,8 @@ pub(super) struct Member {
 }
 
 impl Curves {
-    /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; what is none is left out. Texts, and what is
-    /// nested deeper than lists of a list or a map of numbers, are passed over.
+    /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; other lines are left out. Texts
+    /// are passed over, and so are values nested deeper than lists in a list or a map of numbers.
     pub fn take(&mut self, text: &[u8]) -> bool {
         let Ok(Line(keys)) = serde_json::from_slice(text) else { return false };
         let count = |key: &str| {
@@ -89,7 +90,7 @@ impl Curves {
         true
     }
 
-    /// Notes what a line has under `key`.
+    /// Notes the value of a line under `key`.
     fn note_value(&mut self, noted: &mut Noted, key: &str, value: &Value) {
         match value {
             Value::Bool(is_so) => {
@@ -140,7 +141,7 @@ impl Curves {
         self.step = Some(step);
     }
 
-    /// Removes what lies at `step` and later.
+    /// Removes the points of `step` and of later steps.
     fn rewind(&mut self, step: u64) {
         self.generation += 1;
         for member in self.families.iter_mut().flat_map(|family| &mut family.members) {
@@ -152,7 +153,7 @@ impl Curves {
         self.marks.iter_mut().for_each(|(_, marks)| marks.rewind(step));
     }
 
-    /// The index of the family of `key`, made where there is none.
+    /// The index of the family of `key`, which is created if it does not exist.
     fn index(&mut self, key: &str) -> usize {
         let expected = [self.next, self.next.saturating_sub(1)];
         let found =
@@ -167,7 +168,7 @@ impl Curves {
         found
     }
 
-    /// The index of the marks of `key`, made where there are none.
+    /// The index of the marks of `key`, which are created if they do not exist.
     fn mark(&mut self, key: &str) -> usize {
         self.marks.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
             self.marks.push((key.to_string(), Marks::default()));
@@ -175,14 +176,14 @@ impl Curves {
         })
     }
 
-    /// Notes a value of a member that probably follows those of its family that the line has before it.
+    /// Notes a value of a member that probably follows the members of its family that came before it in the line.
     fn note_next(&mut self, noted: &mut Noted, key: &str, name: &str, value: f64) {
         let family = self.index(key);
         let before = noted.values.iter().filter(|(known, ..)| *known == family).count();
         self.note(noted, key, before, name, value);
     }
 
-    /// Notes the value of a member; `at` is where it probably is.
+    /// Notes the value of a member; `at` is its probable index.
     fn note(&mut self, noted: &mut Noted, key: &str, at: usize, name: &str, value: f64) {
         let family = self.index(key);
         let members = &mut self.families[family].members;
@@ -238,7 +239,7 @@ impl<'de> Deserialize<'de> for Line {
 }
 
 impl Member {
-    /// The least value of the bins, after the least one was taken away.
+    /// The least value of the remaining bins, after the bin with the least value was removed.
     fn rest_least(&self) -> Option<(f32, u64)> {
         let bins = self.series.after(None).iter();
         let all = bins.filter_map(|bin| Some((bin.min()?, bin.from)));
@@ -250,7 +251,7 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// The curves of these lines, and how many of them are no steps.
+    /// The curves of these lines, and how many of the lines are no steps.
     fn curves(lines: &str) -> (Curves, usize) {
         let mut curves = Curves::default();
         let unread = lines.lines().filter(|line| !curves.take(line.trim().as_bytes())).count();

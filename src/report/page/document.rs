@@ -27,35 +27,35 @@ const SCRIPT: [&str; 10] = [
     include_str!("web/page.js"),
 ];
 
-/// How often a page of a run that goes on asks for what is new.
+/// How often the page of a running run asks for new data.
 pub const POLL: Duration = Duration::from_secs(2);
 
-/// What the script reads.
+/// The data that the script reads.
 #[derive(Serialize)]
 struct Data<'a> {
-    /// Of this program.
+    /// The version of this program.
     version: &'static str,
     /// Seconds since 1970.
     written: u64,
     most_bins: usize,
-    /// Only where the page is served while the run goes on.
+    /// Only if the page is served while the run continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_ms: Option<u64>,
     runs: Vec<RunData<'a>>,
 }
 
-/// The page of `runs`, the first one being that which others are compared with. `are_running` says whether they go on; without it
-/// their locks do.
+/// The page of `runs`; the others are compared with the first one. `are_running` says whether they are running; without
+/// it their locks decide.
 pub fn page(runs: &[RunFiles], are_running: Option<bool>) -> String {
     document(&data(runs.iter().map(|run| run.data(None, are_running)), None))
 }
 
-/// The page of a run, which asks for more at `/data` until the run has ended.
+/// The page of a run, which asks for more data at `/data` until the run has ended.
 pub fn live_page(run: &RunFiles, is_running: bool) -> String {
     document(&data([run.data(None, Some(is_running))], Some(POLL)))
 }
 
-/// What follows what a page of [`live_page`] knows, as JSON; everything if that is no longer so.
+/// The data that follows what a page of [`live_page`] knows, as JSON; all data if the known part has changed.
 pub fn live_data(run: &RunFiles, known: Option<Known>, is_running: bool) -> String {
     json(&data([run.data(known, Some(is_running))], Some(POLL)))
 }
@@ -72,11 +72,12 @@ fn data<'a>(runs: impl IntoIterator<Item = RunData<'a>>, poll: Option<Duration>)
 }
 
 fn json(data: &Data<'_>) -> String {
-    // Cannot fail: keys are texts, and numbers that are not finite were left out.
+    // Cannot fail: keys are strings, and numbers that are not finite were left out.
     serde_json::to_string(data).unwrap_or_default()
 }
 
-/// Fills the places of `page.html`. Every `<` of the data is escaped, so that no text of a run can end its element.
+/// Fills the placeholders of `page.html`. Every `<` of the data is escaped, so that no text of a run can end its
+/// element.
 fn document(data: &Data<'_>) -> String {
     let nonce = nonce();
     let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.join("\n"));
@@ -101,7 +102,7 @@ fn document(data: &Data<'_>) -> String {
     page + rest
 }
 
-/// A number that nobody can guess, without which the page's policy lets no script run.
+/// A number that nobody can guess; without it the page's policy runs no script.
 fn nonce() -> String {
     let number = || RandomState::new().build_hasher().finish(); // keys from the system's random numbers
     format!("{:016x}{:016x}", number(), number())

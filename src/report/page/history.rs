@@ -1,46 +1,46 @@
-//! What `events.jsonl` tells of a run: what it announced, how it ended, its samples, its warnings and errors.
+//! The history of a run from its `events.jsonl`: what it announced, how it ended, its samples, its warnings and errors.
 
 use serde::Serialize;
 
 use crate::report::events::{Event, Line};
 
-/// At most so many samples, the newest, and so many warnings and errors, the first and the newest, are kept.
+/// Limits: this many samples, the newest, and this many warnings and errors, the first and the newest, are kept.
 const MOST_SAMPLES: usize = 20;
 const MOST_TROUBLES: usize = 100;
 
-/// At most so many lines that a start announces are kept.
+/// This many of the lines that a start announces are kept.
 const MOST_ANNOUNCED: usize = 100;
 
-/// At most so many bytes of a text are kept.
+/// This many bytes of a text are kept.
 const LONGEST_TEXT: usize = 20_000;
 
-/// What has happened in a run.
+/// The history of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct History {
     /// When the run was first started, in RFC 3339.
     pub first: Option<String>,
-    /// When it ended; none unless it came to an end of its own.
+    /// When it ended; `None` unless it ended by itself.
     pub last: Option<String>,
-    /// How often it was started or resumed.
+    /// Number of times that it was started or resumed.
     pub starts: u64,
-    /// What the last start announced.
+    /// The lines that the last start announced.
     pub announced: Vec<String>,
     pub samples: Vec<Line>,
     /// Warnings and errors.
     pub troubles: Vec<Line>,
-    /// Warnings and errors that are not among them.
+    /// Number of warnings and errors that are not in `troubles`.
     pub troubles_left_out: u64,
-    /// The last step that the run is to do.
+    /// The last step that the run should do.
     pub total_steps: Option<u64>,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: Option<u64>,
-    /// How the last start ended, if it came to an end of its own.
+    /// How the last start ended, if it ended by itself.
     #[serde(skip)]
     pub end: Option<Event>,
 }
 
 impl History {
-    /// Takes in a line of the file. Returns whether it is one that a run writes.
+    /// Takes in a line of the file. Returns whether it is a line that runs write.
     pub fn take(&mut self, line: &[u8]) -> bool {
         let Ok(mut line) = serde_json::from_slice::<Line>(line) else { return false };
         shorten(&mut line.time);
@@ -78,7 +78,7 @@ impl History {
     }
 }
 
-/// Leaves as much of `text` as is kept.
+/// Cuts `text` to the length that is kept.
 fn shorten(text: &mut String) {
     let end = (0..=text.len().min(LONGEST_TEXT)).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
@@ -89,7 +89,7 @@ fn shorten(text: &mut String) {
 mod tests {
     use super::*;
 
-    /// What lines of these events tell, a second apart.
+    /// The history after these events, which are a second apart.
     fn history(events: impl IntoIterator<Item = Event>) -> History {
         let mut history = History::default();
         for (second, event) in events.into_iter().enumerate() {
@@ -183,7 +183,7 @@ mod tests {
             assert!(!history.take(line.as_bytes()), "{line}");
         }
         assert_eq!(history, History::default());
-        // What a later version adds to an event is skipped.
+        // Keys that a later version adds to an event are skipped.
         assert!(history.take(br#"{"time":"2026-11-22T18:30:29Z","kind":"complete","host":"a kettle"}"#));
     }
 }

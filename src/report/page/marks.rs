@@ -1,16 +1,16 @@
-//! The steps at which something happened that is either so or not, such as an overflow.
+//! The steps at which a flag was set, such as an overflow.
 
-/// At most so many steps are kept; of more, one in each stretch of equal length.
+/// Most steps that are kept; if there are more, one in each stretch of equal length.
 const MOST: usize = 1000;
 
-/// The steps at which something happened.
+/// The steps at which a flag was set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Marks {
-    /// All of them.
+    /// Number of all such steps.
     pub count: u64,
-    /// Those that are kept, in order.
+    /// The steps that are kept, in order.
     pub steps: Vec<u64>,
-    /// 2 to this power is the length of the stretches of which one step each is kept.
+    /// One step is kept in each stretch of 2 to this power steps.
     doublings: u32,
 }
 
@@ -28,10 +28,10 @@ impl Marks {
         }
     }
 
-    /// Removes those from `step` on, which a resumed run repeats.
+    /// Removes the steps from `step` on, which a resumed run repeats.
     pub fn rewind(&mut self, step: u64) {
         let kept = self.steps.partition_point(|marked| *marked < step);
-        // Exact where every step is kept.
+        // Exact if every step is kept.
         self.count = self.count.saturating_sub((self.steps.len() - kept) as u64);
         self.steps.truncate(kept);
     }

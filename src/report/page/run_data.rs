@@ -1,4 +1,4 @@
-//! The data of a run as the page's script reads them.
+//! The data of a run, in the form that the page's script reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,30 +14,30 @@ use super::state::State;
 use super::tail::Gaps;
 use crate::store::checkpoint_folder::Best;
 
-/// The data of a run: all of them, or what is new.
+/// The data of a run: all of it, or only what is new.
 #[derive(Debug, Serialize)]
 pub(super) struct RunData<'a> {
     name: String,
     folder: String,
     state: State,
     generation: u64,
-    /// The step that the curves follow; all of them are there where it is missing.
+    /// The curves only have points after this step; without it they have all points.
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<u64>,
     step: Option<u64>,
     updates: Option<u64>,
     is_cut: bool,
-    /// What could not be read of each file of lines.
+    /// The unreadable parts of each file of lines.
     gaps: [Gaps; 2],
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
     /// The best checkpoint, if the run keeps it.
     best: Option<Best>,
-    /// Sum of the steps' times.
+    /// Total time of the steps.
     seconds: Option<f64>,
-    /// The least value of the losses and its step.
+    /// The least value of each loss, and its step.
     least: BTreeMap<&'a str, (f32, u64)>,
-    /// First steps of bins, which curves share.
+    /// Lists of the first steps of bins; curves share them.
     axes: Vec<Vec<u64>>,
     curves: Vec<Curve<'a>>,
     marks: Vec<Mark<'a>>,
@@ -51,21 +51,21 @@ pub(super) struct RunData<'a> {
 struct Curve<'a> {
     key: &'a str,
     name: &'a str,
-    /// Which of the axes it has.
+    /// Index of the curve's list in `axes`.
     axis: usize,
     /// Points of a full bin.
     points: u64,
     /// The last step.
     to: u64,
     mean: Vec<Option<f32>>,
-    /// Where bins have several points.
+    /// Only if bins have several points.
     #[serde(skip_serializing_if = "Option::is_none")]
     min: Option<Vec<Option<f32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max: Option<Vec<Option<f32>>>,
 }
 
-/// The steps at which something was so.
+/// The steps at which a flag was set.
 #[derive(Debug, Serialize)]
 struct Mark<'a> {
     key: &'a str,
@@ -74,7 +74,7 @@ struct Mark<'a> {
 }
 
 impl<'a> RunData<'a> {
-    /// The data of `files`, of the curves only what follows `known`.
+    /// The data of `files`; the curves only have what follows `known`.
     pub fn new(files: &'a RunFiles, state: State, gaps: [Gaps; 2], known: Option<Known>) -> Self {
         let curves = &files.curves;
         let after = known.map(|known| known.step);
@@ -112,7 +112,7 @@ impl<'a> RunData<'a> {
     }
 }
 
-/// The steps of curves, each list once.
+/// The first steps of curves' bins, each list once.
 #[derive(Default)]
 struct Axes {
     list: Vec<Vec<u64>>,
@@ -128,7 +128,7 @@ impl Axes {
     }
 }
 
-/// The bins of a curve after a step; none where nothing is new.
+/// The bins of a curve after a step; `None` if there is nothing new.
 fn curve<'a>(
     family: &'a Family,
     member: &'a Member,
@@ -153,12 +153,12 @@ fn curve<'a>(
     })
 }
 
-/// A mean to six digits: more would only make the page longer.
+/// A mean with six digits: more digits would only make the page longer.
 fn rounded(mean: f32) -> f32 {
     format!("{mean:.5e}").parse().unwrap_or(mean)
 }
 
-/// The name of a run: that of its folder.
+/// The name of a run, which is that of its folder.
 fn name(folder: &Path) -> String {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     // `.` has a name only once it is resolved.

@@ -1,4 +1,5 @@
-//! The files of a run folder as the data of a page. What has been read is not read again, so a run can be followed.
+//! The files of a run folder as the data of a page. A part that has been read is not read again, so a run can be
+//! followed.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::store::checkpoint_folder::{Best, CheckpointFolder, Keep};
 use crate::store::run_folder::{self, CHECKPOINTS, CONFIG, EVENTS, METRICS};
 
-/// A run folder, and what has been read of it.
+/// A run folder, and the data read from it so far.
 #[derive(Debug)]
 pub struct RunFiles {
     folder: PathBuf,
@@ -21,16 +22,16 @@ pub struct RunFiles {
     pub(super) curves: Curves,
     pub(super) history: History,
     pub(super) settings: SettingsTable,
-    /// Generations of curves that were read before `metrics.jsonl` was replaced.
+    /// Sum of the generations of curves read before `metrics.jsonl` was replaced.
     past_generations: u64,
 }
 
-/// What a reader of the data has already.
+/// The part of the data that a reader already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The last step.
     pub step: u64,
-    /// What [`RunFiles::generation`] was.
+    /// The value of [`RunFiles::generation`] at that time.
     pub generation: u64,
 }
 
@@ -56,7 +57,7 @@ impl RunFiles {
         Ok(files)
     }
 
-    /// Reads what was written since the last time.
+    /// Reads the lines written since the last call.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -78,7 +79,7 @@ impl RunFiles {
         self.curves.step
     }
 
-    /// Changes whenever what was read before is not only continued: a reader must then start anew.
+    /// Changes whenever earlier data is changed and not only continued: a reader must then start anew.
     pub fn generation(&self) -> u64 {
         self.past_generations + self.curves.generation
     }
@@ -88,15 +89,15 @@ impl RunFiles {
         &self.folder
     }
 
-    /// The data of the page: all of it, or what follows what a reader knows. `is_running` says whether the run goes on; without
-    /// it the folder's lock does.
+    /// The data of the page: all of it, or what follows the part that a reader knows. `is_running` says whether the run
+    /// is running; without it the folder's lock decides.
     pub(super) fn data(&self, known: Option<Known>, is_running: Option<bool>) -> RunData<'_> {
         let known = known.filter(|known| known.generation == self.generation());
         let is_running = is_running.unwrap_or_else(|| run_folder::is_in_use(&self.folder));
         let total = self.history.total_steps.or_else(|| self.settings.stop_step());
         let state = State::of(&self.history, is_running, total, self.step());
         let mut gaps = [&self.metrics, &self.events].map(|file| file.gaps.clone());
-        // The last line of a run that goes on is under way.
+        // While a run is running, its last line may be unfinished.
         gaps.iter_mut().for_each(|gaps| gaps.is_last_line_unfinished &= !is_running);
         RunData::new(self, state, gaps, known)
     }

@@ -1,4 +1,5 @@
-//! A curve of at most so many points, however long the run: neighbours share a bin, which keeps their mean and extremes.
+//! A curve with a limited number of points, however long the run: neighbours share a bin, which keeps their mean and
+//! extremes.
 
 /// A curve. A bin covers a power of two of consecutive points; once there are too many bins, neighbours merge.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,8 +48,8 @@ impl Series {
         is_full
     }
 
-    /// Removes the points from `step` on, which a resumed run repeats; a bin that also has earlier ones stays. Returns whether
-    /// any were there.
+    /// Removes the points from `step` on, which a resumed run repeats; a bin that also has earlier points stays.
+    /// Returns whether there were any such points.
     pub fn rewind(&mut self, step: u64) -> bool {
         let kept = self.bins.partition_point(|bin| bin.from < step);
         let had_any = kept < self.bins.len() || self.bins.last().is_some_and(|bin| bin.to >= step);
@@ -69,7 +70,7 @@ impl Series {
         is_over
     }
 
-    /// The most points that a bin has.
+    /// The most points of a bin.
     pub fn points_per_bin(&self) -> u64 {
         self.points_per_bin
     }
@@ -115,7 +116,7 @@ impl Bin {
         self.max = self.max.max(later.max);
     }
 
-    /// The mean of the finite values; none if there is none.
+    /// The mean of the finite values; `None` if there are none.
     pub fn mean(&self) -> Option<f32> {
         (self.finite > 0).then(|| (self.sum / self.finite as f64) as f32)
     }

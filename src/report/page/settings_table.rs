@@ -14,17 +14,17 @@ use crate::store::run_folder::open_file;
 pub(super) enum SettingsTable {
     /// Every setting with its default.
     Rows(Vec<Resolved>),
-    /// The file as it is, which this version cannot read.
+    /// The text of the file, which this version cannot read.
     Text {
-        /// What is in the file.
+        /// The text of the file.
         text: String,
-        /// Why it cannot be read.
+        /// The reason why it cannot be read.
         reason: String,
     },
 }
 
 impl SettingsTable {
-    /// What the file at `path` says.
+    /// The settings in the file at `path`.
     pub fn read(path: &Path) -> Self {
         let mut bytes = Vec::new();
         let text = match open_file(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
@@ -37,14 +37,14 @@ impl SettingsTable {
                 return Self::Text { text: String::new(), reason };
             }
         };
-        // As a plan, which needs none of the data or ranks that the run had.
+        // Read as for a plan, which needs none of the data or ranks that the run had.
         match RunConfig::of_run_folder(&text, path, &[], None) {
             Ok(config) => Self::Rows(config.plan.settings.resolved()),
             Err(error) => Self::Text { text, reason: error.to_string() },
         }
     }
 
-    /// The step after which the settings end the run; none where they do not.
+    /// The step after which the settings end the run; `None` if they do not.
     pub fn stop_step(&self) -> Option<u64> {
         let Self::Rows(rows) = self else { return None };
         let row = rows.iter().find(|row| row.path == "runner_config.stop_step")?;
@@ -71,7 +71,7 @@ mod tests {
         assert!(reason.contains("an_old_key"), "{reason}");
     }
 
-    /// A folder from elsewhere must not show files of this machine.
+    /// A folder from elsewhere must not make the page show other files of this machine.
     #[cfg(unix)]
     #[test]
     fn no_file_outside_the_folder_is_read() {

@@ -1,22 +1,22 @@
-//! How a run stands, as far as its files tell.
+//! The state of a run, as far as its files show it.
 
 use serde::Serialize;
 
 use super::history::History;
 use crate::report::events::Event;
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct State {
     /// `complete`, `interrupted`, `running`, `failed` or `stopped`.
     pub word: &'static str,
-    /// More about it, in words; empty where there is no more to say.
+    /// Details in words; empty if there are none.
     pub detail: String,
 }
 
 impl State {
-    /// What `history` tells of a run to step `total` after `step`, where these are known. A run whose folder is locked is running,
-    /// whatever its events say.
+    /// The state that `history` shows for a run to step `total` that is at `step`, if these are known. A run whose
+    /// folder is locked is running, whatever its events say.
     pub fn of(history: &History, is_running: bool, total: Option<u64>, step: Option<u64>) -> Self {
         let state = |word, detail: &str| Self { word, detail: detail.to_string() };
         let percent = |total| 100.0 * step.unwrap_or(0).min(total) as f64 / total as f64;
@@ -28,7 +28,7 @@ impl State {
             Some(Event::Failed { text }) => state("failed", text),
             Some(Event::Interrupted { text }) => state("interrupted", text),
             Some(_) => state("complete", ""),
-            // Without its events.jsonl.
+            // There is no events.jsonl.
             None if history.first.is_none() => {
                 state(if percent == Some(100.0) { "complete" } else { "stopped" }, "")
             }

@@ -1,4 +1,4 @@
-//! A file of lines that may still grow: what has been read is not read again.
+//! A file of lines that may still grow: lines that have been read are not read again.
 
 use std::fs::Metadata;
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
@@ -10,29 +10,30 @@ use crate::durable::read_error;
 use crate::error::Result;
 use crate::store::run_folder::open_file;
 
-/// Longer lines are passed over: none that a run writes comes near, and a file without line feeds must not fill the memory.
+/// Longer lines are passed over: no line of a run comes near this, and a file without line feeds must not fill the
+/// memory.
 const LONGEST_LINE: usize = 16 << 20;
 
 /// A file of lines and how far it has been read.
 #[derive(Debug)]
 pub(super) struct Tail {
     path: PathBuf,
-    /// Where the first line that is not read begins.
+    /// The start of the first line that has not been read.
     offset: u64,
-    /// Which file that was, where the system numbers files.
+    /// Identifies the file, on systems that number files.
     identity: Option<(u64, u64)>,
-    /// What could not be read.
+    /// The parts that could not be read.
     pub gaps: Gaps,
 }
 
-/// What a file has in place of lines that could be read.
+/// The parts of a file that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Gaps {
     /// The file's name.
     pub name: String,
     /// Lines that could not be read.
     pub unreadable: u64,
-    /// Whether bytes follow the last line feed: a line under way, or one that a kill left.
+    /// Whether bytes follow the last line feed: a line being written, or one that a kill cut off.
     pub is_last_line_unfinished: bool,
 }
 
@@ -44,8 +45,8 @@ impl Tail {
         Self { path, offset: 0, identity: None, gaps }
     }
 
-    /// Forgets what was read of the file if it has become shorter or another one since, as when a run starts again. Returns whether
-    /// it has.
+    /// Forgets what was read if the file has since become shorter or been replaced, as when a run starts again. Returns
+    /// whether that is so.
     pub fn restart(&mut self) -> bool {
         let is_replaced = match self.path.metadata() {
             Ok(data) => {
@@ -59,8 +60,8 @@ impl Tail {
         is_replaced
     }
 
-    /// Passes each line that has become complete to `take`, without its line feed, which returns whether it could be read. A missing
-    /// file has none, and empty lines are passed over.
+    /// Passes each line that has become complete to `take`, without its line feed; `take` returns whether it could be
+    /// read. A missing file has no lines, and empty lines are passed over.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -78,7 +79,7 @@ impl Tail {
         file.seek(SeekFrom::Start(self.offset))?;
         let mut file = BufReader::with_capacity(1 << 18, file);
         let mut line = Vec::new();
-        // Bytes of a line that are passed over.
+        // Number of bytes of a line that is being passed over.
         let mut left_out = 0;
         loop {
             let part = file.fill_buf()?;

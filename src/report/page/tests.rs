@@ -1,11 +1,11 @@
-//! Pages of run folders as they may be found.
+//! Pages of run folders in the states in which they may be found.
 
 use super::{Known, RunFiles, live_data, page};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// The events of a run that was complete, whose texts would like to be markup.
+/// The events of a complete run, with texts that look like markup.
 const EVENTS: &str = concat!(
     r#"{"time":"2026-11-22T18:30:29Z</script>","kind":"start","step":0,"total_steps":2,"announced":["adapter: </script><b>"]}"#,
     "\n",
@@ -162,10 +162,10 @@ fn what_is_new_goes_on_where_a_reader_stands() {
     fs::write(&path, (1..=5003).map(line).collect::<String>()).unwrap();
     files.refresh().unwrap();
     let run = news(&files, 5000);
-    // Bins of four: the last one goes on, and its mean is that of all its points.
+    // Bins of four: the last one is continued, and its mean is the mean of all its points.
     assert_eq!(run["axes"][0], Value::from(vec![5001]));
     assert_eq!(run["curves"][0]["mean"], Value::from(vec![5002.5]));
-    // A run that begins anew makes a reader do so too.
+    // A run that begins anew makes a reader begin anew too.
     let before = files.generation();
     fs::write(&path, line(1)).unwrap();
     files.refresh().unwrap();

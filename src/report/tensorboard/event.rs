@@ -1,23 +1,23 @@
-//! The messages of an event file, as far as scalars, histograms and text need them. Names and numbers of fields are those of
-//! TensorFlow's `event.proto`, `summary.proto` and `tensor.proto`.
+//! The messages of an event file, as far as scalars, histograms and text need them. Field names and numbers are those
+//! of TensorFlow's `event.proto`, `summary.proto` and `tensor.proto`.
 
 use prost::{Enumeration, Message, Oneof};
 
-/// What happened at a step.
+/// An event of a step.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    /// When, in seconds since 1970.
+    /// Its time, in seconds since 1970.
     #[prost(double, tag = "1")]
     pub wall_time: f64,
     /// The step, or the number of samples.
     #[prost(int64, tag = "2")]
     pub step: i64,
-    /// What it was.
+    /// Its content.
     #[prost(oneof = "What", tags = "3, 5")]
     pub what: Option<What>,
 }
 
-/// What an event holds.
+/// The content of an event.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum What {
     /// In the first event of a file: the version of the format.
@@ -31,7 +31,7 @@ pub enum What {
 /// Values of a step.
 #[derive(Clone, PartialEq, Message)]
 pub struct Summary {
-    /// The values, each of its tag.
+    /// The values, each with its tag.
     #[prost(message, repeated, tag = "1")]
     pub values: Vec<Value>,
 }
@@ -39,10 +39,10 @@ pub struct Summary {
 /// A value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
-    /// What it is of.
+    /// Its tag.
     #[prost(string, tag = "1")]
     pub tag: String,
-    /// The plugin of TensorBoard that shows it, where its kind does not say so.
+    /// The TensorBoard plugin that shows it, unless its kind determines that.
     #[prost(message, optional, tag = "9")]
     pub metadata: Option<Metadata>,
     /// The value itself.
@@ -50,7 +50,7 @@ pub struct Value {
     pub content: Option<Content>,
 }
 
-/// A value of one of these kinds.
+/// The value, of one of these kinds.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Content {
     /// A number.
@@ -70,13 +70,13 @@ pub struct Histogram {
     /// The smallest sample.
     #[prost(double, tag = "1")]
     pub min: f64,
-    /// The largest.
+    /// The largest sample.
     #[prost(double, tag = "2")]
     pub max: f64,
-    /// How many samples there are.
+    /// Number of samples.
     #[prost(double, tag = "3")]
     pub num: f64,
-    /// Their sum.
+    /// The sum of the samples.
     #[prost(double, tag = "4")]
     pub sum: f64,
     /// The sum of their squares.
@@ -85,7 +85,7 @@ pub struct Histogram {
     /// The upper limit of each bucket.
     #[prost(double, repeated, tag = "6")]
     pub bucket_limits: Vec<f64>,
-    /// The samples in each.
+    /// The number of samples in each bucket.
     #[prost(double, repeated, tag = "7")]
     pub buckets: Vec<f64>,
 }
@@ -93,13 +93,13 @@ pub struct Histogram {
 /// A tensor of strings.
 #[derive(Clone, PartialEq, Message)]
 pub struct Tensor {
-    /// The type of its elements.
+    /// The type of the elements.
     #[prost(enumeration = "DataType", tag = "1")]
     pub data_type: i32,
-    /// Its shape.
+    /// The shape.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<Shape>,
-    /// Its elements.
+    /// The elements.
     #[prost(bytes = "vec", repeated, tag = "8")]
     pub strings: Vec<Vec<u8>>,
 }
@@ -130,7 +130,7 @@ pub struct Dimension {
     pub size: i64,
 }
 
-/// What TensorBoard does with a value.
+/// How TensorBoard treats a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metadata {
     /// The plugin that shows it.
@@ -159,7 +159,7 @@ impl Value {
         Self { tag: tag.into(), metadata: None, content: Some(Content::Scalar(number as f32)) }
     }
 
-    /// How often each of the numbers 0, 1, ... occurs.
+    /// A histogram of how often each of the numbers 0, 1, ... occurs.
     pub fn counts(tag: impl Into<String>, counts: &[u32]) -> Self {
         let buckets: Vec<f64> = counts.iter().map(|count| f64::from(*count)).collect();
         let moment = |power: i32| {
@@ -179,7 +179,7 @@ impl Value {
         Self { tag: tag.into(), metadata: None, content: Some(Content::Histogram(histogram)) }
     }
 
-    /// Markdown.
+    /// A text in Markdown.
     pub fn text(tag: impl Into<String>, markdown: &str) -> Self {
         let tensor = Tensor {
             data_type: DataType::String.into(),

@@ -1,13 +1,14 @@
-//! The container of event files, TensorFlow's TFRecord: each record is its length (u64, little endian), a checksum of that, the
-//! bytes and a checksum of them. A checksum is CRC-32C, rotated and shifted so that one of data that hold checksums stays good.
+//! The container of event files, TensorFlow's TFRecord: each record is its length (u64, little endian), a checksum of
+//! the length, the data, and a checksum of the data. A checksum is CRC-32C, rotated and shifted so that checksums of
+//! data that contains checksums stay good.
 
 use std::io::{ErrorKind, Read, Result};
 
-/// Bytes around the data of a record.
+/// Bytes before and after the data of a record.
 const HEAD: usize = 12;
 const TAIL: usize = 4;
 
-/// Longer records are damage: an event has some kilobytes.
+/// Longer records are damage: an event has a few kilobytes.
 const LONGEST: u64 = 256 << 20;
 
 /// `data` as a record.
@@ -21,8 +22,8 @@ pub(super) fn record(data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The data of the next record, and how many bytes it takes in the file; `None` at the end, which may be a part of a record or
-/// damaged.
+/// The data of the next record, and the number of bytes that it takes in the file; `None` at the end, which may be a
+/// partial or damaged record.
 pub(super) fn next(file: &mut impl Read) -> Result<Option<(Vec<u8>, u64)>> {
     let mut head = [0; HEAD];
     if !fill(file, &mut head)? {
@@ -40,7 +41,7 @@ pub(super) fn next(file: &mut impl Read) -> Result<Option<(Vec<u8>, u64)>> {
     Ok(is_good.then(|| (data, (HEAD + TAIL) as u64 + bytes)))
 }
 
-/// Whether the file has as many bytes.
+/// Whether the file has enough bytes to fill `bytes`.
 fn fill(file: &mut impl Read, bytes: &mut [u8]) -> Result<bool> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(true),
