@@ -1,9 +1,10 @@
 //! The memory layout of parameters: flat arenas, cut into segments.
 //!
-//! Weights, gradients, first and second moments and the 16-bit copies of weights are arenas of one layout, so that one norm
-//! launch and one elementwise update per segment cover any number of tensors. A segment holds parameters of one [`SegmentKind`] and fits one binding; an
-//! arena has no buffer for kinds that it does not need, such as gradients of frozen parameters. Parts start at
-//! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
+//! Weights, gradients, first and second moments and the 16-bit copies of weights are arenas of one layout, so that one
+//! norm launch and one elementwise update per segment cover any number of tensors. A segment holds parameters of one
+//! [`SegmentKind`] and fits one binding; an arena has no buffer for kinds that it does not need, such as gradients of
+//! frozen parameters. Parts start at multiples of 128 elements, so that the same offset can be bound in f32, f16 and
+//! bf16.
 
 use super::config::ModelConfig;
 use super::parameters::{Gpt, Role, Spec, UpdateRule};
@@ -31,7 +32,7 @@ pub struct Part {
     pub rows: usize,
 }
 
-/// One buffer of every arena.
+/// A segment: each arena has one buffer for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Length in elements.
@@ -40,10 +41,10 @@ pub struct Segment {
     pub kind: SegmentKind,
 }
 
-/// How the parameters of a segment are updated. Segments are in the order of their kinds.
+/// How the parameters of a segment are updated. Segments are ordered by their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentKind {
-    /// Whether they are frozen: without gradient and moments.
+    /// Whether they are frozen, so that they have no gradient and no moments.
     pub is_frozen: bool,
     /// Parameter group.
     pub group: usize,
@@ -55,12 +56,13 @@ pub struct SegmentKind {
     pub compute: Element,
     /// Whether they are experts that are spread over ranks.
     pub is_spread: bool,
-    /// Whether another stage of a pipeline holds them too. They have segments of their own, which are the same on both.
+    /// Whether another stage of a pipeline also holds them. Such parameters have segments of their own, which are the
+    /// same on both stages.
     pub is_copied: bool,
 }
 
 impl Segment {
-    /// All of its elements.
+    /// The range of all its elements.
     pub fn whole(&self) -> Range<u64> {
         0..self.elements
     }
@@ -121,7 +123,8 @@ impl ArenaLayout {
         Ok(Self { parameters, segments })
     }
 
-    /// Adds an arena to the persistent buffers, with the kinds of parameters for which `element` gives a storage type.
+    /// Adds an arena to the persistent buffers; it holds the kinds of parameters for which `element` returns a storage
+    /// type.
     pub fn arena(
         &self,
         persistents: &mut Persistents,
@@ -131,7 +134,8 @@ impl ArenaLayout {
         self.arena_of(persistents, name, |_, segment| Some((element(segment.kind)?, vec![segment.whole()])))
     }
 
-    /// The same with parts of segments: `held` gives a storage type, and which elements of the segment there are, ascending.
+    /// Adds an arena that holds parts of segments: `held` returns a storage type, and which elements of the segment it
+    /// holds, ascending.
     pub(crate) fn arena_of(
         &self,
         persistents: &mut Persistents,
@@ -147,8 +151,8 @@ impl ArenaLayout {
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
-    /// The parameters of the model of `config`, which the layout was made for, on two arenas; those of other stages are
-    /// [elsewhere](Parameter::elsewhere). Where experts are spread, the model declares all of them.
+    /// The parameters of the model of `config`, which the layout was made for, on two arenas; parameters of other
+    /// stages are [elsewhere](Parameter::elsewhere). If experts are spread, the model declares all of them.
     #[track_caller]
     pub fn bind(
         &self,
@@ -186,7 +190,7 @@ impl ArenaLayout {
     }
 }
 
-/// What holds parts of parameters.
+/// Storage that holds parts of parameters.
 pub trait Holds {
     /// The tensor of a part of a parameter.
     fn part(&self, spec: &Spec, part: &Part) -> Tensor;
@@ -199,14 +203,14 @@ pub struct Arena {
     pub segments: Vec<Option<ArenaBuffer>>,
 }
 
-/// What an arena holds of a segment.
+/// The part of a segment that an arena holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaBuffer {
     /// The buffer.
     pub id: PersistentId,
     /// Its storage type.
     pub element: Element,
-    /// Which elements of the segment it holds, one range after the other: all, or those that this rank owns.
+    /// The elements of the segment that it holds, one range after the other: all, or those that this rank owns.
     pub held: Vec<Range<u64>>,
 }
 
@@ -216,7 +220,7 @@ impl Arena {
         self.segments.iter().flatten().map(|buffer| buffer.id)
     }
 
-    /// The segments of this arena and, where it has none, of `other`.
+    /// The segments of this arena and, where it has none, those of `other`.
     pub fn or(&self, other: &Self) -> Self {
         let pairs = self.segments.iter().zip(&other.segments);
         Self { segments: pairs.map(|(own, other)| own.as_ref().or(other.as_ref()).cloned()).collect() }
@@ -227,7 +231,8 @@ impl Arena {
         parts.iter().all(|part| self.segments[part.segment].is_some())
     }
 
-    /// What it holds of a range of a segment's elements: this rank's share, in ascending ranges. None does so across two of them.
+    /// The elements in `range` of a segment that the arena holds, which are this rank's share, in ascending ranges.
+    /// None of them reaches across two held ranges.
     pub(crate) fn held_in(&self, segment: usize, range: &Range<u64>) -> Vec<Range<u64>> {
         let held = self.segments[segment].iter().flat_map(|buffer| &buffer.held);
         let shared = held.map(|held| held.start.max(range.start)..held.end.min(range.end));
@@ -295,14 +300,15 @@ impl ArenaBuffer {
 }
 
 impl Part {
-    /// The elements of its segment that rows `first` to `end` of the parameter take, which are among its own.
+    /// The range in the segment of rows `first` to `end` of the parameter, which must be rows of this part.
     pub fn range(&self, spec: &Spec, first: usize, end: usize) -> Range<u64> {
         let stride = u64::from(spec.stride());
         let at = |row: usize| self.offset + (row - self.first_row) as u64 * stride;
         at(first)..at(end)
     }
 
-    /// The elements of its segment that are among the lines `lines` of the parameter: rows, or columns of a vector.
+    /// The range in the segment of those rows in `lines` that this part has; `lines` are rows of the parameter, or
+    /// columns of a vector.
     pub(crate) fn lines(&self, spec: &Spec, lines: &Range<usize>) -> Range<u64> {
         if spec.role == Role::Vector {
             return self.offset + lines.start as u64..self.offset + lines.end as u64;
@@ -311,7 +317,7 @@ impl Part {
         self.range(spec, row(lines.start), row(lines.end))
     }
 
-    /// Elements that it takes of its segment, the padding of rows included.
+    /// Elements that the part takes of its segment, including the padding of rows.
     pub fn elements(&self, spec: &Spec) -> u64 {
         self.rows as u64 * u64::from(spec.stride())
     }
@@ -324,15 +330,15 @@ fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option
     Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 
-/// Elements of the largest segment of parameters that layers read as `compute`.
+/// Most elements of a segment of parameters that layers read as `compute`.
 fn most_elements(compute: Element, binding_bytes: u64) -> u64 {
     // Ops count elements in 32 bits.
     let most = u64::from(u32::MAX) / ALIGNMENT;
     (binding_bytes / bytes_of(compute, ALIGNMENT)).min(most) * ALIGNMENT
 }
 
-/// Bytes of so many elements in the largest arena that has them: gradients and masters are f32, and of what is quantised there are
-/// none.
+/// Bytes of `elements` elements in the largest arena that holds them: gradients and master weights are f32, and
+/// quantised parameters have neither.
 fn bytes_of(compute: Element, elements: u64) -> u64 {
     if compute.is_quantised() { compute.bytes_of(elements) } else { Element::F32.bytes_of(elements) }
 }
@@ -369,7 +375,8 @@ mod tests {
     use super::*;
     use crate::model::config::{FactorInit, LowRank, Sizes};
 
-    /// In a binding of 32 KiB fit 8,192 elements of f32, and of 4 bits with their scales more than the 16,384 of gate and up.
+    /// In a binding of 32 KiB fit 8,192 elements of f32, and in 4 bits with their scales more than the 16,384 of gate
+    /// and up.
     #[test]
     fn a_quantised_matrix_is_as_large_as_it_is_stored() {
         let sizes = Sizes {

@@ -22,7 +22,7 @@ pub struct BatchTensors {
     pub ahead: Option<AheadTensors>,
 }
 
-/// Inputs and targets of multi-token prediction: row i holds those of block i, shifted by i + 1 tokens; see
+/// Inputs and targets of multi-token prediction: row i has those of block i, shifted by i + 1 tokens; see
 /// [`Ahead`](crate::data::Ahead).
 #[derive(Clone, Copy, Debug)]
 pub struct AheadTensors {

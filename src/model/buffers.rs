@@ -11,7 +11,7 @@ use crate::record::{Persistents, Tensor};
 pub struct ModelBuffers {
     /// cos and sin of the rotary angles (T, rotary_dim), f32; `None` with learned positions.
     pub cos_sin: Option<Tensor>,
-    /// What routers carry from step to step; `None` for a dense model.
+    /// The state that routers carry from step to step; `None` for a dense model.
     pub experts: Option<ExpertState>,
 }
 

@@ -66,32 +66,33 @@ pub struct ModelConfig {
     pub norm_eps: f64,
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
-    /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query and a
-    /// key, `rotary_dim` that of their part which rotates, and every query head has a key and value head of its own.
+    /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query
+    /// and a key, `rotary_dim` the width of their rotating part, and every query head has its own key and value head.
     pub latent: Option<LatentAttention>,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
     pub output_bias: bool,
-    /// Whether the first projections of a feed-forward network have a bias: gate and up of a dense one, or up alone.
+    /// Whether the first projections of a feed-forward network have a bias: gate and up of a dense network, or up if
+    /// there is no gate.
     pub gate_up_bias: bool,
-    /// Whether the last projection of a feed-forward network has a bias; that of experts with a gate has none.
+    /// Whether the last projection of a feed-forward network has a bias; in experts with a gate it has none.
     pub down_bias: bool,
     /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
     /// Whether the embedded tokens are normalised before the first layer.
     pub embedding_norm: bool,
-    /// Whether the last layer's queries are rows of a learned table, by position, instead of projections of its input (PanGu-α,
-    /// Zeng et al. 2021, section 2.2). The last norm comes before that layer then, instead of before the head.
+    /// Whether the last layer's queries are rows of a learned table, by position, instead of projections of its input
+    /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before that layer instead of before the head.
     pub query_layer: bool,
-    /// Added to the squared length of each row of the head, by whose root the row is divided (Baichuan 2, Yang et al. 2023, section
-    /// 2.3); `None`: rows are as they are.
+    /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
+    /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
-    /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
+    /// Sliding window: a token attends to this many tokens, itself included; `None`: to all tokens before it. At most
     /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
-    /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but does where an exported
-    /// model reads longer texts; see [`published_window`](Self::published_window).
+    /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but it does
+    /// when an exported model reads longer texts; see [`published_window`](Self::published_window).
     pub wide_window: Option<usize>,
     /// Dropout probability of the attention weights.
     pub attention_dropout: f64,
@@ -99,9 +100,10 @@ pub struct ModelConfig {
     pub hidden_dropout: f64,
     /// Dropout probability of the embedded tokens.
     pub embedding_dropout: f64,
-    /// Standard deviation of initial matrices; see [`residual_init_std`](Self::residual_init_std) for some of them.
+    /// Standard deviation of initial matrices; some of them have [`residual_init_std`](Self::residual_init_std).
     pub init_std: f64,
-    /// Storage type of activations and of the weights that layers compute with. Sums, master weights and routers are f32.
+    /// Storage type of activations and of the weights that layers compute with. Sums, master weights and routers are
+    /// f32.
     pub compute: Element,
     /// Target id that the loss ignores; `u32::MAX`, which is not a token, for a negative id.
     pub ignore_id: u32,
@@ -111,21 +113,22 @@ pub struct ModelConfig {
     pub multi_token: Option<MultiToken>,
     /// Low-rank adapters; only they train.
     pub low_rank: Option<LowRank>,
-    /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending. Numbers
-    /// from `num_layers` on are blocks of multi-token prediction.
+    /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending.
+    /// Numbers from `num_layers` on are blocks of multi-token prediction.
     pub recomputed_layers: Vec<usize>,
-    /// Operators of which the same holds in other layers, each with the numbers of its layers, ascending.
+    /// Operators whose results training computes again in other layers, each with the numbers of these layers,
+    /// ascending.
     pub recomputed_operators: Vec<(Operator, Vec<usize>)>,
-    /// What of these layers ranks keep that share matrices.
+    /// What ranks that share matrices keep of recomputed layers.
     pub kept: KeptOfRanks,
 }
 
-/// What ranks that share matrices keep of layers that are recomputed.
+/// What ranks that share matrices keep of recomputed layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptOfRanks {
-    /// Whether they keep what they have exchanged, instead of exchanging it again.
+    /// Whether they keep the results of exchanges, instead of exchanging again.
     pub exchanged: bool,
-    /// Whether each keeps its rows of a layer's input alone, and gathers the others to compute the layer again.
+    /// Whether each rank keeps only its own rows of a layer's input, and gathers the others to compute the layer again.
     pub slices: bool,
 }
 
@@ -215,8 +218,9 @@ impl ModelConfig {
         }
     }
 
-    /// The model that each tensor-parallel rank of `layout` computes: with its part of the heads and of the inner widths. Key and
-    /// value heads that are fewer than ranks are repeated. What does not divide evenly is rounded down.
+    /// The model that each tensor-parallel rank of `layout` computes: with its part of the heads and of the inner
+    /// widths. If there are fewer key and value heads than ranks, they are repeated. Sizes that do not divide evenly
+    /// are rounded down.
     pub(crate) fn on_matrix_ranks(&self, layout: &RankLayout) -> Self {
         let ranks = layout.model;
         let mut part = Self {
@@ -241,7 +245,8 @@ impl ModelConfig {
         self.mixture.as_ref().filter(|_| self.mixture_layers().contains(&layer))
     }
 
-    /// Whether training computes what is launched at `path` below layer number `layer` again instead of keeping it.
+    /// Whether training computes the launches at `path` below layer number `layer` again instead of keeping their
+    /// results.
     pub fn recomputes(&self, layer: usize, path: &str) -> bool {
         let has = |layers: &[usize]| layers.binary_search(&layer).is_ok();
         let mut operators = self.recomputed_operators.iter();
@@ -270,7 +275,7 @@ impl ModelConfig {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// The sizes of attention, as decoding against a cache takes them.
+    /// The sizes of attention for decoding against a cache.
     pub fn decode(&self) -> Decode {
         Decode {
             layout: self.head_layout(),
@@ -281,7 +286,7 @@ impl ModelConfig {
         }
     }
 
-    /// The same model reading windows of `tokens` tokens, at most as many as it has positions.
+    /// The model reading windows of `tokens` tokens, or of as many as it has positions if these are fewer.
     pub fn with_window(&self, tokens: usize) -> Self {
         let tokens = tokens.min(self.max_positions);
         let window = self.sliding_window.or(self.wide_window);
@@ -293,7 +298,7 @@ impl ModelConfig {
         }
     }
 
-    /// The window at the most positions that the model is made for, which may be more than the run's sequences have.
+    /// The window for the most positions that the model is made for, which may be more than the run's sequences have.
     pub fn published_window(&self) -> Option<usize> {
         self.sliding_window.or(self.wide_window.filter(|window| *window < self.max_positions))
     }
@@ -308,7 +313,7 @@ impl ModelConfig {
         stretch as f32 / (self.head_dim as f32).sqrt()
     }
 
-    /// The rotary embedding; `None` with other positions.
+    /// The rotary embedding; `None` for other encodings of positions.
     pub fn rope(&self) -> Option<Rope> {
         (self.positions == Positions::Rotary).then_some(Rope {
             rotary_dim: self.rotary_dim as u32,
@@ -351,19 +356,20 @@ pub enum Family {
     BigCode,
     /// PanGu-α (Zeng et al., 2021).
     Pangu,
-    /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to be a
-    /// multiple of 4.
+    /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to
+    /// be a multiple of 4.
     Glm,
-    /// Phi-3 and Phi-4 (Abdin et al., 2024): q, k and v are one tensor, gate and up another. Needs F to be a multiple of 4.
+    /// Phi-3 and Phi-4 (Abdin et al., 2024): q, k and v are one tensor, gate and up another. Needs F to be a multiple
+    /// of 4.
     Phi3,
     /// ERNIE 4.5 (Baidu, 2025): Llama's names, and heads in the order of interleaved pairs.
     Ernie45,
-    /// Helium (Kyutai, 2025): the same.
+    /// Helium (Kyutai, 2025): names and order of heads as for ERNIE.
     Helium,
 }
 
 impl Family {
-    /// Whether its files hold heads in the order of interleaved pairs, in which they rotate.
+    /// Whether its files hold heads in the order of interleaved pairs, which is the order in which they rotate.
     pub fn holds_pairs(self) -> bool {
         matches!(self, Self::Glm | Self::Ernie45 | Self::Helium)
     }
@@ -402,7 +408,7 @@ pub enum Positions {
 mod tests {
     use super::*;
 
-    /// A window as long as what is read hides nothing, and is kept for when more is read.
+    /// A window as long as the sequences that are read hides nothing, and is kept for longer ones.
     #[test]
     fn a_window_slides_where_more_is_read() {
         let sizes = Sizes {

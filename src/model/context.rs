@@ -1,4 +1,4 @@
-//! What a forward pass reads besides parameters.
+//! The inputs of a forward pass other than parameters.
 
 use super::batch::BatchTensors;
 use super::buffers::ModelBuffers;
@@ -12,46 +12,48 @@ use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
 use crate::tape::{Parameter, Tape, Var};
 
-/// What a forward pass reads besides parameters: it is the same for all layers.
+/// The inputs of a forward pass other than parameters, which are the same for all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardContext<'c> {
     /// The model.
     pub config: &'c ModelConfig,
-    /// Its buffers besides parameters.
+    /// The buffers of the model other than parameters.
     pub buffers: ModelBuffers,
     /// The tokens.
     pub batch: BatchTensors,
-    /// The ranks over which experts are spread; `None` if this one holds all.
+    /// The ranks over which experts are spread; `None` if this rank holds all.
     pub expert_ranks: Option<&'c ExpertRanks>,
-    /// The ranks that share each matrix, of which `config` is what one computes; `None` if this one holds them whole.
+    /// The ranks that share each matrix; `config` is then the part of the model that one of them computes. `None` if
+    /// this rank holds matrices whole.
     pub matrix_ranks: Option<&'c MatrixRanks>,
-    /// What the pass is for.
+    /// The purpose of the pass.
     pub mode: Mode<'c>,
 }
 
-/// What a forward pass is for.
+/// The purpose of a forward pass.
 #[derive(Clone, Copy, Debug)]
 pub enum Mode<'c> {
     /// Dropout is applied; routers tally their choices and add balance losses.
     Training(Training),
-    /// Neither; experts have the capacities of training.
+    /// No dropout, tallies or balance losses; experts have the capacities of training.
     Evaluation,
-    /// Like an evaluation, but no expert drops a token: the loss of a text does not depend on the others in its batch.
+    /// Like an evaluation, but no expert drops a token, so that the loss of a text does not depend on the others in its
+    /// batch.
     Scoring,
     /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert
-    /// drops a token, since a text must not depend on the others in its batch.
+    /// drops a token, so that a text does not depend on the others in its batch.
     Prefill(&'c [Tensor]),
     /// One new token of each of B sequences, which attends to the caches and is appended to them. No expert drops a
     /// token.
     Decode(&'c [Tensor]),
 }
 
-/// What training adds to a forward pass.
+/// The additional inputs of a forward pass in training.
 #[derive(Clone, Copy, Debug)]
 pub struct Training {
     /// `StepState`.
     pub step: Tensor,
-    /// Micro-batches in a step.
+    /// Micro-batches per step.
     pub accumulation: u32,
     /// Random bits of dropout masks; `None`: nothing is dropped.
     pub masks: Option<Masks>,
@@ -68,29 +70,29 @@ pub struct Masks {
     pub state: Tensor,
 }
 
-/// An activation that training drops elements of.
+/// An activation in which training drops elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DropoutSite {
     /// The embedded tokens.
     Embedding,
     /// The weights of attention, in a layer.
     AttentionWeights(usize),
-    /// What attention adds to the residual stream, in a layer.
+    /// The output of attention that is added to the residual stream, in a layer.
     AttentionOutput(usize),
-    /// What the feed-forward network adds to the residual stream, in a layer.
+    /// The output of the feed-forward network that is added to the residual stream, in a layer.
     FeedForwardOutput(usize),
-    /// The input of the adapters of a linear layer: the number of its layer, and its own within that.
+    /// The input of the adapters of a linear layer: the number of its layer, and its own number within that layer.
     AdapterInput(usize, usize),
 }
 
 /// The first site of adapters, after those of 1000 layers.
 const ADAPTER_SITES: usize = 1 << 14;
 
-/// Sites of adapters in a layer.
+/// Number of adapter sites per layer.
 const ADAPTER_PLACES: usize = 16;
 
 impl DropoutSite {
-    /// Its number, which selects the random bits: a checkpointed run must find the same ones.
+    /// The site's number, which selects the random bits: a resumed run must find the same ones.
     fn number(self) -> u32 {
         let of_layer = |layer: usize, place: usize| (3 * layer + place) as u32;
         match self {
@@ -116,7 +118,7 @@ impl DropoutSite {
 }
 
 impl ForwardContext<'_> {
-    /// The dropout at `site`; `None` outside training and where the probability is 0.
+    /// The dropout at `site`; `None` outside of training and if the probability is 0.
     pub(super) fn dropout(&self, site: DropoutSite) -> Option<Dropout> {
         let Masks { seed, state } = self.training()?.masks?;
         let probability = site.probability(self.config) as f32;
@@ -124,7 +126,7 @@ impl ForwardContext<'_> {
         (probability > 0.0).then(|| Dropout { probability, seed, site: site.number(), state, part })
     }
 
-    /// Which rows of the residual stream this rank has at `site`; `None`: all.
+    /// The rows of the residual stream that this rank has at `site`; `None`: all of them.
     fn mask_part(&self, site: DropoutSite) -> Option<MaskPart> {
         let is_of_stream = match site {
             DropoutSite::Embedding | DropoutSite::AttentionOutput(_) | DropoutSite::FeedForwardOutput(_) => {
@@ -137,14 +139,14 @@ impl ForwardContext<'_> {
         Some(MaskPart { first_row, first_col: 0, cols: self.config.hidden_size as u32 })
     }
 
-    /// How many rows of the residual stream this rank has.
+    /// Number of rows of the residual stream that this rank has.
     pub(crate) fn stream_rows(&self) -> u32 {
         let tokens = self.batch.tokens.cols;
         let ranks = self.matrix_ranks.filter(|ranks| ranks.shares_tokens);
         ranks.map_or(tokens, |ranks| ranks.own_rows(tokens).len() as u32)
     }
 
-    /// Which heads this rank has; `None`: all.
+    /// The heads that this rank has; `None`: all of them.
     pub(super) fn head_range(&self) -> Option<HeadRange> {
         let (ranks, heads) = (self.matrix_ranks?, self.config.num_heads as u32);
         Some(HeadRange { first: ranks.place as u32 * heads, of: ranks.size() * heads })
@@ -166,7 +168,7 @@ impl ForwardContext<'_> {
         Some(all.rows(layer as u32, 1))
     }
 
-    /// x (N, D) for products that ranks divide.
+    /// x (N, D) as the input of products that ranks divide.
     pub(super) fn enter(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
         let enter = |tape: &mut Tape<'_, '_>, ranks| tape.scope("enter", |tape| tape.enter_shared(x, ranks));
         match self.matrix_ranks {
@@ -176,7 +178,7 @@ impl ForwardContext<'_> {
         }
     }
 
-    /// x + dropout(y), where each of `ranks` makes a `part` of y (N, D).
+    /// x + dropout(y), where each of `ranks` computes `part`, one term of y (N, D).
     pub(super) fn leave<'p>(
         &self,
         tape: &mut Tape<'_, 'p>,
@@ -201,8 +203,8 @@ impl ForwardContext<'_> {
         self.matrix_ranks.filter(|ranks| ranks.shares_vocabulary)
     }
 
-    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, plus rows of positions; of shared tokens those of
-    /// this rank.
+    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, plus rows of positions; this rank's
+    /// rows if ranks share tokens.
     pub(super) fn embed<'p>(
         &self,
         tape: &mut Tape<'_, 'p>,
@@ -239,7 +241,7 @@ impl ForwardContext<'_> {
         order
     }
 
-    /// This rank's rows of the embedded tokens x (N, D), where ranks share tokens.
+    /// This rank's rows of the embedded tokens x (N, D), if ranks share tokens.
     pub(super) fn own_rows(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
         match self.matrix_ranks.filter(|ranks| ranks.shares_tokens) {
             Some(ranks) => tape.scope("own_rows", |tape| tape.own_rows(x, ranks)),
@@ -258,8 +260,8 @@ impl ForwardContext<'_> {
         }
     }
 
-    /// Whether the pass computes so few tokens that norms and gates belong in the products beside them: a launch costs more than
-    /// computing them twice.
+    /// Whether the pass computes so few tokens that norms and gates belong in the neighbouring products: a launch costs
+    /// more than computing them twice.
     pub(super) fn has_few_rows(&self) -> bool {
         matches!(self.mode, Mode::Decode(_)) && self.batch.tokens.cols <= FEW_ROWS
     }

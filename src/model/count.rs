@@ -3,12 +3,12 @@
 use super::config::{MixtureConfig, ModelConfig, MultiToken};
 use super::parameters::{Gpt, Place, Role, Spec};
 
-/// Number of parameters, without pads.
+/// Number of parameters, not counting padding.
 pub fn parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(Spec::count).sum()
 }
 
-/// Number of parameters that one token uses: of the experts only those it visits.
+/// Number of parameters that one token uses: of the experts, only those that it visits.
 pub(crate) fn active_parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
 }
@@ -18,7 +18,7 @@ pub fn lora(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().filter(|spec| spec.role == Role::Lora).map(Spec::count).sum()
 }
 
-/// How much a model consists of.
+/// The size of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Parameters, with padding rows.
@@ -27,15 +27,15 @@ pub struct Extent {
     pub tensors: f64,
 }
 
-/// The extent of the model of `config`, from one layer of each kind: its parameters are not listed, so that this is quick for
-/// a model that is too large to build, and no product of sizes overflows.
+/// The extent of the model of `config`, from one layer of each kind: its parameters are not listed, so this is quick
+/// even for a model that is too large to build, and no product of sizes overflows.
 pub(crate) fn extent(config: &ModelConfig) -> Extent {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let mixed = config.mixture_layers();
     let mixed = mixed.end.min(config.num_layers).saturating_sub(mixed.start);
     let counts = [config.num_layers - mixed, mixed, depth];
     let whole = extent_of(config, [0; 3]);
-    // The layer whose queries are learned has the tensors of a dense one.
+    // The layer with learned queries has the tensors of a dense layer.
     let config = &ModelConfig { query_layer: false, ..config.clone() };
     let around = extent_of(config, [0; 3]);
     let kinds = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
@@ -48,7 +48,8 @@ pub(crate) fn extent(config: &ModelConfig) -> Extent {
     })
 }
 
-/// The extent of the same model with `dense` dense layers, `mixed` layers of experts and `depth` blocks of multi-token prediction.
+/// The extent of the model of `config` with `dense` dense layers, `mixed` layers of experts and `depth` blocks of
+/// multi-token prediction.
 fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent {
     let mixture =
         config.mixture.clone().map(|mixture| MixtureConfig { first_dense_layers: dense, ..mixture });
@@ -64,16 +65,16 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 /// Floating-point operations to train on one token of a full window: forward and backward.
 ///
 /// A matrix of n numbers takes 2 n operations per token forward (one multiplication and one addition each) and 4 n
-/// backward (the gradients of input and weight): 6 n. Every matrix counts but the embedding and the table of learned
+/// backward (the gradients of input and weight): 6 n. Every matrix counts except the embedding and the table of learned
 /// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for
-/// each of the scores and of the weighted sum per key seen (for the latter with the width of a value, where it differs),
-/// (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not
-/// count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022, appendix B, there without the causal
-/// mask).
+/// each of the scores and of the weighted sum per key seen (for the latter with the width of a value, if it differs),
+/// (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward. Recomputed
+/// work (that of flash attention, or of checkpointed blocks) does not count, since MFU compares model FLOPs (Chowdhery
+/// et al., PaLM, 2022, appendix B, there without the causal mask).
 ///
-/// Of a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
-/// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head. Beside adapters, whose
-/// factors count as other matrices do, a matrix of the model has no gradient: 4 n.
+/// For a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
+/// multi-token prediction counts as one more layer, a product of 2·D to D, and one more use of the head. With adapters,
+/// whose factors count like other matrices, a matrix of the model has no gradient and counts 4 n.
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let of_model = if config.low_rank.is_some() { 4.0 } else { 6.0 };
     let flops = |spec: &Spec| {
@@ -87,16 +88,16 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     matrices + heads + 3.0 * attention_flops_per_token(config) * layers
 }
 
-/// Operations of the forward pass of the head on one token, once for the next token and once for each further one that is
-/// predicted.
+/// Operations of the forward pass of the head on one token, once for the next token and once for each further token
+/// that is predicted.
 pub(crate) fn head_flops_per_token(config: &ModelConfig) -> f64 {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     2.0 * ((1 + depth) * config.vocab_size * config.hidden_size) as f64
 }
 
-/// Floating-point operations of the forward pass of each layer on one token of a full window: what recomputing the layer
-/// adds to [`training_flops_per_token`]. The last are the blocks of multi-token prediction, without the product that makes
-/// their input.
+/// Floating-point operations of the forward pass of each layer on one token of a full window, which recomputing the
+/// layer adds to [`training_flops_per_token`]. The last entries are the blocks of multi-token prediction, without the
+/// product that makes their input.
 pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let mut flops = vec![attention_flops_per_token(config); config.num_layers + depth];
@@ -117,7 +118,7 @@ pub(crate) fn attention_flops_per_token(config: &ModelConfig) -> f64 {
     2.0 * (config.num_heads * (config.head_dim + config.value_dim())) as f64 * keys
 }
 
-/// Elements of a parameter that one token is multiplied by in a layer.
+/// Elements of a parameter by which one token is multiplied in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
         Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Lora => active(config, spec),
@@ -181,8 +182,8 @@ mod tests {
         assert_eq!(flops(Some(128)), flops(None));
     }
 
-    /// Forward is a third of training; the head, and what fuses the input of a block of multi-token prediction, are in no
-    /// layer.
+    /// The forward pass is a third of training. The head, and the product that makes the input of a block of
+    /// multi-token prediction, belong to no layer.
     #[test]
     fn layers_are_what_is_not_around_them() {
         for config in [config(), latent(), ModelConfig::gpt2(sizes()), mixture_example()] {
@@ -219,7 +220,7 @@ mod tests {
         let biases = 3 * 128 + 128 + 384 + 128;
         let norms = 2 * 2 * 128;
         assert_eq!(parameters(&gpt2), 4 * (matrices + biases + norms) + 256 * 128 + 200 * 128 + 2 * 128);
-        // Biases and norms are no matrices, positions are looked up: only the layers' matrices and the head count.
+        // Biases and norms are no matrices, and positions are looked up: only the layers' matrices and the head count.
         let attention = 3.0 * 4.0 * 128.0 * 64.5 * 4.0;
         let products = 6.0 * (4 * matrices + 256 * 128) as f64;
         assert_eq!(training_flops_per_token(&gpt2), products + attention);
@@ -246,7 +247,7 @@ mod tests {
         assert!(extent(&ModelConfig { head_dim: 256, ..ModelConfig::llama(huge) }).parameters > 1e30);
     }
 
-    /// A layer of experts as GPT-2 has them, a dense one before it, and in PanGu-α one after it.
+    /// A layer of experts as GPT-2 would have them, a dense layer before it, and in PanGu-α one after it.
     #[test]
     fn experts_of_gpt2_by_hand() {
         let mixture = mixture_example().mixture.expect("experts");
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(active_parameters(&config), parameters(&config) - 2 * expert);
 
         let used = 3 * 8 + 2 * expert + 3 * 8 * 7 + 8;
-        // The head is used twice, the embedding is looked up.
+        // The head is used twice; the embedding is looked up.
         let matrices = 3 * attention + 3 * 8 * 12 + 2 * used + 16 * 8 + 2 * 16 * 8;
         let scores = 3.0 * 4.0 * 8.0 * 2.5 * 3.0;
         assert_eq!(training_flops_per_token(&config), 6.0 * matrices as f64 + scores);

@@ -1,11 +1,11 @@
-//! What routers carry from step to step.
+//! The state that routers carry from step to step.
 //!
 //! Three buffers with a row per layer. The *tally* is cleared with the gradients, added to by every micro-batch and
-//! read back with `StepState`. The *bias* of the choice changes in the update, towards experts with less than the
-//! mean load; a checkpoint holds it among the weights, as `model.layers.L.mlp.gate.e_score_correction_bias`, which
-//! weights of another origin may lack and a resumed run needs. The *capacities* change only where there are hot
-//! experts, by the choices of the step, and are saved with the moments, as `expert_capacities.L`. Neither changes
-//! on overflow. An expert that becomes hot gets more rows, not other weights.
+//! read back with `StepState`. The *bias* of the choice changes in the update, towards experts with less than the mean
+//! load. A checkpoint holds it among the weights, as `model.layers.L.mlp.gate.e_score_correction_bias`; weights from
+//! other sources may lack it, and a resumed run needs it. The *capacities* change only if there are hot experts, by the
+//! choices of the step, and are saved with the moments, as `expert_capacities.L`. Neither changes on overflow. An
+//! expert that becomes hot gets more rows, not other weights.
 
 use super::config::{Family, HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
 use super::names::selection_bias;
@@ -20,7 +20,7 @@ use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
 pub struct ExpertState {
     family: Family,
     experts: u32,
-    /// The first layer of experts, and how many there are.
+    /// The first layer of experts, and the number of such layers.
     layers: (usize, usize),
     tallies: BufferId,
     biases: Option<BufferId>,
@@ -73,7 +73,7 @@ impl ExpertState {
         self.row(self.tallies, layer, tally_columns(self.experts), Element::U32)
     }
 
-    /// The buffer of all tallies, and its bytes.
+    /// The buffer of all tallies, and its size in bytes.
     pub fn tallies(&self) -> (BufferId, u64) {
         (self.tallies, self.layers.1 as u64 * row_bytes(tally_columns(self.experts)))
     }
@@ -88,12 +88,12 @@ impl ExpertState {
         self.biases.map(|biases| self.row(biases, layer, self.experts, Element::F32))
     }
 
-    /// What files call that bias.
+    /// The name of that bias in files.
     pub(crate) fn bias_name(&self, layer: usize) -> String {
         selection_bias(self.family, layer)
     }
 
-    /// By how much the biases move after a step; `None` if they do not.
+    /// The change of the biases after a step; `None` if they do not change.
     pub fn bias_update_rate(&self) -> Option<f32> {
         (self.biases.is_some() && self.bias_update_rate > 0.0).then_some(self.bias_update_rate)
     }
@@ -121,7 +121,7 @@ impl ExpertState {
         }
     }
 
-    /// The buffer from which [`hot_experts`](Self::hot_experts) reads, and its bytes; `None` where no expert is hot.
+    /// The buffer that [`hot_experts`](Self::hot_experts) reads, and its size in bytes; `None` if no expert is hot.
     pub(crate) fn hot_choice(&self) -> Option<(BufferId, u64)> {
         self.hot_and_cold()?;
         self.capacities.map(|buffer| (buffer, self.layers.1 as u64 * row_bytes(self.experts)))
@@ -142,7 +142,7 @@ impl ExpertState {
     }
 }
 
-/// Bytes from one layer's row to the next: a binding can start at each.
+/// Bytes from one layer's row to the next, aligned so that a binding can start at each.
 fn row_bytes(cols: u32) -> u64 {
     (4 * u64::from(cols)).next_multiple_of(BINDING_ALIGNMENT)
 }

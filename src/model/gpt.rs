@@ -1,13 +1,13 @@
 //! The model: a decoder shaped like Llama or GPT-2, read from top to bottom.
 //!
-//! The weights and their shapes are in [`parameters`](super::parameters), what a pass is given besides them in
+//! The weights and their shapes are in [`parameters`](super::parameters), the other inputs of a pass in
 //! [`ForwardContext`], the ops in [`tape`](crate::tape).
 //!
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 //!
-//! PanGu-α's last layer projects its queries from a table of positions (`Gpt::queries`): its q is a product of its
-//! own, joined with k and v to the packed row, and all that follows is the ordinary layer.
+//! PanGu-α's last layer projects its queries from a table of positions (`Gpt::queries`): q is a separate product,
+//! joined with k and v to the packed row, and the rest is an ordinary layer.
 
 use super::config::{Activation, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};
@@ -24,20 +24,20 @@ use crate::ops::rope::Rope;
 use crate::record::Tensor;
 use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
 
-/// Where a pass adds its losses, and how much they count.
+/// Where a pass adds its losses, and how they are weighted.
 #[derive(Clone, Copy, Debug)]
 pub struct LossTensors {
     /// `StepState`.
     pub step: Tensor,
-    /// Micro-batches in a step.
+    /// Micro-batches per step.
     pub accumulation: u32,
     /// Whether a token weighs the same in every micro-batch of a step.
     pub is_per_token: bool,
     /// `LossState` of the next token.
     pub next_token: Tensor,
-    /// (1, 1): receives how many of the next tokens have the largest logit, if it is asked for.
+    /// (1, 1): receives the number of next tokens that have the largest logit, if it is asked for.
     pub correct: Option<Tensor>,
-    /// (1, N): receives the loss of each of the next tokens, if they are asked for.
+    /// (1, N): receives the loss of each next token, if they are asked for.
     pub losses: Option<Tensor>,
     /// `LossState` of multi-token prediction; `None` outside training and for models without it.
     pub multi_token: Option<Tensor>,
@@ -50,8 +50,9 @@ impl Gpt<Parameter> {
         self.chunk(tape, ctx, &chunk, None, losses);
     }
 
-    /// The part of [`loss`](Self::loss) that `chunk` is, from the rows (N, D) of the chunk before it, unless it is the first. Returns
-    /// those for the chunk after it; the last one adds to `losses`.
+    /// The part of [`loss`](Self::loss) that belongs to `chunk`. It starts from `rows` (N, D), the result of the
+    /// previous chunk, unless it is the first chunk. Returns the rows for the next chunk; the last chunk adds to
+    /// `losses` instead.
     pub fn chunk<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -68,7 +69,7 @@ impl Gpt<Parameter> {
         None
     }
 
-    /// Adds the cross-entropy of what the head makes of x (N, D), the residual stream after the last layer.
+    /// Adds the cross-entropy of the head's logits for x (N, D), the residual stream after the last layer.
     fn losses<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var, losses: &LossTensors) {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
@@ -110,12 +111,14 @@ impl Gpt<Parameter> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// The residual stream after the last norm. Where the last layer's queries are learned that came before it.
+    /// The residual stream after the last norm. If the last layer's queries are learned, that norm came before the
+    /// layer.
     fn normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var) -> Var {
         if self.queries.is_some() { x } else { self.norm.forward(tape, "norm", ctx, x) }
     }
 
-    /// The residual stream (N, D) after the last layer of `chunk`; it starts with `rows`, or with the embedded tokens.
+    /// The residual stream (N, D) after the last layer of `chunk`, which starts from `rows` or from the embedded
+    /// tokens.
     fn layers<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -141,7 +144,7 @@ impl Gpt<Parameter> {
         x
     }
 
-    /// What the first layer reads: (N, D), of shared tokens this rank's rows.
+    /// The input of the first layer: (N, D), or this rank's rows if ranks share tokens.
     fn embedded<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let x = tape.scope("embedding", |tape| self.embed(tape, ctx));
         match ctx.dropout(DropoutSite::Embedding) {
@@ -150,8 +153,8 @@ impl Gpt<Parameter> {
         }
     }
 
-    /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned, normalised in some
-    /// models: (N, D).
+    /// The embedding's rows of the tokens, plus the rows of their positions if positions are learned, normalised in
+    /// some models: (N, D).
     fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let ids = [ctx.batch.tokens, ctx.batch.order];
         let x = ctx.embed(tape, &self.embedding, ids, self.positions.as_ref());
@@ -162,14 +165,14 @@ impl Gpt<Parameter> {
     }
 }
 
-/// The rows of `table` (positions, D) by the tokens' positions: (N, D).
+/// The rows of `table` (positions, D) at the tokens' positions: (N, D).
 fn by_position<'p>(tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, table: &'p Parameter) -> Var {
     tape.embedding(ctx.batch.positions, ctx.position_order(), table, ctx.config.compute)
 }
 
 impl Block<Parameter> {
-    /// [`forward`](Self::forward) as layer number `layer`, of which training keeps its result and what the model does not
-    /// [recompute](super::config::ModelConfig::recomputes).
+    /// [`forward`](Self::forward) as layer number `layer`. Training keeps the layer's result and everything that the
+    /// model does not [recompute](super::config::ModelConfig::recomputes).
     pub(super) fn layer<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -180,7 +183,7 @@ impl Block<Parameter> {
         self.layer_with(tape, ctx, layer, None, x)
     }
 
-    /// The same, with queries projected from `queries` (N, D) where they are given.
+    /// [`layer`](Self::layer) with queries projected from `queries` (N, D), if they are given.
     fn layer_with<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -254,7 +257,7 @@ impl SelfAttention<Parameter> {
         tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 
-    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that do so.
+    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that have QK-norm.
     fn normed_heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, qkv: Var) -> Var {
         match &self.qk_norm {
             Some([q, k]) => {
@@ -265,7 +268,7 @@ impl SelfAttention<Parameter> {
         }
     }
 
-    /// q, k and v of h (N, D), q of `queries` (N, D) instead where they are given: (N, (H + 2 G)·C).
+    /// q, k and v of h (N, D), with q projected from `queries` (N, D) instead, if they are given: (N, (H + 2 G)·C).
     fn project<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -284,8 +287,8 @@ impl SelfAttention<Parameter> {
     }
 }
 
-/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With `rope` q and k are
-/// rotated before.
+/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With
+/// `rope`, q and k are rotated first.
 fn attend(
     tape: &mut Tape<'_, '_>,
     ctx: &ForwardContext<'_>,
@@ -344,7 +347,8 @@ impl DenseFeedForward<Parameter> {
             Activation::SwiGlu => "mul",
             Activation::Gelu(_) => "gelu",
         };
-        // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two is kept.
+        // One kernel computes an activation and its argument, unless adapters change the argument, or only one of the
+        // two is kept.
         let is_kept = |operator: &str| !config.recomputes(layer, &format!("feed_forward.{operator}"));
         if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
             return tape.scope("w_gate_up", |tape| match config.activation {
@@ -361,7 +365,7 @@ impl DenseFeedForward<Parameter> {
 }
 
 impl NormWeights<Parameter> {
-    /// The norm of x for `reader`, which computes it itself where [that is faster](ForwardContext::has_few_rows).
+    /// The norm of x for `reader`, which computes it itself if [that is faster](ForwardContext::has_few_rows).
     fn before<'p>(
         &'p self,
         reader: &Linear<Parameter>,
@@ -378,7 +382,7 @@ impl NormWeights<Parameter> {
         }
     }
 
-    /// LayerNorm with a bias, RMSNorm without: (N, D).
+    /// LayerNorm if there is a bias, otherwise RMSNorm: (N, D).
     fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, name: &str, ctx: &ForwardContext<'_>, x: Var) -> Var {
         tape.scope(name, |tape| match &self.bias {
             Some(bias) => tape.layer_norm(x, &self.weight, bias, ctx.epsilon()),
@@ -388,7 +392,7 @@ impl NormWeights<Parameter> {
 }
 
 impl Linear<Parameter> {
-    /// x Wᵀ + b + residual, and what the adapters add to it.
+    /// x Wᵀ + b + residual, plus the adapters' output.
     pub(super) fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -400,7 +404,7 @@ impl Linear<Parameter> {
         self.adapted(tape, ctx, x, y, None)
     }
 
-    /// y, and what the adapters add to it, of whose input x is some columns if `ranks` share them.
+    /// y plus the adapters' output; their input x is some columns of the whole if `ranks` share them.
     fn adapted<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -415,7 +419,7 @@ impl Linear<Parameter> {
         }
     }
 
-    /// h Wᵀ + b, and what the adapters add to it.
+    /// h Wᵀ + b, plus the adapters' output.
     fn of_normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
         match h {
             Normed::Done(h) => self.forward(tape, ctx, h, None),
@@ -423,7 +427,7 @@ impl Linear<Parameter> {
         }
     }
 
-    /// h Wᵀ + b of few rows, or silu(gate) · up where that is `width` columns of packed gate and up.
+    /// h Wᵀ + b for few rows or, if it is packed gate and up of `width` columns each, their silu(gate) · up.
     fn of_few_rows<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -438,7 +442,8 @@ impl Linear<Parameter> {
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }
 
-    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x. Of ranks that share W's columns the first adds b.
+    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x. If ranks share W's columns, the first rank
+    /// adds b.
     pub(super) fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,

@@ -17,9 +17,11 @@ pub struct Grouping {
     pub freeze: Vec<String>,
     /// Exceptions from `freeze`.
     pub freeze_exclude: Vec<String>,
-    /// Beside adapters: parameters that do not train even so. These are globs, as MindFormers': `*` stands for any text.
+    /// With adapters: parameters that do not train in spite of them. These are globs, as in MindFormers: `*` stands for
+    /// any text.
     pub holds: Vec<String>,
-    /// Beside adapters: globs of parameters of the model that train. What `holds` takes too stays as it was.
+    /// With adapters: globs of parameters of the model that train. Parameters that `holds` matches too are not
+    /// affected.
     pub releases: Vec<String>,
     /// Matrices without weight decay.
     pub no_decay: Vec<String>,
@@ -47,7 +49,7 @@ pub enum List {
     Group(usize),
 }
 
-/// Parameters by patterns, of which one that matches any of its names selects it.
+/// Selects parameters by patterns: a parameter is selected if a pattern matches any of its names.
 #[derive(Clone, Debug)]
 pub struct Selection {
     patterns: Vec<Regex>,
@@ -59,7 +61,7 @@ pub struct Selection {
 pub struct Misfit {
     /// The list to change.
     pub list: List,
-    /// What is wrong and what to do.
+    /// What is wrong and how to correct it.
     pub message: String,
 }
 
@@ -68,7 +70,7 @@ impl Grouping {
     ///
     /// # Errors
     /// A pattern that is not a regular expression, matches no parameter, matches only some pieces of a parameter, or
-    /// matches a parameter of another group; nothing left to train.
+    /// matches a parameter of another group; no parameter left to train.
     pub fn apply(&self, mut specs: Vec<Spec>) -> Result<Vec<Spec>, Misfit> {
         let frozen = matches(&specs, List::Freeze, &self.freeze)?;
         let excluded = matches(&specs, List::FreezeExclude, &self.freeze_exclude)?;
@@ -122,7 +124,7 @@ impl Grouping {
 }
 
 impl Selection {
-    /// What one of `patterns` matches, all where there are none; the others with `invert`.
+    /// The parameters that one of `patterns` matches, or all if there are no patterns; with `invert` the others.
     ///
     /// # Errors
     /// A pattern that is not a regular expression, in a sentence.
@@ -131,7 +133,7 @@ impl Selection {
         Ok(Self { patterns, invert })
     }
 
-    /// Whether it selects the parameter.
+    /// Whether the selection contains the parameter.
     pub fn takes(&self, spec: &Spec) -> bool {
         let matches = |name: &str| self.patterns.iter().any(|pattern| pattern.is_match(name.as_bytes()));
         let is_matched = self.patterns.is_empty()
@@ -142,7 +144,7 @@ impl Selection {
     }
 }
 
-/// For each parameter whether one of `patterns` matches it.
+/// For each parameter, whether one of `patterns` matches it.
 fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
     let misfit = |message| Misfit { list, message };
     let compiled: Vec<Regex> =
@@ -198,7 +200,8 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
     })
 }
 
-/// The regular expression of names that are all of `glob`, in which `*` stands for any text and `?` for a character.
+/// The regular expression for names that match `glob` as a whole; in it `*` stands for any text and `?` for a
+/// character.
 fn regex_of(glob: &str) -> String {
     let each = glob.chars().map(|char| match char {
         '*' => ".*".to_string(),

@@ -4,10 +4,10 @@ use super::parameters::{Init, Piece, Role, Spec};
 use crate::random::Philox;
 
 /// The initial values of row `row` of a parameter: a pure function of the seed, so that any part of a model can be
-/// initialised by itself, and by tests in f64.
+/// initialised on its own, and by tests in f64.
 ///
-/// Every parameter has its own random stream; element (row, column) is number `row · cols + column` of it, where rows are those of
-/// the whole parameter.
+/// Every parameter has its own random stream; element (row, column) has number `row · cols + column` in it, where rows
+/// are counted in the whole parameter.
 pub fn initial_row(spec: &Spec, row: usize, seed: u64) -> Vec<f32> {
     let strips = spec.row_strips();
     let whole_row = strips.iter().find_map(|strip| strip.held_in(row..row + 1)).map(|strip| strip.whole);

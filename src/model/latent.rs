@@ -1,4 +1,4 @@
-//! Multi-head latent attention, up to the packed heads that ordinary attention takes.
+//! Multi-head latent attention, up to the packed heads that ordinary attention reads.
 //!
 //! ```text
 //! h (N, D) -- wqkv --> [c_q | c | k_rope] (N, Q + K + R); without a rank of the queries [q | c | k_rope]
@@ -7,13 +7,12 @@
 //! q, kv, k_rope -- heads --> [q_nope | rot(q_rope)] [k_nope | rot(k_rope)] [v] (N, H (2 P + 2 R + V)) -- attention
 //! ```
 //!
-//! Letters, besides those of [`gpt`](super::gpt): Q and K the ranks of the latent vectors, P and R the widths of
-//! the parts of a head that stay and that rotate, V that of a value.
+//! Letters, besides those of [`gpt`](super::gpt): Q and K are the ranks of the latent vectors, P and R the widths of
+//! the parts of a head that do not rotate and that rotate, V the width of a value.
 //!
-//! The cache of generation holds expanded keys and values, H (P + R + V) numbers for each token and layer, so
-//! decoding uses the kernel of other models. The latent vectors would be K + R numbers, 71 times less at
-//! DeepSeek-V3's sizes (576 instead of 40,960), at the price of products with w_ukv at each step or a decoding
-//! kernel of its own.
+//! The KV cache of generation holds expanded keys and values, H (P + R + V) numbers for each token and layer, so
+//! decoding uses the kernel of other models. The latent vectors would be K + R numbers, 71 times fewer at DeepSeek-V3's
+//! sizes (576 instead of 40,960), at the price of products with w_ukv at each step or a separate decoding kernel.
 
 use super::config::LatentAttention;
 use super::context::ForwardContext;
@@ -22,8 +21,8 @@ use crate::ops::latent_heads::{Angles, LatentParts};
 use crate::tape::{Parameter, Tape, Var};
 
 impl Latent<Parameter> {
-    /// Packed queries, keys and values (N, H·(2 P + 2 R + V)) of their latent parts `down` (N, Q + K + R); without a rank of the
-    /// queries these are the first part themselves, (N, H·(P + R) + K + R).
+    /// Packed queries, keys and values (N, H·(2 P + 2 R + V)) from their latent parts `down` (N, Q + K + R). Without a
+    /// rank of the queries, the first part is the queries themselves, (N, H·(P + R) + K + R).
     pub(super) fn heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, down: Var) -> Var {
         let config = ctx.config;
         let (Some(sizes), Some((_, cos_sin))) = (config.latent, ctx.rope()) else {

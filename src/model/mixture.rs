@@ -12,19 +12,18 @@
 //! x, rows, gates -- combine --> x + sum of gate * row (N, D) -- + the shared expert, through row_gate if it has a gate
 //! ```
 //!
-//! Letters: N tokens, B sequences, E experts of which each token visits k, D width, F inner width of an expert, S
-//! that of the shared expert, R rows of all experts.
+//! Letters: N tokens, B sequences, E experts of which each token visits k, D width, F inner width of an expert, S inner
+//! width of the shared expert, R rows of all experts.
 //!
-//! Balance losses act through the scores, not through the choice: the router's backward adds their gradient, times
-//! loss scale / accumulation, even where nothing uses the gates. The metric `loss` is the cross-entropy of the next
-//! token alone; `load_balancing_loss` and `z_loss` are reported beside it with their factors, `mtp_loss` without.
-//! Where experts are spread over ranks and some are hot, the last rows are those of the hot ones, which stay
-//! (`Experts::forward_hot`).
-//! Evaluation has neither balance losses nor a tally, and experts have the capacities of training. Generation is
-//! always dropless, because a text must not depend on the others in its batch.
+//! Balance losses act through the scores, not through the choice: the router's backward adds their gradient, times loss
+//! scale / accumulation, even if nothing uses the gates. The metric `loss` is only the cross-entropy of the next token;
+//! `load_balancing_loss` and `z_loss` are reported beside it with their factors, `mtp_loss` without its factor. If
+//! experts are spread over ranks and some are hot, the last rows are those of the hot ones, which do not travel
+//! (`Experts::forward_hot`). Evaluation has neither balance losses nor a tally, and experts have the capacities of
+//! training. Generation is always dropless, because a text must not depend on the others in its batch.
 //!
-//! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that, and the
-//! gradient of the slot is zero, so that it adds nothing to those of the biases.
+//! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that result,
+//! and the gradient of the slot is zero, so it adds nothing to the gradients of the biases.
 
 use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
@@ -51,7 +50,7 @@ impl Mixture<Parameter> {
         let (Some(config), Some(state)) = (&ctx.config.mixture, &ctx.buffers.experts) else {
             panic!("layer {layer} has experts, but the configuration of its model has none")
         };
-        // Without dropout the last kernel of the layer adds x, unless what it adds to is a part of a sum.
+        // Without dropout the last kernel of the layer adds x, unless its output is one term of a sum over ranks.
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         let residual = (dropout.is_none() && ctx.matrix_ranks.is_none()).then_some(x);
         let shared = self.shared.as_ref().zip(config.shared);
@@ -63,7 +62,7 @@ impl Mixture<Parameter> {
         let sum = |tape: &mut Tape<'_, 'p>| {
             let mut started = None;
             let mut y = self.routed(tape, ctx, routed, residual, |tape| {
-                // While the rows of other ranks' experts return.
+                // Recorded while the rows of other ranks' experts return.
                 started = ctx.expert_ranks.and_then(|_| start(tape));
             }); // (N, D)
             if let Some((shared, started)) = started.or_else(|| start(tape)) {
@@ -81,8 +80,8 @@ impl Mixture<Parameter> {
         }
     }
 
-    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D). `meanwhile` is recorded between the experts
-    /// and the sum.
+    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D). `meanwhile` is recorded between
+    /// the experts and the sum.
     fn routed<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -101,7 +100,7 @@ impl Mixture<Parameter> {
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
-        // What was decided once is not decided again, and not counted again.
+        // Decisions are made once, and not counted again.
         let (placement, hot, spread, work) = tape.keeping(|tape| {
             let hot = copies.map(|(copies, (capacities, two))| {
                 let last = tape.scope("hot_experts", |tape| HotLast::new(tape.rec, capacities, &two));
@@ -149,7 +148,7 @@ impl Mixture<Parameter> {
 }
 
 impl Experts<Parameter> {
-    /// The experts on their rows x (R, D): (R, D).
+    /// The outputs of the experts for their rows x (R, D): (R, D).
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -163,8 +162,8 @@ impl Experts<Parameter> {
         })
     }
 
-    /// The same of rows x (R, D) of which the last are those of hot experts: these are computed on this rank's copies while the
-    /// others travel.
+    /// The outputs for rows x (R, D) of which the last are those of hot experts: these are computed with this rank's
+    /// copies while the others travel.
     fn forward_hot<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -192,7 +191,7 @@ impl Experts<Parameter> {
         tape.join_rows(y, [cold, hot])
     }
 
-    /// activation(W_gate_up · x) of the expert of each row: (R, F), by launches whose names end with `suffix`.
+    /// activation(W_gate_up · x) of each row's expert: (R, F), by launches whose names end with `suffix`.
     fn activated<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -211,7 +210,7 @@ impl Experts<Parameter> {
             }
             Activation::Gelu(kind) => kind,
         };
-        // One kernel makes an activation and its argument, unless only one of the two is kept.
+        // One kernel computes an activation and its argument, unless only one of the two is kept.
         let is_kept =
             |operator: &str| !ctx.config.recomputes(layer, &format!("feed_forward.experts.{operator}"));
         if is_kept("w_gate_up") == is_kept("gelu") {
@@ -221,7 +220,7 @@ impl Experts<Parameter> {
         tape.scope(name("gelu"), |tape| tape.gelu(x, kind))
     }
 
-    /// W_down · x of the expert of each row: (R, D), in the rows `y` of a tensor where they are given.
+    /// W_down · x of each row's expert: (R, D), written to the rows `y` of a tensor if they are given.
     fn down<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -230,21 +229,21 @@ impl Experts<Parameter> {
         work: &WorkList,
         y: Option<Tensor>,
     ) -> Var {
-        // Of ranks that share matrices the first adds the bias to its part.
+        // If ranks share matrices, the first rank adds the bias to its term.
         let adds_bias = ctx.matrix_ranks.is_none_or(|ranks| ranks.place == 0);
         tape.grouped_linear_part(x, &self.w_down, self.b_down.as_ref(), adds_bias, work, y)
     }
 }
 
-/// The hot experts of a layer, of which this rank has copies.
+/// The hot experts of a layer; this rank has copies of them.
 struct Hot<'p> {
     copies: &'p Experts<Parameter>,
     last: HotLast,
-    /// Their rows.
+    /// The work list of their rows.
     work: WorkList,
 }
 
-/// What the routed experts of a layer work on.
+/// The inputs of the routed experts of a layer.
 struct Routed<'r> {
     config: &'r MixtureConfig,
     state: &'r ExpertState,
@@ -253,7 +252,7 @@ struct Routed<'r> {
 }
 
 impl Shared<Parameter> {
-    /// The first part of W_down · swiglu(W_gate_up · h), gated: times sigmoid(gate · h).
+    /// The first part of W_down · swiglu(W_gate_up · h), or, if it is gated, of that times sigmoid(gate · h).
     fn start<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -268,7 +267,7 @@ impl Shared<Parameter> {
         Started::Gated { output, logit }
     }
 
-    /// Its sum with y.
+    /// The output of the shared expert plus y.
     fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -286,7 +285,7 @@ impl Shared<Parameter> {
     }
 }
 
-/// What of the shared expert is computed before the sum of the routed ones is there.
+/// The part of the shared expert that is computed before the sum of the routed experts is known.
 #[derive(Clone, Copy)]
 enum Started {
     /// The input of its last product (N, S).
@@ -295,9 +294,10 @@ enum Started {
     Gated { output: Var, logit: Var },
 }
 
-/// What the router of `layer` adds to the objective and to its tally.
+/// The losses that the router of `layer` adds to the objective, and its tally.
 ///
-/// Of ranks that share matrices each has a part of the gradient of the scores, and the first all that balance losses add.
+/// If ranks share matrices, each has one term of the gradient of the scores, and the first rank adds the whole
+/// contribution of the balance losses.
 fn router_losses(
     ctx: &ForwardContext<'_>,
     config: &MixtureConfig,
@@ -318,13 +318,14 @@ fn router_losses(
 }
 
 /// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens` tokens,
-/// with the capacities of training or, in generation, without (`is_dropless`).
+/// with the capacities of training or, in generation, without them (`is_dropless`).
 pub(crate) fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
     Some(widest(config, mixture, mixture.placement(tokens, is_dropless).rows()))
 }
 
-/// The same of what one of `ranks` works on in training, if all of them send it as many rows as they may.
+/// Rows and columns of the widest tensor that the experts on one of `ranks` work on in training, if all ranks send it
+/// as many rows as they may.
 pub(crate) fn widest_spread_tensor(
     config: &ModelConfig,
     tokens: u32,

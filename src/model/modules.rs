@@ -1,11 +1,11 @@
 //! Selecting the linear maps that get low-rank adapters, by patterns over their names.
 //!
-//! A map goes by the name that files give its module (`model.layers.0.self_attn.q_proj`), by MindFormers'
+//! A map goes by the name that files give its module (`model.layers.0.self_attn.q_proj`), by MindFormers' name
 //! (`layers.0.attention.wq`) and by Megatron's (`decoder.layers.0.self_attention.linear_qkv`). A pattern is a regular
-//! expression that must match from the start of a name or from a part of it: `wq`, `attention.wq` and `.*wq` mean the same.
-//! MindFormers matches the last part alone, PEFT the last part or the whole.
+//! expression that must match from the start of a name or of a component of it: `wq`, `attention.wq` and `.*wq` mean
+//! the same. MindFormers matches only the last component, PEFT the last component or the whole name.
 //!
-//! MindFormers descends no further where a pattern matches a group of layers.
+//! MindFormers does not descend into a group of layers that a pattern matches.
 
 use super::config::{FactorInit, LowRank, ModelConfig};
 use super::groups;
@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 /// A list of patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleList {
-    /// What gets adapters.
+    /// The maps that get adapters.
     Targets,
-    /// What does not, although a target matches it.
+    /// Maps that get none, although a target matches them.
     Excluded,
 }
 
@@ -36,8 +36,8 @@ struct Module {
 /// The modules of the model of `config` that `targets` match and `excluded` do not.
 ///
 /// # Errors
-/// A pattern that is not a regular expression or matches nothing; targets that match experts, routers, or nothing but what is
-/// excluded. With the list to change.
+/// A pattern that is not a regular expression or matches nothing; targets that match experts, routers, or only excluded
+/// maps. With the list to change.
 pub(crate) fn select_modules(
     config: &ModelConfig,
     targets: &[String],
@@ -65,7 +65,7 @@ pub(crate) fn select_modules(
     Ok(chosen.into_iter().map(|module| module.name.clone()).collect())
 }
 
-/// What files call the linear maps that can have adapters, each kind once; of a mixture those of attention.
+/// The names in files of the linear maps that can have adapters, each kind once; for a mixture only those of attention.
 pub fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
     let is_meant = |module: &&Module| {
         module.can_adapt
@@ -74,12 +74,13 @@ pub fn adaptable(config: &ModelConfig) -> BTreeSet<String> {
     modules(config).iter().filter(is_meant).map(|module| last_part(&module.name).to_string()).collect()
 }
 
-/// What files call the linear maps that can have adapters.
+/// The names in files of the linear maps that can have adapters.
 pub(crate) fn adaptable_modules(config: &ModelConfig) -> BTreeSet<String> {
     modules(config).into_iter().filter(|module| module.can_adapt).map(|module| module.name).collect()
 }
 
-/// The linear maps of the model of `config`. Those that can have adapters are those that get them where all are asked for.
+/// The linear maps of the model of `config`. Those that can have adapters are the ones that get them when all are asked
+/// for.
 fn modules(config: &ModelConfig) -> Vec<Module> {
     let specs = Gpt::describe(&ModelConfig { low_rank: None, ..config.clone() });
     let pieces =
@@ -111,8 +112,8 @@ fn module(spec: &Spec, index: usize, piece: &Piece, can_adapt: &BTreeSet<&str>) 
     Some(Module { name, names, can_adapt })
 }
 
-/// What MindFormers' models call piece number `index` of the parameter `own` in `place`: for itself, or as a part of what they
-/// store as one matrix.
+/// The names in MindFormers' models of piece number `index` of the parameter `own` in `place`: on its own, or as a part
+/// of a matrix that they store as one.
 fn originals_names(place: &str, own: &str, index: usize) -> impl Iterator<Item = &'static str> {
     let is_attention = place.ends_with("attention");
     let (each, whole) = match own {
@@ -125,7 +126,7 @@ fn originals_names(place: &str, own: &str, index: usize) -> impl Iterator<Item =
     each.copied().unwrap_or_default().split_whitespace().chain(whole.split_whitespace())
 }
 
-/// For each module whether one of `patterns` matches it.
+/// For each module, whether one of `patterns` matches it.
 fn matches(modules: &[Module], patterns: &[String]) -> Result<Vec<bool>, String> {
     let mut taken = vec![false; modules.len()];
     for pattern in patterns {
@@ -188,7 +189,7 @@ mod tests {
         patterns.iter().map(|pattern| pattern.to_string()).collect()
     }
 
-    /// What is selected in layer 0, without the name of the layer.
+    /// The modules selected in layer 0, without the name of the layer.
     fn first_layer(config: &ModelConfig, targets: &[&str], excluded: &[&str]) -> Vec<String> {
         let modules =
             select_modules(config, &list(targets), &list(excluded)).unwrap_or_else(|(_, e)| panic!("{e}"));

@@ -1,7 +1,7 @@
 //! Multi-token prediction (DeepSeek-V3, 2024, section 2.2).
 //!
-//! Block i takes the residual stream of the last layer, or of the block before it, and the embedding of the tokens i +
-//! 1 further: h_i = block(W [norm(embedding) | norm(h_(i-1))]). Embedding and head are the model's.
+//! Block i takes the residual stream of the last layer, or of the previous block, and the embedding of the tokens i + 1
+//! further: h_i = block(W [norm(embedding) | norm(h_(i-1))]). Embedding and head are those of the model.
 //!
 //! The embedding's half comes first in the product, as in the published `eh_proj` of DeepSeek-V3. Embedding table
 //! and head accumulate gradients from the model and all blocks. Evaluation and generation leave these blocks out.

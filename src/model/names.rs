@@ -1,11 +1,11 @@
-//! Names of parameters in Hugging Face's files, by family and without `.weight` and `.bias`, and in Megatron.
+//! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
 use super::config::{Family, ModelConfig, SharedExpert};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
-/// Multi-token prediction, as in DeepSeek-V3 and GLM: in layers whose numbers follow that of the last layer.
+/// Multi-token prediction, as in DeepSeek-V3 and GLM: in layers whose numbers follow the last layer's.
 pub(super) const TOKEN_NORM: &str = "enorm";
 pub(super) const STATE_NORM: &str = "hnorm";
 pub(super) const FUSE: &str = "eh_proj";
@@ -20,7 +20,7 @@ pub(super) const KV_DOWN: &str = "self_attn.kv_a_proj_with_mqa";
 pub(super) const KV_NORM: &str = "self_attn.kv_a_layernorm";
 pub(super) const KV_UP: &str = "self_attn.kv_b_proj";
 
-/// The name in files of `family` of the bias (E) that layer `layer` adds to scores to choose experts.
+/// The name in files of `family` of the bias (E) that layer `layer` adds to the scores to choose experts.
 pub fn selection_bias(family: Family, layer: usize) -> String {
     format!("{}.{layer}.{}.e_score_correction_bias", Names::of(family).layers, MIXTURE.router)
 }
@@ -41,14 +41,14 @@ pub(super) struct MixtureNames {
 
 /// The names of the projections of a feed-forward network.
 pub(super) struct Projections {
-    /// Gate and up, or without a gate up alone.
+    /// Gate and up, or only up if there is no gate.
     pub gate_up: &'static [&'static str],
     pub down: &'static str,
 }
 
 impl MixtureNames {
-    /// Mixtral's where it computes the model, otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom
-    /// has experts: their projections are named as in dense layers.
+    /// Mixtral's names if its architecture computes the model, otherwise those of Qwen, DeepSeek and GLM. No published
+    /// GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
@@ -88,7 +88,7 @@ pub(super) struct Names {
     pub queries: &'static str,
     pub norm: &'static str,
     pub head: &'static str,
-    /// The prefix of a layer's number; the following names come after it.
+    /// The prefix of a layer's number; the following names are relative to it.
     pub layers: &'static str,
     pub attention_norm: &'static str,
     pub qkv: &'static [&'static str],
@@ -100,7 +100,7 @@ pub(super) struct Names {
     pub w_down: &'static str,
     /// Whether files hold the layers' matrices as (in, out): GPT-2's linear layers are convolutions of width 1.
     pub is_transposed: bool,
-    /// Whether files hold the q, k and v of each head side by side, where one matrix has them.
+    /// Whether files hold q, k and v of each head side by side, if one matrix has them.
     pub has_fused_heads: bool,
 }
 
@@ -167,7 +167,7 @@ const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 
 const BIG_CODE: Names = Names { is_transposed: false, ..GPT2 };
 
-/// As in the port of PanGu-α to PyTorch.
+/// The names in the port of PanGu-α to PyTorch.
 const PANGU: Names = Names {
     qkv: &["attn.q_proj", "attn.k_proj", "attn.v_proj"],
     wo: "attn.out_proj",

@@ -1,11 +1,11 @@
 //! The parameters of a model, enumerated once.
 //!
 //! [`Gpt::declare`] calls back with the [`Spec`] of every parameter, in the order in which the model uses them, and
-//! fills the typed struct of the forward pass with what the callback returns. Arena layout, parameter groups,
-//! initialisation, counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a list of
-//! its own.
+//! fills the typed struct of the forward pass with the values that the callback returns. Arena layout, parameter
+//! groups, initialisation, counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a
+//! list of its own.
 //!
-//! The order is also that of the arenas and of the random streams of initial weights.
+//! Arenas, and the random streams of initial weights, use the same order.
 
 mod feed_forward;
 mod latent;
@@ -28,20 +28,21 @@ pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, Upd
 use super::config::ModelConfig;
 use scope::{Scope, StackedRows, Streams};
 
-/// A GPT shaped like Llama or GPT-2, a `P` for each parameter.
+/// A GPT shaped like Llama or GPT-2, with a `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt<P> {
     /// (V, D)
     pub embedding: P,
-    /// (positions, D), where they are learned.
+    /// (positions, D), if positions are learned.
     pub positions: Option<P>,
-    /// (positions, D): what the queries of the last layer are projected from, where that is not its input.
+    /// (positions, D): the table from which the queries of the last layer are projected, if they do not come from its
+    /// input.
     pub queries: Option<P>,
-    /// The norm of the embedded tokens, where they have one.
+    /// The norm of the embedded tokens, if there is one.
     pub embedding_norm: Option<NormWeights<P>>,
     /// The layers.
     pub blocks: Vec<Block<P>>,
-    /// The norm before the head, or before the last layer where its queries are learned.
+    /// The norm before the head, or before the last layer if its queries are learned.
     pub norm: NormWeights<P>,
     /// (V, D); `None` if tied to the embedding.
     pub head: Option<P>,
@@ -65,19 +66,20 @@ pub struct Block<P> {
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. Where `wq` is there, k and v alone: (2 G·C, D).
+    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there is a `wq`, only k and v: (2 G·C,
+    /// D).
     pub wqkv: Linear<P>,
-    /// (H·C, D): of the layer whose queries are projected from a table.
+    /// (H·C, D): for the layer whose queries are projected from a table.
     pub wq: Option<Linear<P>>,
-    /// What makes heads of latent parts.
+    /// The parameters that turn latent parts into heads.
     pub latent: Option<Latent<P>>,
     /// (C) each: QK-norm of all query heads and of all key heads.
     pub qk_norm: Option<[P; 2]>,
-    /// (D, H·C), of latent attention (D, H·V).
+    /// (D, H·C), in latent attention (D, H·V).
     pub wo: Linear<P>,
 }
 
-/// x Wᵀ + b, and what adapters add to it.
+/// x Wᵀ + b, plus the adapters' output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<P> {
     /// (out, in)
@@ -88,7 +90,7 @@ pub struct Linear<P> {
     pub lora: Option<Lora<P>>,
 }
 
-/// RMSNorm, or LayerNorm where there is a bias.
+/// RMSNorm, or LayerNorm if there is a bias.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormWeights<P> {
     /// (D)
@@ -107,13 +109,14 @@ impl Gpt<Spec> {
 }
 
 /// The enumeration. The fields of a struct expression are evaluated in the order in which they are written, so this is
-/// also the order of parameters in arenas and checkpoints, and the number of each one's random stream.
+/// also the order of parameters in arenas and checkpoints, and determines the number of each one's random stream.
 ///
 /// Matrices start normal with `init_std`; those that write into the residual stream (wo, w_down) with `init_std /
-/// sqrt(2 L)`, so that its variance does not grow with depth (Radford et al., GPT-2, 2019). Routers have a deviation of
-/// their own.
+/// sqrt(2 L)`, so that its variance does not grow with depth (Radford et al., GPT-2, 2019). Routers have a standard
+/// deviation of their own.
 impl<P> Gpt<P> {
-    /// The mixtures of experts, each with the number of its layer, where blocks of multi-token prediction follow the last one.
+    /// The mixtures of experts, each with the number of its layer; blocks of multi-token prediction are numbered after
+    /// the last layer.
     pub(crate) fn mixtures(&mut self) -> impl Iterator<Item = (usize, &mut Mixture<P>)> {
         let ahead = self.multi_token.iter_mut().map(|ahead| &mut ahead.block);
         let blocks = self.blocks.iter_mut().chain(ahead).enumerate();
@@ -123,7 +126,7 @@ impl<P> Gpt<P> {
         })
     }
 
-    /// Declares every parameter of the model of `config`, in order, and makes each by `make`.
+    /// Declares every parameter of the model of `config`, in order; `make` makes the value for each.
     pub fn declare(config: &ModelConfig, make: &mut dyn FnMut(Spec) -> P) -> Self {
         let mut streams = Streams::default();
         let mut model = Scope::model(config, make, &mut streams);

@@ -1,13 +1,13 @@
-//! Which layers each stage of a pipeline holds.
+//! The layers that each stage of a pipeline holds.
 //!
-//! A stage may hold several *chunks* of layers that are not neighbours (interleaves). Chunks are numbered (interleave, stage), and
-//! layers fill them in this order, the blocks of multi-token prediction after the others. The first chunk embeds; the last has
-//! the norm, the head and the losses.
+//! A stage may hold several *chunks* of layers that are not neighbours (interleaves). Chunks are numbered (interleave,
+//! stage), and layers fill them in this order, with the blocks of multi-token prediction last. The first chunk embeds
+//! the tokens; the last one has the norm, the head and the losses.
 
 use super::parameters::{Place, Spec};
 use std::ops::Range;
 
-/// One number for each chunk: for each interleave, for each stage.
+/// One number for each chunk, by interleave and stage.
 pub(crate) type Chunks = Vec<Vec<usize>>;
 
 /// The layers of each chunk.
@@ -16,19 +16,20 @@ pub struct Stages {
     layers: Chunks,
 }
 
-/// What a recording computes of the model: consecutive layers, and what is before the first and after the last.
+/// The part of the model that a recording computes: consecutive layers, and the parts before the first and after the
+/// last layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The layers, blocks of multi-token prediction among them.
     pub layers: Range<usize>,
-    /// Whether it embeds the tokens; otherwise the rows come from the stage before.
+    /// Whether it embeds the tokens; otherwise its rows come from the previous stage.
     pub is_first: bool,
-    /// Whether the losses follow; otherwise the rows go to the stage after.
+    /// Whether the losses follow; otherwise its rows go to the next stage.
     pub is_last: bool,
 }
 
 impl Stages {
-    /// The stages whose chunks have `layers` layers each; all interleaves have as many stages.
+    /// Stages whose chunks have `layers` layers each; all interleaves must have the same number of stages.
     pub(crate) fn new(layers: Chunks) -> Self {
         Self { layers }
     }
@@ -38,10 +39,10 @@ impl Stages {
         Self::new(vec![vec![layers]])
     }
 
-    /// Checks that they can be trained, where the last `ahead` layers are blocks of multi-token prediction.
+    /// Checks that these stages can be trained, if the last `ahead` layers are blocks of multi-token prediction.
     ///
     /// # Errors
-    /// A chunk between the first and the last without a layer; blocks that are not all in the last one.
+    /// A chunk between the first and the last without a layer; blocks that are not all in the last chunk.
     pub(crate) fn check(&self, ahead: usize) -> Result<(), String> {
         let chunks: Vec<usize> = self.layers.iter().flatten().copied().collect();
         let inner = chunks.len().saturating_sub(1).max(1);
@@ -66,12 +67,12 @@ impl Stages {
         self.layers.first().map_or(0, Vec::len)
     }
 
-    /// Chunks of a stage.
+    /// Number of chunks per stage.
     pub fn interleaves(&self) -> usize {
         self.layers.len()
     }
 
-    /// Layers before the end of each chunk.
+    /// Number of layers up to the end of each chunk.
     pub(crate) fn accumulated(&self) -> Chunks {
         let mut end = 0;
         let mut add = |layers: &usize| {
@@ -81,7 +82,7 @@ impl Stages {
         self.layers.iter().map(|row| row.iter().map(&mut add).collect()).collect()
     }
 
-    /// The numbers of the first layers of each chunk, `counts` of them: which layers MindFormers recomputes.
+    /// The first layers of each chunk, `counts` of them, by number: the layers that MindFormers recomputes.
     pub(crate) fn first(&self, counts: &Chunks) -> Vec<usize> {
         let chunks = self.layers.iter().flatten().zip(self.accumulated().into_iter().flatten());
         let counts = counts.iter().flatten();
@@ -102,7 +103,8 @@ impl Stages {
         self.accumulated().into_iter().enumerate().map(of_interleave).collect()
     }
 
-    /// What stage number `stage` holds of a parameter: all of it or nothing. One that other stages hold too is marked.
+    /// The part of a parameter that stage number `stage` holds: all of it or nothing. A parameter that other stages
+    /// hold too is marked.
     pub(crate) fn held(&self, stage: usize, spec: Spec) -> Option<Spec> {
         if self.stages() == 1 {
             return Some(spec);
@@ -118,7 +120,7 @@ impl Chunk {
         Self { layers: 0..layers, is_first: true, is_last: true }
     }
 
-    /// Whether it reads parameters at `place`.
+    /// Whether the chunk reads parameters at `place`.
     fn holds(&self, place: Place) -> bool {
         match place {
             Place::Start => self.is_first,

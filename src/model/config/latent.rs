@@ -1,14 +1,14 @@
 //! Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
 //!
-//! With heads whose parts are P and R wide, scores are scaled by 1/√(P + R), with YaRN times m(mscale_all_dim)², as
-//! in DeepSeek's published code and in `transformers`. MindFormers multiplies by m(mscale)² always, with a factor
-//! of 40 and an mscale of 0.707 where a file names neither, and leaves out the norms of latent vectors unless
-//! `qk_layernorm` is True; here they are always there.
+//! With heads whose parts are P and R wide, scores are scaled by 1/√(P + R), and with YaRN also by m(mscale_all_dim)²,
+//! as in DeepSeek's published code and in `transformers`. MindFormers always multiplies by m(mscale)², with a factor of
+//! 40 and an mscale of 0.707 if a file names neither, and leaves out the norms of latent vectors unless `qk_layernorm`
+//! is True; here they are always there.
 
 use super::ModelConfig;
 use crate::ops::latent_heads::LatentHeads;
 
-/// Queries, keys and values by way of latent vectors:
+/// Queries, keys and values from latent vectors:
 ///
 /// ```text
 /// q = W_uq norm(W_dq h), or W_q h        each head [q_nope | rot(q_rope)]
@@ -17,7 +17,7 @@ use crate::ops::latent_heads::LatentHeads;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
-    /// Width of the latent vector of the queries; `None`: they come from h directly. A multiple of 4.
+    /// Width of the latent vector of the queries; `None`: they are computed directly from h. A multiple of 4.
     pub q_rank: Option<usize>,
     /// Width of the latent vector of keys and values (c). A multiple of 4.
     pub kv_rank: usize,
@@ -35,18 +35,19 @@ impl LatentAttention {
         self.nope_dim + self.rope_dim
     }
 
-    /// Columns of what stands for the queries in the first product: their latent vector, or else all heads.
+    /// Columns for the queries in the first product: their latent vector, or otherwise all heads.
     pub(crate) fn q_cols(&self, heads: usize) -> usize {
         self.q_rank.unwrap_or(heads * self.head_dim())
     }
 
-    /// Columns of the first product: what stands for the queries, the latent vector of keys and values, the part of the keys
-    /// that rotates.
+    /// Columns of the first product: those for the queries, the latent vector of keys and values, and the rotating part
+    /// of the keys.
     pub(crate) fn down_cols(&self, heads: usize) -> usize {
         self.q_cols(heads) + self.kv_rank + self.rope_dim
     }
 
-    /// The model `config` with this attention in place of its own. Positions rotate and heads have a key and a value each.
+    /// The model `config` with this attention in place of its own. Positions are rotary, and every head has a key and a
+    /// value.
     pub fn within(self, config: ModelConfig) -> ModelConfig {
         ModelConfig {
             num_kv_heads: config.num_heads,
@@ -58,7 +59,7 @@ impl LatentAttention {
         }
     }
 
-    /// The heads as the kernel takes them, `heads` of them.
+    /// The sizes of `heads` heads, as the kernel takes them.
     pub(crate) fn heads(&self, heads: usize) -> LatentHeads {
         LatentHeads {
             heads: heads as u32,

@@ -3,21 +3,22 @@
 use crate::element::Element;
 use std::collections::BTreeSet;
 
-/// Adapters of a model's linear maps: y = x Wᵀ + (alpha / rank) · (dropout(x) Aᵀ) Bᵀ with A (rank, in) and B (out, rank). The
-/// parameters of the model itself are frozen.
+/// Adapters of a model's linear maps: y = x Wᵀ + (alpha / rank) · (dropout(x) Aᵀ) Bᵀ with A (rank, in) and B (out,
+/// rank). The parameters of the model itself are frozen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
     /// Rows of A and columns of B (r).
     pub rank: usize,
-    /// What the product of A and B is multiplied by, times r.
+    /// The factor of the product of A and B, times r.
     pub alpha: f64,
     /// Dropout probability of the input of A. Maps that are stored as one matrix share a mask.
     pub dropout: f64,
     /// Initial values of A; those of B are zeros.
     pub init: FactorInit,
-    /// How the matrices of the model's layers are quantised (`gpu/element/quantised.rs`); `None`: stored as they are computed with.
+    /// How the matrices of the model's layers are quantised (`gpu/element/quantised.rs`); `None`: they are stored in
+    /// the type of their computation.
     pub base: Option<Element>,
-    /// The maps that have one, by their names in files without `.weight`: `model.layers.0.self_attn.q_proj`.
+    /// The maps that have adapters, by their names in files without `.weight`: `model.layers.0.self_attn.q_proj`.
     pub modules: BTreeSet<String>,
 }
 
@@ -32,12 +33,12 @@ pub enum FactorInit {
 }
 
 impl LowRank {
-    /// What the product of A and B is multiplied by.
+    /// The factor of the product of A and B.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
 
-    /// Columns that the product with A has for each adapter: r rounded up to a whole group of 4, where a range of columns can
+    /// Columns of the product with A for each adapter: r rounded up to a multiple of 4, where a range of columns can
     /// start.
     pub(crate) fn padded_rank(&self) -> usize {
         self.rank.next_multiple_of(4)

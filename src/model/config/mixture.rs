@@ -5,13 +5,13 @@ use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation,
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
 
-/// A mixture of experts: feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large
-/// Neural Networks", 2017).
+/// A mixture of experts: feed-forward networks of which each token visits only a few (Shazeer et al., "Outrageously
+/// Large Neural Networks", 2017).
 ///
 /// A layer scores the experts for each token, places the k choices of all tokens in rows sorted by expert, multiplies
 /// the rows with the matrices of their experts, and sums the results of each token, weighted by gates
 /// ([`route`](crate::ops::route), [`permute`](crate::ops::permute), [`grouped_matmul`](crate::ops::grouped_matmul)).
-/// All of it is decided on the device.
+/// All of this is decided on the device.
 ///
 /// # What the configuration's keys select
 ///
@@ -26,7 +26,7 @@ use std::ops::Range;
 /// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the other gates of the token do not change |
 /// | `routing_policy: TopkRouterV1` | gates of a token's kept choices are renormalised to the sum that all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
 ///
-/// Both policies choose the same experts, place the same rows and drop the same choices, so layers differ only where
+/// Both policies choose the same experts, place the same rows and drop the same choices, so layers differ only if
 /// something is dropped. In MindSpore Transformers they are two implementations that differ in more:
 ///
 /// * V1 chooses in k rounds, and a token that finds an expert full may choose it again in the next round. Here the k
@@ -38,10 +38,10 @@ use std::ops::Range;
 ///   is ignored with a notice.
 /// * V1 drops elements of each expert's output. Here dropout is of their sum.
 ///
-/// An expert has the activation of the model's dense layers: SwiGLU without biases, or, in the layers of GPT-2, Bloom and PanGu-α,
-/// GELU of one projection, with a bias in both ([`grouped_linear_gelu`](crate::tape::Tape::grouped_linear_gelu)). These
-/// have V1 unless V2 is written, and with V1 the gate of a single choice is 1. PanGu-α's last layer, whose queries are
-/// learned, is dense.
+/// An expert has the activation of the model's dense layers: SwiGLU without biases or, in the layers of GPT-2, Bloom
+/// and PanGu-α, GELU of one projection, with a bias in both projections
+/// ([`grouped_linear_gelu`](crate::tape::Tape::grouped_linear_gelu)). These models use V1 unless V2 is written, and
+/// with V1 the gate of a single choice is 1. PanGu-α's last layer, whose queries are learned, is dense.
 ///
 /// A configuration shaped like Mixtral, with capacities and the gates of V2:
 ///
@@ -76,9 +76,9 @@ use std::ops::Range;
 pub struct MixtureConfig {
     /// The router: k of E experts for each token, and their gates.
     pub route: RouterConfig,
-    /// Whether a bias for each expert, which has no gradient, is added to the scores for the choice.
+    /// Whether a bias for each expert, which has no gradient, is added to the scores by which experts are chosen.
     pub has_bias: bool,
-    /// By how much that bias moves after a step towards experts with less than the mean load; 0 keeps it.
+    /// Change of that bias after a step, towards experts with less than the mean load; 0: it does not change.
     pub bias_update_rate: f64,
     /// Inner width of an expert (F).
     pub intermediate_size: usize,
@@ -105,8 +105,8 @@ impl MixtureConfig {
         self.route.chosen as usize
     }
 
-    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`, so
-    /// that every choice has a row.
+    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`,
+    /// such that every choice has a row.
     pub fn placement(&self, tokens: u32, is_dropless: bool) -> PlacementConfig {
         let RouterConfig { experts, chosen, .. } = self.route;
         let allocation = match self.dispatch {
@@ -117,13 +117,13 @@ impl MixtureConfig {
         PlacementConfig { tokens, chosen, experts, allocation }
     }
 
-    /// Slots of a hot expert among micro-batches of `tokens` tokens, where some experts are hot.
+    /// Slots of a hot expert in micro-batches of `tokens` tokens, if some experts are hot.
     pub(crate) fn hot_slots(&self, tokens: u32) -> Option<u32> {
         self.placement(tokens, false).hot_and_cold().map(|two| two.capacity)
     }
 
-    /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they
-    /// are.
+    /// The sum to which the gates of a token are renormalised after some of its choices were dropped; `None`: they are
+    /// not renormalised.
     pub(crate) fn renormalised_sum(&self) -> Option<f32> {
         match self.dispatch {
             TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
@@ -135,8 +135,8 @@ impl MixtureConfig {
 }
 
 impl ModelConfig {
-    /// The layers that have experts; numbers from `num_layers` on are blocks of multi-token prediction. The layer whose queries are
-    /// learned is dense, as in MindFormers.
+    /// The layers that have experts; numbers from `num_layers` on are blocks of multi-token prediction. The layer with
+    /// learned queries is dense, as in MindFormers.
     pub(crate) fn mixture_layers(&self) -> Range<usize> {
         let Some(mixture) = &self.mixture else { return 0..0 };
         let depth = self.multi_token.map_or(0, |ahead| ahead.depth);
@@ -144,7 +144,8 @@ impl ModelConfig {
         mixture.first_dense_layers..end.max(mixture.first_dense_layers)
     }
 
-    /// Whether the first and the second product of an expert have biases: those of dense layers, unless there is a gate.
+    /// Whether the first and the second product of an expert have biases: as in dense layers, but none if there is a
+    /// gate.
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
         match self.activation {
             Activation::SwiGlu => [false; 2],
@@ -152,8 +153,8 @@ impl ModelConfig {
         }
     }
 
-    /// Whether Mixtral computes this model: softmax scores, normalised gates, the same experts in every layer and nothing
-    /// beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
+    /// Whether Mixtral's architecture computes this model: softmax scores, normalised gates, the same experts in every
+    /// layer and nothing beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
     pub(crate) fn is_mixtral(&self) -> bool {
         let Some(mixture) = &self.mixture else { return false };
         let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
@@ -170,7 +171,7 @@ impl ModelConfig {
 pub struct SharedExpert {
     /// Inner width (S): that of an expert times the number of shared experts.
     pub intermediate_size: usize,
-    /// Whether its output is multiplied with sigmoid(x · w), with a learned w (D), as in Qwen2.
+    /// Whether its output is multiplied by sigmoid(x · w), with a learned w (D), as in Qwen2.
     pub is_gated: bool,
 }
 
@@ -180,7 +181,7 @@ pub struct BalanceLosses {
     /// Factor of E · Σ f·p over the tokens of a micro-batch: f the share of choices, p the mean probability of each
     /// expert (Fedus et al., "Switch Transformers", 2021).
     pub expert: f64,
-    /// Factor of the same over the tokens of each sequence, averaged over sequences (DeepSeek-V3, 2024).
+    /// Factor of the same loss over the tokens of each sequence, averaged over sequences (DeepSeek-V3, 2024).
     pub sequence: f64,
     /// Factor of the mean of (ln Σ exp logits)² (Zoph et al., "ST-MoE", 2022).
     pub z: f64,
@@ -205,8 +206,8 @@ pub struct Capacity {
     pub factor: f64,
     /// Which choices are dropped first.
     pub order: DropOrder,
-    /// Whether the gates of a token's kept choices are renormalised to the sum that all would have, if gates are
-    /// normalised at all.
+    /// Whether the gates of a token's kept choices are renormalised to the sum that all its gates would have, if gates
+    /// are normalised at all.
     pub renormalises: bool,
     /// Hot experts, which have a larger capacity.
     pub hot: Option<HotExperts>,
@@ -232,13 +233,14 @@ pub struct HotExperts {
     pub count: usize,
     /// Capacity of the others, as a share in (0, 1].
     pub cold_token_share: f64,
-    /// Hot experts are selected anew after every so many steps, and before the first of these after every power of two.
+    /// Hot experts are selected anew after every step whose number is a multiple of this, and before the first of these
+    /// after every power of two.
     pub update_step: u64,
-    /// Also after this step, at which a checkpoint is written.
+    /// They are also selected after this step, at which a checkpoint is written.
     pub checkpoint_step: Option<u64>,
 }
 
-/// Multi-token prediction: blocks after the last layer, each of which predicts one token further than the one before it
+/// Multi-token prediction: blocks after the last layer, each of which predicts one token further than the previous one
 /// (DeepSeek-V3, 2024, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MultiToken {

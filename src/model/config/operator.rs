@@ -1,6 +1,6 @@
-//! The operators of a layer that training can compute again in the backward pass, and what MindFormers calls them.
+//! The operators of a layer that training can compute again in the backward pass, and their names in MindFormers.
 
-/// An operator whose output training may drop after the forward pass and compute again where the backward pass reads it.
+/// An operator whose output training may drop after the forward pass and compute again when the backward pass reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // their paths say it, in the table below
 pub enum Operator {
@@ -28,7 +28,7 @@ pub enum Operator {
     SharedGate,
 }
 
-/// What a layer must have for an operator to be there.
+/// The feature that a layer must have to contain an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Every layer has it.
@@ -43,17 +43,17 @@ pub enum Feature {
     Dense,
     /// A dense feed-forward network with a gate.
     DenseSwiGlu,
-    /// A dense feed-forward network without one.
+    /// A dense feed-forward network without a gate.
     DenseGelu,
     /// Experts.
     Experts,
     /// Experts with a gate.
     ExpertsSwiGlu,
-    /// Experts without one.
+    /// Experts without a gate.
     ExpertsGelu,
     /// An expert that every token visits.
     SharedExpert,
-    /// A gate of its output.
+    /// A gate of the shared expert's output.
     SharedExpertGate,
 }
 
@@ -61,7 +61,7 @@ struct Entry {
     operator: Operator,
     path: &'static str,
     needs: Feature,
-    /// Between spaces.
+    /// Separated by spaces.
     names: &'static str,
 }
 
@@ -69,9 +69,10 @@ const fn row(operator: Operator, needs: Feature, path: &'static str, names: &'st
     Entry { operator, path, needs, names }
 }
 
-/// Each operator, in the order of the enum, with its path below the layer and the paths of MindFormers' operators that its
-/// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
-/// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
+/// Each operator, in the order of the enum, with its path below the layer and the paths of MindFormers' operators that
+/// its kernel fuses: first those of the models for research, then those of `mcore`. The default patterns of
+/// `select_recompute` name the activation of dense layers; the activation of experts, which a mixture has instead, goes
+/// by these names too.
 const TABLE: [Entry; 22] = [
     row(Operator::AttentionNorm, Feature::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
     row(
@@ -192,7 +193,8 @@ const TABLE: [Entry; 22] = [
     row(Operator::SharedGate, Feature::SharedExpertGate, "feed_forward.shared.gate", ""),
 ];
 
-/// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
+/// Names of operators that have no output of their own that could be dropped: the reason, and the names, separated by
+/// spaces.
 pub(crate) const WITHOUT_OUTPUT: [(&str, &str); 3] = [
     (
         "writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is recomputed",
@@ -216,17 +218,17 @@ impl Operator {
         TABLE.iter().map(|row| row.operator)
     }
 
-    /// Its path below the layer, which is that of its launches.
+    /// Its path below the layer, under which it records its launches.
     pub fn path(self) -> &'static str {
         self.row().path
     }
 
-    /// What it is called: its path, and those of MindFormers' operators that it fuses.
+    /// Its names: its path, and those of the MindFormers operators that it fuses.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.path()).chain(self.row().names.split_whitespace())
     }
 
-    /// What a layer must have for it to be there.
+    /// The feature that a layer must have to contain it.
     pub fn needs(self) -> Feature {
         self.row().needs
     }
@@ -236,7 +238,7 @@ impl Operator {
         Self::all().find(|operator| operator.path() == path)
     }
 
-    /// Whether the launches at `path` below the layer are its own.
+    /// Whether the launches at `path` below the layer belong to it.
     pub fn covers(self, path: &str) -> bool {
         path.strip_prefix(self.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }

@@ -6,8 +6,8 @@ use super::spec::Role;
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
 use crate::model::names::{self, MixtureNames, Projections};
 
-/// Rows to which gate and up are padded, so that each starts at a whole group of 4 columns of their product: see
-/// [`ops::swiglu`](crate::ops::swiglu).
+/// Gate and up are padded to a multiple of this many rows, so that each starts at a whole group of 4 columns of their
+/// product: see [`ops::swiglu`](crate::ops::swiglu).
 const GATE_UP_ALIGNMENT: usize = 4;
 
 /// A dense network, or a mixture of experts.
@@ -22,21 +22,21 @@ pub enum FeedForward<P> {
 /// A feed-forward network of inner width F.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseFeedForward<P> {
-    /// Gate, then up: (2·stride of F, D). Without a gate up alone, (F, D).
+    /// Gate, then up: (2·stride of F, D). Without a gate only up, (F, D).
     pub w_gate_up: Linear<P>,
     /// (D, F)
     pub w_down: Linear<P>,
 }
 
-/// E experts of inner width F and their router, with the activation of dense layers; experts with a gate have no biases. The
-/// bias of the choice is not a parameter: it has no gradient.
+/// E experts of inner width F and their router, with the activation of dense layers; experts with a gate have no
+/// biases. The bias of the choice is not a parameter, since it has no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture<P> {
     /// (E, D)
     pub router: P,
     /// The experts.
     pub experts: Experts<P>,
-    /// Copies of the hot experts, in order, where experts are spread over ranks and some are hot. They are no parameters.
+    /// Copies of the hot experts, in order, if experts are spread over ranks and some are hot. They are not parameters.
     pub copies: Option<Experts<P>>,
     /// The expert that every token visits.
     pub shared: Option<Shared<P>>,
@@ -45,7 +45,7 @@ pub struct Mixture<P> {
 /// E experts, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts<P> {
-    /// Gate and up of each expert in turn: (E·2·stride of F, D). Without a gate up alone, (E·F, D).
+    /// Gate and up of each expert in turn: (E·2·stride of F, D). Without a gate only up, (E·F, D).
     pub w_gate_up: P,
     /// (E, F)
     pub b_gate_up: Option<P>,
@@ -56,7 +56,7 @@ pub struct Experts<P> {
 }
 
 impl<P> Experts<P> {
-    /// What `of` makes of each stack.
+    /// The same stacks, with each value replaced by the result of `of`.
     pub(crate) fn map<Q>(&self, mut of: impl FnMut(&P) -> Q) -> Experts<Q> {
         let Self { w_gate_up, b_gate_up, w_down, b_down } = self;
         Experts {
@@ -81,7 +81,7 @@ pub struct Shared<P> {
     pub w_gate_up: P,
     /// (D, S)
     pub w_down: P,
-    /// (1, D): x · gate is the logit of the factor of its output.
+    /// (1, D): x · gate is the logit of the factor by which its output is multiplied.
     pub gate: Option<P>,
 }
 
@@ -183,8 +183,8 @@ impl<P> Shared<P> {
     }
 }
 
-/// The rows of w_gate_up and w_down of networks of these names, stacked. Files hold each projection of each network as a
-/// tensor of its own.
+/// The stacked rows of w_gate_up and w_down for networks of these names. Files hold each projection of each network as
+/// a separate tensor.
 fn stacked(
     networks: &[String],
     names: &Projections,

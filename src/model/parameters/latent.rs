@@ -1,22 +1,22 @@
-//! The parameters of multi-head latent attention besides its first product and its last.
+//! The parameters of multi-head latent attention other than its first and last products.
 
 use super::scope::{Scope, StackedRows};
 use super::spec::Role;
 use crate::model::config::LatentAttention;
 use crate::model::names;
 
-/// What makes heads of latent parts.
+/// The parameters that turn latent parts into heads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latent<P> {
-    /// For queries; `None` if the first product computes their heads.
+    /// For the queries; `None` if the first product computes their heads directly.
     pub queries: Option<LatentQueries<P>>,
     /// (K): norm of the latent vector of keys and values.
     pub kv_norm: P,
-    /// (H·(P + V), K): each head's part of the key that does not rotate, then its value.
+    /// (H·(P + V), K): for each head the part of the key that does not rotate, then the value.
     pub w_ukv: P,
 }
 
-/// What makes queries of their latent vector.
+/// The parameters that turn the latent vector of the queries into queries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentQueries<P> {
     /// (Q)
@@ -49,8 +49,8 @@ impl<P> LatentQueries<P> {
     }
 }
 
-/// The rows of the first product: the latent vector of the queries or their heads, then that of keys and values and the part
-/// of the keys that rotates.
+/// The rows of the first product: the latent vector of the queries or their heads, then the latent vector of keys and
+/// values, then the rotating part of the keys.
 pub(super) fn down_rows(sizes: &LatentAttention, heads: usize) -> StackedRows {
     let (of_q, units) = if sizes.q_rank.is_some() { (names::Q_DOWN, 1) } else { (names::Q, heads) };
     StackedRows::new([of_q, names::KV_DOWN], &[sizes.q_cols(heads), sizes.kv_rank + sizes.rope_dim])

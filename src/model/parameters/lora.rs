@@ -1,14 +1,14 @@
 //! The parameters of low-rank adapters.
 //!
-//! A `Linear` may have an `Lora`: the factors A and B of the published projections that its matrix stacks, or of
-//! some of them. `Scope::linear` declares them, so a projection declared by it can have one without further code.
-//! Beside adapters every other parameter is frozen. The random streams of adapters are numbered separately, so the
-//! model of a seed is the same with and without them.
+//! A `Linear` may have a `Lora`: the factors A and B of the published projections that its matrix stacks, or of some of
+//! them. `Scope::linear` declares them, so any projection declared by it can have one without further code. With
+//! adapters every other parameter is frozen. The random streams of adapters are numbered separately, so the model of a
+//! seed is the same with and without them.
 //!
 //! The adapters of q, k and v, and of gate and up, share a dropout mask, since one product computes them. A pattern
-//! that names a fused projection (`query_key_value`) gives each projection an adapter of its own, as PEFT has them.
-//! A starts uniform in ±1/√in, as in MindFormers and PEFT; `lora_a_init: normal`, which MindFormers does not pass
-//! on to most layers, is followed. Under Muon adapters stay with AdamW: a factor is no map by itself.
+//! that names a fused projection (`query_key_value`) gives each projection an adapter of its own, as in PEFT. A starts
+//! uniform in ±1/√in, as in MindFormers and PEFT; `lora_a_init: normal`, which MindFormers does not pass on to most
+//! layers, is respected. Under Muon adapters stay with AdamW: a factor alone is not a map.
 
 use super::scope::Scope;
 use super::share::{Applies, Section, Split};
@@ -22,7 +22,7 @@ pub struct Lora<P> {
     pub a: P,
     /// (outs, r): the rows of all maps, one after the other.
     pub b: P,
-    /// Where in the layer's output each map writes.
+    /// The columns of the layer's output that each map writes.
     pub outputs: Vec<ColumnRange>,
     /// Number of the layer, for dropout.
     pub layer: usize,
@@ -33,29 +33,29 @@ pub struct Lora<P> {
 /// Consecutive columns of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnRange {
-    /// The first, a multiple of 4.
+    /// The first column, a multiple of 4.
     pub first: u32,
-    /// Their number.
+    /// Number of columns.
     pub count: u32,
 }
 
-/// What PEFT puts before the name of a module.
+/// The prefix that PEFT puts before the name of a module.
 pub(crate) const PEFT_PREFIX: &str = "base_model.model.";
 
-/// The name of a matrix's module, if `name` is that of its weight.
+/// The name of a matrix's module; `name` without `.weight`.
 pub fn module_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// The module whose factor is called `name`.
+/// The module whose factor has the name `name`.
 pub(crate) fn adapted_module(name: &str) -> Option<&str> {
     let (module, _) = name.strip_prefix(PEFT_PREFIX)?.rsplit_once(".lora_")?;
     Some(module)
 }
 
 impl<P> Scope<'_, P> {
-    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces and is divided by `split`; `None`
-    /// if the model adapts none of them.
+    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces and is divided by
+    /// `split`; `None` if the model adapts none of them.
     pub(super) fn lora(
         &mut self,
         path: &str,
@@ -82,7 +82,7 @@ impl<P> Scope<'_, P> {
             FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
             FactorInit::Normal => Init::Normal(0.01),
         };
-        // The factor beside what is divided is whole, and each rank has a part of its gradient.
+        // The factor on the side that is not divided is whole, and each rank has one term of its gradient.
         let [of_a, of_b] = match split {
             None => [None, None],
             Some(split) if split.is_of_columns => [Some(split.clone()), Some(Split::whole(b_rows))],
@@ -112,7 +112,7 @@ fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
     adapted.iter().zip(first_rows).map(piece).collect()
 }
 
-/// How the rows of B are divided, which are those of the `adapted` pieces one after the other.
+/// How the rows of B are divided; they are the rows of the `adapted` pieces, one after the other.
 fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
     let mut start = 0;
     let of_piece = |piece: &&Piece| {
@@ -130,7 +130,7 @@ fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
     }
 }
 
-/// The rows of B are the outputs of its map, so files order them as they order the map's rows.
+/// The rows of B are the outputs of its map, so files order them like the map's rows.
 fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
     let mut first_row = 0;
     let piece = |base: &&Piece| {

@@ -5,14 +5,14 @@ use super::scope::{Scope, StackedRows};
 use super::spec::Role;
 use crate::model::names;
 
-/// A block of multi-token prediction and what surrounds it. Embedding and head are the model's.
+/// A block of multi-token prediction with its norms and its input product. Embedding and head are those of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiTokenBlock<P> {
     /// (D): norm of the embedded tokens.
     pub token_norm: P,
     /// (D): norm of the hidden states of the last layer or of the previous such block.
     pub state_norm: P,
-    /// (D, 2·D): maps both norms, side by side with the tokens' first, to the input of the block.
+    /// (D, 2·D): maps the two normalised inputs, side by side with that of the tokens first, to the input of the block.
     pub w_fuse: P,
     /// An ordinary block.
     pub block: Block<P>,

@@ -6,22 +6,22 @@ use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
 use crate::model::names::Names;
 
-/// The model or one of its layers: where a parameter is declared. Paths and names are relative to it.
+/// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
 pub(super) struct Scope<'a, P> {
     /// The model.
     pub config: &'a ModelConfig,
-    /// What its family calls parameters.
+    /// The names that its family gives parameters.
     pub names: &'static Names,
     make: &'a mut dyn FnMut(Spec) -> P,
     streams: &'a mut Streams,
     place: Place,
-    /// Linear layers that were declared.
+    /// Number of linear layers declared so far.
     linears: usize,
     path: String,
     name: String,
 }
 
-/// How many random streams of initial values are taken.
+/// Number of random streams of initial values taken so far.
 #[derive(Default)]
 pub(super) struct Streams {
     of_model: u64,
@@ -31,15 +31,15 @@ pub(super) struct Streams {
 /// The first stream of adapters.
 const LORA_STREAM: u64 = 1 << 32;
 
-/// The rows of a matrix, in pieces that files hold under names of their own; padding rows between them are zero.
+/// The rows of a matrix, in pieces that files hold under separate names; padding rows between the pieces are zero.
 pub(super) struct StackedRows {
-    /// Name, first row, rows.
+    /// Name, first row and number of rows.
     pieces: Vec<(String, usize, usize)>,
-    /// Rows as stored.
+    /// Number of rows as stored.
     stored: usize,
-    /// First row and rows of each map that they stack: as the pieces, unless files have one name for all.
+    /// First row and number of rows of each map that they stack: as the pieces, unless files have one name for all.
     maps: Vec<(usize, usize)>,
-    /// How tensor-parallel ranks divide them, or the columns of their matrix.
+    /// How tensor-parallel ranks divide these rows, or the columns of their matrix.
     split: Option<Split>,
     /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
     heads: Option<(InterleavedHeads, usize)>,
@@ -68,7 +68,7 @@ impl<'a, P> Scope<'a, P> {
         }
     }
 
-    /// What is read at `place`, outside of layers.
+    /// Declares the parameters that follow as read at `place`, outside of layers.
     pub fn at(&mut self, place: Place) -> &mut Self {
         self.place = place;
         self
@@ -124,7 +124,7 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, rows.split.clone())
     }
 
-    /// The matrices of all experts, as the family's files hold those of a dense layer.
+    /// The matrices of all experts, named as the family's files name those of a dense layer.
     pub fn experts(&mut self, experts: usize, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let is_transposed = self.names.is_transposed;
         let pieces = rows.pieces(&self.name, "weight").into_iter();
@@ -133,7 +133,8 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, split)
     }
 
-    /// Their biases, a row of `cols` elements for each of `names`, which ranks divide as they do the `rows` of the matrices.
+    /// The biases of all experts, a row of `cols` elements for each of `names`. Ranks divide them like the `rows` of
+    /// the matrices.
     pub fn expert_biases(&mut self, path: &str, names: Vec<String>, rows: &StackedRows, cols: usize) -> P {
         let experts = names.len();
         let is_divided = rows.split.as_ref().is_some_and(|split| !split.is_of_columns);
@@ -145,8 +146,8 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::ExpertBiases { experts }, path, [experts, cols], Init::Zeros, pieces, each.split)
     }
 
-    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second; after them its adapters.
-    /// Transposed in the files of some families.
+    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second, followed by its
+    /// adapters. Transposed in the files of some families.
     pub fn linear(
         &mut self,
         [weight, bias]: [&str; 2],
@@ -166,7 +167,7 @@ impl<'a, P> Scope<'a, P> {
         }
     }
 
-    /// A norm over D: its weight at the first path and, of a LayerNorm, its bias at the second.
+    /// A norm over D: its weight at the first path and, for a LayerNorm, its bias at the second.
     pub fn norm(&mut self, [weight, bias]: [&str; 2], name: &str) -> NormWeights<P> {
         let width = self.config.hidden_size;
         NormWeights {
@@ -181,7 +182,7 @@ impl<'a, P> Scope<'a, P> {
         self.norm_of(path, &StackedRows::new([name], &[cols]).of_tokens())
     }
 
-    /// The same of a norm between products that tensor-parallel ranks divide.
+    /// The weight of a norm over `cols` elements between products that tensor-parallel ranks divide.
     pub fn inner_norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
         self.norm_of(path, &StackedRows::new([name], &[cols]).repeated())
     }
@@ -197,7 +198,7 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces, rows.split.clone())
     }
 
-    /// A bias: one element for each row of a matrix. What is added to a sum over ranks each of them has whole.
+    /// A bias: one element for each row of a matrix. If it is added to a sum over ranks, each rank holds it whole.
     fn bias(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "bias");
         let split = rows.split.clone().filter(|split| !split.is_of_columns);
@@ -249,12 +250,13 @@ impl<'a, P> Scope<'a, P> {
 }
 
 impl<P> Scope<'_, P> {
-    /// How layers read a parameter. Blocks of multi-token prediction are not quantised: they read ranges of columns.
+    /// The storage type in which layers read a parameter. Blocks of multi-token prediction are not quantised, since
+    /// they read ranges of columns.
     fn compute(&self, role: Role) -> Element {
         let base = self.config.low_rank.as_ref().and_then(|low_rank| low_rank.base);
         let is_of_layer = self.layer_number().is_some_and(|layer| layer < self.config.num_layers);
         match role {
-            // Scores decide which experts are chosen, so their rounding would change more than their last digits.
+            // Scores decide which experts are chosen, so rounding them would change more than their last digits.
             Role::Router => Element::F32,
             Role::Matrix | Role::ExpertStack { .. } if is_of_layer => base.unwrap_or(self.config.compute),
             _ => self.config.compute,
@@ -271,12 +273,12 @@ impl Streams {
 }
 
 impl StackedRows {
-    /// Pieces of these sizes, one after the other: a name each, or one name for all of them as a single piece.
+    /// Pieces of these sizes, one after the other, with a name for each, or one name for all of them as a single piece.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>, sizes: &[usize]) -> Self {
         Self::aligned(names, sizes, 1)
     }
 
-    /// The same, each piece padded to a multiple of `alignment` rows.
+    /// As [`new`](Self::new), with each piece padded to a multiple of `alignment` rows.
     pub fn aligned<N: Into<String>>(
         names: impl IntoIterator<Item = N>,
         sizes: &[usize],
@@ -298,7 +300,8 @@ impl StackedRows {
         Self { pieces, stored, maps, split: None, heads: None, fused: None }
     }
 
-    /// The same, of which tensor-parallel ranks divide each map in as many units as `units` says; 1 where all have it whole.
+    /// These rows, with each map divided among tensor-parallel ranks in the number of units in `units`; 1 if all ranks
+    /// hold it whole.
     pub fn divided(self, units: &[usize]) -> Self {
         assert!(units.len() == self.maps.len(), "{} units for {} maps", units.len(), self.maps.len());
         let section = |(&(first, count), &units): (&(usize, usize), &usize)| Section { first, count, units };
@@ -306,35 +309,35 @@ impl StackedRows {
         Self { split: Some(Split { applies: Applies::Always, is_of_columns: false, sections }), ..self }
     }
 
-    /// The same, of which tensor-parallel ranks have all, and a part of its gradient each.
+    /// These rows, held by all tensor-parallel ranks, each of which has one term of their gradient.
     pub fn repeated(self) -> Self {
         Self { split: Some(Split::whole(self.stored)), ..self }
     }
 
-    /// The same, of which ranks that share tokens have a part of the gradient each.
+    /// These rows, of which ranks that share tokens have one term of the gradient each.
     pub fn of_tokens(self) -> Self {
         Self { split: Some(Split { applies: Applies::OfTokens, ..Split::whole(self.stored) }), ..self }
     }
 
-    /// The same, of which ranks that share the vocabulary have some rows each.
+    /// These rows, divided among the ranks that share the vocabulary.
     fn of_vocabulary(self) -> Self {
         let sections = vec![Section { first: 0, count: self.stored, units: self.stored }];
         let split = Split { applies: Applies::OfVocabulary, is_of_columns: false, sections };
         Self { split: Some(split), ..self }
     }
 
-    /// The same, of whose matrix tensor-parallel ranks divide the `count` columns in `units`.
+    /// These rows, of a matrix whose `count` columns tensor-parallel ranks divide in `units`.
     pub fn of_columns(self, count: usize, units: usize) -> Self {
         let sections = vec![Section { first: 0, count, units }];
         Self { split: Some(Split { applies: Applies::Always, is_of_columns: true, sections }), ..self }
     }
 
-    /// The same with `heads` in the first `count` pieces.
+    /// These rows, with `heads` in the first `count` pieces.
     pub fn with_heads(self, heads: Option<InterleavedHeads>, count: usize) -> Self {
         Self { heads: heads.map(|heads| (heads, count)), ..self }
     }
 
-    /// The same with q, k and v of each head side by side in files, if `fused`.
+    /// These rows, with q, k and v of each head side by side in files if `fused` is given.
     pub fn fused(self, fused: Option<FusedHeads>) -> Self {
         Self { fused, ..self }
     }

@@ -1,9 +1,9 @@
-//! What one of several ranks holds of a parameter.
+//! The part of a parameter that one of several ranks holds.
 //!
-//! Ranks divide a parameter in two ways. Those that spread the experts of a layer hold whole matrices of a stack
-//! ([`Spec::of_expert_rank`]). Those of tensor parallelism hold a part of each matrix ([`Spec::of_matrix_rank`]): of q, k, v, gate and
-//! up rows, of the products that follow them columns, of either in whole *units*, such as heads, as the parameter's
-//! [`Split`] says. Units that are fewer than ranks are repeated: neighbours hold the same ones.
+//! Ranks divide a parameter in two ways. Ranks that spread the experts of a layer hold whole matrices of a stack
+//! ([`Spec::of_expert_rank`]). Tensor-parallel ranks hold a part of each matrix ([`Spec::of_matrix_rank`]): rows of q,
+//! k, v, gate and up, and columns of the products that follow them, both in whole *units*, such as heads, as the
+//! parameter's [`Split`] says. If there are fewer units than ranks, they are repeated: neighbours hold the same ones.
 //!
 //! Everything else that depends on where an element is in the whole parameter (its initial value, the bits that
 //! round it, its place in a file) follows from the [`Share`].
@@ -15,11 +15,11 @@ use std::ops::Range;
 /// Consecutive rows or columns that are held next to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strip {
-    /// The first one among those that are held.
+    /// Index of the first one among those that are held.
     pub held: usize,
-    /// The same one among those of the whole parameter.
+    /// Index of the same one in the whole parameter.
     pub whole: usize,
-    /// How many there are.
+    /// Number of rows or columns.
     pub count: usize,
 }
 
@@ -28,56 +28,59 @@ pub struct Strip {
 pub struct Share {
     /// The rows that are held, ascending in `held`.
     pub rows: Vec<Strip>,
-    /// The columns of each of them.
+    /// The columns that are held of each of these rows.
     pub cols: Vec<Strip>,
     /// Rows and columns of the whole parameter.
     pub whole: [usize; 2],
-    /// Whether they are experts that are spread over data ranks.
+    /// Whether the parameter holds experts that are spread over data ranks.
     pub is_spread: bool,
-    /// What several neighbours among tensor-parallel ranks hold, and have a part of the gradient of: lines that are held (rows;
-    /// columns of a vector), and how many neighbours. `None` if all hold all of it, with the same gradient.
+    /// The lines (rows; columns of a vector) that several neighbouring tensor-parallel ranks hold, each with one term
+    /// of their gradient, and the number of these neighbours. `None` if all ranks hold all lines, with the same
+    /// gradient.
     pub repeated: Option<Repeated>,
 }
 
-/// Lines that are held, and how many neighbours among tensor-parallel ranks hold them.
+/// Lines that are held, and the number of neighbouring tensor-parallel ranks that hold them.
 pub type Repeated = Vec<(Range<usize>, usize)>;
 
-/// How tensor-parallel ranks divide a parameter. Those without one are the same on all of them, and so is their gradient.
+/// How tensor-parallel ranks divide a parameter. A parameter without a split is the same on all of them, and so is its
+/// gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// When they divide it.
+    /// When ranks divide it.
     pub applies: Applies,
-    /// Whether it is along the columns of a matrix, whose product is then a part of a sum; otherwise along rows, or along
+    /// Whether the columns of a matrix are divided, so that its product is one term of a sum; otherwise rows are, or
     /// the columns of a vector.
     pub is_of_columns: bool,
-    /// What it is divided in, one after the other.
+    /// The sections that are divided, one after the other.
     pub sections: Vec<Section>,
 }
 
-/// When ranks divide a parameter that they share layers with.
+/// When the ranks that share a layer divide a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
     /// Always.
     Always,
-    /// Where they share tokens: each has the parameter whole, and a part of its gradient.
+    /// If they share tokens: each holds the parameter whole, with one term of its gradient.
     OfTokens,
-    /// Where they share the vocabulary.
+    /// If they share the vocabulary.
     OfVocabulary,
 }
 
 /// Rows or columns that are divided evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The first one.
+    /// The first row or column.
     pub first: usize,
-    /// How many there are.
+    /// Number of rows or columns.
     pub count: usize,
-    /// Of how many units that stay whole; 1 where every rank holds all.
+    /// Number of units that stay whole; 1 if every rank holds all of it.
     pub units: usize,
 }
 
 impl Section {
-    /// What rank `place` of `ranks` holds, and how many neighbours hold the same; `None` if that is not even.
+    /// The part that rank `place` of `ranks` holds, and how many neighbours hold the same; `None` if it does not divide
+    /// evenly.
     fn part(self, place: usize, ranks: usize) -> Option<(Range<usize>, usize)> {
         let Self { first, count, units } = self;
         let unit = count / units;
@@ -94,13 +97,13 @@ impl Section {
 }
 
 impl Split {
-    /// All of `count` lines on every rank, with a part of their gradient.
+    /// All of `count` lines on every rank, each with one term of their gradient.
     pub fn whole(count: usize) -> Self {
         let sections = vec![Section { first: 0, count, units: 1 }];
         Self { applies: Applies::Always, is_of_columns: false, sections }
     }
 
-    /// What rank `place` of `ranks` holds of the lines that it is along, and what others hold as well.
+    /// The lines that rank `place` of `ranks` holds, and those of them that other ranks hold as well.
     fn held(&self, place: usize, ranks: usize) -> Option<(Vec<Strip>, Repeated)> {
         let (mut strips, mut repeated): (_, Repeated) = (Vec::new(), Vec::new());
         let mut held = 0;
@@ -120,12 +123,14 @@ impl Split {
 }
 
 impl Spec {
-    /// What the rank of `layout` holds of it; `None` where ranks that share matrices cannot divide it evenly.
+    /// The part of the parameter that the rank of `layout` holds; `None` if ranks that share matrices cannot divide it
+    /// evenly.
     pub(crate) fn held_by(self, layout: &RankLayout) -> Option<Self> {
         Some(self.of_matrix_rank(layout)?.of_expert_rank(layout.expert_part(), layout.expert))
     }
 
-    /// What rank `place` of `ranks` holds of it: of a stack of experts the rows of some, of every other parameter all.
+    /// The part that rank `place` of `ranks` holds: of a stack of experts the rows of some, of every other parameter
+    /// everything.
     #[must_use]
     #[track_caller]
     pub(crate) fn of_expert_rank(self, place: usize, ranks: usize) -> Self {
@@ -143,7 +148,8 @@ impl Spec {
         Self { role: self.role.of_experts(experts / ranks), rows, share: Some(share), ..self }
     }
 
-    /// What the rank of `layout` holds of it among those that share matrices; `None` where they cannot divide it evenly.
+    /// The part that the rank of `layout` holds among the ranks that share matrices; `None` if they cannot divide it
+    /// evenly.
     pub(crate) fn of_matrix_rank(self, layout: &RankLayout) -> Option<Self> {
         let (place, ranks) = (layout.matrix_part(), layout.model);
         let is_divided = |split: &&Split| match split.applies {
@@ -164,7 +170,7 @@ impl Spec {
         Some(Self { rows, cols, share: Some(share), ..self })
     }
 
-    /// The share that consists of some of the lines that are held.
+    /// The share that consists of some of the lines that are held now.
     fn share_of(&self, [rows, cols]: [Vec<Strip>; 2]) -> Share {
         let whole = [self.whole_rows(), self.whole_cols()];
         let (rows, cols) = (within(&rows, &self.row_strips()), within(&cols, &self.col_strips()));
@@ -175,12 +181,13 @@ impl Spec {
         Share { rows, cols, whole, is_spread, repeated }
     }
 
-    /// The lines that several neighbours among tensor-parallel ranks hold, each with a part of their gradient, and how many.
+    /// The lines that several neighbouring tensor-parallel ranks hold, each with one term of their gradient, and the
+    /// number of these ranks.
     pub(crate) fn repeated(&self) -> &[(Range<usize>, usize)] {
         self.share.as_ref().and_then(|share| share.repeated.as_deref()).unwrap_or_default()
     }
 
-    /// The same, of `ranks`, with what all of them have the whole gradient of.
+    /// The lines that several of `ranks` ranks hold, including those whose whole gradient all of them have.
     pub(crate) fn copies(&self, ranks: usize) -> Repeated {
         match self.share.as_ref().and_then(|share| share.repeated.clone()) {
             Some(repeated) => repeated,
@@ -194,28 +201,28 @@ impl Spec {
         self.share.as_ref().map_or(self.rows, |share| share.whole[0])
     }
 
-    /// Its columns.
+    /// Columns of the whole parameter, on all ranks.
     pub(crate) fn whole_cols(&self) -> usize {
         self.share.as_ref().map_or(self.cols, |share| share.whole[1])
     }
 
-    /// Which rows of the whole parameter are held.
+    /// The rows of the whole parameter that are held.
     pub(crate) fn row_strips(&self) -> Vec<Strip> {
         self.share.as_ref().map_or_else(|| Strip::all(self.rows), |share| share.rows.clone())
     }
 
-    /// Which of its columns.
+    /// The columns of the whole parameter that are held.
     pub(crate) fn col_strips(&self) -> Vec<Strip> {
         self.share.as_ref().map_or_else(|| Strip::all(self.cols), |share| share.cols.clone())
     }
 
-    /// Whether data ranks hold different experts of it.
+    /// Whether data ranks hold different experts of the parameter.
     pub(crate) fn is_spread(&self) -> bool {
         self.share.as_ref().is_some_and(|share| share.is_spread)
     }
 }
 
-/// The strips of `inner`, whose `whole` are lines that `outer` holds, in the lines of the whole parameter.
+/// The strips of `inner`, whose `whole` counts lines that `outer` holds, with `whole` counted in the whole parameter.
 fn within(inner: &[Strip], outer: &[Strip]) -> Vec<Strip> {
     let strips = inner.iter().flat_map(|own| {
         let shared = outer.iter().filter_map(|of| of.held_in(own.whole..own.whole + own.count));
@@ -230,13 +237,13 @@ impl Strip {
         vec![Self { held: 0, whole: 0, count }]
     }
 
-    /// What of it is among the lines `range` that are held.
+    /// The part of the strip that is in the lines `range`, counted among those that are held.
     pub(crate) fn held_in(self, range: Range<usize>) -> Option<Self> {
         let (start, end) = (self.held.max(range.start), (self.held + self.count).min(range.end));
         (start < end).then(|| Self { held: start, whole: self.whole + start - self.held, count: end - start })
     }
 
-    /// What of it is among the lines `range` of the whole.
+    /// The part of the strip that is in the lines `range` of the whole parameter.
     pub(crate) fn whole_in(self, range: &Range<usize>) -> Option<Self> {
         let (start, end) = (self.whole.max(range.start), (self.whole + self.count).min(range.end));
         (start < end).then(|| Self { held: self.held + start - self.whole, whole: start, count: end - start })
@@ -251,12 +258,12 @@ mod tests {
     use crate::model::parameters::tests::mixture_example;
     use std::collections::HashMap;
 
-    /// Ranks that share all that they can.
+    /// Ranks that share everything that they can.
     fn layout(rank: usize, model: usize) -> RankLayout {
         RankLayout { rank, model, shares_tokens: true, shares_vocabulary: true, ..RankLayout::one() }
     }
 
-    /// With widths that two ranks divide.
+    /// A mixture with widths that two ranks can divide.
     fn mixture() -> ModelConfig {
         let mut config = ModelConfig { intermediate_size: 16, ..mixture_example() };
         let mixture = config.mixture.as_mut().unwrap();
@@ -306,7 +313,8 @@ mod tests {
         assert!(held(4, 3).is_none(), "4 heads");
     }
 
-    /// Every element of a divided parameter is on as many ranks as repeat it, and the narrow model declares the shapes.
+    /// Every element of a divided parameter is on as many ranks as repeat it, and the narrow model declares the same
+    /// shapes.
     #[test]
     fn ranks_hold_all_of_a_model_together() {
         for (config, ranks) in [(llama(4), 2), (llama(2), 4), (llama(1), 4), (mixture(), 2)] {
@@ -341,7 +349,7 @@ mod tests {
         let (whole_rows, inner) = (stack.rows, stack.rows / 8);
         let held = stack.of_matrix_rank(&layout(1, 2)).unwrap().of_expert_rank(1, 2);
         assert_eq!(held.rows, whole_rows / 4);
-        // Of experts 2 and 3, gate and up, the second half.
+        // The second half of gate and up of experts 2 and 3.
         let strip = |index: usize| {
             let half = inner / 2;
             Strip { held: index * half, whole: (4 + index) * inner + half, count: half }

@@ -1,4 +1,4 @@
-//! What is known of one parameter.
+//! The description of a parameter.
 
 use super::share::{Share, Split};
 use crate::element::Element;
@@ -9,33 +9,34 @@ use crate::model::config::ModelConfig;
 pub struct Spec {
     /// Path in the model: `layers.0.attention.wqkv`. Unique.
     pub path: String,
-    /// What it is used as.
+    /// Its use in the model.
     pub role: Role,
-    /// Rows as stored, padding rows included.
+    /// Rows as stored, including padding rows.
     pub rows: usize,
-    /// Columns, without the pad of a row.
+    /// Columns, without the padding of a row.
     pub cols: usize,
     /// Initial values.
     pub init: Init,
-    /// Number of the random stream of its initial values. Adapters have numbers of their own, so that they do not change the
-    /// initial values of the others.
+    /// Number of the random stream of its initial values. Adapters are numbered separately, so that they do not change
+    /// the initial values of other parameters.
     pub stream: u64,
     /// The tensors of a checkpoint that it consists of, in the order of its rows.
     pub pieces: Vec<Piece>,
-    /// Whether it has a gradient. Declared true, but false beside adapters; [`Grouping`](crate::model::groups::Grouping)
-    /// freezes.
+    /// Whether it has a gradient. Declared true, or false for parameters of a model with adapters;
+    /// [`Grouping`](crate::model::groups::Grouping) freezes.
     pub trains: bool,
-    /// Whether weight decay applies. Declared true for all roles but [`Role::Vector`] and [`Role::ExpertBiases`].
+    /// Whether weight decay applies. Declared true for all roles except [`Role::Vector`] and [`Role::ExpertBiases`].
     pub decays: bool,
-    /// Parameter group, with a learning rate and a weight decay of its own; 0 for what no pattern matches.
+    /// Parameter group, with its own learning rate and weight decay; 0 for parameters that no pattern matches.
     pub group: usize,
     /// The update rule.
     pub rule: UpdateRule,
     /// Storage type in which layers read it. The optimizer updates it in f32.
     pub compute: Element,
-    /// How tensor-parallel ranks divide it; `None`: each has all of it, and all of its gradient.
+    /// How tensor-parallel ranks divide it; `None`: each holds all of it, and all of its gradient.
     pub split: Option<Split>,
-    /// Which rows and columns these are, where ranks hold a part of them each. Pieces are those of the whole parameter.
+    /// The rows and columns that this rank holds, if ranks hold a part of them each. Pieces are those of the whole
+    /// parameter.
     pub share: Option<Share>,
     /// Where in the model it is read.
     pub place: Place,
@@ -43,20 +44,20 @@ pub struct Spec {
     pub is_copied: bool,
 }
 
-/// Where in a model a parameter is read, which decides the stages of a pipeline that hold it.
+/// Where in a model a parameter is read, which determines the stages of a pipeline that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Before the first layer.
     Start,
     /// In a layer; blocks of multi-token prediction are numbered after the others.
     Layer(usize),
-    /// After the last layer, or, for queries that are learned, in it.
+    /// After the last layer, or in it, for the table of learned queries.
     End,
-    /// At both: an embedding that is the head's table too, or that blocks of multi-token prediction read.
+    /// At both ends: an embedding that is also the head's table, or that blocks of multi-token prediction read.
     Ends,
 }
 
-/// What a parameter is used as.
+/// The use of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The token embedding (V, D): rows are looked up by token id.
@@ -69,7 +70,7 @@ pub enum Role {
     Matrix,
     /// The matrices of all experts of a layer, stacked.
     ExpertStack {
-        /// E; each has `rows / experts` rows.
+        /// E; each expert has `rows / experts` rows.
         experts: usize,
     },
     /// The biases of all experts of a layer, a row for each.
@@ -86,12 +87,12 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether it is a norm's weight or a bias, neither of which decays or is a map.
+    /// Whether it is a norm's weight or a bias, neither of which decays or is a linear map.
     pub(crate) fn is_vector(self) -> bool {
         matches!(self, Self::Vector | Self::ExpertBiases { .. })
     }
 
-    /// The experts whose rows it stacks, as many for each.
+    /// The number of experts that it stacks, each with equally many rows; `None` for other roles.
     pub(crate) fn stacked_experts(self) -> Option<usize> {
         match self {
             Self::ExpertStack { experts } | Self::ExpertBiases { experts } => Some(experts),
@@ -99,7 +100,7 @@ impl Role {
         }
     }
 
-    /// The same of so many experts.
+    /// The same role, for a stack of `experts` experts.
     pub(super) fn of_experts(self, experts: usize) -> Self {
         match self {
             Self::ExpertStack { .. } => Self::ExpertStack { experts },
@@ -143,14 +144,14 @@ pub struct Piece {
     pub rows: usize,
     /// Whether files hold it as (columns, rows).
     pub is_transposed: bool,
-    /// The heads in its rows, if files hold their dimensions in another order.
+    /// The heads in its rows, if files hold the dimensions of heads in another order.
     pub heads: Option<InterleavedHeads>,
     /// The heads in its rows, if files hold the heads themselves in another order.
     pub fused: Option<FusedHeads>,
 }
 
-/// q, k and v in one matrix, in files group by group, as Bloom and InternLM2 have it: the query heads that share a key head, that
-/// key head, its value head. Stored are all queries, then all keys, then all values.
+/// q, k and v in one matrix that files hold group by group, as in Bloom and InternLM2: the query heads that share a key
+/// head, that key head, its value head. In arenas it holds all queries, then all keys, then all values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FusedHeads {
     /// Query heads.
@@ -161,14 +162,14 @@ pub struct FusedHeads {
     pub head_dim: usize,
 }
 
-/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Most of Hugging Face's models rotate in halves, (i, i + rotary_dim / 2), so
-/// files hold the rotating dimensions of each head in that order. The same permutation of q and k keeps their products, so
-/// the model in the file is the same.
+/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Most models of Hugging Face rotate in halves, (i, i +
+/// rotary_dim / 2), so files hold the rotating dimensions of each head in that order. Permuting q and k in the same way
+/// keeps their products, so the model in the file is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterleavedHeads {
     /// Dimensions of a head.
     pub head_dim: usize,
-    /// Dimensions that rotate, the first of a head.
+    /// Number of dimensions that rotate, the first ones of a head.
     pub rotary_dim: usize,
 }
 
@@ -195,8 +196,8 @@ impl Spec {
         }
     }
 
-    /// The ranges of a piece in the whole parameter, row by row: (row, first column, columns). A file holds them in this order
-    /// too, unless the piece is transposed.
+    /// The ranges of a piece in the whole parameter, row by row: (row, first column, columns). A file holds them in
+    /// this order too, unless the piece is transposed.
     pub fn piece_rows<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let range = piece.first_row..piece.first_row + piece.rows;
         let (rows, first, cols) = match self.role {
@@ -206,7 +207,7 @@ impl Spec {
         rows.map(move |row| (row, first, cols))
     }
 
-    /// The values of a piece from row order to the order of the file.
+    /// Reorders the values of a piece from row order to the order of the file.
     pub fn in_file_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.whole_cols()),
@@ -218,7 +219,7 @@ impl Spec {
         }
     }
 
-    /// The values of a piece from the order of the file to row order.
+    /// Reorders the values of a piece from the order of the file to row order.
     pub(crate) fn in_row_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
@@ -235,12 +236,12 @@ impl Spec {
         self.compute.stride(self.cols as u32)
     }
 
-    /// The same in an arena that has all columns.
+    /// Elements from the start of one row to the next in an arena that holds all columns.
     pub(crate) fn whole_stride(&self) -> u32 {
         self.compute.stride(self.whole_cols() as u32)
     }
 
-    /// Number of elements, without pads and padding rows.
+    /// Number of elements, not counting padding.
     pub fn count(&self) -> usize {
         self.pieces.iter().map(|piece| self.piece_shape(piece).iter().product::<usize>()).sum()
     }
@@ -254,14 +255,15 @@ impl Piece {
 }
 
 impl InterleavedHeads {
-    /// The heads of q and k in the model of `config`; `None` if they do not rotate in interleaved pairs, or do so in files too.
+    /// The heads of q and k in the model of `config`; `None` if they do not rotate in interleaved pairs, or do so in
+    /// files too.
     pub fn of(config: &ModelConfig) -> Option<Self> {
         let is_interleaved =
             !config.family.holds_pairs() && config.rope().is_some_and(|rope| rope.is_interleaved);
         is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: config.rotary_dim })
     }
 
-    /// Where row `row` of a file is stored.
+    /// The stored row of row `row` of a file.
     fn stored_row(self, row: usize) -> usize {
         let (half, dim) = (self.rotary_dim / 2, row % self.head_dim);
         let stored = match dim {
@@ -272,7 +274,7 @@ impl InterleavedHeads {
         row - dim + stored
     }
 
-    /// Where the stored row `row` is in a file.
+    /// The row in a file of the stored row `row`.
     fn file_row(self, row: usize) -> usize {
         let dim = row % self.head_dim;
         let is_rotating = dim < self.rotary_dim;
@@ -287,7 +289,7 @@ impl FusedHeads {
         are_fused.then_some(Self { heads, kv_heads, head_dim })
     }
 
-    /// Where row `row` of a file is stored.
+    /// The stored row of row `row` of a file.
     fn stored_row(self, row: usize) -> usize {
         let (shared, dim) = (self.heads / self.kv_heads, row % self.head_dim);
         let (group, place) = (row / self.head_dim / (shared + 2), row / self.head_dim % (shared + 2));
@@ -298,7 +300,7 @@ impl FusedHeads {
         head * self.head_dim + dim
     }
 
-    /// Where the stored row `row` is in a file.
+    /// The row in a file of the stored row `row`.
     fn file_row(self, row: usize) -> usize {
         let (shared, head, dim) = (self.heads / self.kv_heads, row / self.head_dim, row % self.head_dim);
         let (group, place) = match head.checked_sub(self.heads) {
@@ -309,7 +311,7 @@ impl FusedHeads {
     }
 }
 
-/// `rows` rows, of which each is the row of `values` that `from` names.
+/// `rows` rows, each of which is the row of `values` that `from` returns.
 fn gathered(values: &[f32], rows: usize, from: impl Fn(usize) -> usize) -> Vec<f32> {
     let width = values.len() / rows;
     (0..rows).flat_map(|row| values[from(row) * width..][..width].iter().copied()).collect()

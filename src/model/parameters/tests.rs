@@ -48,12 +48,12 @@ fn files(specs: &[Spec]) -> Vec<(String, Vec<usize>)> {
     pieces.map(|(spec, piece)| (piece.name.clone(), spec.piece_shape(piece))).collect()
 }
 
-/// Those whose names start with `prefix`, without it.
+/// Those files whose names start with `prefix`, without the prefix.
 fn below<'a>(files: &'a [(String, Vec<usize>)], prefix: &str) -> Vec<(&'a str, &'a [usize])> {
     files.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, shape.as_slice()))).collect()
 }
 
-/// GPT-2's files hold matrices transposed, and no published model says what experts of these types are called.
+/// GPT-2's files hold matrices transposed, and no published model defines names for experts of these types.
 #[test]
 fn experts_of_gpt2_and_bloom_are_named_by_analogy() {
     let sizes = Sizes {
@@ -192,7 +192,7 @@ fn experts_start_as_dense_networks_and_routers_on_their_own() {
     assert_eq!(specs[..alone.len()], alone);
 }
 
-/// A parameter's number selects its random stream and its place in the files: a new one may not move the others.
+/// A parameter's number selects its random stream and its place in the files: a new parameter must not move the others.
 #[test]
 fn parameters_are_declared_in_their_one_order() {
     let sizes = Sizes {
@@ -251,7 +251,7 @@ fn parameters_are_declared_in_their_one_order() {
     assert_eq!(mixture[mixture.len() - last_of_a_mixture.len()..], last_of_a_mixture);
 }
 
-/// q and k alone are reordered, their biases and norms with them.
+/// Only q and k are reordered, together with their biases and norms.
 #[test]
 fn interleaved_heads_are_reordered_in_files() {
     let base =

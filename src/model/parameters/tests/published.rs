@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Bloom of 560 million parameters, StarCoder and Baichuan 2 of 7B: as many parameters as published, and the names of the files.
+/// Bloom of 560 million parameters, StarCoder and Baichuan 2 of 7B have as many parameters as published, and the names
+/// of the files.
 #[test]
 fn types_with_names_of_their_own_are_the_published_ones() {
     let sizes = |vocab_size, hidden_size, num_layers, num_heads, intermediate_size, seq_length| Sizes {
@@ -109,8 +110,8 @@ fn gpt2_is_the_published_one() {
     assert_eq!(find(&specs, "layers.0.feed_forward.w_gate_up").init, Init::Normal(0.02));
 }
 
-/// Latent attention at the sizes of DeepSeek-V3, whose published layer has these tensors, and without a rank of the queries as
-/// in DeepSeek-V2-Lite.
+/// Latent attention at the sizes of DeepSeek-V3, whose published layer has these tensors, and without a rank of the
+/// queries, as in DeepSeek-V2-Lite.
 #[test]
 fn latent_attention_has_the_names_and_shapes_of_deepseek() {
     let sizes = Sizes {
@@ -141,7 +142,8 @@ fn latent_attention_has_the_names_and_shapes_of_deepseek() {
     assert_eq!(direct[1..], [&tensors[1..2], &tensors[4..]].concat());
 }
 
-/// The names of <https://huggingface.co/mistralai/Mixtral-8x7B-v0.1>, for what Mixtral computes and nothing else.
+/// The names of <https://huggingface.co/mistralai/Mixtral-8x7B-v0.1>, only for models that Mixtral's architecture
+/// computes.
 #[test]
 fn a_mixtral_has_its_published_names() {
     let example = mixture_example();
