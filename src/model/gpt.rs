@@ -247,7 +247,8 @@ impl SelfAttention<Parameter> {
         h: Normed<'p>,        // (N, D)
         x: Var,               // (N, D)
     ) -> Var {
-        let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, queries, h)); // (N, (H + 2 G)·C), or their latent parts
+        // (N, (H + 2 G)·C), or their latent parts
+        let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, queries, h));
         let (qkv, rope) = match &self.latent {
             Some(latent) => (latent.heads(tape, ctx, qkv), None),
             None => (self.normed_heads(tape, ctx, qkv), ctx.rope()),

@@ -174,7 +174,8 @@ impl<'a> TrainingRun<'a> {
         agree_on_units(&ranks, gpu).await?;
         check_devices(&ranks, plan, gpu).await?;
         ranks.agree(Profiling::check(plan, length.total_steps, gpu)).await?;
-        let peak = ranks.agree(Peak::of(gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
+        // Before the trainer, so that a probe's tensors do not lie beside it.
+        let peak = ranks.agree(Peak::of(gpu).await).await?;
 
         let mut trainer = ranks.agree(Trainer::on_rank(gpu, plan, &length, ranks.clone()).await).await?;
         check_division(&ranks, gpu, trainer.recordings()).await?;

@@ -124,7 +124,8 @@ async fn open(
     check_limits(&name, &adapter.limits())?;
     let mut wanted =
         wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
-    wanted.set(wgpu::Features::SHADER_INT64, adapter.get_info().device_type == wgpu::DeviceType::Cpu); // see Capabilities::gathers
+    // See Capabilities::gathers.
+    wanted.set(wgpu::Features::SHADER_INT64, adapter.get_info().device_type == wgpu::DeviceType::Cpu);
     let features = adapter.features() & (wanted | needed);
     let is_experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
     let experimental_features = match is_experimental {
