@@ -1,7 +1,7 @@
 //! The command lines of the binary `gristmill` and of the example `train_gpt`, which is its `train` and `dump-wgsl`.
 //!
 //! The outermost layer, and the only one that blocks: each command runs one future to completion and turns an error
-//! into a line on standard error, or a few, and exit code 2.
+//! into one line on standard error, or a few, and exit code 2.
 //!
 //! Needs the feature `cli`, which is on by default.
 
@@ -165,8 +165,8 @@ fn print_error(error: &Error) {
     error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
 }
 
-/// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it
-/// prints `error: XDG_RUNTIME_DIR is invalid` though nothing is wrong.
+/// Disables a Mesa Vulkan layer that chooses a default GPU, since this program chooses the GPU itself: without a
+/// desktop session the layer prints `error: XDG_RUNTIME_DIR is invalid` although nothing is wrong.
 fn silence_device_select() {
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: the process has only one thread so far.

@@ -1,9 +1,9 @@
-//! The adapters that commands train or plan where a user says no more than their rank.
+//! The adapters that commands train or plan if a user only gives their rank.
 
 use serde_json::{Value, json};
 
-/// The keys of `pet_config` for adapters of `rank` on `targets`, whose product is multiplied by `alpha`, by default twice the rank, and
-/// divided by the rank; `base` is the type of the frozen matrices.
+/// The keys of `pet_config` for adapters of `rank` on `targets`. Their product is multiplied by `alpha`, by default
+/// twice the rank, and divided by the rank; `base` is the type of the frozen matrices.
 pub fn pet_config(
     rank: u32,
     alpha: Option<f64>,

@@ -10,12 +10,13 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What a user writes to forget the conversation, but for what the system said.
+/// The input that makes the program forget the conversation, except for the system message.
 const RESET: &str = "/reset";
-/// What a user writes to leave.
+/// The input that ends the conversation.
 const LEAVE: &str = "/exit";
 const SYSTEM: &str = "system";
-/// Tokens of the first context. A longer one costs memory, and time for each pass over it, before a conversation needs them.
+/// Tokens of the first context. A longer context costs memory, and time for each pass over it, before a conversation
+/// needs it.
 const FIRST_CONTEXT: usize = 1024;
 
 /// A conversation with a model.
@@ -27,8 +28,8 @@ pub struct Chat<'a> {
 }
 
 impl<'a> Chat<'a> {
-    /// A conversation that begins with the message `system`, if there is one. It is written by the template in the file `template`, or
-    /// else by that of the tokenizer.
+    /// A conversation that begins with the message `system`, if there is one. It is written by the template in the file
+    /// `template`, or otherwise by the template of the tokenizer.
     ///
     /// # Errors
     /// There is no template, or it is broken.
@@ -44,7 +45,7 @@ impl<'a> Chat<'a> {
         self.template.turn_end(self.codec)
     }
 
-    /// Answers each line of standard input until it ends, reading at most `limit` tokens of the conversation.
+    /// Answers each line of standard input until the input ends, reading at most `limit` tokens of the conversation.
     ///
     /// # Errors
     /// A message that the template refuses or the tokenizer cannot encode; a device that fails.
@@ -69,7 +70,8 @@ impl<'a> Chat<'a> {
             }
             let Some(line) = lines.next() else { break };
             let line = line.map_err(|error| Error::Plan(format!("standard input: {error}")))?;
-            // What is piped is not on the screen, and shows where a turn ends and the next begins.
+            // Piped input does not appear on the screen, so it is printed to show where a turn ends and the next
+            // begins.
             let is_shown = !is_typed && !["", LEAVE].contains(&line.trim());
             if is_shown && print(&format!("> {line}\n")).is_break() {
                 break;
@@ -99,13 +101,13 @@ impl<'a> Chat<'a> {
                 break;
             }
             self.messages.push(("assistant", answer));
-            settings.seed = settings.seed.wrapping_add(1); // another message, other draws
+            settings.seed = settings.seed.wrapping_add(1); // another message gets other draws
         }
         Ok(())
     }
 
-    /// The conversation as tokens, with a model in `context` that has room for them and for an answer of `more` tokens, as far as it
-    /// can have.
+    /// The conversation as tokens. Grows the model in `context`, as far as possible, to have room for them and for an
+    /// answer of `more` tokens.
     async fn read(&mut self, context: &mut Context<'_>, more: usize) -> Result<Option<Vec<u32>>> {
         loop {
             let Some(tokens) = self.tokens(context.limit)? else { return Ok(None) };
@@ -116,8 +118,8 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// The conversation as tokens that leave room for an answer. Where it is too long, the oldest exchanges are forgotten; `None` where
-    /// the last message alone is.
+    /// The conversation as tokens that leave room for an answer. If it is too long, the oldest exchanges are forgotten;
+    /// `None` if the last message alone is too long.
     fn tokens(&mut self, window: usize) -> Result<Option<Vec<u32>>> {
         let first = self.messages.iter().take_while(|(role, _)| *role == SYSTEM).count();
         let mut is_told = false;
@@ -152,15 +154,16 @@ impl<'a> Chat<'a> {
 struct Context<'a> {
     gpu: &'a Gpu,
     run: &'a OpenedModel,
-    /// Tokens that it can read at most.
+    /// Most tokens that it can read.
     limit: usize,
-    /// Tokens that it can read now.
+    /// Tokens that it can read at present.
     window: usize,
     model: Option<InferenceModel<'a>>,
 }
 
 impl Context<'_> {
-    /// Makes room for so many tokens, as far as the limit goes; where memory has less, that is the limit from now on.
+    /// Makes room for `tokens` tokens, as far as the limit allows. If memory has less room, that becomes the limit from
+    /// now on.
     async fn grow(&mut self, tokens: usize) -> Result<()> {
         let wanted = tokens.min(self.limit);
         if wanted <= self.window && self.model.is_some() {

@@ -1,5 +1,5 @@
-//! `doctor`: lists the adapters, and for the one a run would use tests the kernels, measures its speed and says how
-//! large a model it can train.
+//! `doctor`: lists the adapters. For the one that a run would use, it tests the kernels, measures its speed and says
+//! how large a model it can train.
 
 use super::output::say;
 use super::self_test::{ALLOWED, Outcome, Tested, self_test};
@@ -24,8 +24,8 @@ pub struct Arguments {
     memory: Option<Bytes>,
 }
 
-/// Name, layers, width and heads, smallest first. What else [`forecast`] needs is the same for all, so that these are not the whole
-/// shapes of the models that they name.
+/// Name, layers, width and heads, smallest first. The other sizes that [`forecast`] needs are the same for all, so
+/// these are not the complete shapes of the models that they name.
 const LADDER: [(&str, u32, u32, u32); 8] = [
     ("8 layers of 256", 8, 256, 4),
     ("8 layers of 512", 8, 512, 8),
@@ -40,7 +40,7 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 /// Prints the report.
 ///
 /// # Errors
-/// If there is no adapter, the device fails, or a kernel computes wrong results.
+/// There is no adapter, the device fails, or a kernel computes wrong results.
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let device_name = arguments.device_name.clone();
     let options = GpuOptions { device_name, tries_matrices: true, ..GpuOptions::default() };
@@ -86,7 +86,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// `error` of an adapter that a flag asked for.
+/// The error for an adapter that a flag asked for.
 pub(super) fn naming_the_flag(error: Error) -> Error {
     match error {
         Error::NoAdapter(text) => {
@@ -96,7 +96,7 @@ pub(super) fn naming_the_flag(error: Error) -> Error {
     }
 }
 
-/// The line that matters most.
+/// The most important line.
 fn verdict(name: &str, tested: &[Tested], wrong: &[String]) -> String {
     let count: usize = tested.iter().map(|tested| tested.outcomes.len()).sum();
     match wrong.len() {
@@ -108,7 +108,7 @@ fn verdict(name: &str, tested: &[Tested], wrong: &[String]) -> String {
     }
 }
 
-/// The kernels that compute wrong results. Where the result is not known, neither is which tier is wrong.
+/// The kernels that compute wrong results. If the right result is not known, the wrong tier is not known either.
 fn wrong_kernels(tested: &[Tested]) -> Vec<String> {
     let bad = |tested: &Tested| {
         let bad = tested.outcomes.iter().filter(|outcome| outcome.error > ALLOWED);
@@ -143,7 +143,7 @@ fn table(outcomes: &[Outcome]) -> Vec<String> {
     sorted.iter().map(row).collect()
 }
 
-/// A line on the largest model of [`LADDER`] that fits the memory.
+/// A line about the largest model of [`LADDER`] that fits the memory.
 fn largest_model(gpu: &Gpu, given: Option<Bytes>) -> Result<String> {
     let given = given.map(|Bytes(bytes)| bytes);
     let report = gpu.report();
@@ -161,7 +161,7 @@ fn largest_model(gpu: &Gpu, given: Option<Bytes>) -> Result<String> {
     };
     let mut best = None;
     for (name, layers, width, heads) in LADDER {
-        // A model whose tensors exceed the largest binding is an error: it does not fit either.
+        // A model whose tensors exceed the largest binding is an error, which means that it does not fit either.
         if let Ok(forecast) = forecast(layers, width, heads, gpu.capabilities())
             && forecast.peak_bytes() <= memory
         {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::infer::{Judgement, OpenedModel, Scorer, Share};
 use std::path::PathBuf;
 
-/// Windows are multiples of this, as far as the model has the positions.
+/// Windows are multiples of this, as far as the model has positions.
 const SHORTEST_WINDOW: usize = 64;
 
 /// The flags of `eval`.
@@ -26,7 +26,8 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// Tokens of the longest sequence that is judged at once [default: 2048 of a text, and whole answers, at most the model's positions]
+    /// Tokens of the longest sequence that is judged at once [default: 2048 of a text, and whole answers, at most the
+    /// model's positions]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_length: Option<u32>,
     /// Write prompts and completions, and instructions, as they are, without the chat template
@@ -34,7 +35,7 @@ pub struct Arguments {
     raw: bool,
 }
 
-/// Judges the model and prints what came out.
+/// Judges the model and prints the result.
 ///
 /// # Errors
 /// There is no such model or file, or the adapter fails.
@@ -48,7 +49,8 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     }
     run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
     let gpu = model.device(&run).await?;
-    // A sample that is longer than is usual may take more than the device has: then it is cut, and that is said.
+    // A sample that is longer than usual may take more memory than the device has: then it is cut, and a notice says
+    // so.
     let scorer = loop {
         match Scorer::load(&gpu, &run, window, sequences(&data)).await {
             Err(Error::TooLarge { .. } | Error::OutOfMemory { .. })
@@ -78,7 +80,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The data in sequences, and the tokens of the longest one. Answers are not cut where the model has the positions.
+/// The data in sequences, and the tokens of the longest one. Answers are not cut if the model has enough positions.
 fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize)> {
     let positions = run.plan.model.max_positions;
     let load = |window| load(arguments, run, window);
@@ -99,7 +101,7 @@ fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize
         JudgedData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
         JudgedData::Texts { .. } | JudgedData::Questions(_) => None,
     };
-    // A pass computes whole windows, whatever is in them.
+    // A pass computes whole windows, whatever they contain.
     let window = longest.map_or(window, |longest| longest.next_multiple_of(SHORTEST_WINDOW).min(positions));
     Ok((data, window))
 }

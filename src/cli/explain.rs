@@ -1,4 +1,4 @@
-//! `explain`: what the keys of a configuration do.
+//! `explain`: describes the keys of a configuration.
 
 use super::output;
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! `export`: trained weights as the folder that the run started from has them.
+//! `export`: writes trained weights in the form of the folder that the run started from.
 
 use super::output::say;
 use super::trained::say_choice;

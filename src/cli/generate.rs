@@ -12,11 +12,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Most texts that are generated at once: each has a cache of keys and values of its own.
+/// Most texts that are generated at once: each has its own KV cache.
 const MAX_SEQUENCES: usize = 4096;
 
-/// The flags of `generate`. The defaults of those that choose tokens are those of the model's generation_config.json, where it says
-/// something.
+/// The flags of `generate`. The defaults of those that choose tokens are those of the model's generation_config.json,
+/// where it says something.
 #[derive(clap::Args)]
 // `--temperature -1` is a number out of range, not a flag `-1`.
 #[command(allow_negative_numbers = true)]
@@ -35,7 +35,8 @@ pub struct Arguments {
     /// A file with the template that writes conversations, if the tokenizer has none
     #[arg(long, value_name = "FILE", requires = "chat")]
     chat_template: Option<PathBuf>,
-    /// Tokens that the model reads at most, of prompt and continuation [default: its positions, as far as their cache fits]
+    /// Tokens that the model reads at most, of prompt and continuation [default: its positions, as far as their cache
+    /// fits]
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Number of continuations of each prompt
@@ -70,7 +71,7 @@ type Prompt<'a> = (&'a str, Vec<u32>);
 /// Prints the continuations: a single one as it is generated, several when all are complete.
 ///
 /// # Errors
-/// If there is no such run, a setting is out of range, or the adapter fails.
+/// There is no such run, a setting is out of range, or the adapter fails.
 pub async fn generate(arguments: &Arguments) -> Result<()> {
     if let Some((name, expected)) = sampling(arguments, &GenerationConfig::default()).fault() {
         return Err(Error::config(format!("--{}", name.replace('_', "-")), format!("expected {expected}")));
@@ -105,7 +106,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         return chat.hold(&gpu, &run, limit, &settings).await;
     }
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(1);
-    // As much cache as the texts can fill.
+    // The cache is as large as the texts can fill.
     let window = longest.saturating_add(settings.tokens).min(limit);
     let (mut model, fitting) = InferenceModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
     if fitting < window {
@@ -119,7 +120,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Tokens that the model reads at most.
+/// Most tokens that the model reads.
 fn context(asked: Option<usize>, run: &OpenedModel) -> Result<usize> {
     let positions = run.plan.model.max_positions;
     match asked {
@@ -143,7 +144,7 @@ fn text_of(prompt: &String) -> Result<String> {
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
 }
 
-/// Every prompt as often as it is to be continued.
+/// Each prompt, repeated as often as it is to be continued.
 fn prompts<'a>(
     texts: &'a [String],
     samples: usize,
@@ -209,13 +210,14 @@ async fn print_when_complete(
     Ok(())
 }
 
-/// Says on standard error how many tokens were written since `start`, and how fast.
+/// Prints on standard error how many tokens were written since `start`, and how fast.
 fn say_rate(written: &[Vec<u32>], start: Instant) {
     let tokens: usize = written.iter().map(Vec::len).sum();
     eprintln!("{tokens} tokens, {:.1} tokens/s", tokens as f64 / start.elapsed().as_secs_f64().max(1e-9));
 }
 
-/// How tokens are chosen: by the flags, or else as the model's publishers do, or else by our defaults.
+/// How tokens are chosen: by the flags, otherwise by the settings of the model's publishers, otherwise by the program's
+/// defaults.
 fn sampling(arguments: &Arguments, published: &GenerationConfig) -> Sampling {
     let Arguments { temperature, top_k, top_p, repetition_penalty, .. } = *arguments;
     let of_publishers = match published.do_sample {

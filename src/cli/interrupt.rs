@@ -1,9 +1,8 @@
-//! Ctrl-C and SIGTERM. A run that trains finishes its step and saves; one that does not train yet has nothing to save and ends at
-//! once, whatever it waits for, and takes with it what would refuse the next start.
+//! Ctrl-C and SIGTERM. A run that trains finishes its step and saves. A run that does not train yet has nothing to
+//! save: it ends at once, whatever it waits for, and removes everything that would make the next start fail.
 //!
-//! What a starting run waits for may be a library that no flag reaches. So the run reports how far it has got
-//! (`Milestone`), and until it trains the first signal ends the process: exit code 130, one line, and the folder of
-//! a new run is removed.
+//! A starting run may wait in a library that no flag reaches. So the run reports its milestones (`Milestone`), and
+//! until it trains the first signal ends the process: exit code 130, one line, and the folder of a new run is removed.
 
 use super::ranks::FIRST_SPEAKS;
 use super::reading;
@@ -20,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The exit code of a process that an interrupt ended, as shells report SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// What an interrupt does, by how far the run has got.
+/// The effect of an interrupt, depending on the progress of the run.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
@@ -36,7 +35,7 @@ enum Stage {
 /// The run folder of a new run.
 struct NewFolder {
     path: PathBuf,
-    /// Whether this process makes it, perhaps this very moment.
+    /// Whether this process creates it, perhaps at this very moment.
     is_own: bool,
 }
 
@@ -57,23 +56,24 @@ impl Interrupt {
         interrupt
     }
 
-    /// What the first interrupt sets while the run trains.
+    /// The flag that the first interrupt sets while the run trains.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.flag.clone()
     }
 
-    /// Notes where the run has got to.
+    /// Notes the milestone that the run has reached.
     pub fn on_milestone(&self, milestone: &Milestone<'_>) {
         match milestone {
             Milestone::CreatingFolder(folder) => self.start(folder, true),
             Milestone::FolderCreated(folder) => self.start(folder, launcher::process() == 0),
             Milestone::TrainingStarted => *self.stage() = Stage::Training,
-            // Held up while an interrupt ends the process: its files are there, and the run gets no further.
+            // Blocks while an interrupt ends the process: its files exist, and the run must not get further.
             Milestone::FolderOpened(_) => self.wait_while_ending(),
         }
     }
 
-    /// Waits while an interrupt ends the process: what fails meanwhile, since its folder is gone, is not reported.
+    /// Blocks while an interrupt ends the process: failures in the meantime, caused by the removal of the folder, are
+    /// not reported.
     pub fn wait_while_ending(&self) {
         drop(self.stage());
     }
@@ -87,7 +87,7 @@ impl Interrupt {
     }
 
     fn handle(&self) {
-        // If the others were interrupted too, the first one speaks, and its end is theirs.
+        // If the other processes were interrupted too, the first one prints its line and its end ends the others.
         if launcher::process() > 0 && matches!(*self.stage(), Stage::Starting(_)) {
             std::thread::sleep(FIRST_SPEAKS);
         }

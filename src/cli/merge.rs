@@ -1,4 +1,4 @@
-//! `merge`: an adapter becomes a part of the weights that it adapts.
+//! `merge`: adds an adapter to the weights that it adapts.
 
 use super::output::say;
 use super::trained::say_choice;
@@ -9,10 +9,11 @@ use std::path::PathBuf;
 /// The arguments of `merge`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The model: a folder with model.safetensors, such a file, or the index of several; of a checkpoint, a run or an adapter the model
-    /// that it names
+    /// The model: a folder with model.safetensors, such a file, or the index of several; of a checkpoint, a run or an
+    /// adapter the model that it names
     base: PathBuf,
-    /// The adapter: a checkpoint or run that has one, a folder with PEFT's adapter_model.safetensors and adapter_config.json, or that file
+    /// The adapter: a checkpoint or run that has one, a folder with PEFT's adapter_model.safetensors and
+    /// adapter_config.json, or that file
     adapter: PathBuf,
     /// The folder to write the merged model to
     out: PathBuf,

@@ -1,4 +1,4 @@
-//! Standard output. That its reader has closed it (`| head`) is not an error.
+//! Standard output. It is not an error if its reader has closed it (`| head`).
 
 use std::io::Write;
 use std::ops::ControlFlow;

@@ -1,15 +1,16 @@
-//! Parses command lines: the arguments are put into clap's order, and its errors are reduced to one line like ours.
+//! Parses command lines: the arguments are put into clap's order, and clap's errors are reduced to one line like those
+//! of this crate.
 
 use super::watch::WatchAddress;
 use crate::error::{Error, Result};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, Parser};
 
-/// Parses a command line. Options may be anywhere in it, and have their words joined by `_` too, as those of keys are. If it asks for
-/// help or the version, prints that and exits the process.
+/// Parses a command line. Options may be anywhere in it, and their words may also be joined by `_`, as in keys. If it
+/// asks for help or the version, prints that and exits the process.
 ///
 /// # Errors
-/// clap's, in one line.
+/// clap's error, in one line.
 pub fn parse<T: Parser>(arguments: impl Iterator<Item = String>) -> Result<T> {
     T::try_parse_from(ordered(&T::command(), arguments)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -29,9 +30,10 @@ pub fn parse<T: Parser>(arguments: impl Iterator<Item = String>) -> Result<T> {
     })
 }
 
-/// The arguments in the order in which clap takes them. First come the options of the command, each spelled as clap knows it and with its
-/// value behind `=`; then the configuration, whether it stands alone or behind `--config`, and then the others, which clap takes for
-/// overrides. The options are those of every command with a configuration, so that one of another command is not taken for a key.
+/// The arguments in the order in which clap takes them: first the options of the command, each spelled as clap knows it
+/// and with its value after `=`; then the configuration, whether it stands alone or after `--config`; then the others,
+/// which clap takes for overrides. The options are those of all commands with a configuration, so that an option of
+/// another command is not taken for a key.
 fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut arguments = arguments.peekable();
     let mut ordered: Vec<String> = arguments.next().into_iter().collect();
@@ -56,7 +58,7 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
             None if is("as-single") => (&mut singles, is_truth),
             None if has_loose_keys && argument.starts_with("--") => (&mut keys, is_value),
             None => (&mut others, |_| false),
-            // Anywhere else it would take for its value what follows.
+            // Anywhere else it would take the argument after it for its value.
             Some(_) => (&mut lacking, |_| false),
         };
         let mut argument = match option.and_then(|option| option.get_long()) {
@@ -71,11 +73,12 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
     if let Some(place) = place {
         insert_configuration(&mut others, place, &mut configurations);
     }
-    // A configuration that is named again is an error among the overrides; in the midst of them `--as-single` would end `--options`.
+    // A second configuration is an error among the overrides; in their midst, `--as-single` would end `--options`.
     [ordered, others, keys, configurations, singles, lacking, arguments.collect()].concat()
 }
 
-/// Moves the path behind the first `--config` to its place, unless there is one already, or what comes before it is missing.
+/// Moves the path after the first `--config` to its place, unless there is already one, or the arguments before it are
+/// missing.
 fn insert_configuration(others: &mut Vec<String>, place: usize, flags: &mut Vec<String>) {
     let is_free = place <= others.len() && others.get(place).is_none_or(|there| there.starts_with('-'));
     if let Some(path) = flags.first().filter(|_| is_free).and_then(|flag| flag.strip_prefix("--config=")) {
@@ -89,12 +92,12 @@ fn has_keys(command: &Command) -> bool {
     command.get_positionals().any(Arg::is_trailing_var_arg_set)
 }
 
-/// How many arguments are in front of the configuration of a command; `None` if it has none.
+/// Number of arguments before the configuration of a command; `None` if it has no configuration.
 fn before_configuration(command: &Command) -> Option<usize> {
     command.get_positionals().position(|argument| argument.get_id() == "config").filter(|_| has_keys(command))
 }
 
-/// The options of `command`; of one with a configuration, those of all that have one.
+/// The options of `command`; if it has a configuration, the options of all commands that have one.
 fn options_beside<'a>(program: &'a Command, command: &'a Command) -> Vec<&'a Arg> {
     let all = std::iter::once(program).chain(program.get_subcommands());
     let is_beside = |other: &&Command| match before_configuration(command) {
@@ -104,7 +107,8 @@ fn options_beside<'a>(program: &'a Command, command: &'a Command) -> Vec<&'a Arg
     all.filter(is_beside).flat_map(Command::get_arguments).filter(|arg| !arg.is_positional()).collect()
 }
 
-/// Whether `argument` is the option `--name`, alone or with a value behind `=`, its words joined by `-` or by `_`.
+/// Whether `argument` is the option `--name`, alone or with a value after `=`; its words may be joined by `-` or by
+/// `_`.
 fn is_named(argument: &str, name: &str) -> bool {
     let own = argument.split_once('=').map_or(argument, |(own, _)| own);
     own.strip_prefix("--").is_some_and(|own| own.replace('_', "-") == name.replace('_', "-"))
@@ -156,7 +160,7 @@ mod tests {
             ("g train x.yaml -- --ranks 2", "g train x.yaml -- --ranks 2"),
             ("g dump-wgsl folder x.yaml --seed 1 --help", "g dump-wgsl --help folder x.yaml --seed 1"),
             ("g", "g"),
-            // Of `finetune`, whose options are its own.
+            // The options of `finetune` are its own.
             (
                 "g finetune --a.b=1 m --lora 8 d --c.d 2 --resume",
                 "g finetune --lora=8 --resume m d --a.b=1 --c.d=2",

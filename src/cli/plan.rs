@@ -31,16 +31,17 @@ use std::path::Path;
 /// What to plan.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Find the batch size and the recomputation with the least work that fit this much device memory (8GB, 6000MiB, or a
-    /// number of bytes), for the same tokens in a step, and print the keys to write. 10 % of it stay free, for the driver, the
-    /// screen and other programs
+    /// Find the batch size and the recomputation with the least work that fit this much device memory (8GB, 6000MiB, or
+    /// a number of bytes), for the same tokens in a step, and print the keys to write. 10 % of it stay free, for the
+    /// driver, the screen and other programs
     #[arg(long, value_name = "BYTES")]
     fit: Option<Bytes>,
-    /// Plan for this many ranks. Their layout is the file's, whose degrees multiply to them; a data_parallel that is not written
-    /// fills them. Without it there are as many as the file asks for
+    /// Plan for this many ranks. Their layout is the file's, whose degrees multiply to them; a data_parallel that is
+    /// not written fills them. Without it there are as many as the file asks for
     #[arg(long, value_name = "N", value_parser = machine::at_least_one)]
     ranks: Option<usize>,
-    /// Of a folder of Hugging Face's: plan low-rank adapters of this rank on all its linear layers, as `finetune` trains them
+    /// Of a folder of Hugging Face's: plan low-rank adapters of this rank on all its linear layers, as `finetune`
+    /// trains them
     #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u16).range(1..))]
     lora: Option<u16>,
     /// Store the frozen matrices under the adapters in 4 or 8 bits
@@ -54,7 +55,7 @@ pub struct Arguments {
     configured: Configured,
 }
 
-/// What follows the options in `--help`.
+/// The text after the options in `--help`.
 pub fn after_help() -> String {
     format!("{PLANNED_MODELS}\n\n{}\n\n{OVERRIDES}", machine::MODEL)
 }
@@ -62,18 +63,18 @@ pub fn after_help() -> String {
 const PLANNED_MODELS: &str = "A model in place of the configuration is planned as it was trained if it is a run or a checkpoint of one, \
     as trained whole if it is a folder of Hugging Face's, and as trained on its base if it is an adapter.";
 
-/// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
+/// Steps of the schedule that memory is planned for if the data is not known, and with it the number of steps.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model; the last for rows of experts
-/// that come from many ranks.
+/// Bindings that a plan assumes if 1 GiB, the most that a run uses, is too little for the model; the last one is for
+/// rows of experts that come from many ranks.
 const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 
-/// Prints parameters, work, memory and steps of a run; with `fit`, of one that fits. Needs no adapter, and no data: without it
-/// the number of steps stays open.
+/// Prints parameters, work, memory and steps of a run, or with `fit` of a run that fits. Needs no adapter, and no data:
+/// without data the number of steps stays open.
 ///
 /// # Errors
-/// If the configuration is wrong, or nothing fits.
+/// The configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
     let mut overrides = Override::parse_all(overrides)?;
@@ -83,7 +84,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
     config.unsupported.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
-    Interrupt::listen(); // which takes unfinished tokens with it
+    Interrupt::listen(); // which removes unfinished token files
     Log::start();
     arguments.cache.apply();
     let data = config.data_faults.first().map_or_else(|| plan.load_data(), |fault| Err(fault.clone()));
@@ -111,7 +112,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The configuration in the file `path`, or of the model that is there.
+/// The configuration in the file `path`, or of the model in the folder `path`.
 fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     refuse_name_of_hub(path)?;
     match ranks {
@@ -134,7 +135,7 @@ fn adapters(arguments: &Arguments, path: &Path, overrides: &[Override]) -> Resul
     Ok(Some(Override::of("model.model_config.pet_config", &keys.into_iter().collect())))
 }
 
-/// A notice, or several that say the same of one layer after another.
+/// A notice, or several equal notices about consecutive layers.
 struct GroupedNotice<'a> {
     what: &'a str,
     /// The first layer and the last.
@@ -154,7 +155,7 @@ impl<'a> GroupedNotice<'a> {
         of_layer().unwrap_or(Self { what: notice, layers: None, rest: "" })
     }
 
-    /// Whether `next` says the same of the next layer.
+    /// Whether `next` is the same notice about the next layer.
     fn goes_on(&self, next: &Self) -> bool {
         let are_consecutive =
             self.layers.zip(next.layers).is_some_and(|((_, last), (next, _))| last + 1 == next);
@@ -171,7 +172,7 @@ impl<'a> GroupedNotice<'a> {
     }
 }
 
-/// `notices`, those about consecutive layers as one: a run logs each, as MindFormers does.
+/// `notices`, with those about consecutive layers combined: a run logs one for each layer, as MindFormers does.
 fn without_layers(notices: &[String]) -> Vec<String> {
     let mut grouped: Vec<GroupedNotice<'_>> = Vec::new();
     for next in notices.iter().map(|notice| GroupedNotice::of(notice)) {
@@ -185,7 +186,7 @@ fn without_layers(notices: &[String]) -> Vec<String> {
     grouped.iter().map(GroupedNotice::text).collect()
 }
 
-/// Prints what the run of `plan` takes.
+/// Prints the report of the run of `plan`.
 fn report(
     plan: &RunPlan,
     length: Option<&RunLength>,
@@ -194,7 +195,7 @@ fn report(
 ) -> Result<()> {
     let new = |adapter| Report::new(plan, length, adapter, steps(length), machine);
     let report = new(adapter).or_else(|misfit| {
-        // Too large to train is not too large to plan for.
+        // A model that is too large to train can still be planned.
         let large = LARGE_BINDINGS.into_iter().filter(|_| adapter.tier != Tier::Software).find_map(|bytes| {
             let limits = Limits { binding_bytes: bytes, buffer_bytes: bytes };
             new(Capabilities { limits, ..adapter }).ok()
@@ -205,7 +206,7 @@ fn report(
     Ok(())
 }
 
-/// Finds what fits `memory` bytes, and prints what it takes and how to write it.
+/// Finds a division that fits `memory` bytes, and prints its report and the keys to write.
 fn fit(
     config: &RunConfig,
     length: Option<&RunLength>,
@@ -220,10 +221,10 @@ fn fit(
                 .to_string(),
         ));
     }
-    // Of one rank: what fits the fullest fits all.
+    // For one rank: a division that fits the fullest rank fits all.
     plan.layout.rank = Recordings::fullest_rank(&plan, adapter)?;
     let plan = &plan;
-    // A run over its own cap would not start; that cap is the user's, and has its headroom.
+    // A run over its own cap would not start. That cap is the user's, and already includes headroom.
     let free = memory / 10;
     let cap = plan.settings.context.max_device_memory.map_or(u64::MAX, |Bytes(cap)| cap).min(memory - free);
     let of = if cap == memory - free { Some(memory) } else { None };
@@ -235,7 +236,7 @@ fn fit(
     let fitting = best.applied_to(plan);
     report(&fitting, length, adapter, machine)?;
     let _ = output::print(&(fitted::table(&found, cap, of) + &fitted::keys(config, best)));
-    // A larger micro-batch may be more than the evaluation data has.
+    // The evaluation data may be too short for a larger micro-batch.
     if let Some(error) = length.and_then(|_| fitting.load_data().err()) {
         say!("note: with this batch_size {error}");
     }

@@ -1,7 +1,7 @@
 //! Starts the ranks of a run: threads of this process, or the processes that `mpirun` has started.
 //!
-//! An error that all ranks would find is printed by the first alone. Launchers end a job as soon as one process
-//! fails, so the others leave it 2 s to do so.
+//! An error that all ranks would find is printed only by the first one. Launchers end a job as soon as one process
+//! fails, so the others give it 2 s to print.
 
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport, in_process, launcher, mpi};
@@ -9,17 +9,19 @@ use std::process::exit;
 use std::thread::{Builder, ScopedJoinHandle, scope, sleep};
 use std::time::Duration;
 
-/// How long the other processes leave the first one to print what they would print too: launchers end all processes when one
-/// ends with an error.
+/// The time that the other processes give the first one to print an error that they have too: launchers end all
+/// processes when one ends with an error.
 pub(super) const FIRST_SPEAKS: Duration = Duration::from_secs(2);
 
-/// How long a process waits for its own end after it has aborted the others.
+/// The time that a process waits for its own end after it has aborted the others.
 const ABORT: Duration = Duration::from_secs(10);
 
-/// Runs `run` on each rank: on `threads` threads, as one of the processes of `mpirun`, or without either on a single rank.
+/// Runs `run` on each rank: on `threads` threads, as one of the processes of `mpirun`, or without either on a single
+/// rank.
 ///
 /// # Errors
-/// That of the first rank that failed by itself. Among processes the first prints it, and all exit with code 2.
+/// The error of the first rank that failed by itself. Among processes the first one prints it, and all exit with code
+/// 2.
 pub fn on_ranks(threads: Option<usize>, run: impl Fn(Ranks) -> Result<()> + Sync) -> Result<()> {
     match (launcher::processes(), threads.unwrap_or(1)) {
         (1, 1) => run(Ranks::alone()),
@@ -52,12 +54,12 @@ fn on_threads(count: usize, run: impl Fn(Ranks) -> Result<()> + Sync) -> Result<
     }
 }
 
-/// The result of a rank's thread, whose panic goes on here: its message has been printed.
+/// The result of a rank's thread. Its panic is resumed here; the message has already been printed.
 fn result(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The first error that is not about another rank's end, or else the first.
+/// The first error that is not about another rank's end, or otherwise the first error.
 fn first_cause(results: Vec<Result<()>>) -> Option<(usize, Error)> {
     let errors = results.into_iter().enumerate().filter_map(|(rank, result)| Some((rank, result.err()?)));
     errors.min_by_key(|(rank, error)| (matches!(error, Error::Ranks(_)), *rank))
@@ -81,8 +83,8 @@ fn as_process(run: impl Fn(Ranks) -> Result<()>) -> Result<()> {
     exit(2)
 }
 
-/// Fails if MPI connects another number of processes than the launcher has `started`: each would train by itself, in the folder of
-/// all.
+/// Fails if MPI connects another number of processes than the launcher has `started`: each would train by itself, all
+/// in the same folder.
 fn check_number(started: usize, connected: usize) -> Result<()> {
     if started == connected {
         return Ok(());
@@ -93,7 +95,8 @@ fn check_number(started: usize, connected: usize) -> Result<()> {
     )))
 }
 
-/// Returns an error that all processes find before they are connected, on the first; the others exit without a word.
+/// On the first process, returns an error that all processes find before they are connected; the others exit without a
+/// message.
 fn of_all(error: Error) -> Error {
     if launcher::process() > 0 {
         sleep(FIRST_SPEAKS);

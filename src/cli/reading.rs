@@ -1,4 +1,4 @@
-//! The reading of much data: its progress bar on a terminal, and the flag of the commands that keep what they made of it.
+//! The progress bar for reading large data on a terminal, and the flag of the commands that cache the tokens.
 
 use crate::data::progress::{Progress, show_by};
 use crate::data::token_cache;
@@ -7,10 +7,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What is read in less is not shown.
+/// Readings that take less time are not shown.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Whether tokens are kept from one start to the next. A command with this flag listens to interrupts, which leave nothing half done.
+/// Whether tokens are kept from one start to the next. A command with this flag listens to interrupts, which leave
+/// nothing half done.
 #[derive(clap::Args)]
 pub struct CacheArguments {
     /// Neither keep the tokens of large files for the next start nor read what was kept
@@ -19,7 +20,7 @@ pub struct CacheArguments {
 }
 
 impl CacheArguments {
-    /// Does without from here on, if that is asked for.
+    /// Turns the cache off from here on, if that is asked for.
     pub fn apply(&self) {
         if self.no_cache {
             token_cache::turn_off();
@@ -29,12 +30,12 @@ impl CacheArguments {
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Shows what this process reads from here on.
+/// Shows a bar for everything that this process reads from here on.
 pub fn show_readings() {
     show_by(show);
 }
 
-/// Removes the bar for good, since the process ends: a reading that wants to show more waits until it has.
+/// Removes the bar for good, since the process ends: a reading that would show more blocks until the process has ended.
 pub fn hide() {
     let mut bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
     bar.take().iter().for_each(ProgressBar::finish_and_clear);
@@ -56,12 +57,12 @@ fn show(progress: Option<&Progress>) {
 
 fn begun(progress: &Progress) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}  {msg}");
-    // What it is added to draws it.
+    // The set of bars that it is added to draws it.
     ProgressBar::with_draw_target(Some(progress.total), ProgressDrawTarget::hidden())
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Records, tokens a second, and the time left at the mean speed.
+/// Records, tokens per second, and the remaining time at the mean speed.
 fn message(progress: &Progress) -> String {
     let Progress { bytes, total, records, tokens, elapsed } = *progress;
     let seconds = elapsed.as_secs_f64();

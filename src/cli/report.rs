@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::report::page::{RunFiles, page};
 use crate::store::located::run_of;
 
-/// What chose the place of the page.
+/// The setting that chose the place of the page.
 const OUTPUT: ChosenBy = ChosenBy("--output");
 
 /// The name of a page unless `--output` names another.
@@ -17,7 +17,8 @@ const REPORT: &str = "report.html";
 /// Runs to draw.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The folder of a run, such as output/tiny, or a checkpoint or an adapter in it; several are drawn in the same charts
+    /// The folder of a run, such as output/tiny, or a checkpoint or an adapter in it; several are drawn in the same
+    /// charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write [default: report.html in the run's folder, or here for several runs]
@@ -25,7 +26,7 @@ pub struct Arguments {
     output: Option<PathBuf>,
 }
 
-/// Writes the page and says where.
+/// Writes the page and prints its path.
 ///
 /// # Errors
 /// A folder is missing or has no metrics; the page cannot be written.

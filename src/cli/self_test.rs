@@ -1,8 +1,9 @@
 //! `doctor`'s self-test: the kernels of a training step, forward and backward, on the same inputs on both tiers.
 //!
-//! Where a few lines of plain arithmetic say what must come out, it must: products and sums of whole numbers, which are exact in f32,
-//! rows that only move, experts chosen by whole numbers, activations. In all others the tiers, whose kernels divide the work differently,
-//! must agree. The repository's tests are much stricter. The self-test is for adapters they have never run on.
+//! Where a few lines of plain arithmetic give the exact result, the kernels must produce it: products and sums of whole
+//! numbers, which are exact in f32, rows that only move, experts chosen by whole numbers, activations. For all others
+//! the tiers, whose kernels divide the work differently, must agree. The repository's tests are much stricter. The
+//! self-test is for adapters that these tests have never run on.
 
 mod experts;
 mod harness;
@@ -23,7 +24,7 @@ use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use std::f64::consts::PI;
 
-/// Results that were all compared with the same.
+/// Results that were all compared with the same reference.
 pub struct Tested {
     /// The tier whose results were compared with known ones; without it the tiers were compared with each other.
     pub tier: Option<Tier>,
@@ -31,11 +32,11 @@ pub struct Tested {
     pub outcomes: Vec<Outcome>,
 }
 
-/// How much a kernel's result differs from what it was compared with.
+/// The difference between a kernel's result and its reference.
 pub struct Outcome {
-    /// Label of the result: the kernel, and which gradient it is.
+    /// Label of the result: the kernel, and for gradients which one it is.
     pub kernel: &'static str,
-    /// Largest absolute difference over the root mean square of what it was compared with.
+    /// Largest absolute difference, divided by the root mean square of the reference.
     pub error: f64,
 }
 
@@ -53,7 +54,7 @@ const EPSILON: f32 = 1e-5;
 /// Runs the kernels of both tiers on `gpu`.
 ///
 /// # Errors
-/// If the device fails.
+/// The device fails.
 pub async fn self_test(gpu: &Gpu) -> Result<Vec<Tested>> {
     let [one, other] = Tier::EVERYWHERE;
     Ok(judge(&[run(gpu, one).await?, run(gpu, other).await?]))
@@ -65,7 +66,7 @@ async fn run(gpu: &Gpu, tier: Tier) -> Result<(Tier, Vec<Computed>)> {
     Ok((tier, harness.run().await?))
 }
 
-/// Each tier's results against known ones, and for all others the tiers against each other.
+/// Compares each tier's results with known ones, and for all other results the tiers with each other.
 fn judge([one, other]: &[(Tier, Vec<Computed>); 2]) -> Vec<Tested> {
     let outcome = |got: &Computed, want: &[f64]| Outcome {
         kernel: got.kernel,
@@ -80,8 +81,8 @@ fn judge([one, other]: &[(Tier, Vec<Computed>); 2]) -> Vec<Tested> {
     vec![against_known(one), against_known(other), Tested { tier: None, outcomes: between }]
 }
 
-/// The largest absolute difference over the root mean square of `want`; infinite if a value is NaN, or all of `want` is 0, as where
-/// no kernel has written.
+/// The largest absolute difference, divided by the root mean square of `want`; infinite if a value is NaN, or if all of
+/// `want` is 0, for example because no kernel has written it.
 fn relative_error(got: &[f64], want: &[f64]) -> f64 {
     let rms = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
     let errors = got.iter().zip(want).map(|(g, w)| (g - w).abs() / rms);
@@ -127,7 +128,7 @@ fn norms(harness: &mut Harness<'_>) {
     harness.expect("layer_norm db", db, (0..D as usize).map(column).collect());
 }
 
-/// The tiers compute these alike, by one shader, so their formulas decide.
+/// The tiers compute these in the same way, by one shader, so the results are compared with the formulas.
 fn activations(harness: &mut Harness<'_>) {
     let gelu = |x: f64| 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh());
     let silu = |x: f64| x / (1.0 + (-x).exp());
@@ -141,7 +142,7 @@ fn activations(harness: &mut Harness<'_>) {
     let dx_value = |(x, dy): (&i32, &i32)| f64::from(*dy) * slope(&gelu, (*x).into());
     harness.expect("gelu dx", dx, x_values.iter().zip(&dy_values).map(dx_value).collect());
 
-    // A row of x is a gate and the values it scales.
+    // A row of x is a gate, followed by the values that it scales.
     let (dout, dout_values) = harness.whole(N, D / 2);
     let (out, d_gate_up) = (harness.output(N, D / 2), harness.output(N, D));
     swiglu::swiglu(&mut harness.job.rec, x, out);
@@ -180,7 +181,7 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
     harness.compare(labels[1], dqkv);
 }
 
-/// The head and the cross-entropy: their gradients, since forward computes nothing but the loss.
+/// The head and the cross-entropy: only their gradients, since forward computes nothing but the loss.
 fn loss(harness: &mut Harness<'_>) {
     let (h, head) = (harness.input(N, D), harness.input(V, D));
     let (dh, dhead) = (harness.output(N, D), harness.output(V, D));
@@ -200,7 +201,7 @@ fn loss(harness: &mut Harness<'_>) {
 mod tests {
     use super::*;
 
-    /// What the two tiers computed of a product, whose result is known, and of a norm.
+    /// The two tiers' results for a product, whose result is known, and for a norm.
     fn computed() -> [(Tier, Vec<Computed>); 2] {
         let product = || Computed { kernel: "matmul", values: vec![3.0, -4.0], known: Some(vec![3.0, -4.0]) };
         let norm = |values| Computed { kernel: "rms_norm", values, known: None };

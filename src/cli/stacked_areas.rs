@@ -28,7 +28,7 @@ pub struct StackedAreas {
 
 /// Width and height in units. MindFormers' plots have 10 by 4 inches; a unit is 1/100 inch.
 const SIZE: (u32, u32) = (1000, 400);
-/// Pixels of the PNG to a unit.
+/// Pixels of the PNG per unit.
 const PNG_SCALE: u32 = 2;
 /// The font family that an SVG names; in a PNG it is the embedded font.
 const FAMILY: &str = "sans-serif";
@@ -38,7 +38,7 @@ const TEXT: u32 = 13;
 /// The plot as the text of an SVG file.
 ///
 /// # Errors
-/// If the plotting crate fails.
+/// The plotting crate fails.
 pub fn svg(areas: &StackedAreas) -> Result<String> {
     let mut text = String::new();
     draw(SVGBackend::with_string(&mut text, SIZE), areas, 1)?;
@@ -48,7 +48,7 @@ pub fn svg(areas: &StackedAreas) -> Result<String> {
 /// The plot as the bytes of a PNG file.
 ///
 /// # Errors
-/// If the plotting crate fails.
+/// The plotting crate fails.
 pub fn png(areas: &StackedAreas) -> Result<Vec<u8>> {
     let (width, height) = (PNG_SCALE * SIZE.0, PNG_SCALE * SIZE.1);
     let mut pixels = vec![0; 3 * (width * height) as usize];
@@ -67,12 +67,12 @@ fn failed(error: impl Display) -> Error {
     Error::Plan(format!("the plot cannot be drawn: {error}"))
 }
 
-/// Draws the areas with the legend to their right, at `scale` pixels a unit.
+/// Draws the areas with the legend to their right, at `scale` pixels per unit.
 fn draw<B: DrawingBackend>(backend: B, areas: &StackedAreas, scale: u32) -> Result<()>
 where
     B::ErrorType: 'static,
 {
-    // Hack (Source Foundry, MIT and Bitstream Vera) has all letters that we write.
+    // The font Hack (Source Foundry, MIT and Bitstream Vera) has all letters that the plots use.
     register_font(FAMILY, FontStyle::Normal, epaint_default_fonts::HACK_REGULAR)
         .map_err(|_| failed("its font is broken"))?;
     let root = backend.into_drawing_area();
@@ -111,7 +111,7 @@ where
         .y_label_formatter(&axis::whole)
         .draw()
         .map_err(failed)?;
-    // From the top down: each area covers the lower part of the one before.
+    // From the top down: each area covers the lower part of the previous one.
     for series in (0..series_count(areas)).rev() {
         let mut points: Vec<(f64, f64)> =
             sums.iter().map(|(x, heights)| (*x as f64, heights[series])).collect();
@@ -181,14 +181,15 @@ mod tests {
             let row = |y: usize| columns.clone().map(move |x| 3 * (2000 * y + x));
             (0..800).flat_map(row).filter(|at| pixels[*at..at + 3] == [r, g, b]).count()
         };
-        // At the left three quarters are the second series, at the right three quarters the first.
+        // At the left edge the second series has three quarters, at the right edge the first one.
         let (left, right) = (300..340, 1600..1640);
         let ratio = |columns: Range<usize>| {
             share(colour(1), columns.clone()) as f64 / share(colour(0), columns) as f64
         };
         assert!((2.2..3.0).contains(&ratio(left.clone())), "{}", ratio(left));
         assert!((0.33..0.5).contains(&ratio(right.clone())), "{}", ratio(right));
-        // Letters are drawn without any font of the system: dark pixels in the title's band and in the legend's.
+        // Letters are drawn without any font of the system: there are dark pixels in the title's band and in the
+        // legend's.
         let dark = |rows: Range<usize>, columns: Range<usize>| {
             let row = |y: usize| columns.clone().map(move |x| 3 * (2000 * y + x));
             rows.flat_map(row).filter(|at| pixels[*at..at + 3].iter().all(|part| *part < 100)).count()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// What chose the folder of the plots.
+/// The setting that chose the folder of the plots.
 const PLOTS: ChosenBy = ChosenBy("--save_path_prefix");
 
 /// The flags of MindFormers' tool, also accepted with hyphens.
@@ -36,7 +36,7 @@ pub struct Arguments {
 /// step.
 ///
 /// # Errors
-/// If a file is missing or malformed, a number does not fit the files, or a plot cannot be written.
+/// A file is missing or malformed, a number does not fit the files, or a plot cannot be written.
 pub fn token_distribution(arguments: &Arguments) -> Result<()> {
     let Arguments { num_layers, hot_expert_num, npy_files_load_path, save_path_prefix, first_layer } =
         arguments;
@@ -104,8 +104,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// For each step how often each expert of a layer was chosen. A resumed run of MindFormers may leave two files for a
-/// step: the last one in order counts.
+/// For each step, how often each expert of a layer was chosen. A resumed run of MindFormers may leave two files for a
+/// step; the last one in order counts.
 fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap<u64, Vec<f64>>> {
     let mark = format!("layer-{layer}_");
     let mut steps = BTreeMap::new();
@@ -140,7 +140,7 @@ fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap
     Ok(steps)
 }
 
-/// The `count` busiest experts of the last step, the busiest first; of equals the lower number first.
+/// The `count` busiest experts of the last step, the busiest first; of equally busy ones the lower number first.
 fn busiest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Result<Vec<usize>> {
     let last = steps.last_key_value().map(|(_, counts)| counts.as_slice()).unwrap_or_default();
     if count > last.len() {
@@ -148,7 +148,7 @@ fn busiest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Resul
         return Err(Error::Plan(message));
     }
     let mut experts: Vec<usize> = (0..last.len()).collect();
-    // MindFormers compares in 16 bits, where 2049 equals 2048.
+    // MindFormers compares in 16 bits, in which 2049 equals 2048.
     experts.sort_by(|one, other| last[*other].total_cmp(&last[*one]));
     experts.truncate(count);
     Ok(experts)

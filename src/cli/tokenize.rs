@@ -132,7 +132,7 @@ impl TokenizeArguments {
     /// Encodes or copies, with a progress bar on stderr if that is a terminal.
     ///
     /// # Errors
-    /// Those of [`tokenize`] and [`copy_mindrecord`].
+    /// As [`tokenize`] and [`copy_mindrecord`].
     pub fn run(&self) -> Result<Summary> {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style =
@@ -163,7 +163,7 @@ impl TrainTokenizerArguments {
     /// Trains a tokenizer and writes its file.
     ///
     /// # Errors
-    /// Those of [`train_tokenizer`].
+    /// As [`train_tokenizer`].
     pub fn run(&self) -> Result<Tokenizer> {
         train_tokenizer(&self.inputs, &self.output, self.vocab_size, self.min_frequency, self.force)
     }

@@ -67,7 +67,7 @@ pub struct Arguments {
     cache: CacheArguments,
 }
 
-/// Threads beyond this are a slip: no machine has as many devices.
+/// More threads than this are a mistake: no machine has as many devices.
 const MAX_RANK_THREADS: u16 = 256;
 
 fn rank_threads(text: &str) -> std::result::Result<u16, String> {
@@ -96,7 +96,7 @@ impl Arguments {
     /// Trains. Blocks until the run is complete or interrupted.
     ///
     /// # Errors
-    /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
+    /// The configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
         self.cache.apply();
@@ -106,12 +106,12 @@ impl Arguments {
     }
 }
 
-/// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given. Blocks until
-/// the run is complete or interrupted; `command` has started it, `interrupt` listens, and `on_opened` is called once its folder is open:
-/// from there on it is what the folder holds.
+/// Trains as `config` and `overrides` say, on `ranks` threads and watched at the address `watch` if these are given.
+/// Blocks until the run is complete or interrupted. `command` has started it, `interrupt` listens, and `on_opened` is
+/// called once its folder is open: from then on the run is what the folder holds.
 ///
 /// # Errors
-/// Those of [`Arguments::run`].
+/// As [`Arguments::run`].
 pub fn train(
     config: &Path,
     overrides: &[String],
@@ -149,7 +149,7 @@ pub fn train(
 /// Writes the shaders of a run to `folder`.
 ///
 /// # Errors
-/// If the configuration is wrong, there is no adapter and no tier, or the folder cannot be written.
+/// The configuration is wrong, there is neither an adapter nor a tier, or the folder cannot be written.
 pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<()> {
     let files = pollster::block_on(crate::train::dump_wgsl(config, overrides, folder))?;
     say!("{} shaders written to {}", files.len(), folder.display());
@@ -159,7 +159,7 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 /// The command line of the example.
 ///
 /// # Errors
-/// Those of [`Arguments::run`] and [`dump_wgsl`], and a wrong command line.
+/// As [`Arguments::run`] and [`dump_wgsl`]; a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     let Example { arguments, dump_wgsl: folder } = parse(arguments)?;
     let Configured { config, overrides } = &arguments.configured;

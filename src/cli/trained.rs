@@ -1,4 +1,4 @@
-//! What commands that use a trained model share: which model it is, and where it runs.
+//! The parts that commands share that use a trained model: the choice of the model and of the adapter.
 
 use super::doctor::naming_the_flag;
 use crate::data::Codec;
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 /// A trained model and the adapter for it.
 #[derive(clap::Args)]
 pub struct ModelArguments {
-    /// The folder of a run (output/tiny: its best checkpoint, or the newest), a checkpoint in one, a folder of Hugging Face's, or that of an
-    /// adapter, which names its model
+    /// The folder of a run (output/tiny: its best checkpoint, or the newest), a checkpoint in one, a folder of Hugging
+    /// Face's, or that of an adapter, which names its model
     model: PathBuf,
     /// A low-rank adapter for the model: PEFT's folder, or a checkpoint or run that has one
     #[arg(long = "adapter", value_name = "FOLDER")]
@@ -33,7 +33,7 @@ pub struct ModelArguments {
     adapter: AdapterArguments,
 }
 
-/// Says which checkpoint stands for the run at `path`, if it is one whose best is known.
+/// Prints which checkpoint stands for the run at `path`, if it is a run whose best checkpoint is known.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -57,7 +57,7 @@ impl ModelArguments {
     /// Opens the model.
     ///
     /// # Errors
-    /// There is none; a flag that no adapter can have, or that names nothing; an adapter in place of a base.
+    /// There is no model; a flag that no adapter can have, or that names nothing; an adapter where a base is expected.
     pub fn open(&self) -> Result<OpenedModel> {
         self.adapter.options()?;
         if let Some(base) = self.base.as_ref().filter(|base| !base.exists()) {
@@ -72,7 +72,7 @@ impl ModelArguments {
             .into_iter()
             .flatten()
             .try_for_each(|path| say_choice(path))?;
-        // An adapter by itself is opened on a base that was moved as on any other.
+        // An adapter on its own is opened on a base that was moved in the same way as any other adapter.
         let moved = self.base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&self.model));
         let base = if moved.is_some() { &None } else { &self.base };
         let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", base)];
@@ -87,17 +87,17 @@ impl ModelArguments {
         }
     }
 
-    /// Opens the adapter for what `run` stores.
+    /// Opens the adapter with what `run` stores in mind.
     ///
     /// # Errors
-    /// There is none, or none of this name.
+    /// There is no adapter, or none of this name.
     pub async fn device(&self, run: &OpenedModel) -> Result<Gpu> {
         open_device_with(&self.adapter.options()?, &run.plan).await.map_err(naming_the_flag)
     }
 }
 
 impl AdapterArguments {
-    /// Which adapter is asked for.
+    /// The options for the adapter that is asked for.
     ///
     /// # Errors
     /// There is no tier of this name.
@@ -107,7 +107,7 @@ impl AdapterArguments {
     }
 }
 
-/// Says which tokens the template in `file` writes that the tokenizer does not have.
+/// Prints which tokens the template in `file` writes that the tokenizer does not have.
 ///
 /// # Errors
 /// A file that cannot be read.

@@ -1,13 +1,13 @@
-//! `--watch`: serves the report of a run while it goes on, as a page that updates itself.
+//! `--watch`: serves the report of a run while it trains, as a page that updates itself.
 //!
-//! The server has threads of its own and reads the files of the run folder, so a step does nothing for it: neither a slow
-//! browser nor a closed one, nor anything that is sent to the port, can hold a run up.
+//! The server has its own threads and reads the files of the run folder, so it costs a step nothing: neither a slow
+//! browser nor a closed one, nor anything that is sent to the port, can delay a run.
 //!
-//! The page asks for what follows the last step it knows. A *generation* tells whether bins of its curves have
-//! merged since, in which case it gets everything again. Requests have deadlines, and connections a bound. On
-//! loopback the header `Host` must name this machine, or a foreign name that resolves to it could read the page
-//! (DNS rebinding). When the run has ended and a page has asked lately, the server stays until the page has asked
-//! once more, so that it shows the end.
+//! The page asks for the data after the last step that it knows. A *generation* shows whether bins of its curves have
+//! merged since, in which case it gets everything again. Requests have deadlines, and the number of connections is
+//! bounded. On loopback the header `Host` must name this machine; otherwise a page of a foreign name that resolves to
+//! it could read the report (DNS rebinding). When the run has ended and a page has asked recently, the server stays
+//! until the page has asked once more, so that it shows the end.
 
 mod address;
 mod connection;
@@ -26,42 +26,43 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections beyond these are closed at once. Each takes a thread, an idle one for as long as its request may take to arrive.
+/// Further connections are closed at once. Each takes a thread, an idle connection for as long as its request may take
+/// to arrive.
 const MOST_CONNECTIONS: usize = 256;
 
-/// How many ports after the one of `--watch` alone are tried: as many runs are watched on one machine.
+/// Number of ports after the default one that are tried, so that as many runs can be watched on one machine.
 const NEXT_PORTS: u16 = 31;
 
-/// How late a page may be with its next request.
+/// Longest delay of a page's next request.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Stack of a connection's thread: a request and its answer are on the heap.
+/// Stack of a connection's thread, small because a request and its answer are on the heap.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Serves a run until it is dropped, when the run has ended. Pages that are open then are served until they have asked once more, so
-/// that they show how it ended.
+/// Serves a run until it is dropped, when the run has ended. Pages that are open then are served until they have asked
+/// once more, so that they show how the run ended.
 pub struct Watcher {
     shared: Arc<Shared>,
-    /// The thread that accepts connections, and with it the port.
+    /// The thread that accepts connections and owns the port.
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 struct Shared {
     folder: PathBuf,
     server: WatchAddress,
-    /// What has been read of the folder; none before the first request, and after a fault.
+    /// The data read from the folder; `None` before the first request, and after a fault.
     files: Mutex<Option<RunFiles>>,
     connections: AtomicUsize,
-    /// When a page was asked for, or what is new of it.
+    /// When a page, or new data for it, was last asked for.
     asked: Mutex<Option<Instant>>,
     has_run_ended: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Watcher {
-    /// Serves the run in `folder` at `address` and logs where. If that is not possible a warning says why, and there is no
-    /// page: it is not worth a run.
+    /// Serves the run in `folder` at `address` and logs where. If that is not possible, a warning says why, and there
+    /// is no page: it is not worth a run.
     pub fn start(address: WatchAddress, folder: &Path) -> Option<Self> {
         let asked = address.to_string();
         let started = bind(&address).and_then(|listener| Self::serve(listener, address, folder));
@@ -108,7 +109,7 @@ impl Watcher {
         self.shared.server.address
     }
 
-    /// Where this machine itself reaches the server, which may listen at all of its addresses.
+    /// The address at which this machine itself reaches the server, which may listen on all of its addresses.
     fn own_address(&self) -> SocketAddr {
         let address = self.address();
         let ip = match address.ip() {
@@ -127,7 +128,8 @@ impl Drop for Watcher {
             std::thread::sleep(POLL + LATE);
         }
         self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that waits for connections. It closes the port as it ends; if it cannot be woken it is left behind.
+        // Wakes the thread that waits for connections. It closes the port when it ends; if it cannot be woken it is
+        // left behind.
         let woken = TcpStream::connect_timeout(&self.own_address(), Duration::from_millis(100));
         if let (Ok(_), Some(acceptor)) = (woken, self.acceptor.take()) {
             let _ = acceptor.join();
@@ -136,12 +138,12 @@ impl Drop for Watcher {
 }
 
 impl Shared {
-    /// The page, as the run is now.
+    /// The page in the current state of the run.
     fn page(&self) -> Result<String> {
         self.with_files(|files| live_page(files, self.is_running()))
     }
 
-    /// What is new since `known`, as JSON.
+    /// The data that is new since `known`, as JSON.
     fn data(&self, known: Option<Known>) -> Result<String> {
         self.with_files(|files| live_data(files, known, self.is_running()))
     }
@@ -150,7 +152,7 @@ impl Shared {
         !self.has_run_ended.load(Ordering::Relaxed)
     }
 
-    /// Whether a page has asked so lately that it will again.
+    /// Whether a page has asked so recently that it will ask again.
     fn has_open_page(&self) -> bool {
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.is_some_and(|asked| asked.elapsed() < POLL + LATE)
@@ -167,7 +169,8 @@ impl Shared {
     }
 }
 
-/// Listens at `asked`, or where nobody has asked for that port and it is taken, at the first of the next ones that is free.
+/// Listens at `asked`. If that port is taken and nobody has asked for it explicitly, listens at the first free one of
+/// the next ports.
 fn bind(asked: &WatchAddress) -> io::Result<TcpListener> {
     let WatchAddress { address, may_move, .. } = *asked;
     let ports = address.port()..=address.port() + if may_move { NEXT_PORTS } else { 0 };
@@ -181,14 +184,14 @@ fn bind(asked: &WatchAddress) -> io::Result<TcpListener> {
     bound
 }
 
-/// Gives each connection a thread, until the run is over.
+/// Gives each connection a thread, until the run has ended.
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for connection in listener.incoming() {
         if shared.is_over.load(Ordering::Relaxed) {
             return;
         }
         let Ok(connection) = connection else {
-            // Out of file descriptors, for example: trying again at once would keep a core busy.
+            // There may be no file descriptors left: trying again at once would keep a core busy.
             std::thread::sleep(Duration::from_millis(200));
             continue;
         };
@@ -198,7 +201,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let of_thread = shared.clone();
         let spawned = Builder::new().name("watcher".into()).stack_size(STACK_BYTES).spawn(move || {
-            // A browser that has gone is no fault.
+            // A browser that has disconnected is no fault.
             let _ = serve(connection, &of_thread);
             of_thread.connections.fetch_sub(1, Ordering::Relaxed);
         });

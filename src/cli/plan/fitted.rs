@@ -1,12 +1,12 @@
-//! What fits a given memory, as text: what was looked at, and the keys to write.
+//! The result of fitting a given memory, as text: the candidates, and the keys to write.
 
 use crate::model::config::{MixtureConfig, TokenDispatch};
 use crate::perf::fit::{Candidate, Fit};
 use crate::settings::{RunConfig, RunPlan, SELECTIONS};
 use indicatif::HumanBytes;
 
-/// A row for each candidate, with an arrow at the best; they share `memory` bytes, which may be
-/// `of` bytes without a tenth.
+/// A row for each candidate, with an arrow at the best. They share `memory` bytes, which may be `of` bytes minus a
+/// tenth.
 pub fn table(fit: &Fit, memory: u64, of: Option<u64>) -> String {
     let of = of.map_or(String::new(), |of| format!(": {} without 10 % for everything else", HumanBytes(of)));
     let mut lines = vec![
@@ -15,7 +15,7 @@ pub fn table(fit: &Fit, memory: u64, of: Option<u64>) -> String {
     ];
     for candidate in &fit.candidates {
         let Candidate { batch_size, gradient_accumulation_steps, recomputation, bytes } = candidate;
-        // A tensor that no binding holds leaves its memory open.
+        // If a tensor fits no binding, the memory is unknown.
         let bytes = bytes.map_or("no binding".to_string(), |bytes| HumanBytes(bytes).to_string());
         let (layers, work) = (recomputation.layers.len(), 100.0 * recomputation.work);
         let best = if fit.best.as_ref() == Some(candidate) { "  <- least work that fits" } else { "" };
@@ -26,7 +26,7 @@ pub fn table(fit: &Fit, memory: u64, of: Option<u64>) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What to write for `best` into the configuration `config`, or behind it on the command line.
+/// The keys to write into the configuration `config` for `best`, or to append to its command line.
 pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     let mut sections = vec![(
         "runner_config",
@@ -39,7 +39,7 @@ pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     if !recompute.is_empty() {
         sections.push(("recompute_config", recompute));
     }
-    // The accumulation is that of all devices already, which `as_single` would count once more, or of the interleaved
+    // The accumulation already counts all devices, which `as_single` would count once more, or the interleaved
     // micro-batches of a rank.
     let is_spread = config.plan.layout.world() > 1;
     let counted = match (config.uses_parallel, is_spread) {
@@ -63,7 +63,7 @@ pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(&config.plan, best))
 }
 
-/// What else another micro-batch changes.
+/// Other effects of a changed micro-batch.
 fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
     let counts_capacity =
         |mixture: &MixtureConfig| !matches!(mixture.dispatch, TokenDispatch::Dropless { .. });
@@ -79,7 +79,8 @@ fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
     }
 }
 
-/// The keys of `recompute_config`: all that decide what is recomputed, since the file may have others. None where nothing is.
+/// The keys of `recompute_config`: all keys that decide what is recomputed, since the file may set others. Empty if
+/// nothing is recomputed.
 pub fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
     let (layers, model) = (&best.recomputation.layers, &plan.model);
     if layers.is_empty() && !model.has_recomputation() {

@@ -1,4 +1,4 @@
-//! The options that say what the ranks of a plan compute and exchange with.
+//! The options that describe the devices and links of the ranks of a plan.
 
 use crate::perf::forecast::Machine;
 use crate::ranks::MAX_RANKS;
@@ -26,7 +26,7 @@ pub struct MachineArguments {
     pub ranks_per_node: usize,
 }
 
-/// How the time of a step is modelled, for `--help`.
+/// The model of the time of a step, for `--help`.
 pub const MODEL: &str = "\
 Many ranks: memory is that of the rank with the most, from the recordings that it would replay; bytes are what
 its transport would count, but for rows of experts, which are chosen equally often. The time of a step is a replay
@@ -41,7 +41,7 @@ experts, rows between stages and all counts are behind nothing. A bubble is (p -
 p stages of v chunks of layers and m micro-batches.";
 
 impl MachineArguments {
-    /// What is known of the machine for a run of `ranks` ranks; `None` if not enough for the time of a step.
+    /// The machine for a run of `ranks` ranks; `None` if too little is known to predict the time of a step.
     pub fn machine(&self, ranks: usize) -> Option<Machine> {
         let link_gbs = if ranks == 1 { Some(self.link_gbs.unwrap_or(1.0)) } else { self.link_gbs };
         Some(Machine {
@@ -52,7 +52,7 @@ impl MachineArguments {
         })
     }
 
-    /// What is assumed, in two lines.
+    /// The assumptions, in two lines.
     pub fn assumed(&self, ranks: usize) -> Vec<String> {
         let Self { device_tflops, efficiency, staging_gbs, latency_us, .. } = self;
         let peak = device_tflops.unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! What the ranks of a run exchange and how long a step takes, as text.
+//! The exchanges of the ranks of a run and the time of a step, as text.
 
 use super::machine::MachineArguments;
 use super::report::{amount, with_prefix};
@@ -12,7 +12,7 @@ use crate::train::length::RunLength;
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use std::time::Duration;
 
-/// What each of the ranks takes.
+/// The forecast for each of the ranks, as text.
 pub struct RankReport {
     /// The forecast.
     pub forecast: RankForecast,
@@ -20,10 +20,10 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// The ranks of `plan` with devices that can do `adapter`, for schedules of `steps` steps.
+    /// The ranks of `plan` on devices with the capabilities `adapter`, for schedules of `steps` steps.
     ///
     /// # Errors
-    /// What does not fit the adapter; degrees that do not divide the model.
+    /// A plan that does not fit the adapter; degrees that do not divide the model.
     pub fn new(
         plan: &RunPlan,
         adapter: Capabilities,
@@ -35,7 +35,7 @@ impl RankReport {
         Ok(Self { forecast, machine: arguments.clone() })
     }
 
-    /// Who shares what; nothing for one rank.
+    /// How ranks share the work; empty for one rank.
     pub fn layout(&self, plan: &RunPlan) -> Vec<String> {
         let RankLayout { data, expert, model, pipeline, .. } = plan.layout;
         let world = plan.layout.world();
@@ -62,7 +62,7 @@ impl RankReport {
         lines
     }
 
-    /// Bytes, time and warnings; nothing for one rank whose device is not known.
+    /// Bytes, time and warnings; empty for one rank whose device is not known.
     pub fn exchanges(&self, plan: &RunPlan, length: Option<&RunLength>) -> Vec<String> {
         let mut lines = Vec::new();
         if plan.layout.world() > 1 {

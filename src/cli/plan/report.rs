@@ -1,4 +1,4 @@
-//! What a run takes, as text.
+//! The forecast of a run, as text.
 
 use super::machine::MachineArguments;
 use super::ranks::RankReport;
@@ -15,31 +15,31 @@ use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
 use std::fmt;
 
-/// What a run takes. Displays as some twenty lines.
+/// The forecast of a run. Displays as some twenty lines.
 pub struct Report<'a> {
     /// The run.
     pub plan: &'a RunPlan,
     /// Its length, if its data is there.
     pub length: Option<&'a RunLength>,
-    /// What it was planned for.
+    /// The capabilities that it was planned for.
     pub adapter: Capabilities,
-    /// What it takes.
+    /// The forecast.
     pub forecast: Forecast,
-    /// How its ranks exchange, and the time of a step.
+    /// The exchanges of its ranks, and the time of a step.
     pub ranks: RankReport,
-    /// What it would take if other layers were recomputed, or exchanged otherwise.
+    /// Its memory if other layers were recomputed, or ranks exchanged differently.
     pub otherwise: Vec<Otherwise>,
-    /// Why no adapter runs it, if that is so; it was planned for one with larger bindings.
+    /// Why no adapter can run it, if that is so; it was then planned for one with larger bindings.
     pub misfit: Option<Error>,
 }
 
-/// What another recomputation would take.
+/// The memory with another recomputation.
 pub struct Otherwise {
-    /// Which.
+    /// A phrase for the recomputation.
     pub what: String,
     /// Bytes of activations.
     pub pool_bytes: u64,
-    /// Bytes of activations that a rank sends to those it shares matrices with in a step, if there are some.
+    /// Bytes of activations that a rank sends in a step to the ranks with which it shares matrices, if there are any.
     pub sent_bytes: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Report<'a> {
     /// The run of `plan` on `adapter`, with schedules of `steps` steps.
     ///
     /// # Errors
-    /// What does not fit the adapter.
+    /// A plan that does not fit the adapter.
     pub fn new(
         plan: &'a RunPlan,
         length: Option<&'a RunLength>,
@@ -203,7 +203,7 @@ impl<'a> Report<'a> {
         lines
     }
 
-    /// The GPU whose units products are divided for: with more of them they have more parts, which take memory.
+    /// The GPU for whose units products are divided: with more units there are more parts, which take memory.
     fn units(&self) -> String {
         let count = self.adapter.units.count;
         match self.plan.settings.context.device_name.as_deref().and_then(PublishedGpu::named) {
@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The run with other layers recomputed, or with other ways to exchange what they need, and what that is.
+/// The run with other layers recomputed, or with other ways to exchange their inputs, each with a phrase for it.
 fn alternatives(plan: &RunPlan) -> Vec<(String, RunPlan)> {
     let model = &plan.model;
     let layers = (0..model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth)).collect();
@@ -245,7 +245,7 @@ fn alternatives(plan: &RunPlan) -> Vec<(String, RunPlan)> {
     plans
 }
 
-/// What of `model` is recomputed in words, with the key that says so where it is short.
+/// A phrase for the layers and operators of `model` that are recomputed, with the key for it if that is short.
 fn recomputed(model: &ModelConfig, layers: &[usize], operators: &[(Operator, Vec<usize>)]) -> String {
     let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
     let operators: usize = operators.iter().map(|(_, layers)| layers.len()).sum();
@@ -261,7 +261,7 @@ fn recomputed(model: &ModelConfig, layers: &[usize], operators: &[(Operator, Vec
     }
 }
 
-/// `plan` with as few ranks as have its activations: each other one that shares the batch makes recording longer.
+/// `plan` with as few ranks as have its activations: each further rank that shares the batch makes recording longer.
 fn with_few_ranks(plan: &RunPlan) -> RunPlan {
     let mut few = plan.clone();
     if plan.sharding.what < Sharded::Gradients && !plan.sharding.gathers_again {

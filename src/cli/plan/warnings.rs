@@ -1,4 +1,4 @@
-//! What is foolish about a layout, a line each.
+//! Warnings about inefficient layouts, one line each.
 
 use crate::perf::forecast::RankForecast;
 use crate::ranks::RankLayout;
@@ -7,7 +7,7 @@ use crate::settings::{RunPlan, Sharded};
 /// Bubbles above this share of a step are worth a warning.
 const LARGE_BUBBLE: f64 = 0.2;
 
-/// What is foolish about `plan`, of which each rank takes `forecast`, on machines of `per_node` ranks.
+/// Warnings about `plan`, whose ranks have the `forecast`, on machines of `per_node` ranks.
 pub fn warnings(plan: &RunPlan, forecast: &RankForecast, per_node: usize) -> Vec<String> {
     if plan.layout.world() == 1 {
         return Vec::new();
@@ -29,7 +29,7 @@ fn across_machines(layout: &RankLayout, per_node: usize) -> Option<String> {
     if layout.world() <= per_node {
         return None;
     }
-    // Groups of neighbours stay on a machine if their span divides it.
+    // Groups of neighbours stay on one machine if their span divides the number of its ranks.
     let crosses = |span: usize| span > 1 && !per_node.is_multiple_of(span);
     if crosses(model) {
         return Some(format!(

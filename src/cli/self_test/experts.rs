@@ -1,5 +1,5 @@
-//! The self-test of the kernels of a mixture of experts. Logits and gates are whole numbers, so all results but the router's gates are
-//! known.
+//! The self-test of the kernels of a mixture of experts. Logits and gates are whole numbers, so all results except the
+//! router's gates are known.
 
 use super::harness::Harness;
 use super::products::grouped;
@@ -30,8 +30,8 @@ pub(super) fn experts(harness: &mut Harness<'_>) {
     rows(harness, ids, &expert_of);
 }
 
-/// Routes tokens. Returns the expert of each choice, on the device and as it must be: the largest logits of a token, the best first,
-/// and of equal ones that of the lower index.
+/// Routes tokens. Returns the expert of each choice, on the device and as expected: the experts with the largest logits
+/// of a token, the best first, and of equal ones the lower index.
 fn routes(harness: &mut Harness<'_>) -> (Tensor, Vec<u32>) {
     let (experts, chosen) = (ROUTE.experts, ROUTE.chosen);
     let ((logits, values), d_gates) = (harness.whole(N, experts), harness.input(N, chosen));

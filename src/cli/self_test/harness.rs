@@ -7,7 +7,7 @@ use crate::kernels::{Tier, Units};
 use crate::random::Philox;
 use crate::record::Tensor;
 
-/// Tensors, the kernels recorded on them, and the results to look at. All tiers get the same inputs.
+/// Tensors, the kernels recorded on them, and the results to check. All tiers get the same inputs.
 pub struct Harness<'gpu> {
     gpu: &'gpu Gpu,
     /// The tensors and the kernels.
@@ -15,21 +15,21 @@ pub struct Harness<'gpu> {
     random: Philox,
     /// Number of random values drawn.
     drawn: u64,
-    /// Label of a result, where it is, and what it must be if that is known.
+    /// Label and tensor of a result, and its expected values if they are known.
     results: Vec<(&'static str, Tensor, Option<Vec<f64>>)>,
 }
 
 /// A result of one tier.
 pub struct Computed {
-    /// Label of the result: the kernel, and which gradient it is.
+    /// Label of the result: the kernel, and for gradients which one it is.
     pub kernel: &'static str,
-    /// What the tier computed.
+    /// The values that the tier computed.
     pub values: Vec<f64>,
-    /// What it must be, if that is known.
+    /// The expected values, if they are known.
     pub known: Option<Vec<f64>>,
 }
 
-/// Products are divided for a GPU of one unit, for which small ones have the tiles of large ones.
+/// Products are divided for a GPU of one unit, so that small products have the tiles of large ones.
 pub const UNITS: Units = Units { count: 1, ..Units::ASSUMED };
 
 impl<'gpu> Harness<'gpu> {
@@ -45,7 +45,8 @@ impl<'gpu> Harness<'gpu> {
         self.job.input(&values, rows, cols)
     }
 
-    /// A tensor of random whole numbers from -9 to 9, and these numbers. Sums of a few thousand of their products are exact in f32.
+    /// A tensor of random whole numbers from -9 to 9, and these numbers. Sums of a few thousand of their products are
+    /// exact in f32.
     pub fn whole(&mut self, rows: u32, cols: u32) -> (Tensor, Vec<i32>) {
         let values: Vec<i32> = self.draw(rows, cols).map(|unit| (19.0 * unit) as i32 - 9).collect();
         let floats: Vec<f32> = values.iter().map(|value| *value as f32).collect();
@@ -64,12 +65,12 @@ impl<'gpu> Harness<'gpu> {
         self.job.output(rows, cols)
     }
 
-    /// `tensor` is a result, called `kernel`, in which the tiers must agree.
+    /// Adds `tensor` as a result called `kernel`, in which the tiers must agree.
     pub fn compare(&mut self, kernel: &'static str, tensor: Tensor) {
         self.results.push((kernel, tensor, None));
     }
 
-    /// `tensor` is a result, called `kernel`, which must hold the values `known`.
+    /// Adds `tensor` as a result called `kernel`, which must hold the values `known`.
     pub fn expect<V: Into<f64>>(&mut self, kernel: &'static str, tensor: Tensor, known: Vec<V>) {
         self.results.push((kernel, tensor, Some(known.into_iter().map(V::into).collect())));
     }
@@ -77,7 +78,7 @@ impl<'gpu> Harness<'gpu> {
     /// Runs the kernels and reads the results.
     ///
     /// # Errors
-    /// If the device fails.
+    /// The device fails.
     pub async fn run(self) -> Result<Vec<Computed>> {
         let prepared = self.gpu.prepare_job(self.job, Guard::Off).await?;
         prepared.replay().await?;

@@ -6,7 +6,8 @@ use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
 
-/// A product (m, n) over k in each layout: the forward pass of a linear layer, and the gradients of its input and of its weight.
+/// A product (m, n) over k in each layout: the forward pass of a linear layer, and the gradients of its input and of
+/// its weight.
 pub(super) fn products(harness: &mut Harness<'_>, [m, n, k]: [u32; 3], labels: [&'static str; 3]) {
     for (layout, label) in [Layout::Nt, Layout::Nn, Layout::Tn].into_iter().zip(labels) {
         let a = if layout == Layout::Tn { harness.whole(k, m) } else { harness.whole(m, k) };
@@ -17,7 +18,7 @@ pub(super) fn products(harness: &mut Harness<'_>, [m, n, k]: [u32; 3], labels: [
     }
 }
 
-/// The product (m, n) over k of a and b, which lie in memory as `layout` says.
+/// The product (m, n) over k of a and b, which are stored as `layout` says.
 fn product(layout: Layout, sizes: [u32; 3], a: &[i32], b: &[i32]) -> Vec<i32> {
     let [m, n, k] = sizes.map(|size| size as usize);
     let a_at = |row, inner| a[if layout == Layout::Tn { inner * m + row } else { row * k + inner }];
@@ -26,8 +27,8 @@ fn product(layout: Layout, sizes: [u32; 3], a: &[i32], b: &[i32]) -> Vec<i32> {
     (0..m * n).map(element).collect()
 }
 
-/// The products of experts, of which e has the rows `offsets[e]..offsets[e + 1]` of x and a matrix (out, cols): forward, and the
-/// gradients of the rows and of the matrices. `starts` are the offsets on the device.
+/// The products of experts: forward, and the gradients of the rows and of the matrices. Expert e has the rows
+/// `offsets[e]..offsets[e + 1]` of x and a matrix (out, cols). `starts` are the offsets on the device.
 pub(super) fn grouped(
     harness: &mut Harness<'_>,
     (x, x_values): (Tensor, &[i32]),

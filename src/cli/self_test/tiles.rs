@@ -5,12 +5,12 @@ use super::harness::Harness;
 use super::products::{grouped, products};
 use crate::ops::heads::HeadLayout;
 
-/// Sizes of a product (m, n) over k, for which a GPU of one unit uses tiles of 128 x 128.
+/// Sizes of a product (m, n) over k for which a GPU of one unit uses tiles of 128 x 128.
 const PRODUCT: [u32; 3] = [200, 3970, 40];
 
 /// Rows of each expert, and a matrix (out, cols). From 512 rows per expert on, a GPU uses large tiles.
 const MANY_ROWS: (&[u32], [u32; 2]) = (&[700, 340], [72, 200]);
-/// The same for gradients of weights.
+/// Rows of each expert and a matrix, for gradients of weights.
 const MANY_EXPERTS: (&[u32], [u32; 2]) = (&[10; 16], [200, 200]);
 
 pub(super) fn tiles(harness: &mut Harness<'_>) {
@@ -25,7 +25,7 @@ pub(super) fn tiles(harness: &mut Harness<'_>) {
     experts(harness, MANY_EXPERTS, of_experts);
 }
 
-/// The products of experts with these numbers of rows and a matrix of this size each.
+/// The products of experts with these numbers of rows, each with a matrix of this size.
 fn experts(harness: &mut Harness<'_>, (sizes, [out, cols]): (&[u32], [u32; 2]), labels: [&'static str; 3]) {
     let mut offsets = vec![0];
     sizes.iter().for_each(|size| offsets.push(offsets[offsets.len() - 1] + size));
@@ -49,7 +49,7 @@ mod tests {
         assert!(kernel.constants().contains(&("TM4", 2)), "{kernel} has another tile");
     }
 
-    /// Whichever rule chooses it, a GPU uses the large tile for each of these products.
+    /// Whichever rule chooses the tile, a GPU uses the large one for each of these products.
     #[test]
     fn the_sizes_have_large_tiles() {
         let capabilities = Capabilities::portable().with_units(UNITS);

@@ -11,7 +11,7 @@ pub(super) struct Legend {
     style: Style,
 }
 
-/// How large a legend is written, in units of the plot.
+/// The sizes in which a legend is drawn, in units of the plot.
 #[derive(Clone, Copy)]
 struct Style {
     /// Height of the letters.
@@ -45,7 +45,7 @@ impl Legend {
         self.style.column * self.columns()
     }
 
-    /// Draws squares and names from the top down, column by column, at `scale` pixels a unit. If they do not all fit,
+    /// Draws squares and names from the top down, column by column, at `scale` pixels per unit. If they do not all fit,
     /// the last line says how many more there are.
     pub fn draw<B: DrawingBackend>(
         &self,
@@ -85,7 +85,7 @@ impl Legend {
 }
 
 impl Style {
-    /// Lines of a column.
+    /// Lines per column.
     fn rows(self) -> usize {
         ((SIZE.1 - MARGINS) / self.line) as usize
     }

@@ -1,26 +1,26 @@
-//! Where a run is watched: a port of this machine, unless an address is written out.
+//! The address at which a run is watched: a port of this machine, unless an address is given.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The port of `--watch` alone.
+/// The port of `--watch` without a value.
 const PORT: u16 = 4747;
 
-/// Where a run is watched.
+/// The address at which a run is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchAddress {
     /// Where the server listens.
     pub address: SocketAddr,
-    /// The name by which browsers ask for it, beside its addresses and `localhost`.
+    /// The name by which browsers ask for it, in addition to its addresses and `localhost`.
     pub name: Option<String>,
-    /// Whether a later port will do where this one is taken: nobody has asked for it.
+    /// Whether a later port may be used if this one is taken, because nobody has asked for it.
     pub may_move: bool,
 }
 
 impl WatchAddress {
-    /// Reads the value of `--watch`: nothing, a port, or an address or a name and a port. Under a name of this machine all of its
-    /// addresses listen, since the machine itself may know the name as one of loopback.
+    /// Parses the value of `--watch`: nothing, a port, or an address or a name with a port. For a name of this machine
+    /// the server listens on all of its addresses, since the machine itself may know the name as one of loopback.
     ///
     /// # Errors
     /// Any other text.
@@ -56,7 +56,7 @@ impl WatchAddress {
     }
 }
 
-/// As `--watch` has it.
+/// In the form of the value of `--watch`.
 impl fmt::Display for WatchAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
@@ -66,7 +66,7 @@ impl fmt::Display for WatchAddress {
     }
 }
 
-/// Whether `text` may be the name of a machine. One of digits and dots is an address that is not complete.
+/// Whether `text` may be the name of a machine. A text of digits and dots is an incomplete address.
 fn is_name(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     text.chars().all(is_part) && text.contains(|c: char| c.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! A connection to the page of a run: one request, one answer, each within a time.
+//! A connection to the page of a run: one request and one answer, each within a deadline.
 
 use super::Shared;
 use super::request::{Refusal, What, parse};
@@ -6,30 +6,31 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a request may take to arrive.
+/// The longest time that a request may take to arrive.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long an answer may take to be read.
+/// The longest time that an answer may take to be read.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long what follows a refused request is read, so that closing the connection does not discard the answer.
+/// The time for which the bytes after a refused request are read, so that closing the connection does not discard the
+/// answer.
 const DRAINED: Duration = Duration::from_millis(200);
 
-/// A longer head is a bad one.
+/// A longer head is refused.
 const LONGEST_HEAD: usize = 16 << 10;
 
-/// Headers of every answer: not kept, not guessed at, not shown within other pages.
+/// Headers of every answer: it is not cached, its type not guessed, and it is not shown within other pages.
 const HEADERS: &str = "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
     Content-Security-Policy: frame-ancestors 'none'\r\nCross-Origin-Resource-Policy: same-origin\r\nReferrer-Policy: no-referrer\r\n";
 
-/// What a browser shows that asked under another name.
+/// The text for a browser that has asked under another name.
 const FOREIGN_NAME: &str =
     "This run is served under its address alone. Train with --watch NAME:PORT to serve it under a name.";
 
 /// Answers the one request of a connection.
 ///
 /// # Errors
-/// The other side is gone or too slow.
+/// The other side has disconnected or is too slow.
 pub(super) fn serve(mut connection: TcpStream, shared: &Shared) -> io::Result<()> {
     let (mut head, end) = (Vec::new(), Instant::now() + DEADLINE);
     let request = loop {
@@ -56,7 +57,7 @@ pub(super) fn serve(mut connection: TcpStream, shared: &Shared) -> io::Result<()
     send(&mut connection, &[head.as_bytes(), body.as_bytes()])
 }
 
-/// Appends what arrives to `head` until `end`, which is that of the whole head, however slowly it drips.
+/// Appends the bytes that arrive to `head` until `end`, the deadline of the whole head, however slowly it arrives.
 fn read_more(connection: &mut TcpStream, head: &mut Vec<u8>, end: Instant) -> io::Result<()> {
     let mut part = [0; 4096];
     connection.set_read_timeout(Some(left_until(end)?))?;
@@ -92,7 +93,7 @@ fn send(connection: &mut TcpStream, parts: &[&[u8]]) -> io::Result<()> {
     connection.flush()
 }
 
-/// The time until `end`, which a timeout may be: not zero.
+/// The time until `end`, which must not be zero to be a timeout.
 fn left_until(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -1,25 +1,25 @@
-//! A request to the page of a run, and what is answered before anything is read for it.
+//! A request to the page of a run, and the checks that are made before any file is read for it.
 
 use super::WatchAddress;
 use crate::report::page::Known;
 use std::net::IpAddr;
 
-/// Headers beyond these make a request a bad one.
+/// A request with more headers is refused.
 const MOST_HEADERS: usize = 64;
 
 /// A request that is answered with a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub what: What,
-    /// Whether only the head of the answer is asked for.
+    /// Whether only the head of the answer is wanted.
     pub is_head: bool,
 }
 
-/// What is asked for.
+/// The document that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Page,
-    /// What is new since then; everything without it.
+    /// The data that is new since then; all data without it.
     Data(Option<Known>),
 }
 
@@ -48,9 +48,10 @@ pub(super) fn parse(bytes: &[u8], server: &WatchAddress) -> Option<Result<Reques
     })
 }
 
-/// Whether a browser that asks for `host` means this server. A foreign name that resolves to this machine would let the page it
-/// belongs to read ours (DNS rebinding), so `localhost` and the name that `--watch` was given are the only ones. No name is
-/// resolved for an address, so those are safe; a server that only this machine reaches has only addresses of loopback.
+/// Whether a browser that asks for `host` means this server. A foreign name that resolves to this machine would let the
+/// page that it belongs to read the report (DNS rebinding), so `localhost` and the name given by `--watch` are the only
+/// names accepted. No name is resolved for an address, so addresses are safe; a server that only this machine can reach
+/// has only loopback addresses.
 fn is_ours(host: &str, server: &WatchAddress) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.parse::<u16>().is_ok() => name,

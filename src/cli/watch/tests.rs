@@ -1,4 +1,4 @@
-//! The server over real sockets.
+//! Tests of the server over real sockets.
 
 use super::{WatchAddress, Watcher};
 use std::fs::{self, OpenOptions};
@@ -27,7 +27,7 @@ fn ask(address: SocketAddr, method: &str, target: &str) -> String {
     exchange(address, format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
 }
 
-/// The body of an answer, whose length its head says.
+/// The body of an answer; its head contains the length.
 fn body(answer: &str) -> &str {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
@@ -61,7 +61,7 @@ fn a_page_and_what_is_new() {
     let news = json(&ask(watcher.address(), "GET", &target));
     assert_eq!(news["runs"][0]["curves"][0]["mean"], serde_json::json!([3.5]));
     assert_eq!(news["runs"][0]["after"], 2);
-    // A page of another generation gets everything.
+    // A page with another generation gets everything.
     let all = json(&ask(watcher.address(), "GET", "/data?after=2&generation=77"));
     assert_eq!(all["runs"][0]["curves"][0]["mean"], serde_json::json!([5.5, 4.5, 3.5]));
 }
@@ -105,7 +105,7 @@ fn idle_connections_and_closed_browsers_keep_nobody_waiting() {
     let watcher = served(folder.path());
     let mut idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(watcher.address()).unwrap()).collect();
     idle.iter_mut().take(50).for_each(|connection| connection.write_all(b"GET / HT").unwrap());
-    // Asks and does not read.
+    // Clients that send requests and do not read.
     for _ in 0..20 {
         let mut connection = TcpStream::connect(watcher.address()).unwrap();
         connection
@@ -115,7 +115,7 @@ fn idle_connections_and_closed_browsers_keep_nobody_waiting() {
     let start = Instant::now();
     assert!(ask(watcher.address(), "GET", "/data").starts_with("HTTP/1.1 200"));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?} for an answer", start.elapsed());
-    // Idle ones are closed, so that they do not add up.
+    // Idle connections are closed, so that they do not add up.
     let mut rest = Vec::new();
     idle[99].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(idle[99].read_to_end(&mut rest).unwrap_or(0), 0);
@@ -127,7 +127,7 @@ fn a_port_in_use_is_no_error() {
     let watcher = served(folder.path());
     let taken = WatchAddress::parse(&watcher.address().to_string()).unwrap();
     assert!(Watcher::start(taken.clone(), folder.path()).is_none());
-    // Unless nobody has asked for it.
+    // If nobody has asked for the port, another one is used.
     let another = Watcher::start(WatchAddress { may_move: true, ..taken.clone() }, folder.path()).unwrap();
     assert!((1..=super::NEXT_PORTS).contains(&(another.address().port() - taken.address.port())));
     assert!(ask(another.address(), "GET", "/data").starts_with("HTTP/1.1 200"));
@@ -148,7 +148,7 @@ fn under_a_name_all_addresses_of_the_machine_listen() {
     assert!(body(&refused).contains("--watch NAME:PORT"), "{refused}");
 }
 
-/// A page that has asked lately is told how the run ended when it asks again; without one nobody waits.
+/// A page that has asked recently is told how the run ended when it asks again; without such a page nobody waits.
 #[test]
 fn an_open_page_sees_the_end() {
     let folder = tempfile::tempdir().unwrap();
