@@ -15,10 +15,10 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// Suffix of unfinished files and folders. Anything with it may be deleted.
+/// Suffix of unfinished files and folders. Any file or folder with it may be deleted.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// The setting or flag that chose a place on disk. Errors tell the user to choose another.
+/// The setting or flag that chose a place on disk. Errors tell the user to change it.
 #[derive(Clone, Copy, Debug)]
 pub struct ChosenBy(pub &'static str);
 
@@ -57,8 +57,8 @@ impl ChosenBy {
         named.try_for_each(|folder| self.sync_parent(folder))
     }
 
-    /// Starts the file that will replace `path`. What lies at its temporary name is removed, and never written through if it
-    /// is a link.
+    /// Starts the file that will replace `path`. Anything at its temporary name is removed, and never written through
+    /// if it is a link.
     pub fn begin(self, path: &Path) -> Result<AtomicFile> {
         let temporary = with_suffix(path, UNFINISHED);
         let _ = fs::remove_file(&temporary);
@@ -75,7 +75,7 @@ impl ChosenBy {
         file.finish().map(|_| ())
     }
 
-    /// Syncs the files of a folder and of those in it, and the folder itself, to disk.
+    /// Syncs the files of a folder and of its subfolders, and the folder itself, to disk.
     pub(crate) fn sync_files(self, folder: &Path) -> Result<()> {
         for entry in fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))? {
             let path = entry.map_err(|error| read_error(folder, "read", &error))?.path();
@@ -97,7 +97,7 @@ impl ChosenBy {
 
     /// Syncs a folder's list of names to disk, so that a rename inside it survives a power cut.
     pub(crate) fn sync_folder(self, folder: &Path) -> Result<()> {
-        // Elsewhere a folder cannot be opened as a file, and the file system's journal takes care of this.
+        // On other systems a folder cannot be opened as a file, and the file system's journal makes renames durable.
         let synced =
             if cfg!(unix) { File::open(folder).and_then(|handle| handle.sync_all()) } else { Ok(()) };
         synced.map_err(|error| self.error(folder, "sync the folder", &error))
@@ -115,12 +115,12 @@ impl AtomicFile {
         &self.path
     }
 
-    /// The name that it has until then.
+    /// The name that the file has until then.
     pub(crate) fn temporary(&self) -> &Path {
         &self.temporary
     }
 
-    /// Appends what `fill` writes.
+    /// Appends the bytes that `fill` writes.
     pub fn fill(&mut self, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
         let written = self.file.as_mut().map_or(Ok(()), fill);
         written.map_err(|error| self.place.error(&self.path, "write", &error))
@@ -135,7 +135,7 @@ impl AtomicFile {
         })
     }
 
-    /// Syncs the file to disk and gives it its name, which it returns.
+    /// Syncs the file to disk and renames it to its final path, which is returned.
     pub fn finish(mut self) -> Result<PathBuf> {
         self.fill(|out| out.flush().and_then(|()| out.get_ref().sync_all()))?;
         self.file = None; // Windows does not rename open files
@@ -156,8 +156,8 @@ impl Drop for AtomicFile {
     }
 }
 
-/// When what lies at `path` was last written or put there: a copy may keep the time of what it was made from, and a link have another
-/// target than before.
+/// When the file at `path` was last written or put there: a copy may keep the time of its original, and a link may have
+/// another target than before.
 pub(crate) fn changed(path: &Path) -> Option<SystemTime> {
     let times = |data: fs::Metadata| [data.modified().ok(), placed(&data)].into_iter().flatten().max();
     [path.metadata().ok()?, path.symlink_metadata().ok()?].into_iter().filter_map(times).max()
@@ -176,10 +176,11 @@ fn placed(data: &fs::Metadata) -> Option<SystemTime> {
     data.created().ok()
 }
 
-/// The contents of a file that describes something, such as a `config.json` or a `tokenizer.json`.
+/// The contents of a descriptive file, such as a `config.json` or a `tokenizer.json`.
 ///
 /// # Errors
-/// It cannot be read, or has more than 256 MiB, several times the size of the largest published one: then it is something else.
+/// It cannot be read, or has more than 256 MiB, several times the size of the largest published one, so that it must be
+/// something else.
 pub(crate) fn read_description(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: io::Error| read_error(path, "read", &error);
     let mut bytes = Vec::new();
@@ -195,10 +196,10 @@ pub(crate) fn read_description(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is in the JSON file at `path`, which is `what`; `remedy` is what to do where it is something else.
+/// The contents of the JSON file at `path`, which should be `what`; `remedy` is the advice if it is something else.
 ///
 /// # Errors
-/// Those of [`read_description`]; a file that is something else, or damaged.
+/// As [`read_description`]; a file that is something else, or damaged.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, remedy: &str) -> Result<T> {
     serde_json::from_slice(&read_description(path)?)
         .map_err(|error| Error::file(path, format!("not {what}, or damaged ({error}); {remedy}")))
@@ -206,7 +207,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, remedy: &s
 
 const LARGEST_DESCRIPTION: u64 = 256 << 20;
 
-/// An I/O error about a file that is only read, or one whose cause no other place would change.
+/// An I/O error about a file that is only read, or an error whose cause no other place would change.
 pub(crate) fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::file(path, format!("cannot {doing}: no such file or folder")),

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// A result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do. So does its `Debug`, by which
-/// `unwrap` and a `main` that returns it show it.
+/// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do. `Debug` shows the
+/// same line, since `unwrap`, and a `main` that returns the error, use it.
 ///
 /// # Examples
 ///
@@ -29,7 +29,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No adapter that wgpu can use. The text says what was tried and what to install.
+    /// No adapter that wgpu can use. The text says which backends were tried and what to install.
     #[error("no usable GPU adapter: {0}")]
     NoAdapter(String),
     /// The device failed: it was lost, or rejected a shader.
@@ -38,9 +38,9 @@ pub enum Error {
     /// The device has no memory left.
     #[error("out of memory {what}; {remedy}")]
     OutOfMemory {
-        /// What it was needed for, or where it ran out.
+        /// The purpose of the memory, or where it ran out.
         what: String,
-        /// What takes it, and what to do.
+        /// The largest consumers, and what to do.
         remedy: String,
     },
     /// A file or folder is missing, unreadable, unwritable or malformed.
@@ -65,13 +65,13 @@ pub enum Error {
     /// The training ran, but its loss or gradients stopped being finite.
     #[error("{0}")]
     Diverged(String),
-    /// The ranks of the run cannot exchange: one has ended, or they do not run the same.
+    /// The ranks of the run cannot exchange: one has ended, or they do not run the same program.
     #[error("{0}")]
     Ranks(String),
-    /// Something that the adapter's bindings or launches cannot hold.
+    /// A tensor, binding or launch that the adapter cannot hold.
     #[error("{what}; {remedy}")]
     TooLarge {
-        /// What it is, and what its limit.
+        /// The item, and its limit.
         what: String,
         /// What to do.
         remedy: String,
@@ -87,11 +87,11 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// Errors that are listed; the rest is counted.
+/// Number of errors that are listed; further ones are only counted.
 const MOST_LINES: usize = 20;
 
 impl Error {
-    /// One error, or all of several.
+    /// The error itself if there is only one, and otherwise an error with all of them.
     pub fn all(mut errors: Vec<Error>) -> Self {
         if errors.len() == 1 { errors.remove(0) } else { Self::Several(errors) }
     }
@@ -101,7 +101,7 @@ impl Error {
         Self::File { path: path.as_ref().to_path_buf(), message: message.to_string() }
     }
 
-    /// An error about what is too large for the adapter.
+    /// An error about something that is too large for the adapter.
     pub(crate) fn too_large(what: impl std::fmt::Display, remedy: impl Into<String>) -> Self {
         Self::TooLarge { what: what.to_string(), remedy: remedy.into() }
     }
@@ -112,7 +112,7 @@ impl Error {
     }
 }
 
-/// The first lines, and how many more there are.
+/// The first lines, and the number of further ones.
 fn lines(errors: &[Error]) -> String {
     let mut lines: Vec<String> = errors.iter().take(MOST_LINES).map(Error::to_string).collect();
     if errors.len() > MOST_LINES {

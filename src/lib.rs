@@ -1,22 +1,22 @@
 //! Hand-written WGSL kernels that train language models on any adapter wgpu reaches: Vulkan, Metal, DX12, or a software
 //! adapter (llvmpipe, WARP). No CUDA, no Python.
 //!
-//! Four ways in:
+//! Four ways to use it:
 //!
 //! * **Train** from a YAML file: [`train::run()`], which is what `cargo run --release --example train_gpt` calls.
-//! * **Train in a loop of your own** on data in memory: [`train::Trainer`], with [`settings::RunConfig::in_memory`] and
-//!   [`data::SampleCollector`].
-//! * **Build a model** of your own on the [`tape`]: its ops run a kernel forward and know its backward.
-//! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu::run`] runs what is
-//!   recorded once, [`device::Gpu::prepare`] prepares it for many replays. [`device::Gpu::from_device`] does both on an
-//!   application's own device, and [`kernels::Sources`] adds shader files to ours.
+//! * **Write your own training loop** on data in memory: [`train::Trainer`], with [`settings::RunConfig::in_memory`]
+//!   and [`data::SampleCollector`].
+//! * **Build your own model** on the [`tape`]: its ops run a kernel forward and record its backward.
+//! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu::run`] runs a
+//!   recording once, [`device::Gpu::prepare`] prepares it for many replays. [`device::Gpu::from_device`] does both on
+//!   an application's own device, and [`kernels::Sources`] adds shader files to those of this crate.
 //!
-//! The models are Llama and GPT-2, and what differs little from them: Baichuan, Bloom, WizardCoder, PanGu-α and others.
-//! Layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration keys that
-//! select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels.
+//! The models are Llama and GPT-2, and models that differ little from them: Baichuan, Bloom, WizardCoder, PanGu-α and
+//! others. Layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration
+//! keys that select their variants; [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels.
 //! [`model::config::MultiToken`] configures multi-token prediction.
 //!
-//! What runs is plain data; where it runs is separate, and only one module uses wgpu:
+//! What runs is plain data and separate from where it runs; only one module uses wgpu:
 //!
 //! ```text
 //! settings -> data                               the configuration, and the tokens
@@ -32,8 +32,8 @@
 //!
 //! # Features
 //!
-//! All but `mpi` are on by default. With `default-features = false` the crate has the kernels, recordings, the tape, the model, the
-//! settings and the trainer, and none of the dependencies below.
+//! All features except `mpi` are on by default. With `default-features = false` the crate has the kernels, recordings,
+//! the tape, the model, the settings and the trainer, and none of the dependencies below.
 //!
 //! | feature | what needs it | dependencies |
 //! |---|---|---|
@@ -43,13 +43,14 @@
 //! | `parquet` | reading Parquet files of records; without it, doing so is an error | parquet |
 //! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |
 //!
-//! Where a feature is missing, a file with the same interface stands in (`report/bars.rs`, `data/tokenizer/absent.rs`,
-//! `data/records/no_parquet.rs`, `cli/no_plots.rs`, `ranks/no_mpi.rs`), so nothing else depends on features, and what needs one is an
-//! error that names it. `.ci/run` checks that the library builds without them.
+//! If a feature is off, a file with the same interface replaces the implementation (`report/bars.rs`,
+//! `data/tokenizer/absent.rs`, `data/records/no_parquet.rs`, `cli/no_plots.rs`, `ranks/no_mpi.rs`), so nothing else
+//! depends on features, and using a missing feature is an error that names it. `.ci/run` checks that the library builds
+//! without them.
 //!
 //! # Examples
 //!
-//! A matrix product on whatever adapter there is:
+//! A matrix product on any adapter:
 //!
 //! ```
 //! use gristmill::ops::matmul::{Epilogue, Layout, matmul};
@@ -74,9 +75,9 @@
 //! # }
 //! ```
 //!
-//! `examples/flash_attention.rs` runs attention in the same way, `examples/own_device.rs` uses an application's device and
-//! buffers, `examples/own_kernel.rs` puts a WGSL file with its backward on the tape, and `examples/train_mlp.rs` is a training loop
-//! of one's own.
+//! `examples/flash_attention.rs` runs attention in the same way, `examples/own_device.rs` uses an application's device
+//! and buffers, `examples/own_kernel.rs` puts a user's WGSL file with its backward on the tape, and
+//! `examples/train_mlp.rs` is an application's own training loop.
 #![warn(missing_docs)]
 
 #[cfg(feature = "cli")]
@@ -99,8 +100,8 @@ pub mod train;
 
 pub use gpu::{device, element, kernels, random, record};
 
-/// What most programs need: to open an adapter and run kernels, to write one, to build a model on the tape, or to train a
-/// configuration. The ops are by name, as `gristmill::ops::matmul`.
+/// The items that most programs need: to open an adapter and run kernels, to write one, to build a model on the tape,
+/// or to train a configuration. Ops are used by name, for example `gristmill::ops::matmul`.
 pub mod prelude {
     pub use crate::device::{Gpu, GpuOptions, Guard, Job, PreparedJob};
     pub use crate::element::Element;
@@ -112,10 +113,10 @@ pub mod prelude {
     pub use crate::train::{Trainer, run};
 }
 
-/// bytemuck in the version of this crate, which [`params!`] derives with.
+/// The version of bytemuck that this crate uses; [`params!`] derives with it.
 pub use bytemuck;
-/// wgpu in the version of this crate, for [`device::Gpu::from_device`].
+/// The version of wgpu that this crate uses, for [`device::Gpu::from_device`].
 pub use wgpu;
 
-// `params!` names this crate in an attribute, where `$crate` does not stand.
+// `params!` names this crate in an attribute, where `$crate` cannot be used.
 extern crate self as gristmill;

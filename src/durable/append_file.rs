@@ -7,21 +7,21 @@ use std::io::Write;
 use std::mem;
 use std::path::{Path, PathBuf};
 
-/// How many bytes of records are kept while they cannot be written.
+/// Most bytes of records that are kept while they cannot be written.
 const MOST_KEPT: usize = 16 << 20;
 
-/// A file that grows by whole records. One that cannot be written, as on a full disk, is kept and written with a later one, so that
-/// only a kill leaves an incomplete one, at its end. Beyond 16 MiB of them those that wait are dropped: the file then has a gap, of
-/// which a warning says how much is missing.
+/// A file that grows by whole records. A record that cannot be written, as on a full disk, is kept and written together
+/// with a later one, so that only a kill leaves an incomplete record, at the end. If more than 16 MiB of records wait,
+/// they are dropped: the file then has a gap, and a warning says how much is missing.
 #[derive(Debug)]
 pub struct AppendFile {
     place: ChosenBy,
     path: PathBuf,
     file: File,
-    /// Bytes of the file that are whole records.
+    /// Length of the file up to its last whole record, in bytes.
     written: u64,
     kept: Vec<u8>,
-    /// How many records are kept.
+    /// Number of records that are kept.
     waiting: u64,
 }
 
@@ -48,7 +48,7 @@ impl AppendFile {
         if self.kept.len() > MOST_KEPT {
             self.drop_kept(record);
         }
-        // What a failed write left may end within a record.
+        // A failed write may have left a part of a record.
         let cut = if has_failed { self.file.set_len(self.written) } else { Ok(()) };
         let written = cut.and_then(|()| self.file.write_all(&self.kept));
         written.map_err(|error| self.place.error(&self.path, "write", &error))?;
@@ -57,7 +57,8 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Drops what is kept but for `newest`. A warning, because the error of a file that cannot be written is not about what is lost.
+    /// Drops the kept records except `newest`. Logs a warning, because the error about the file that cannot be written
+    /// does not say what is lost.
     fn drop_kept(&mut self, newest: &[u8]) {
         let (path, lost) = (self.path.display(), self.waiting - 1);
         tracing::warn!(
@@ -89,7 +90,7 @@ mod tests {
                 "records: cannot write: disk full: free space there, or choose another --output_dir"
             )
         );
-        // As far as there was room.
+        // As much as there was room for.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"tw").unwrap();
         records.append(b"three ").unwrap_err();
         records.file = disk;

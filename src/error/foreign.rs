@@ -1,4 +1,4 @@
-//! Calls of libraries that read files: where one panics on what it finds, that is an error about the file.
+//! Calls of libraries that read files: a panic of the library becomes an error about the file.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -9,18 +9,18 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many threads are in a guarded call.
+/// Number of threads in a guarded call.
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs `call`, in which a library reads a file. A panic there prints nothing and unwinds no further.
 ///
 /// # Errors
-/// What the library said when it panicked, on one line.
+/// The library's panic message, on one line.
 pub(crate) fn foreign<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     listen();
     let before = IS_GUARDED.replace(true);
     GUARDED.fetch_add(1, Ordering::Relaxed);
-    // What the call leaves half done is dropped with its result: callers make an error of it.
+    // Data that the call leaves half done is dropped with its result, since callers turn it into an error.
     let done = catch_unwind(AssertUnwindSafe(call));
     GUARDED.fetch_sub(1, Ordering::Relaxed);
     IS_GUARDED.set(before);
@@ -31,13 +31,13 @@ pub(crate) fn foreign<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Puts a hook before the one that is there, which says nothing of panics in guarded calls.
+/// Installs a panic hook before the existing one. It suppresses messages of panics in guarded calls.
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            // Threads without a name are those of a library's pool, which passes the panic on to the caller.
+            // Threads without a name belong to a library's pool, which passes the panic on to the caller.
             let in_pool = || GUARDED.load(Ordering::Relaxed) > 0 && std::thread::current().name().is_none();
             if !IS_GUARDED.get() && !in_pool() {
                 before(panic);

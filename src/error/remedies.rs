@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// `text` as one word of a command line, quoted for a POSIX shell where it has to be.
+/// `text` as one word of a command line, quoted for a POSIX shell if necessary.
 pub(crate) fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
@@ -11,7 +11,8 @@ pub(crate) fn shell_word(text: &str) -> String {
     }
 }
 
-/// How to train on from the weights of a checkpoint that a run cannot continue. `place` is what the command calls the folder of a run.
+/// The remedy that starts a new run from the weights of a checkpoint that a run cannot continue. `place` is the
+/// command's name for the folder of a run.
 pub(crate) fn new_run_from(checkpoint: &Path, place: &str) -> String {
     let weights = shell_word(&format!("--load_checkpoint={}", checkpoint.display()));
     format!("start a new run from its weights, by {weights} and another {place}")

@@ -1,9 +1,10 @@
-//! Text of files in messages.
+//! Text from files, shown in messages.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-/// Characters that no terminal shows, or that turn what follows around: soft hyphens, blanks of no width, marks of direction, tags.
+/// Characters that terminals do not show, or that change the direction of the text after them: soft hyphens, zero-width
+/// spaces, marks of direction, tags.
 const UNSEEN: [RangeInclusive<char>; 10] = [
     '\u{ad}'..='\u{ad}',
     '\u{61c}'..='\u{61c}',
@@ -17,8 +18,8 @@ const UNSEEN: [RangeInclusive<char>; 10] = [
     '\u{e0000}'..='\u{e007f}',
 ];
 
-/// `text` with what cannot be seen in it as Rust writes it: `\u{200b}`, `\u{1b}`. Two keys that look alike can so be told apart, and no
-/// file moves the cursor. Ends of lines and tabs stay.
+/// `text` with its invisible characters written as in Rust: `\u{200b}`, `\u{1b}`. Two keys that look alike can then be
+/// told apart, and no file can move the cursor. Line ends and tabs stay.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     let is_unseen = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t')) || UNSEEN.iter().any(|range| range.contains(&c))
