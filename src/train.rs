@@ -33,7 +33,6 @@ mod run_parts;
 mod sample;
 mod saving;
 pub mod schedule;
-pub(crate) mod schedule_table;
 mod stage_step;
 mod step;
 pub(crate) mod step_results;

@@ -1,7 +1,9 @@
-//! The learning rate as a pure function of the optimizer's step count.
+//! The learning rate as a pure function of the optimizer's step count, and the table of rates on the device.
 //!
 //! Letters: t updates done before, W steps of warm-up, T steps in the schedule; lr the highest rate.
 
+use crate::element::stride_of;
+use crate::ops::grad_norm::rate_column;
 use crate::settings::{self, Decay};
 use std::f64::consts::{PI, TAU};
 
@@ -151,6 +153,29 @@ fn since_restart(step: u64, t_0: u64, t_mult: u64) -> (u64, u64) {
         length = length.saturating_mul(t_mult);
     }
     (since, length)
+}
+
+/// The rows of [`StepTensors::schedule`], computed in f64. `rates` gives each parameter group's learning rate by step;
+/// without `betas` the moments are not corrected for starting at 0.
+///
+/// [`StepTensors::schedule`]: crate::ops::grad_norm::StepTensors::schedule
+pub(crate) fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {
+    let stride = stride_of(schedule_columns(rates.len())) as usize;
+    let mut table = vec![0.0; steps.max(1) as usize * stride];
+    for (step, row) in (0..).zip(table.chunks_exact_mut(stride)) {
+        let correction = |beta: f64| 1.0 / -f64::exp_m1((step + 1) as f64 * beta.ln());
+        let corrections = betas.map_or([1.0; 2], |betas| betas.map(correction));
+        row[1..3].copy_from_slice(&corrections.map(|correction| correction as f32));
+        for (group, lr_at) in rates.iter().enumerate() {
+            row[rate_column(group) as usize] = lr_at(step) as f32;
+        }
+    }
+    table
+}
+
+/// Columns of a schedule for `groups` parameter groups.
+pub(crate) const fn schedule_columns(groups: usize) -> u32 {
+    2 + groups as u32
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The tensors that a run keeps on the device in addition to its arenas: states, the batch, and tables.
 
 use super::batch_arrays::{BatchArrays, batch_tensors};
-use super::schedule_table::schedule_columns;
+use super::schedule::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;

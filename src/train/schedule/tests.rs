@@ -228,3 +228,18 @@ fn schedules_know_whether_their_length_matters() {
         assert_eq!(short.depends_on_length(), differs, "{decay:?}");
     }
 }
+
+#[test]
+fn rows_hold_rates_and_the_corrections_of_the_paper() {
+    let rates: [&dyn Fn(u64) -> f64; 3] = [&|step| step as f64, &|_| 7.0, &|step| 8.0 + step as f64];
+    let table = schedule_table(3, &rates, Some([0.9, 0.95]));
+    assert_eq!(table.len(), 3 * 8, "5 columns take 8");
+    for (i, row) in table.chunks(8).enumerate() {
+        let t = i as i32 + 1;
+        let corrections = [0.9f64, 0.95].map(|beta| 1.0 / (1.0 - beta.powi(t)));
+        let want = [i as f64, corrections[0], corrections[1], 7.0, 8.0 + i as f64, 0.0, 0.0, 0.0];
+        assert!(row.iter().zip(want).all(|(&got, want)| (got as f64 - want).abs() <= 1e-6 * want), "{row:?}");
+    }
+    let uncorrected = schedule_table(2, &[&|_| 0.5], None);
+    assert_eq!(uncorrected, [0.5, 1.0, 1.0, 0.0, 0.5, 1.0, 1.0, 0.0]);
+}
