@@ -45,6 +45,8 @@ mod values;
 
 pub use config::RunConfig;
 #[cfg(feature = "cli")]
+pub(crate) use dialect::mindformers::recompute::SELECTIONS;
+#[cfg(feature = "cli")]
 pub(crate) use engine::Words;
 pub use engine::{Node, Override};
 pub(crate) use explain::{ABOUT_LAZY_INLINE, LAZY_INLINE};
@@ -60,10 +62,10 @@ pub use sections::moe::Moe;
 pub use sections::monitor::{Formats, Monitor};
 pub use sections::optimizer::*;
 pub use sections::parallel::{
-    OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded, Sharding,
+    Offset, OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded,
+    Sharding,
 };
-pub use sections::recompute::SELECTIONS;
-pub use sections::recompute::{Amount, Count, CountsOfInterleave, Offset, Operators, Recompute, Selection};
+pub use sections::recompute::{Operators, Recompute};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;

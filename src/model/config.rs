@@ -11,7 +11,6 @@ pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
-pub(crate) use operator::WITHOUT_OUTPUT;
 pub use operator::{Feature, Operator};
 
 pub use crate::ops::gelu::Gelu;

@@ -39,7 +39,7 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
         model::Scaling::documented(),
         model::Pet::documented(),
         moe::Moe::documented(),
-        recompute::documented(),
+        recompute::Recompute::documented(),
         dataset::DatasetKeys::documented(),
         dataset::Tokenizer::documented(),
         dataset::Loader::documented(),

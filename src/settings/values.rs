@@ -1,5 +1,6 @@
 //! The sections of a run, each filled.
 
+use super::dialect::mindformers;
 use super::engine::{Placed, Section, Source, decisions, to_json, write};
 use super::sections::callbacks::{self, Callbacks};
 use super::sections::context::Context;
@@ -10,7 +11,7 @@ use super::sections::moe::{self, Moe};
 use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
 use super::sections::parallel::{self, Distribution, Parallelism, Started};
-use super::sections::recompute::{self, Recompute};
+use super::sections::recompute::{self, LayerFeatures, Recompute};
 use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
 use super::sections::sample::Sample;
@@ -86,11 +87,13 @@ impl Settings {
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
         distribution.fit_experts(moe.as_ref(), source);
-        distribution.stages = recompute::stages(source, &model, &distribution);
+        distribution.stages = parallel::stages(source, &model, &distribution);
         if !run.as_single {
-            recompute::check_interleaves(source, &model, &distribution);
+            parallel::check_interleaves(source, &model, &distribution);
         }
-        let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
+        let parts = LayerFeatures { model: &model, moe: moe.as_ref() };
+        let mut recompute = recompute::read(source, parts, &distribution);
+        mindformers::recompute::translate(source, &mut recompute, parts, &distribution);
         model.offset = model.offset.filter(|_| distribution.layout.pipeline > 1);
         model.pp_interleave_num = None; // `parallel_config` has it
         let train_dataset = train_dataset.unwrap_or_default();

@@ -9,6 +9,7 @@ mod names;
 mod optimizer;
 mod parallel;
 mod places;
+pub(in crate::settings) mod recompute;
 mod rope;
 mod unused;
 
@@ -42,6 +43,7 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
         dataset::DatasetForms::documented(),
         optimizer::OptimizerForms::documented(),
         parallel::ShardForms::documented(),
+        recompute::documented(),
     ];
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }

@@ -92,6 +92,12 @@ impl<'a> Reader<'a> {
         value
     }
 
+    /// The value of `key` that `read` makes, or a fault that says which part of it is wrong.
+    pub fn form<T: Setting>(&self, key: &str, read: impl Fn(&Node) -> Result<T, String>) -> Option<T> {
+        let wrong = |found| self.fault(key, format!("expected {}, found {found}", T::kind().expected()));
+        read(self.node(key)?).map_err(wrong).ok()
+    }
+
     /// The word at `key`, a type of the section; `planned` are types that are known and not built.
     pub fn kind<T: Words>(&self, key: &str, planned: &'static str) -> Option<T> {
         let node = self.node(key)?;

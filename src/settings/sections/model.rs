@@ -69,6 +69,13 @@ pub(crate) fn read(source: &Source) -> Model {
     model
 }
 
+impl Model {
+    /// Number of blocks, those of multi-token prediction included.
+    pub(crate) fn blocks(&self) -> usize {
+        self.num_layers.saturating_add(self.mtp_depth.unwrap_or(0))
+    }
+}
+
 /// Whether the shape is in a folder that could not be read, which is reported already.
 pub(crate) fn is_elsewhere(source: &Source) -> bool {
     let is_named = source.node("pretrained_model_dir").is_some_and(|node| !node.is_off());

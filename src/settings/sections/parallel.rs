@@ -13,11 +13,16 @@
 mod degrees;
 mod rows;
 mod sharding;
+mod stages;
 
 pub(in crate::settings) use degrees::culprit;
 
 pub use rows::{OptimizerShards, Parallel, ParallelContext, ParallelMode, PipelineConfig};
 pub use sharding::{Sharded, Sharding};
+pub use stages::Offset;
+#[cfg(test)]
+pub(crate) use stages::distribute;
+pub(crate) use stages::{check_interleaves, counted_stages, is_shape_sound, stages};
 
 use super::moe::Moe;
 use super::run::Run;

@@ -1,268 +1,59 @@
-//! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass.
-//!
-//! The lists of a file count layers by the stages of the pipeline, for a run of one rank too. They are resolved to
-//! numbers of layers and operators, which is what the run folder has.
-//!
-//! A fused kernel is recomputed if one of the operators that it fuses is selected, and kept if one is excluded.
-//! `select_comm_recompute` repeats communication alone in MindFormers; here the operators whose results are gathered from
-//! other ranks, the norms by default, are recomputed themselves, with what is gathered after them. A list holds
-//! numbers: text in it, such as `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of
-//! MindFormers' five `Formative` log lines only those that select something are logged.
+//! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass, by their numbers.
 
-mod amount;
-mod choice;
-mod operators;
-mod rows;
-mod selection;
-mod stages;
-#[cfg(test)]
-mod tests;
-
-pub use amount::{Amount, Count, CountsOfInterleave};
-pub use operators::Operators;
-pub use rows::Recompute;
-pub use rows::SELECTIONS;
-pub use selection::Selection;
-pub use stages::Offset;
-
-use super::model::{self, Model};
+use super::model::Model;
 use super::moe::Moe;
-use super::parallel::{Distribution, Parallelism};
-use crate::model::stages::{Chunks, Stages};
+use super::parallel::{self, Distribution};
+use crate::model::config::{Activation, Feature, KeptOfRanks, Operator};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
-use choice::Choice;
-use operators::LayerFeatures;
-use selection::{Selected, remove_excluded};
-use stages::distribute;
+
+rows! {
+    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so that their
+    /// activations need not be kept. No choice changes a bit of the results. The result of a layer is always kept, and so is
+    /// what a router decided. `recompute: True` is all layers; that and patterns of operators are other forms.
+    pub struct Recompute in "recompute_config" {
+        /// The numbers of the layers that are recomputed as a whole, from 0; blocks of multi-token prediction are the last.
+        layers: Vec<usize> = Host.optional().example("[1]"),
+        /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0.
+        operators: Operators = Host.optional().read_by(operators).example("{feed_forward.mul: [1]}"),
+        /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped after it and
+        /// gathered again for the backward pass, of all layers; no effect elsewhere.
+        parallel_optimizer_comm_recompute: bool = Host.default(false),
+        /// Whether ranks that share matrices exchange activations again where a layer is recomputed; `False` keeps what they have
+        /// exchanged. No effect without `model_parallel`.
+        mp_comm_recompute: bool = Host.default(true),
+        /// Whether ranks that share matrices keep a slice each of the input of a layer that is recomputed as a whole, and gather
+        /// the others; no effect without `model_parallel`, nor where they share tokens, which does as much.
+        recompute_slice_activation: bool = Host.default(false),
+    }
+}
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// The operators that MindFormers recomputes where none are named: the activation of a network with a gate.
-const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
-/// That of a network without one, in which MindFormers' default finds nothing.
-const SELECTED_WITHOUT_GATE: [&str; 1] = [r"feed_forward\.gelu"];
-const COMMUNICATION: [&str; 1] = [r".*\.norm"];
-
-/// The section as a table, with the operators that patterns can name.
-pub(crate) fn documented() -> (TableId, Table) {
-    let (id, mut table) = Recompute::documented();
-    table.about += &operators::listing();
-    (id, table)
+/// Which operators the layers of a model have.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerFeatures<'a> {
+    pub model: &'a Model,
+    pub moe: Option<&'a Moe>,
 }
 
-/// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
-/// prediction after the others.
-pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: &Distribution) -> Recompute {
+/// The numbers of the layers of each operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Operators(pub Vec<(Operator, Vec<usize>)>);
+
+/// Reads the section of a model whose layers have the operators of `parts`.
+pub(crate) fn read(source: &Source, parts: LayerFeatures<'_>, parallel: &Distribution) -> Recompute {
     let reader = Reader::open(source, PATH, &[Recompute::ID]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
-    if is_shape_sound(source) {
-        resolve(&mut recompute, &reader, LayerFeatures { model, moe }, parallel);
+    if parallel::is_shape_sound(source) {
+        recompute.check(&reader, parts);
     }
-    // `layers` and `operators` say it all now, without the stages that counts need.
-    recompute.selections().into_iter().for_each(|selection| *selection = Selection::NONE);
-    recompute.recompute = Amount::Every(false);
     recompute
 }
 
-/// Turns counts of layers into `layers` and `operators`, and says which they are.
-fn resolve(
-    recompute: &mut Recompute,
-    reader: &Reader<'_>,
-    parts: LayerFeatures<'_>,
-    parallel: &Distribution,
-) {
-    let layers = parts.model.num_layers.saturating_add(parts.model.mtp_depth.unwrap_or(0));
-    let counts_stages = recompute.counts_stages();
-    if !counts_stages && parallel.layout.pipeline == 1 {
-        ignore_stages(reader.source);
-    }
-    let Some(stages) = counted_stages(counts_stages, reader.source, layers, parts.model, parallel) else {
-        return;
-    };
-    // Every key is read before the first fault ends this.
-    let full = distributed(reader, "recompute", recompute.recompute.distribute(&stages));
-    let selected = selected(recompute, reader, &stages, &parts);
-    let (Some(full), Some(selected), true) = (full, selected, reader.source.is_sound(PATH)) else { return };
-    let covered = stages.first(&full);
-    let selects = selected.iter().any(|selected| !selected.is_empty());
-    if !covered.is_empty() || selects {
-        let (of_stages, ends) = (python(stages.layers()), python(&stages.accumulated()));
-        reader.source.note(format!("num_layers per stage: {of_stages}"));
-        reader.source.note(format!("Accumulated num_layers per stage: {ends}"));
-    }
-    if !covered.is_empty() {
-        reader.source.note(format!("Formative layer_recompute: {}", python(&full)));
-    }
-    if !recompute.layers.is_empty() {
-        check_layers(recompute, reader, layers, !covered.is_empty());
-    }
-    operators::check(&mut recompute.operators, reader, &parts, layers, selects);
-    recompute.layers.extend(covered);
-    let choices: Vec<Choice> = SELECTIONS
-        .into_iter()
-        .zip(selected)
-        .map(|(key, selected)| Choice::new(key, selected, &stages))
-        .collect();
-    choices.iter().for_each(|choice| choice.note(reader, &parts));
-    choice::apply(&choices, recompute, reader.source, &parts, layers);
-}
-
-/// The stages by which counts are distributed. `None` after a fault; all layers in one stage if nothing counts them by stage.
-fn counted_stages(
-    counts_stages: bool,
-    source: &Source,
-    layers: usize,
-    model: &Model,
-    parallel: &Distribution,
-) -> Option<Stages> {
-    if parallel.layout.pipeline > 1 {
-        return Some(parallel.stages.clone());
-    }
-    if !counts_stages {
-        return Some(asked_stages(layers, model, parallel).unwrap_or_else(|_| Stages::one(layers)));
-    }
-    note_interleaves(source, model, parallel);
-    asked_stages(layers, model, parallel)
-        .map_err(|message| fault_of_stages(source, model, parallel, message))
-        .ok()
-}
-
-/// Reports why there are no stages: a switch that is off where `offset` has a list for each interleave, the offsets, or their number.
-fn fault_of_stages(source: &Source, model: &Model, parallel: &Distribution, message: String) {
-    let needs_switch = matches!(model.offset, Some(Offset::Chunks(_))) && interleaves(model, parallel) > 1;
-    if needs_switch && !parallel.asked.pipeline.pipeline_interleave {
-        let message = "must be True where `offset` has a list for each interleave: without it `pp_interleave_num` counts as 1; \
-                       write True, or one offset for each stage";
-        return source.fault(INTERLEAVE, message);
-    }
-    let key = match model.offset {
-        Some(_) => format!("{}.offset", model::PATH),
-        None => "parallel_config.pipeline_stage".to_string(),
-    };
-    source.fault(&key, message);
-}
-
-/// The switch that makes `pp_interleave_num` count.
-const INTERLEAVE: &str = "parallel.pipeline_config.pipeline_interleave";
-
-/// The layers of the stages that a run is spread over. All in one after a fault.
-pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
-    let ahead = model.mtp_depth.unwrap_or(0);
-    let layers = model.num_layers.saturating_add(ahead);
-    if parallel.layout.pipeline == 1 || !is_shape_sound(source) {
-        return Stages::one(layers);
-    }
-    note_interleaves(source, model, parallel);
-    match asked_stages(layers, model, parallel).and_then(|stages| stages.check(ahead).map(|()| stages)) {
-        Ok(stages) => stages,
-        Err(message) => {
-            fault_of_stages(source, model, parallel, message);
-            Stages::one(layers)
-        }
-    }
-}
-
-/// Reports chunks of a stage where there are no stages.
-pub(crate) fn check_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
-    let (degrees, key) = (&parallel.asked.degrees, "parallel_config.pipeline_stage");
-    let is_alone = parallel.counts && degrees.pipeline_stage == 1 && source.is_sound(key);
-    let interleaves = interleaves(model, parallel);
-    if is_alone && parallel.asked.pipeline.pipeline_interleave && interleaves > 1 {
-        let switch = "`parallel.pipeline_config.pipeline_interleave: False`";
-        source.fault(
-            key,
-            format!(
-                "pp_interleave_num {interleaves} needs pipeline_stage above 1; raise it, or write {switch}"
-            ),
-        );
-    }
-}
-
-/// The stages of the degrees that were written.
-fn asked_stages(layers: usize, model: &Model, parallel: &Distribution) -> Result<Stages, String> {
-    let Parallelism { degrees, pipeline, .. } = &parallel.asked;
-    let interleaves = if pipeline.pipeline_interleave { interleaves(model, parallel) } else { 1 };
-    let [stages, interleaves] =
-        [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    distribute(layers, stages, interleaves, model.offset.as_ref())
-}
-
-fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
-    model.pp_interleave_num.unwrap_or(parallel.asked.degrees.pp_interleave_num)
-}
-
-fn note_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
-    let interleaves = interleaves(model, parallel);
-    if interleaves > 1 && !parallel.asked.pipeline.pipeline_interleave {
-        source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{INTERLEAVE}: True`"));
-    }
-}
-
-/// Whether the keys that the layers of stages follow from have no fault.
-fn is_shape_sound(source: &Source) -> bool {
-    let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
-    let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
-    is_sound && ["model.arch", "parallel_config"].iter().all(|path| source.is_sound(path))
-}
-
-/// Says that the keys have no meaning from which the layers of stages follow.
-fn ignore_stages(source: &Source) {
-    for key in ["offset", "pp_interleave_num"] {
-        let path = format!("{}.{key}", model::PATH);
-        if source.node(&path).is_some_and(|node| !node.is_off()) {
-            source.ignore(&path);
-        }
-    }
-    if source.node(INTERLEAVE).and_then(bool::from_node) == Some(true) {
-        source.ignore(INTERLEAVE);
-    }
-}
-
-/// `chunks`, or a fault of `key`.
-fn distributed<T>(reader: &Reader<'_>, key: &str, chunks: Result<T, String>) -> Option<T> {
-    chunks.map_err(|message| reader.fault(key, message)).ok()
-}
-
-/// Layers that were written by number.
-fn check_layers(recompute: &mut Recompute, reader: &Reader<'_>, layers: usize, counts_too: bool) {
-    let last = layers.saturating_sub(1);
-    if let Some(layer) = recompute.layers.iter().find(|layer| **layer > last) {
-        reader.fault("layers", format!("there is no layer {layer}; the last is {last}"));
-    }
-    reader.require(&["layers", "recompute"], !counts_too, "given beside `recompute`; keep one of them");
-    recompute.layers.sort_unstable();
-    recompute.layers.dedup();
-}
-
-/// The layers of each pattern of the [`SELECTIONS`], without the patterns that an exclusion contradicts.
-fn selected(
-    recompute: &mut Recompute,
-    reader: &Reader<'_>,
-    stages: &Stages,
-    parts: &LayerFeatures<'_>,
-) -> Option<Vec<Selected>> {
-    let activation: &[&str] = if parts.has_gate() { &SELECTED } else { &SELECTED_WITHOUT_GATE };
-    let defaults: [&[&str]; 4] = [activation, &COMMUNICATION, &[], &[]];
-    let keys = SELECTIONS.into_iter().zip(recompute.selections()).zip(defaults);
-    let distribute = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
-        let mut selected = distributed(reader, key, selection.distribute(defaults, stages))?;
-        selected.retain(|(_, chunks)| chunks.iter().flatten().any(|count| *count > 0));
-        Some(selected)
-    };
-    let selected: Vec<Option<Selected>> = keys.map(distribute).collect();
-    let mut selected: Vec<Selected> = selected.into_iter().collect::<Option<_>>()?;
-    for (selects, excludes) in [(0, 2), (1, 3)] {
-        let excluded = selected[excludes].clone();
-        for pattern in remove_excluded(&mut selected[selects], &excluded) {
-            let [key, exclude] = [selects, excludes].map(|index| SELECTIONS[index]);
-            reader.source.note(format!(
-                "The pattern {pattern} in {key} conflicts with {exclude} and will be removed."
-            ));
-        }
-    }
-    Some(selected)
+fn operators(reader: &Reader<'_>, key: &'static str) -> Option<Operators> {
+    reader.form(key, Operators::read)
 }
 
 /// Says which switches of what ranks exchange have nothing to switch.
@@ -291,7 +82,126 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
     }
 }
 
-/// Numbers as MindFormers' log prints them.
-fn python(chunks: &Chunks) -> String {
-    format!("{chunks:?}")
+impl Recompute {
+    /// What ranks that share matrices keep of what is recomputed.
+    pub(crate) fn kept_of_ranks(&self) -> KeptOfRanks {
+        KeptOfRanks { exchanged: !self.mp_comm_recompute, slices: self.recompute_slice_activation }
+    }
+
+    /// Checks that the model has what is listed, and puts it in order.
+    fn check(&mut self, reader: &Reader<'_>, parts: LayerFeatures<'_>) {
+        let layers = parts.model.blocks();
+        let last = layers.saturating_sub(1);
+        let missing = |layer: &usize| format!("there is no layer {layer}; the last is {last}");
+        if let Some(layer) = self.layers.iter().find(|layer| **layer > last) {
+            reader.fault("layers", missing(layer));
+        }
+        sort(&mut self.layers);
+        for (operator, numbers) in &mut self.operators.0 {
+            let has = |layer: &usize| *layer < layers && parts.has(*operator, *layer);
+            match numbers.iter().find(|layer| !has(layer)) {
+                Some(layer) if *layer >= layers => reader.fault("operators", missing(layer)),
+                Some(layer) => {
+                    let there = paths(parts.operators(*layer)).join(", ");
+                    let path = operator.path();
+                    reader.fault("operators", format!("layer {layer} has no {path}, but {there}"));
+                }
+                None => {}
+            }
+            sort(numbers);
+        }
+    }
+}
+
+fn sort(layers: &mut Vec<usize>) {
+    layers.sort_unstable();
+    layers.dedup();
+}
+
+impl LayerFeatures<'_> {
+    /// Whether `layer` has `operator`.
+    pub fn has(&self, operator: Operator, layer: usize) -> bool {
+        let is_query_layer = self.model.kind.learns_queries() && layer + 1 == self.model.num_layers;
+        let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
+        let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
+        let has_gate = self.has_gate();
+        match operator.needs() {
+            Feature::Any => true,
+            Feature::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
+            Feature::Latent => self.model.kv_lora_rank.is_some(),
+            Feature::LatentQueries => self.model.q_lora_rank.is_some(),
+            Feature::Dense => mixture.is_none(),
+            Feature::DenseSwiGlu => mixture.is_none() && has_gate,
+            Feature::DenseGelu => mixture.is_none() && !has_gate,
+            Feature::Experts => mixture.is_some(),
+            Feature::ExpertsSwiGlu => mixture.is_some() && has_gate,
+            Feature::ExpertsGelu => mixture.is_some() && !has_gate,
+            Feature::SharedExpert => shared.is_some(),
+            Feature::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
+        }
+    }
+
+    /// Whether the activation of feed-forward networks is a product with a gate.
+    pub fn has_gate(&self) -> bool {
+        self.model.hidden_act == Some(Activation::SwiGlu)
+    }
+
+    /// The operators of `layer`.
+    pub fn operators(&self, layer: usize) -> impl Iterator<Item = Operator> {
+        Operator::all().filter(move |operator| self.has(*operator, layer))
+    }
+}
+
+impl Operators {
+    /// Reads `node`.
+    ///
+    /// # Errors
+    /// What was found that is no operator, or no layers.
+    fn read(node: &Node) -> Result<Self, String> {
+        let Node::Map(entries) = node else { return Err(node.to_string()) };
+        let read = |(name, node): &(String, Node)| {
+            let name = name.escape_debug().to_string();
+            let operator = Operator::named(&name)
+                .ok_or_else(|| format!("`{name}`; operators are {}", paths(Operator::all()).join(", ")))?;
+            let layers = Vec::from_node(node).ok_or_else(|| format!("{node} for `{name}`"))?;
+            Ok((operator, layers))
+        };
+        entries.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Adds `layer` to the layers of `operators`. Layers are added in ascending order.
+    pub(crate) fn add(&mut self, layer: usize, operators: Vec<Operator>) {
+        for operator in operators {
+            match self.0.iter_mut().find(|(other, _)| *other == operator) {
+                Some((_, layers)) if layers.last() == Some(&layer) => {}
+                Some((_, layers)) => layers.push(layer),
+                None => self.0.push((operator, vec![layer])),
+            }
+        }
+        self.0.sort_unstable_by_key(|(operator, _)| *operator);
+    }
+
+    /// The operators of `layer`.
+    pub(crate) fn of(&self, layer: usize) -> Vec<Operator> {
+        let of_layer = self.0.iter().filter(|(_, layers)| layers.contains(&layer));
+        of_layer.map(|(operator, _)| *operator).collect()
+    }
+}
+
+impl Setting for Operators {
+    fn kind() -> ValueKind {
+        ValueKind::Form("layers by operator as in {feed_forward.mul: [0, 1]}")
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        let layers = |(operator, layers): &(Operator, Vec<usize>)| {
+            Some((operator.path().to_string(), layers.to_node()?))
+        };
+        (!self.0.is_empty()).then(|| Node::Map(self.0.iter().filter_map(layers).collect()))
+    }
+}
+
+/// The paths of `operators`.
+pub(crate) fn paths(operators: impl IntoIterator<Item = Operator>) -> Vec<&'static str> {
+    operators.into_iter().map(Operator::path).collect()
 }

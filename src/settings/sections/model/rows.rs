@@ -7,7 +7,7 @@ use super::{GPT2, LLAMA, PATH, words};
 use crate::element::Element;
 use crate::model::config::Activation;
 use crate::settings::engine::*;
-use crate::settings::sections::recompute::Offset;
+use crate::settings::sections::parallel::Offset;
 
 rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.

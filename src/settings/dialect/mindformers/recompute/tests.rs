@@ -1,12 +1,11 @@
 //! The arithmetic of stages and counts, by examples whose results MindFormers' own code gave.
 
-use super::choice::acting;
-use super::selection::{Selected, Selection, remove_excluded};
-use super::stages::{Offset, distribute};
-use super::{Amount, COMMUNICATION, SELECTED};
+use super::patterns::Selection;
+use super::{Amount, COMMUNICATION, Chosen, SELECTED, choose, remove_excluded};
 use crate::model::stages::{Chunks, Stages};
 use crate::settings::dialect::mindformers::NAMES;
 use crate::settings::engine::{Document, Node, Setting};
+use crate::settings::sections::parallel::{Offset, distribute};
 use crate::settings::sections::{dataset, run};
 use std::path::Path;
 
@@ -31,9 +30,21 @@ fn counted(stages: &Stages, amount: &str) -> (Chunks, Vec<usize>) {
     (counts, layers)
 }
 
-/// What `select_recompute` selects, with the layers that a pattern acts in beside those recomputed as a whole.
-fn selected(stages: &Stages, selection: &str, defaults: &[&str]) -> Selected {
-    Selection::read(&node(selection)).expect("a selection").distribute(defaults, stages).expect("counts")
+/// The patterns that `select_recompute` chooses.
+fn chosen(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<Chosen> {
+    choose(&Selection::read(&node(selection)).expect("a selection"), defaults, stages).expect("counts")
+}
+
+/// The same patterns as text, each with its counts by chunk.
+fn selected(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<(String, Chunks)> {
+    let chosen = chosen(stages, selection, defaults).into_iter();
+    chosen.map(|one| (one.pattern.text, one.chunks)).collect()
+}
+
+/// The layers of the pattern in `selection`, but for those that are recomputed as a whole (`full`).
+fn acting(stages: &Stages, selection: &str, full: &[usize]) -> Vec<usize> {
+    let of_pattern = chosen(stages, selection, &[]).into_iter().flat_map(|one| one.layers);
+    of_pattern.filter(|layer| !full.contains(layer)).collect()
 }
 
 fn numbers(ranges: &[std::ops::Range<usize>]) -> Vec<usize> {
@@ -54,16 +65,15 @@ fn an_interleaved_pipeline_of_48_layers() {
     // A layer that is recomputed as a whole is not selected from.
     let (counts, layers) = counted(&stages, "[[1, 0, 0, 0, 0], [2, 1, 0, 0, 0]]");
     assert_eq!((counts.len(), layers), (2, vec![0, 24, 25, 29]));
-    let matmul = selected(&stages, r"{'feed_forward\.w1\.matmul': [[1, 0, 0, 0, 0], [2, 1, 0, 0, 0]]}", &[]);
-    assert_eq!(acting(&matmul, &stages, &full), [25, 29]);
+    let matmul = r"{'feed_forward\.w1\.matmul': [[1, 0, 0, 0, 0], [2, 1, 0, 0, 0]]}";
+    assert_eq!(acting(&stages, matmul, &full), [25, 29]);
     let (counts, layers) = counted(&stages, "[2, 1, 0, 0, 0]");
     assert_eq!(counts, [[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]]);
     assert_eq!(layers, [0, 4, 24]);
-    let matmul = selected(&stages, r"{'feed_forward\.w3\.matmul': [2, 1, 0, 0, 0]}", &[]);
-    assert_eq!(acting(&matmul, &stages, &full), [0; 0]);
+    assert_eq!(acting(&stages, r"{'feed_forward\.w3\.matmul': [2, 1, 0, 0, 0]}", &full), [0; 0]);
 
     let all = vec![vec![4, 5, 5, 5, 5], vec![5, 5, 5, 5, 4]];
-    let of_every_layer = |patterns: &[&str]| -> Selected {
+    let of_every_layer = |patterns: &[&str]| -> Vec<(String, Chunks)> {
         patterns.iter().map(|pattern| (pattern.to_string(), all.clone())).collect()
     };
     assert_eq!(selected(&stages, "True", &SELECTED), of_every_layer(&SELECTED));
@@ -207,9 +217,9 @@ fn offsets_that_do_not_fit_the_layers() {
 fn exclusions_remove_what_they_match() {
     let stages = stages(4, "0", 2, 1);
     let left = |selection: &str, exclusion: &str| {
-        let mut left = selected(&stages, selection, &SELECTED);
-        let removed = remove_excluded(&mut left, &selected(&stages, exclusion, &[]));
-        (left.into_iter().map(|(pattern, _)| pattern).collect::<Vec<_>>(), removed)
+        let mut left = chosen(&stages, selection, &SELECTED);
+        let removed = remove_excluded(&mut left, &chosen(&stages, exclusion, &[]));
+        (left.into_iter().map(|one| one.pattern.text).collect::<Vec<_>>(), removed)
     };
     let (mul, silu) = (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu");
     assert_eq!(left("True", &format!("{{'{mul}': True}}")), (vec![silu.to_string()], vec![mul.to_string()]));
@@ -220,6 +230,5 @@ fn exclusions_remove_what_they_match() {
     // An operator inside a module that is selected is no contradiction.
     let (left, removed) = left(r"{'feed_forward\.w1': True}", &format!("{{'{silu}': [1]}}"));
     assert_eq!((left, removed), (vec![r"feed_forward\.w1".to_string()], Vec::new()));
-    let silu = selected(&stages, &format!("{{'{silu}': [1]}}"), &[]);
-    assert_eq!(acting(&silu, &stages, &[]), [0]);
+    assert_eq!(acting(&stages, &format!("{{'{silu}': [1]}}"), &[]), [0]);
 }
