@@ -1,10 +1,10 @@
 //! From what the sections say to what counts in a run: after this pass settings do not change.
 
+use super::Settings;
 use super::engine::{MAX_SIZE, Section, Source};
 use super::micro_batches;
 use super::sections::monitor::{self, Formats, Monitor};
 use super::sections::parallel::{Distribution, Sharding};
-use super::values::Settings;
 use crate::element::Element;
 use crate::ranks::RankLayout;
 

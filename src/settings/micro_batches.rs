@@ -5,9 +5,9 @@
 //! mode (`parallel_mode: 0`) gradients accumulate as in the other modes; MindFormers takes
 //! `gradient_accumulation_steps` as 1 there.
 
+use super::Settings;
 use super::engine::{MAX_SIZE, Setting, Source};
 use super::sections::parallel::{Distribution, culprit};
-use super::values::Settings;
 
 /// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
 pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {

@@ -1,9 +1,9 @@
 //! The model that the settings describe.
 
+use super::Settings;
 use super::sections::callbacks::Callbacks;
 use super::sections::model::{GPT2, latent_attention, rotary_dim};
 use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
-use super::values::Settings;
 use crate::model::config::{
     Activation, Capacity, DropOrder, ExpertGroups, Gelu, HotExperts, MixtureConfig, ModelConfig, MultiToken,
     Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,

@@ -1,24 +1,23 @@
 //! Every number of a run, decided and checked before anything is built.
 
+mod checks;
+
+use super::Settings;
 use super::decide::{Decided, decide};
-use super::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
-use super::matrix_checks;
+use super::engine::Source;
 use super::model_config::model_config;
-use super::monitor_checks;
-use super::sections::model::{BaseType, Pet, pet_path};
+use super::sections::model::{BaseType, Pet};
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
-use super::sections::run::Resume;
-use super::values::Settings;
 use crate::data::{self, BatchSpec, ChatForm, Codec, DataConfig, Dataset, Form, Loader, RecordsConfig};
 use crate::element::Element;
 use crate::error::Result;
-use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
-use crate::model::count;
-use crate::model::groups::{Grouping, List};
+use crate::model::config::{LowRank, ModelConfig};
+use crate::model::groups::Grouping;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
+use checks::{check_base, is_of_possible_size};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -73,8 +72,6 @@ impl RunPlan {
                 return None;
             }
         }
-        check_token_weights(&settings, &model, source);
-        note_cold_slots(&settings, &model, source);
         let plan = Self {
             layout,
             sharding,
@@ -85,9 +82,7 @@ impl RunPlan {
             eval_dataset: settings.eval_dataset.as_ref().map(|data| data.config()),
             settings,
         };
-        plan.check_groups(source);
-        matrix_checks::check(&plan, source);
-        monitor_checks::check(&plan, source);
+        checks::check(&plan, source);
         Some(plan)
     }
 
@@ -261,82 +256,10 @@ impl RunPlan {
         let moe = self.settings.moe.as_ref()?;
         self.settings.callbacks.hot_step().filter(|_| moe.enable_cold_hot_expert)
     }
-
-    /// Reports patterns that fit no parameter, or contradict each other.
-    fn check_groups(&self, source: &Source) {
-        let keys = ["no_decay_params", "grouped_lr_schedule", "optimizer.type"];
-        if !keys.iter().all(|path| source.is_sound(path)) {
-            return;
-        }
-        if let Err(misfit) = self.grouping().apply(Gpt::describe(&self.model)) {
-            let path = match misfit.list {
-                List::Freeze => "model.model_config.freeze".to_string(),
-                List::FreezeExclude => "model.model_config.freeze_exclude".to_string(),
-                List::Holds => pet_path("freeze_include"),
-                List::Releases => pet_path("freeze_exclude"),
-                List::NoDecay => "no_decay_params".to_string(),
-                List::Group(number) => format!("grouped_lr_schedule.grouped.{number}.params"),
-            };
-            source.fault(&path, misfit.message);
-        }
-    }
 }
 
 /// The adapters that `pet` describes; patterns that do not fit the model are a fault.
 fn low_rank(pet: &Pet, model: &ModelConfig, source: &Source) -> Option<LowRank> {
     let low_rank = pet.low_rank(model);
     low_rank.map_err(|(path, message)| source.fault(&path, message)).ok()
-}
-
-/// Reports adapters of a new run whose model would be random: they would learn nothing that another model could use.
-fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
-    let is_new = matches!(settings.run.resume_training, Resume::No | Resume::Auto);
-    let is_random = is_new && settings.run.weights().is_none() && source.is_sound("load_checkpoint");
-    if is_random && pet.random_base && pet.base_dtype.is_some() {
-        let message = "quantises weights of files, and those of this run are random; name a model with `load_checkpoint`, or remove it";
-        source.unsupported("model.model_config.pet_config.base_dtype", message);
-    }
-    if is_random && !pet.random_base {
-        let message = "trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` under \
-                       `pet_config` to adapt random weights";
-        source.unsupported("model.model_config.pet_config", message);
-    }
-}
-
-/// Says where the share of a cold expert comes to less than one slot. MindFormers cuts it off and leaves none.
-fn note_cold_slots(settings: &Settings, model: &ModelConfig, source: &Source) {
-    let Some(share) = settings.moe.as_ref().and_then(|moe| moe.cold_token_percent) else { return };
-    let tokens = settings.runner.batch_size.saturating_mul(model.seq_length);
-    let (Some(mixture), Ok(tokens)) = (&model.mixture, u32::try_from(tokens)) else { return };
-    if let Some(slots) = mixture.hot_slots(tokens).filter(|slots| f64::from(*slots) * share < 1.0) {
-        source.note(format!(
-            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1 (in MindFormers \
-             none), and what else chooses it is dropped"
-        ));
-    }
-}
-
-/// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known
-/// before the step's last one.
-fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source) {
-    let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
-    if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
-        let message =
-            "not built for a model with balance losses or a z-loss; write `False`, or set their factors to 0";
-        source.fault("runner_wrapper.calculate_per_token_loss", message);
-    }
-}
-
-/// Whether the parameters can be listed, which all that follows does. If not, that is a fault.
-fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
-    let count::Extent { parameters, tensors } = count::extent(model);
-    let message = if parameters > MAX_PARAMETERS {
-        format!("the model would have {parameters:.1e} parameters, and {MAX_PARAMETERS:.1e} are the most")
-    } else if tensors > MAX_TENSORS {
-        format!("the model would have {tensors:.1e} tensors, and {MAX_TENSORS:.1e} are the most")
-    } else {
-        return true;
-    };
-    source.fault("model.model_config", format!("{message}; lower its sizes"));
-    false
 }

@@ -1,8 +1,8 @@
 //! Every setting of a run beside its default, for people to read.
 
+use super::Settings;
 use super::engine::{Node, join, to_json};
 use super::tables::row_at;
-use super::values::Settings;
 use serde_json::Value;
 
 /// A setting of a run.
