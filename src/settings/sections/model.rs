@@ -61,9 +61,6 @@ pub(crate) fn read(source: &Source) -> Model {
     others.iter().for_each(|(key, types)| reader.refuse(key, types));
     latent::refuse(&reader, &of_latent.iter().map(|(key, _)| *key).collect::<Vec<_>>());
     let mut model = Model::read(&reader);
-    if model.pet_config.is_none() {
-        pet::note_absence(source);
-    }
     (kind.entry().prepare)(&mut model, &reader);
     fill::fill(&mut model, &reader);
     model

@@ -3,7 +3,7 @@
 use super::rope;
 use crate::element::Element;
 use crate::settings::engine::*;
-use crate::settings::sections::model::{CHATGLM2, LLAMA, ModelType, PATH, is_elsewhere};
+use crate::settings::sections::model::{CHATGLM2, LLAMA, ModelType, PATH, is_elsewhere, pet_path};
 
 rows! {
     /// `model.model_config`: other forms of its keys.
@@ -53,6 +53,7 @@ const BIASES: [&str; 4] =
 
 /// Writes each form as the key that is read; the forms are returned for other sections that follow from them.
 pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelForms {
+    name_targets(source);
     let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else {
         return ModelForms::default();
     };
@@ -71,6 +72,20 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
         rope::translate(source, &forms);
     }
     forms
+}
+
+/// An architecture with adapters says which layers have them where nothing else does; without `pet_config` it has none.
+fn name_targets(source: &mut Source) {
+    const ARCH: &str = "model.arch.type";
+    let Some(word) = source.word(ARCH).filter(|word| word.ends_with("WithLora")) else { return };
+    let is_off = |path: &str| source.node(path).is_none_or(Node::is_off);
+    let targets = pet_path("target_modules");
+    if is_off(&path("pet_config")) {
+        source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
+    } else if is_off(&targets) {
+        let fused = word.contains("GLM") || word.contains("Bloom");
+        source.document.put(&targets, if fused { ".*query_key_value" } else { ".*wq|.*wv" }.into(), ARCH);
+    }
 }
 
 fn path(key: &str) -> String {

@@ -87,7 +87,7 @@ impl BaseType {
     }
 }
 
-/// Kinds of MindFormers that are not built.
+/// Kinds that are known and not built.
 const OTHER_KINDS: &str =
     "slora ptuning2 p_tuning_v2 prefixtuning prefix_tuning low_rank_adapter adalora adapter bitfit";
 
@@ -173,10 +173,7 @@ fn read_at(source: &Source, path: &str) -> Pet {
         return Pet::default();
     }
     let section = Reader::open(source, path, &[Pet::ID]);
-    let mut pet = Pet::read(&section);
-    if pet.target_modules.is_empty() {
-        pet.target_modules.extend(default_targets(source).map(str::to_string));
-    }
+    let pet = Pet::read(&section);
     if pet.target_modules.is_empty() {
         section.missing("target_modules", "patterns of the layers that get adapters, such as `.*wq|.*wv`");
     }
@@ -189,22 +186,4 @@ pub(super) fn check(source: &Source) {
     if source.node(&path).is_some_and(|node| !node.is_off()) {
         read_at(source, &path);
     }
-}
-
-/// Says that an architecture with adapters trains all weights, where a file describes no adapters.
-pub(super) fn note_absence(source: &Source) {
-    if source.word(ARCH).is_some_and(|word| word.ends_with(WITH_ADAPTERS)) {
-        source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
-    }
-}
-
-const ARCH: &str = "model.arch.type";
-
-/// The end of the names of architectures with adapters.
-const WITH_ADAPTERS: &str = "WithLora";
-
-/// What MindFormers' architectures with adapters adapt where nothing else is written.
-fn default_targets(source: &Source) -> Option<&'static str> {
-    let word = source.word(ARCH).filter(|word| word.ends_with(WITH_ADAPTERS))?;
-    Some(if word.contains("GLM") || word.contains("Bloom") { ".*query_key_value" } else { ".*wq|.*wv" })
 }
