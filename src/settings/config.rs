@@ -2,7 +2,7 @@
 
 use super::dialect;
 use super::dialect::mindformers::NAMES;
-use super::engine::{Document, Fault, Override, Setting, Source, Words, name_flags};
+use super::engine::{Document, Fault, Override, Setting, Source, Words, blame_flags};
 use super::plan::RunPlan;
 use super::sections;
 use super::sections::dataset::LoaderType;
@@ -171,7 +171,7 @@ fn resolve(text: &str, file: &Path, overrides: &[Override], purpose: Purpose) ->
     let read = |overrides: &[Override]| read(text, file, overrides, purpose);
     read(overrides).map_err(|faults| {
         let again = |overrides: &[Override]| read(overrides).err().unwrap_or_default();
-        Error::all(name_flags(faults, overrides, again))
+        Error::all(blame_flags(faults, overrides, again))
     })
 }
 
@@ -183,9 +183,9 @@ fn read(
 ) -> std::result::Result<RunConfig, Vec<Fault>> {
     let bases = (!matches!(purpose, Purpose::RunFolder(_))).then_some(BASES);
     let sources = &sections::dataset::SOURCES;
-    let document = Document::parse(text, file, overrides, NAMES, bases, sources)
+    let document = Document::parse(text, file, overrides, &NAMES, bases, sources)
         .map_err(|error| vec![Fault::of_document(error)])?;
-    let mut source = Source::new(document, NAMES, tables());
+    let mut source = Source::new(document, &NAMES, tables());
     if matches!(purpose, Purpose::Memory) && source.word(LOADER).is_none() {
         source.document.put(LOADER, LoaderType::Memory.word().into(), LOADER);
     }

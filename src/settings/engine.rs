@@ -18,7 +18,7 @@
 //! `base_config` names files that a file builds on. `layers.rs` keeps each as a layer, so an error names the file
 //! and line where its key was written; flags are one more layer.
 
-mod culprits;
+mod blame_flags;
 mod document;
 mod faults;
 mod layers;
@@ -26,8 +26,6 @@ mod locate;
 mod names;
 mod node;
 mod number;
-pub(super) mod other;
-mod path;
 mod range;
 pub(super) mod reader;
 mod replaced;
@@ -36,25 +34,27 @@ pub(super) mod section;
 pub(super) mod setting;
 mod source;
 pub(super) mod table;
+pub(super) mod unused_keys;
 mod writer;
 mod yaml;
 
-pub(crate) use culprits::name_flags;
+pub(crate) use blame_flags::blame_flags;
 pub(crate) use document::Document;
 pub use document::Override;
 pub(crate) use faults::Fault;
-pub(crate) use names::{Named, Names};
+pub(crate) use names::{Named, Names, words};
 pub use node::Node;
-pub(crate) use other::{Fate, IdleKind, Other, Passes, sections, words};
-pub(crate) use path::join;
+pub(crate) use node::join;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;
 pub(crate) use replaced::{Format, Replaced};
-pub(crate) use section::{Entry, Placed, Section, rows};
+pub(crate) use row::Row;
+pub(crate) use section::{Entry, Placed, Section, Variants, rows};
 pub(crate) use setting::{Setting, ValueKind, Words, words};
 pub(crate) use source::{Claim, Source, closest, unknown_type};
 #[cfg(test)]
-pub(crate) use table::Decides;
-pub(crate) use table::Decides::{Host, Numbers, Shape};
-pub(crate) use table::{RowText, Table, TableId};
+pub(crate) use table::ResumeImpact;
+pub(crate) use table::ResumeImpact::{Host, Numbers, Shape};
+pub(crate) use table::{RowText, Table, TableId, paragraph};
+pub(crate) use unused_keys::{AllowedValues, Handling, IdleKind, UnusedKeys, sections};
 pub(crate) use writer::{decisions, to_json, write};

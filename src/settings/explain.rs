@@ -1,7 +1,9 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
 use super::dialect::mindformers::NAMES;
-use super::engine::{Fate, Node, Other, RowText, Table, TableId, ValueKind, closest, to_json, words};
+use super::engine::{
+    Handling, Node, RowText, Table, TableId, UnusedKeys, ValueKind, closest, to_json, words,
+};
 use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
@@ -117,7 +119,7 @@ fn key_text(id: &TableId, table: &Table, key: &str) -> Option<String> {
         return Some(rows);
     }
     let other = table.unused_keys().find(|other| other.covers(key))?;
-    Some(format!("in {id}\n{key}\n  {}\n", fate_text(other)))
+    Some(format!("in {id}\n{key}\n  {}\n", handling_text(other)))
 }
 
 /// The sections of `tables`, a line each.
@@ -178,21 +180,21 @@ fn about_text(row: &RowText) -> String {
     text
 }
 
-fn other_text(id: &TableId, other: &Other) -> String {
+fn other_text(id: &TableId, other: &UnusedKeys) -> String {
     let keys: Vec<String> = words(other.keys)
         .map(|key| [&[key], &NAMES.of(id.section, key).collect::<Vec<_>>()[..]].concat().join("`/`"))
         .map(|names| format!("`{names}`"))
         .collect();
-    format!("{}: {}.", keys.join(", "), fate_text(other))
+    format!("{}: {}.", keys.join(", "), handling_text(other))
 }
 
-fn fate_text(other: &Other) -> String {
+fn handling_text(other: &UnusedKeys) -> String {
     let kind = other.kind.map_or_else(String::new, |kind| format!("{}; ", kind.expected()));
-    let fate = match other.fate {
-        Fate::Ignored => format!("ignored with a notice: {}", other.sentence),
-        Fate::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
-        Fate::Refused(passes) => format!("accepted only as {}; {}", passes.describe(), other.sentence),
-        Fate::Section => other.sentence.to_string(),
+    let fate = match other.handling {
+        Handling::Ignored => format!("ignored with a notice: {}", other.sentence),
+        Handling::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
+        Handling::Refused(passes) => format!("accepted only as {}; {}", passes.describe(), other.sentence),
+        Handling::Section => other.sentence.to_string(),
     };
     kind + &fate
 }

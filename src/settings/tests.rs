@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::settings::engine::{Decides, Fate, IdleKind, Node, RowText, ValueKind, join, to_json};
+use crate::settings::engine::{Handling, IdleKind, Node, ResumeImpact, RowText, ValueKind, join, to_json};
 use crate::settings::tables::tables;
 use std::path::Path;
 
@@ -274,8 +274,10 @@ fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
                 with(base, &others).or_else(|_| with(base, &[])).map_err(|error| error.to_string())?.0;
             let changes = plan.decisions() != before.decisions();
             match row.decides {
-                Decides::Host if changes => Err(CHANGES.to_string()),
-                Decides::Shape | Decides::Numbers if !changes => Err("changes no decision".to_string()),
+                ResumeImpact::Host if changes => Err(CHANGES.to_string()),
+                ResumeImpact::Shape | ResumeImpact::Numbers if !changes => {
+                    Err("changes no decision".to_string())
+                }
                 _ => Ok(()),
             }
         };
@@ -283,7 +285,7 @@ fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
             wrong.push(format!("{name}={value}: {finding}"));
         }
         // What decides nothing decides nothing anywhere.
-        let is_host = row.decides == Decides::Host && !HOT_STEPS.contains(&name.as_str());
+        let is_host = row.decides == ResumeImpact::Host && !HOT_STEPS.contains(&name.as_str());
         let lies = |base: &Vec<String>| is_host && check(base) == Err(CHANGES.to_string());
         if bases().iter().any(lies) {
             wrong.push(format!("{name}={value}: {CHANGES}"));
@@ -338,7 +340,7 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
     let mut wrong = Vec::new();
     for (id, table) in tables() {
         let path = flag_path(id.section);
-        let others = table.others.iter().flat_map(|other| {
+        let others = table.unused.iter().flat_map(|other| {
             let keys = other.keys.split_ascii_whitespace().flat_map(|names| names.split('|'));
             keys.map(move |key| (key, other))
         });
@@ -368,15 +370,15 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
                 }
                 continue;
             }
-            let (start, end) = match other.fate {
-                Fate::Section => continue,
-                Fate::Refused(_) => {
+            let (start, end) = match other.handling {
+                Handling::Section => continue,
+                Handling::Refused(_) => {
                     let answer = format!("not built yet (found `other`); {}", other.sentence);
                     wrong.extend(unanswered(&path, key, "other", &answer));
                     continue;
                 }
-                Fate::Ignored => ("without meaning here and ignored: ", String::new()),
-                Fate::Differs(_) => ("", format!("{key}: {}", other.sentence)),
+                Handling::Ignored => ("without meaning here and ignored: ", String::new()),
+                Handling::Differs(_) => ("", format!("{key}: {}", other.sentence)),
             };
             let is_notice =
                 |notice: &String| notice.starts_with(start) && notice.contains(key) && notice.ends_with(&end);

@@ -15,7 +15,7 @@ mod unused;
 
 pub(crate) use names::NAMES;
 
-use crate::settings::engine::{Other, Section, Source, Table, TableId};
+use crate::settings::engine::{Section, Source, Table, TableId, UnusedKeys};
 
 /// Writes each key under the one name and in the one section where it is read.
 pub(super) fn unify(source: &mut Source) {
@@ -50,10 +50,25 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
 
 /// What the documentation of the table `id` says of MindFormers' classes.
 pub(crate) fn about_classes(id: TableId) -> String {
-    id.type_word().map_or_else(String::new, classes::about)
+    match id.type_word() {
+        Some(word) => classes::about(word),
+        None if id.section == "model.arch" => classes::about_outside(),
+        None => String::new(),
+    }
+}
+
+/// The lines of a table of data, of as many columns between tabs.
+///
+/// # Panics
+/// If a line of the table has other columns, which a test would find.
+fn lines<const COLUMNS: usize>(text: &'static str) -> impl Iterator<Item = [&'static str; COLUMNS]> {
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let columns: Vec<&str> = line.split('\t').collect();
+        columns.try_into().unwrap_or_else(|_| panic!("expected {COLUMNS} columns: {line}"))
+    })
 }
 
 /// The keys of the table `id` that are known and not used.
-pub(crate) fn unused_in(id: TableId) -> impl Iterator<Item = Other> {
+pub(crate) fn unused_in(id: TableId) -> impl Iterator<Item = UnusedKeys> {
     unused::keys_of(id)
 }

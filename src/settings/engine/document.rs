@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::layers::Layers;
 use super::names::Names;
 use super::node::Node;
-use super::path::{is_below, join, parent_and_key};
+use super::node::{is_below, join, parent_and_key};
 use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
@@ -31,7 +31,7 @@ impl Document {
         text: &str,
         file: &Path,
         overrides: &[Override],
-        names: Names,
+        names: &Names,
         bases: Option<&str>,
         replaced: &'static Replaced,
     ) -> Result<Self> {
@@ -39,7 +39,13 @@ impl Document {
         let written = overrides.iter().rev().find(is_base).map(value_of).transpose()?;
         let bases_written = written.as_ref().map(|parsed| &parsed.root);
         let (layers, mut root) = Layers::read(text, file, bases, bases_written, replaced)?;
-        replaced.drop_overridden(&mut root, overrides);
+        let mut flags = Node::Map(Vec::new());
+        for one in overrides {
+            // Values that cannot be read are reported below.
+            let value = parse(&one.value).map(|parsed| parsed.root).unwrap_or(Node::Null);
+            let _ = set(&mut flags, &one.path, value);
+        }
+        replaced.drop_below(&mut root, &flags);
         let mut document =
             Self { layers, root, overrides: Vec::new(), origins: Vec::new(), repeated: Vec::new() };
         // Names of files are handled; anything else is laid over to be reported.
@@ -152,7 +158,7 @@ impl Document {
     }
 
     /// Lays `one` over the file, whose own name for the key counts.
-    fn lay_over(&mut self, one: &Override, names: Names) -> Result<()> {
+    fn lay_over(&mut self, one: &Override, names: &Names) -> Result<()> {
         let Parsed { root: value, repeated } = value_of(one)?;
         self.repeated.extend(repeated.iter().map(|key| format!("{}: {key}", one.flag)));
         let (section, name) = parent_and_key(&one.path);

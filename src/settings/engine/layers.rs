@@ -130,22 +130,19 @@ impl Layers {
                 *Node::entry(&mut base, &key) = value;
             }
         }
-        merge(&mut base, own, self.replaced);
-        Ok(Node::Map(base))
+        let (mut base, own) = (Node::Map(base), Node::Map(own));
+        self.replaced.drop_below(&mut base, &own);
+        merge(&mut base, own);
+        Ok(base)
     }
 }
 
 /// Lays `upper` over `lower`: sections are merged key by key, everything else is replaced.
-fn merge(lower: &mut Vec<(String, Node)>, upper: Vec<(String, Node)>, replaced: &Replaced) {
-    for (key, value) in upper {
-        match (Node::entry(lower, &key), value) {
-            (Node::Map(lower), Node::Map(upper)) => {
-                if key == replaced.section {
-                    replaced.drop(lower, &upper);
-                }
-                merge(lower, upper, replaced);
-            }
-            (place, value) => *place = value,
+fn merge(lower: &mut Node, upper: Node) {
+    match (lower, upper) {
+        (Node::Map(lower), Node::Map(upper)) => {
+            upper.into_iter().for_each(|(key, value)| merge(Node::entry(lower, &key), value));
         }
+        (lower, upper) => *lower = upper,
     }
 }

@@ -1,7 +1,5 @@
 //! Several names of one key: other programs write other names, and each section has its own.
 
-use super::other::words;
-
 /// A key under the name that sections read, where it is (sections between spaces), and its other names (between spaces).
 #[derive(Debug)]
 pub(crate) struct Named {
@@ -11,18 +9,18 @@ pub(crate) struct Named {
 }
 
 /// Every key that has several names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Names(pub &'static [Named]);
+#[derive(Debug)]
+pub(crate) struct Names(pub Vec<Named>);
 
 impl Names {
     /// The other names of `key` in `section`.
-    pub fn of<'n>(self, section: &str, key: &str) -> impl Iterator<Item = &'n str> + Clone + use<'n> {
+    pub fn of<'n>(&self, section: &str, key: &str) -> impl Iterator<Item = &'n str> + Clone + use<'n> {
         let found = self.0.iter().find(|named| named.key == key && named.is_in(section));
         words(found.map_or("", |named| named.names)).map(|name| -> &'n str { name })
     }
 
     /// The key of `section` that `name` means: itself, unless it is another name of one.
-    pub fn key<'n>(self, section: &str, name: &'n str) -> &'n str {
+    pub fn key<'n>(&self, section: &str, name: &'n str) -> &'n str {
         let is_meant = |named: &&Named| named.is_in(section) && words(named.names).any(|other| other == name);
         self.0.iter().find(is_meant).map_or(name, |named| named.key)
     }
@@ -33,4 +31,9 @@ impl Named {
         // The top level has no name, and is never one of several.
         self.sections == section || words(self.sections).any(|one| one == section)
     }
+}
+
+/// The words of `text`.
+pub(crate) fn words(text: &'static str) -> impl Iterator<Item = &'static str> + Clone {
+    text.split_ascii_whitespace()
 }

@@ -1,4 +1,5 @@
-//! The values of a configuration, free of the parser that read them.
+//! The values of a configuration, free of the parser that read them, and the dotted paths of its keys; that of the whole document is
+//! empty.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -139,4 +140,20 @@ from! {
     &str: |text| Self::Text(text.to_string());
     String: |text| Self::Text(text);
     PathBuf: |path| Self::Text(path.display().to_string());
+}
+
+/// The path of `key` in the section at `path`.
+pub(crate) fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
+}
+
+/// The section that holds `path`, and its key there.
+pub(super) fn parent_and_key(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
+}
+
+/// Whether `path` is `ancestor` or something in it; everything is in the whole, whose path is empty.
+pub(super) fn is_below(path: &str, ancestor: &str) -> bool {
+    let rest = path.strip_prefix(ancestor);
+    ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

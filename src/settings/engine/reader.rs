@@ -1,12 +1,13 @@
 //! Reads the rows of one section.
 
+use super::names::words;
 use super::node::Node;
-use super::other::{Fate, IdleKind, words};
-use super::path::join;
+use super::node::join;
 use super::section::Section;
 use super::setting::{Setting, ValueKind, Words};
 use super::source::{Source, unknown_type};
 use super::table::{Table, TableId};
+use super::unused_keys::{Handling, IdleKind};
 
 /// A section of the document, opened to be read row by row.
 pub(crate) struct Reader<'a> {
@@ -208,7 +209,7 @@ impl<'a> Reader<'a> {
         if tables.iter().any(|table| table.row(key).is_some()) {
             return;
         }
-        let Some(other) = tables.iter().find_map(|table| table.others.iter().find(|other| other.covers(key)))
+        let Some(other) = tables.iter().find_map(|table| table.unused.iter().find(|other| other.covers(key)))
         else {
             let message = format!("unknown key{}", self.source.suggestion(&self.section, key, node, tables));
             self.fault(key, message);
@@ -220,15 +221,19 @@ impl<'a> Reader<'a> {
         if let Some(kind) = other.kind.filter(|kind| !is_open && !kind.fits(node)) {
             return self.fault(key, format!("expected {}, found {node}", kind.expected()));
         }
-        match other.fate {
-            Fate::Section => {}
-            Fate::Ignored if node.is_off() && !is_switch => {}
-            Fate::Ignored => self.source.ignore(&self.path(key)),
+        match other.handling {
+            Handling::Section => {}
+            Handling::Ignored if node.is_off() && !is_switch => {}
+            Handling::Ignored => self.source.ignore(&self.path(key)),
             _ if node.is_none() => {}
-            Fate::Differs(passes) if passes.allows(node) && is_switch => self.source.ignore(&self.path(key)),
-            Fate::Differs(passes) | Fate::Refused(passes) if passes.allows(node) => {}
-            Fate::Differs(_) => self.note(key, other.sentence),
-            Fate::Refused(_) => self.fault(key, format!("not built yet (found {node}); {}", other.sentence)),
+            Handling::Differs(passes) if passes.allows(node) && is_switch => {
+                self.source.ignore(&self.path(key))
+            }
+            Handling::Differs(passes) | Handling::Refused(passes) if passes.allows(node) => {}
+            Handling::Differs(_) => self.note(key, other.sentence),
+            Handling::Refused(_) => {
+                self.fault(key, format!("not built yet (found {node}); {}", other.sentence))
+            }
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer counts: the files
 //! of a run are those that its flag names, not also those of its file.
 
-use super::document::Override;
 use super::node::Node;
-use super::yaml::parse;
 
 /// The keys, and where they are.
 #[derive(Debug)]
@@ -43,44 +41,24 @@ impl Replaced {
         }
     }
 
-    /// The same in the document `root`, over which `overrides` are laid, all of them one layer.
-    pub fn drop_overridden(&self, root: &mut Node, overrides: &[Override]) {
-        for (section, upper) in self.sections(overrides) {
-            let lower = section.iter().try_fold(&mut *root, |node, key| node.get_mut(key));
-            if let Some(Node::Map(lower)) = lower {
-                self.drop(lower, &upper);
+    /// The same in every such section of `lower`, by its place in `upper`.
+    pub fn drop_below(&self, lower: &mut Node, upper: &Node) {
+        let Node::Map(entries) = upper else { return };
+        for (key, upper) in entries {
+            let Some(lower) = lower.get_mut(key) else { continue };
+            if let (Node::Map(lower), Node::Map(upper)) = (&mut *lower, upper)
+                && key == self.section
+            {
+                self.drop(lower, upper);
             }
+            self.drop_below(lower, upper);
         }
-    }
-
-    /// The paths of the sections in which `overrides` write something, and what.
-    fn sections(&self, overrides: &[Override]) -> Vec<(Vec<String>, Entries)> {
-        let mut sections: Vec<(Vec<String>, Entries)> = Vec::new();
-        for one in overrides {
-            let keys: Vec<String> = one.path.split('.').map(str::to_string).collect();
-            let at = keys.iter().position(|key| key == self.section).map(|at| at + 1);
-            let Some((at, value)) = at.filter(|at| *at < keys.len()).zip(parse(&one.value).ok()) else {
-                continue;
-            };
-            let (section, below) = keys.split_at(at);
-            let value =
-                below[1..].iter().rev().fold(value.root, |node, key| Node::Map(vec![(key.clone(), node)]));
-            let entry = (below[0].clone(), value);
-            match sections.iter_mut().find(|(known, _)| known == section) {
-                Some((_, entries)) => entries.push(entry),
-                None => sections.push((section.to_vec(), vec![entry])),
-            }
-        }
-        sections
     }
 
     fn is_format(&self, path: &str, node: &Node) -> bool {
         path == self.format.key && node.word().is_some_and(|word| self.format.words.contains(&word))
     }
 }
-
-/// What a section holds.
-type Entries = Vec<(String, Node)>;
 
 /// The value at a dotted path below a section.
 fn get<'a>(entries: &'a [(String, Node)], path: &str) -> Option<&'a Node> {

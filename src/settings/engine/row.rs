@@ -1,18 +1,18 @@
 //! One row: everything there is to know of a key beside its name, its type and its documentation.
 
+use super::names::words;
 use super::node::Node;
-use super::other::words;
 use super::range::Range;
 use super::reader::Reader;
 use super::section::Entry;
 use super::setting::Setting;
-use super::table::{Decides, RowText, paragraph};
+use super::table::{ResumeImpact, RowText, paragraph};
 
 /// The row of a key whose values are of type `T`.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<T> {
     /// What the key decides.
-    pub decides: Decides,
+    pub decides: ResumeImpact,
     /// Its value where none is written.
     pub default: T,
     /// The default of some types of the section, named between spaces, where it is another.
@@ -31,7 +31,7 @@ pub(crate) struct Row<T> {
     pub example: &'static str,
 }
 
-impl Decides {
+impl ResumeImpact {
     /// A key with a default.
     pub fn default<T>(self, default: T) -> Row<T> {
         Row {

@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::reader::Reader;
 use super::source::Source;
-use super::table::{Decides, RowText, Table, TableId};
+use super::table::{ResumeImpact, RowText, Table, TableId};
 
 /// A struct made by [`rows!`].
 pub(crate) trait Section: Sized + Clone {
@@ -69,17 +69,18 @@ pub(crate) struct Entry {
     /// The key.
     pub key: &'static str,
     /// What it decides.
-    pub decides: Decides,
+    pub decides: ResumeImpact,
     /// What is written into a file, if anything.
     pub written: Option<Node>,
     /// What a resumed run must share.
     pub decision: Option<Node>,
 }
 
-/// A section as a table of rows: `key: Type = what it decides . default . other names . range`.
+/// A section as a table of rows: `key: Type = what it decides . default . other names . range`, in a file that uses all of
+/// `settings::engine`.
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
-/// `Shape`, `Numbers` or `Host` ([`Decides`]). `in` names the path of the section, and `forms` says that the keys are
+/// `Shape`, `Numbers` or `Host` ([`ResumeImpact`]). `in` names the path of the section, and `forms` says that the keys are
 /// other forms of that section's; after the rows come the keys that depend on the section's type (`by field: Enum`), and those that
 /// hold sections. Such an enum has rows by type: `Variant = "types between spaces" => { rows }`; the first is the default.
 macro_rules! rows {
@@ -108,49 +109,38 @@ macro_rules! rows {
             /// What an absent section says, but for what other keys decide.
             fn default() -> Self {
                 Self {
-                    $($field: {
-                        let row: $crate::settings::engine::row::Row<$type> = $row;
-                        row.default
-                    },)*
+                    $($field: rows!(@row $type, $row).default,)*
                     $($variants: <$enum>::default(),)?
                 }
             }
         }
 
-        impl $crate::settings::engine::section::Section for $name {
-            const ID: $crate::settings::engine::table::TableId =
-                $crate::settings::engine::table::TableId::of($path)$(.$forms())?;
+        impl Section for $name {
+            const ID: TableId = TableId::of($path)$(.$forms())?;
 
-            fn read(reader: &$crate::settings::engine::reader::Reader<'_>) -> Self {
+            fn read(reader: &Reader<'_>) -> Self {
                 Self {
-                    $($field: {
-                        let row: $crate::settings::engine::row::Row<$type> = $row;
-                        row.read(reader, $crate::settings::engine::section::rows!(@key $field $($key)?))
-                    },)*
-                    $($variants: <$enum as $crate::settings::engine::section::Variants>::read(reader),)?
+                    $($field: rows!(@row $type, $row).read(reader, rows!(@key $field $($key)?)),)*
+                    $($variants: <$enum>::read(reader),)?
                 }
             }
 
-            fn entries(&self) -> Vec<$crate::settings::engine::section::Entry> {
-                let entries = vec![$({
-                    let row: $crate::settings::engine::row::Row<$type> = $row;
-                    row.entry($crate::settings::engine::section::rows!(@key $field $($key)?), &self.$field)
-                },)*];
-                $(let entries = [entries, $crate::settings::engine::section::Variants::entries(&self.$variants)].concat();)?
-                entries
+            fn entries(&self) -> Vec<Entry> {
+                let own = vec![
+                    $(rows!(@row $type, $row).entry(rows!(@key $field $($key)?), &self.$field),)*
+                ];
+                [own, $(self.$variants.entries())?].concat()
             }
 
-            fn table() -> $crate::settings::engine::table::Table {
-                let rows = vec![$({
-                    let row: $crate::settings::engine::row::Row<$type> = $row;
-                    let key = $crate::settings::engine::section::rows!(@key $field $($key)?);
-                    row.text(key, &[$($doc),*])
-                },)*];
-                $(let rows = rows.into_iter().chain(<$enum as $crate::settings::engine::section::Variants>::rows()).collect();)?
-                $crate::settings::engine::table::Table {
-                    about: $crate::settings::engine::table::paragraph(&[$($about),*]),
+            fn table() -> Table {
+                let rows = vec![
+                    $(rows!(@row $type, $row).text(rows!(@key $field $($key)?), &[$($doc),*]),)*
+                ];
+                $(let rows = rows.into_iter().chain(<$enum>::rows()).collect();)?
+                Table {
+                    about: paragraph(&[$($about),*]),
                     rows,
-                    others: vec![$($crate::settings::engine::other::sections($sections))?],
+                    unused: vec![$(sections($sections))?],
                 }
             }
         }
@@ -187,47 +177,43 @@ macro_rules! rows {
             /// What the first type says where nothing is written.
             fn default() -> Self {
                 let [first, ..] = [$(Self::$variant {
-                    $($field: {
-                        let row: $crate::settings::engine::row::Row<$type> = $row;
-                        row.default
-                    },)*
+                    $($field: rows!(@row $type, $row).default,)*
                 },)*];
                 first
             }
         }
 
-        impl $crate::settings::engine::section::Variants for $name {
-            fn read(reader: &$crate::settings::engine::reader::Reader<'_>) -> Self {
+        impl Variants for $name {
+            fn read(reader: &Reader<'_>) -> Self {
                 $(
-                    if $crate::settings::engine::other::words($types).any(|kind| reader.kind_is(kind)) {
+                    if words($types).any(|kind| reader.kind_is(kind)) {
                         return Self::$variant {
-                            $($field: {
-                                let row: $crate::settings::engine::row::Row<$type> = $row;
-                                row.read(reader, stringify!($field))
-                            },)*
+                            $($field: rows!(@row $type, $row).read(reader, stringify!($field)),)*
                         };
                     }
                 )*
                 Self::default()
             }
 
-            fn entries(&self) -> Vec<$crate::settings::engine::section::Entry> {
+            fn entries(&self) -> Vec<Entry> {
                 match self {
-                    $(Self::$variant { $($field,)* } => vec![$({
-                        let row: $crate::settings::engine::row::Row<$type> = $row;
-                        row.entry(stringify!($field), $field)
-                    },)*],)*
+                    $(Self::$variant { $($field,)* } => vec![
+                        $(rows!(@row $type, $row).entry(stringify!($field), $field),)*
+                    ],)*
                 }
             }
 
-            fn rows() -> Vec<$crate::settings::engine::table::RowText> {
-                vec![$($({
-                    let row: $crate::settings::engine::row::Row<$type> = $row;
-                    row.of_variant($types).text(stringify!($field), &[$($doc),*])
-                },)*)*]
+            fn rows() -> Vec<RowText> {
+                vec![$($(
+                    rows!(@row $type, $row).of_variant($types).text(stringify!($field), &[$($doc),*]),
+                )*)*]
             }
         }
     };
+    (@row $type:ty, $row:expr) => {{
+        let row: Row<$type> = $row;
+        row
+    }};
     (@key $field:ident) => { stringify!($field) };
     (@key $field:ident $key:literal) => { $key };
 }

@@ -16,7 +16,7 @@ use super::document::Document;
 use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
-use super::path::{is_below, join, parent_and_key};
+use super::node::{is_below, join, parent_and_key};
 use super::table::{Table, TableId};
 use std::cell::RefCell;
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     /// The file with the overrides laid over it.
     pub document: Document,
     /// Other names of keys.
-    pub names: Names,
+    pub names: &'static Names,
     /// The rows of every section.
     pub tables: &'static [(TableId, Table)],
     /// What the document says twice, compared with the settings once these are decided.
@@ -48,7 +48,7 @@ pub(crate) struct Claim {
 
 impl Source {
     /// Nothing said yet but what the document says of itself.
-    pub fn new(document: Document, names: Names, tables: &'static [(TableId, Table)]) -> Self {
+    pub fn new(document: Document, names: &'static Names, tables: &'static [(TableId, Table)]) -> Self {
         let source = Self { document, names, tables, claims: Vec::new(), faults: RefCell::default() };
         source.document.notices().for_each(|notice| source.note(notice));
         source

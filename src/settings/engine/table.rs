@@ -1,9 +1,10 @@
 //! The rows of a section as data: for known keys, suggestions and documentation.
 
+use super::names::words;
 use super::node::Node;
-use super::other::{Fate, Other, Passes, words};
 use super::range::Range;
 use super::setting::ValueKind;
+use super::unused_keys::{AllowedValues, Handling, UnusedKeys};
 use std::fmt;
 
 /// Which keys a table has.
@@ -79,7 +80,7 @@ pub(crate) struct Table {
     /// Keys that are used.
     pub rows: Vec<RowText>,
     /// Keys that are not.
-    pub others: Vec<Other>,
+    pub unused: Vec<UnusedKeys>,
 }
 
 /// One row as data.
@@ -92,7 +93,7 @@ pub(crate) struct RowText {
     /// Its documentation.
     pub about: String,
     /// What it decides.
-    pub decides: Decides,
+    pub decides: ResumeImpact,
     /// Whether it must be written.
     pub is_required: bool,
     /// Its default, if it has one of its own.
@@ -113,7 +114,7 @@ pub(crate) struct RowText {
 
 /// What a key decides. Every row starts with it: there is no other way to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decides {
+pub(crate) enum ResumeImpact {
     /// The shapes of tensors: another value makes another model.
     Shape,
     /// The numbers a run computes: another value makes another run of the same model.
@@ -124,8 +125,8 @@ pub(crate) enum Decides {
 
 impl Table {
     /// A section none of whose keys is used.
-    pub fn unused(about: &str, others: impl Into<Vec<Other>>) -> Self {
-        Self { about: about.to_string(), rows: Vec::new(), others: others.into() }
+    pub fn unused(about: &str, others: impl Into<Vec<UnusedKeys>>) -> Self {
+        Self { about: about.to_string(), rows: Vec::new(), unused: others.into() }
     }
 
     /// The row of `key`, by the name we use.
@@ -145,11 +146,11 @@ impl Table {
         let of_row = self
             .row(key)
             .is_some_and(|row| matches!(&row.kind, ValueKind::Words(words) if words.contains(&word)));
-        let passes = |other: &Other| match other.fate {
-            Fate::Refused(passes @ Passes::Words(_)) => other.covers(key) && passes.allows(node),
+        let passes = |other: &UnusedKeys| match other.handling {
+            Handling::Refused(passes @ AllowedValues::Words(_)) => other.covers(key) && passes.allows(node),
             _ => false,
         };
-        of_row || self.others.iter().any(passes)
+        of_row || self.unused.iter().any(passes)
     }
 
     /// The keys that are used.
@@ -165,15 +166,15 @@ impl Table {
     }
 
     /// The keys that are not used, but for sections with a table of their own.
-    pub fn unused_keys(&self) -> impl Iterator<Item = &Other> {
-        self.others.iter().filter(|other| !matches!(other.fate, Fate::Section))
+    pub fn unused_keys(&self) -> impl Iterator<Item = &UnusedKeys> {
+        self.unused.iter().filter(|other| !matches!(other.handling, Handling::Section))
     }
 
     /// Every known name.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let others = |key| self.row(key).into_iter().flat_map(|row| row.names.iter().copied());
         let used = self.keys().flat_map(move |key| std::iter::once(key).chain(others(key)));
-        used.chain(self.others.iter().flat_map(|other| words(other.keys)))
+        used.chain(self.unused.iter().flat_map(|other| words(other.keys)))
     }
 }
 
@@ -186,7 +187,7 @@ impl RowText {
     }
 }
 
-impl Decides {
+impl ResumeImpact {
     /// What the documentation calls it.
     pub fn word(self) -> &'static str {
         match self {

@@ -1,9 +1,9 @@
 //! Sections written out: as a file that reads back as them, and as what a resumed run must share.
 
 use super::node::Node;
-use super::path::join;
+use super::node::join;
 use super::section::Placed;
-use super::table::Decides;
+use super::table::ResumeImpact;
 use super::yaml::to_yaml;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) fn write(sections: &[Placed]) -> String {
 pub(crate) fn decisions(sections: &[Placed]) -> BTreeMap<String, Value> {
     let mut decisions = BTreeMap::new();
     for section in sections.iter().filter(|section| section.decides) {
-        for entry in section.entries.iter().filter(|entry| entry.decides != Decides::Host) {
+        for entry in section.entries.iter().filter(|entry| entry.decides != ResumeImpact::Host) {
             if let Some(node) = &entry.decision {
                 decisions.insert(join(&section.path, entry.key), to_json(node));
             }

@@ -9,7 +9,7 @@ use serde_yaml::{Deserializer, Error};
 
 use super::locate;
 use super::node::Node;
-use super::path::join;
+use super::node::join;
 use crate::error::foreign;
 
 /// A document, and the dotted paths of keys that one section has more than once.

@@ -1,94 +1,69 @@
 //! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built. `unused.tsv`
 //! lists them.
 
-use super::classes::OUTSIDE;
+use super::lines;
 use crate::settings::engine::*;
 
-const STABLE_RANK: TableId = TableId::of("monitor_config.stable_rank_config");
+/// The policy of lines that are about a section.
+const SECTION: &str = "section";
 
 const KEYS: &str = include_str!("unused.tsv");
 
 /// Those of the table `id`.
-pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = Other> {
-    let lines = KEYS.lines().filter(|line| !line.starts_with('#')).map(parse);
-    lines.filter(move |(table, _)| *table == id).map(|(_, other)| other)
+pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
+    all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
 }
 
-/// The table and the keys of a line.
-fn parse(line: &'static str) -> (TableId, Other) {
-    let fields: Vec<&str> = line.split('\t').collect();
-    let &[section, policy, keys, sentence] = fields.as_slice() else {
-        panic!("unused.tsv: no four columns: {line}")
-    };
-    let table = match section.split_once(' ') {
-        Some((section, word)) => TableId::of(section).of_type(word),
-        None => TableId::of(section),
-    };
+/// Every line: the table of its section, and its other columns.
+fn all() -> impl Iterator<Item = (TableId, [&'static str; 3])> {
+    lines(KEYS).map(|[section, policy, keys, sentence]| {
+        let table = match section.split_once(' ') {
+            Some((section, word)) => TableId::of(section).of_type(word),
+            None => TableId::of(section),
+        };
+        (table, [policy, keys, sentence])
+    })
+}
+
+/// The keys of a line.
+fn parse(line: [&'static str; 3]) -> UnusedKeys {
+    let [policy, keys, sentence] = line;
     let (policy, passes) = policy.split_once(" unless ").unwrap_or((policy, ""));
-    let (fate, kind) = policy.split_once(' ').unwrap_or((policy, ""));
+    let (handling, kind) = policy.split_once(' ').unwrap_or((policy, ""));
     let passes = match passes {
-        "" => Passes::Never,
-        "off" => Passes::Off,
-        "off or 1" => Passes::UpToOne,
-        "on" => Passes::On,
-        words => Passes::Words(words),
+        "" => AllowedValues::Never,
+        "off" => AllowedValues::Off,
+        "off or 1" => AllowedValues::UpToOne,
+        "on" => AllowedValues::On,
+        words => AllowedValues::Words(words),
     };
-    let fate = match fate {
-        "ignored" => Fate::Ignored,
-        "differs" => Fate::Differs(passes),
-        "refused" => Fate::Refused(passes),
-        _ => panic!("unused.tsv: no policy `{fate}`: {line}"),
+    let handling = match handling {
+        "ignored" => Handling::Ignored,
+        "differs" => Handling::Differs(passes),
+        "refused" => Handling::Refused(passes),
+        _ => panic!("unused.tsv: no policy `{handling}`: {line:?}"),
     };
     let kind = match kind {
         "" => None,
         "switch" => Some(IdleKind::Switch),
         "number" => Some(IdleKind::Number),
         "text" => Some(IdleKind::Text),
-        _ => panic!("unused.tsv: no kind `{kind}`: {line}"),
+        _ => panic!("unused.tsv: no kind `{kind}`: {line:?}"),
     };
-    (table, Other { keys, fate, kind, sentence })
+    UnusedKeys { keys, handling, kind, sentence }
 }
 
 /// Sections of MindFormers none of whose keys is used.
-pub(crate) fn tables() -> [(TableId, Table); 6] {
-    let task = "`train_dataset_task` and `eval_dataset_task`: MindFormers' class around a data set, `dataset_config`. Its `type` must \
-                be one of `CausalLanguageModelDataset`, `KeyWordGenDataset`, `MultiTurnDataset` and `SFTDataset` for the data to be \
-                read.";
-    [
-        (STABLE_RANK, Table::unused("`monitor_config.stable_rank_config`: stable ranks of weights.", [])),
-        (TableId::of("model.arch"), Table::unused(&about_classes(), [sections("type")])),
-        (TableId::of("train_dataset_task"), Table::unused(task, [sections("dataset_config type")])),
-        (
-            TableId::of("callbacks.SummaryMonitor.export_options"),
-            Table::unused("`export_options` of a `SummaryMonitor`.", []),
-        ),
-        (
-            TableId::of("trainer"),
-            Table::unused("`trainer`: which of MindFormers' trainers to use; there is one.", []),
-        ),
-        (
-            TableId::of("swap_config"),
-            Table::unused("`swap_config`: activations kept in the host's memory.", []),
-        ),
-    ]
+pub(crate) fn tables() -> impl Iterator<Item = (TableId, Table)> {
+    let unused = all().filter(|(_, [policy, ..])| *policy == SECTION);
+    unused.map(|(id, [_, keys, about])| (id, Table::unused(about, [sections(keys)])))
 }
 
 /// Checks the sections that nothing else opens.
 pub(super) fn check(source: &Source) {
-    for id in [STABLE_RANK, TableId::of("trainer"), TableId::of("swap_config")] {
-        Reader::open(source, id.section, &[id]);
+    for section in ["monitor_config.stable_rank_config", "trainer", "swap_config"] {
+        Reader::open(source, section, &[TableId::of(section)]);
     }
-}
-
-/// The class of a model, and the classes that stay out.
-fn about_classes() -> String {
-    let outside = OUTSIDE.iter().map(|(classes, why)| {
-        let classes: Vec<&str> = words(classes).collect();
-        format!(" `{}`: {why}.", classes.join("`, `"))
-    });
-    let about =
-        "`model.arch`: the class of the model, which goes with `model_config.type`. Some classes stay out.";
-    about.to_string() + &outside.collect::<String>()
 }
 
 #[cfg(test)]
@@ -98,8 +73,8 @@ mod tests {
 
     #[test]
     fn every_line_is_of_a_table() {
-        for (id, other) in KEYS.lines().filter(|line| !line.starts_with('#')).map(parse) {
-            assert!(tables::tables().iter().any(|(known, _)| *known == id), "{id}: {}", other.keys);
+        for (id, line) in all() {
+            assert!(tables::tables().iter().any(|(known, _)| *known == id), "{id}: {line:?}");
         }
     }
 }

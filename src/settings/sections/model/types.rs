@@ -2,7 +2,7 @@
 //!
 //! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names of a
 //! checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). Which classes of MindFormers are of which type,
-//! what other keys these have, and which classes stay out, the dialect knows (`settings/dialect/mindformers/classes.rs`).
+//! what other keys these have, and which classes stay out, the dialect knows (`settings/dialect/mindformers/classes.tsv`).
 //!
 //! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in `configs/MINDFORMERS.md`, a file in
 //! `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in `tests/transformers/compare.py`.

@@ -6,8 +6,10 @@
 use super::counts::Amount;
 use crate::model::config::Operator;
 use crate::model::groups::compile;
+use crate::settings::dialect::mindformers::lines;
 use crate::settings::engine::*;
 use regex::bytes::Regex;
+use std::sync::LazyLock;
 
 /// Patterns, each with an amount of layers; one without text stands for the default patterns of the key.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +26,7 @@ pub struct Pattern {
 const SEPARATOR: &str = r"\.";
 
 /// The operators of MindFormers that ours fuse.
-const OPERATORS: &str = include_str!("operators.tsv");
+static OPERATORS: LazyLock<Vec<[&str; 2]>> = LazyLock::new(|| lines(include_str!("operators.tsv")).collect());
 
 /// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
 const WITHOUT_OUTPUT: [(&str, &str); 3] = [
@@ -138,9 +140,8 @@ impl Setting for Selection {
 /// The names that `operator` answers to: its path, and those of the operators that it fuses.
 pub fn names(operator: Operator) -> impl Iterator<Item = &'static str> {
     let path = operator.path();
-    let of_operator =
-        OPERATORS.lines().filter_map(|line| line.split_once('\t')).find(|(known, _)| *known == path);
-    std::iter::once(path).chain(of_operator.into_iter().flat_map(|(_, names)| words(names)))
+    let of_operator = OPERATORS.iter().find(|[known, _]| *known == path);
+    std::iter::once(path).chain(of_operator.into_iter().flat_map(|[_, names]| words(names)))
 }
 
 /// The operators, and the names that they answer to, for the documentation of the keys.
@@ -170,9 +171,8 @@ mod tests {
 
     #[test]
     fn every_line_is_of_an_operator() {
-        for line in OPERATORS.lines().filter(|line| !line.starts_with('#')) {
-            let path = line.split_once('\t').map(|(path, _)| path);
-            assert!(path.is_some_and(|path| Operator::named(path).is_some()), "{line}");
+        for [path, _] in OPERATORS.iter() {
+            assert!(Operator::named(path).is_some(), "{path}");
         }
     }
 }

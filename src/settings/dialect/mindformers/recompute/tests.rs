@@ -13,7 +13,7 @@ use std::path::Path;
 fn node(yaml: &str) -> Node {
     let text = format!("value: {yaml}");
     let (bases, sources) = (Some(run::BASES), &dataset::SOURCES);
-    let document = Document::parse(&text, Path::new("x.yaml"), &[], NAMES, bases, sources);
+    let document = Document::parse(&text, Path::new("x.yaml"), &[], &NAMES, bases, sources);
     document.expect("a document").get("value").cloned().expect("a value")
 }
 

@@ -1,15 +1,16 @@
 //! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
 
+use super::names::words;
 use super::node::Node;
 use super::setting::{Setting, ValueKind};
 
 /// Keys with one fate and the sentence that says why.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct UnusedKeys {
     /// The keys, between spaces.
     pub keys: &'static str,
     /// What becomes of them.
-    pub fate: Fate,
+    pub handling: Handling,
     /// What their values must be although nothing depends on them, where one kind is known.
     pub kind: Option<IdleKind>,
     /// Why, or what to write instead.
@@ -29,20 +30,20 @@ pub(crate) enum IdleKind {
 
 /// What becomes of a key that is not used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Handling {
     /// Listed in one notice where it asks for something; a switch whatever it says.
     Ignored,
     /// A notice, unless the value passes; a switch that passes is listed with what is ignored.
-    Differs(Passes),
+    Differs(AllowedValues),
     /// An error, unless the value passes.
-    Refused(Passes),
+    Refused(AllowedValues),
     /// A section that has a table of its own.
     Section,
 }
 
 /// Values that pass without a word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Passes {
+pub(crate) enum AllowedValues {
     /// None, False, 0, an empty text, lists of such.
     Off,
     /// `Off`, or 1.
@@ -56,11 +57,11 @@ pub(crate) enum Passes {
 }
 
 /// Keys that hold a section with a table of its own.
-pub(crate) const fn sections(keys: &'static str) -> Other {
-    Other { keys, fate: Fate::Section, kind: None, sentence: "a section of its own" }
+pub(crate) const fn sections(keys: &'static str) -> UnusedKeys {
+    UnusedKeys { keys, handling: Handling::Section, kind: None, sentence: "a section of its own" }
 }
 
-impl Other {
+impl UnusedKeys {
     /// Whether this is about `key`.
     pub fn covers(&self, key: &str) -> bool {
         words(self.keys).any(|one| one == key)
@@ -88,7 +89,7 @@ impl IdleKind {
     }
 }
 
-impl Passes {
+impl AllowedValues {
     /// Whether `node` passes.
     pub fn allows(&self, node: &Node) -> bool {
         match self {
@@ -110,9 +111,4 @@ impl Passes {
             Self::Never => "no value".to_string(),
         }
     }
-}
-
-/// The words of `text`.
-pub(crate) fn words(text: &'static str) -> impl Iterator<Item = &'static str> + Clone {
-    text.split_ascii_whitespace()
 }
