@@ -23,7 +23,8 @@ pub struct RunConfig {
     pub data_faults: Vec<Error>,
     /// What can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
     pub unsupported: Vec<Error>,
-    /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file accumulates.
+    /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file
+    /// accumulates.
     pub uses_parallel: bool,
 }
 
@@ -44,9 +45,9 @@ impl RunConfig {
         resolve(&text_of(path)?, path, overrides, Purpose::Run(Started::on(rank, size)))
     }
 
-    /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of MindFormers that is not
-    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as Muon on parts of matrices, is one of the `unsupported`. The
-    /// plan is that of the first of as many ranks as the file asks for.
+    /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader that is not
+    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as Muon on parts of
+    /// matrices, is one of the `unsupported`. The plan is that of the first of as many ranks as the file asks for.
     ///
     /// # Errors
     /// The others of [`RunConfig::load`].
@@ -62,9 +63,9 @@ impl RunConfig {
         resolve(&text_of(path)?, path, overrides, Purpose::Plan(Some(size)))
     }
 
-    /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has every key itself:
-    /// `base_config` would let a folder from elsewhere name any file of this machine, so it is an error. For `ranks` ranks, or else as
-    /// many as it asks for.
+    /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has
+    /// every key itself: `base_config` would let a folder from elsewhere name any file of this machine, so it is an
+    /// error. For `ranks` ranks, or else as many as it asks for.
     ///
     /// # Errors
     /// The others of [`RunConfig::outline_on`].
@@ -77,7 +78,8 @@ impl RunConfig {
         resolve(text, file, overrides, Purpose::RunFolder(ranks))
     }
 
-    /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: what it says of training is arbitrary.
+    /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: what it says of training
+    /// is arbitrary.
     ///
     /// # Errors
     /// A folder whose model cannot be computed.
@@ -99,8 +101,9 @@ impl RunConfig {
         Self::parse_on_rank(text, file, overrides, 0, 1)
     }
 
-    /// Like [`RunConfig::parse`] for a program whose batches come from its own memory ([`Batches::of_sources`](crate::data::Batches)): no
-    /// file is named in errors, and there need be no `train_dataset`. [`RunPlan::load_data`] of such a plan is an error.
+    /// Like [`RunConfig::parse`] for a program whose batches come from its own memory
+    /// ([`Batches::of_sources`](crate::data::Batches)): no file is named in errors, and there need be no
+    /// `train_dataset`. [`RunPlan::load_data`] of such a plan is an error.
     ///
     /// # Errors
     /// If it is no YAML; otherwise everything that is wrong in it, a line each.
@@ -141,7 +144,8 @@ impl RunConfig {
 }
 
 /// What a configuration needs besides a model.
-const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: {data_loader: {type: TextDataLoader, data_path: text}}\n";
+const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: \
+                         {data_loader: {type: TextDataLoader, data_path: text}}\n";
 
 /// What a configuration is read for.
 #[derive(Clone, Copy)]

@@ -29,7 +29,8 @@ const SWITCHES: [&str; 3] = ["resume_training", "do_eval", "as_single"];
 const OPTIONS: &str = "--options";
 
 impl Override {
-    /// Reads `--key=value` and `--key value` pairs, and the pairs behind `--options`. Words of a key are joined by `_` or by `-`.
+    /// Reads `--key=value` and `--key value` pairs, and the pairs behind `--options`. Words of a key are joined by
+    /// `_` or by `-`.
     ///
     /// # Errors
     /// If an argument is no flag, a flag has no value, or two different flags set one key to different values.
@@ -211,7 +212,8 @@ mod tests {
         };
         assert_eq!(
             message(&["--batch_size", "2", "--runner_config.batch_size=4"]),
-            "--runner_config.batch_size: sets `runner_config.batch_size` to `4`, and --batch_size to `2`; keep one of them"
+            "--runner_config.batch_size: sets `runner_config.batch_size` to `4`, and --batch_size to `2`; keep one \
+             of them"
         );
         assert_eq!(
             message(&["--model.model_config.n_layer=2", "--options", "model.model_config.num_layers=3"]),

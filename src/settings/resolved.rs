@@ -21,7 +21,8 @@ pub struct Resolved {
 }
 
 impl Settings {
-    /// Every setting with its default, in the order of a written file. What is empty by default and left so has no entry.
+    /// Every setting with its default, in the order of a written file. What is empty by default and left so has no
+    /// entry.
     pub fn resolved(&self) -> Vec<Resolved> {
         let mut resolved = Vec::new();
         for section in self.placed() {
@@ -92,9 +93,9 @@ callbacks: [{ type: MFLossMonitor, per_print_times: 7 }]
         assert!(!find("seed").differs && find("seed").default.is_some());
         let required = find("model.model_config.hidden_size");
         assert!(required.differs && required.default.is_none());
-        let adapters = [
-            "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: ['.*wq'], random_base: True}",
-        ];
+        let adapters =
+            ["--model.model_config.pet_config={pet_type: lora, lora_rank: 4, target_modules: ['.*wq'], \
+             random_base: True}"];
         let plan = RunConfig::parse(TEXT, Path::new("small.yaml"), &Override::parse_all(adapters).unwrap());
         let adapted = plan.unwrap().plan.settings.resolved();
         let rank =

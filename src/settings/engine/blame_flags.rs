@@ -9,9 +9,9 @@ use super::document::Override;
 use super::faults::Fault;
 use crate::error::Error;
 
-/// The errors of `faults`, each under the name of the flag of `overrides` that caused it, if one did: the flag without which
-/// `read` does not find this fault and either finds no new one, or was about the same section. An error that names a flag already,
-/// or the file's own fault, stays as it is.
+/// The errors of `faults`, each under the name of the flag of `overrides` that caused it, if one did: the flag
+/// without which `read` does not find this fault and either finds no new one, or was about the same section. An error
+/// that names a flag already, or the file's own fault, stays as it is.
 pub(crate) fn blame_flags(
     faults: Vec<Fault>,
     overrides: &[Override],

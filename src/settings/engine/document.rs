@@ -24,9 +24,9 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides` over it,
-    /// the last one on top. Without `bases` no other file is read. `names` are the names of keys that have several; what a layer
-    /// writes of `replaced` takes the place of what the layers below it do.
+    /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides`
+    /// over it, the last one on top. Without `bases` no other file is read. `names` are the names of keys that have
+    /// several; what a layer writes of `replaced` takes the place of what the layers below it do.
     pub fn parse(
         text: &str,
         file: &Path,
@@ -116,7 +116,8 @@ impl Document {
         }
     }
 
-    /// Puts at `path` what follows from the value that was written for `origin`, where `path` is not in something else than sections.
+    /// Puts at `path` what follows from the value that was written for `origin`, where `path` is not in something
+    /// else than sections.
     pub fn put(&mut self, path: &str, node: Node, origin: &str) {
         let written = self.written(origin);
         if set(&mut self.root, path, node).is_ok() {
@@ -172,7 +173,8 @@ impl Document {
     }
 }
 
-/// Calls `each` with every value in `node`, which is at `path`, and with sections that have no keys, or keys that no path can name.
+/// Calls `each` with every value in `node`, which is at `path`, and with sections that have no keys, or keys that no
+/// path can name.
 #[cfg(feature = "cli")]
 fn take_apart(path: &str, node: &Node, each: &mut impl FnMut(&str, &Node)) {
     let is_name = |name: &str| name.parse::<usize>().is_err() && !name.is_empty() && !name.contains('.');
@@ -242,7 +244,8 @@ impl Override {
         is_below(path, &self.path)
     }
 
-    /// One for each value, of one that sets a section. What cannot be read stays, to be reported where it is laid over a file.
+    /// One for each value, of one that sets a section. What cannot be read stays, to be reported where it is laid
+    /// over a file.
     #[cfg(feature = "cli")]
     pub(crate) fn values(self) -> Vec<Self> {
         match parse(&self.value) {

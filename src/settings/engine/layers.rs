@@ -1,4 +1,5 @@
-//! A file and the files that it builds on: each is a layer, and what an upper layer says goes before what a lower one does.
+//! A file and the files that it builds on: each is a layer, and what an upper layer says goes before what a lower one
+//! does.
 
 use std::path::{Path, PathBuf};
 
@@ -27,9 +28,9 @@ struct Layer {
 }
 
 impl Layers {
-    /// Reads `text`, which was read from `file`, and the files that its key `bases` names, a path or several relative to it,
-    /// which may name others; with the tree that all of them make. `written` stands in for the key's value; what an upper layer
-    /// writes of `replaced` takes the place of all that lower ones do.
+    /// Reads `text`, which was read from `file`, and the files that its key `bases` names, a path or several relative
+    /// to it, which may name others; with the tree that all of them make. `written` stands in for the key's value;
+    /// what an upper layer writes of `replaced` takes the place of all that lower ones do.
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.
@@ -107,7 +108,8 @@ impl Layers {
         // The last base counts first, so its layer lies above the others.
         for name in names.iter().rev() {
             let path = file.with_file_name("").join(name);
-            let is_same = |other: &PathBuf| matches!((other.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
+            let real = path.canonicalize().ok();
+            let is_same = |other: &PathBuf| real.is_some() && other.canonicalize().ok() == real;
             if above.iter().any(is_same) {
                 let message = format!("{} builds on this file in its turn; remove it", path.display());
                 return Err(Error::config(origin, message));
@@ -125,7 +127,7 @@ impl Layers {
         let mut base = Vec::new();
         for node in lower.into_iter().rev() {
             let Node::Map(entries) = node else { continue };
-            // Of several bases, MindFormers takes each top-level key whole from the last that has it.
+            // Of several bases the last that has a top-level key gives all of it.
             for (key, value) in entries {
                 *Node::entry(&mut base, &key) = value;
             }

@@ -1,6 +1,7 @@
 //! Several names of one key: other programs write other names, and each section has its own.
 
-/// A key under the name that sections read, where it is (sections between spaces), and its other names (between spaces).
+/// A key under the name that sections read, where it is (sections between spaces), and its other names (between
+/// spaces).
 #[derive(Debug)]
 pub(crate) struct Named {
     pub sections: &'static str,

@@ -1,5 +1,5 @@
-//! The values of a configuration, free of the parser that read them, and the dotted paths of its keys; that of the whole document is
-//! empty.
+//! The values of a configuration, free of the parser that read them, and the dotted paths of its keys; that of the
+//! whole document is empty.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -52,7 +52,7 @@ impl Node {
         &mut entries[index].1
     }
 
-    /// Whether this says "none": nothing, or the text `None` that files of MindFormers write.
+    /// Whether this says "none": nothing, or the text `None`, which is Python's.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Null) || self.word().is_some_and(|text| text == "None")
     }

@@ -1,5 +1,5 @@
-//! Numbers as YAML 1.1 writes them, which PyYAML reads and the parser takes for text: `1_000`, `010` (8), `0b101`, `1:30` (90).
-//! They stay text in the tree, since a key may want text; a key that wants a number reads it here.
+//! Numbers as YAML 1.1 writes them, which PyYAML reads and the parser takes for text: `1_000`, `010` (8), `0b101`,
+//! `1:30` (90). They stay text in the tree, since a key may want text; a key that wants a number reads it here.
 
 /// The whole number that PyYAML reads in `text`.
 pub(super) fn whole(text: &str) -> Option<i128> {
@@ -68,7 +68,8 @@ mod tests {
 
     const SCALARS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/yaml_scalars.tsv"));
 
-    /// Text to PyYAML, and numbers here where a key wants one: exponents without a sign or a dot, and YAML 1.2's octal numbers.
+    /// Text to PyYAML, and numbers here where a key wants one: exponents without a sign or a dot, and YAML 1.2's
+    /// octal numbers.
     fn is_lenient(text: &str) -> bool {
         text.contains(['e', 'E']) || text.contains("0o") || matches!(text, "-.5" | "+.5")
     }

@@ -21,8 +21,8 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Opens the section at `path`, whose keys are those of `tables` and their other forms; an absent section is empty. Reports
-    /// keys that are unknown or not built yet.
+    /// Opens the section at `path`, whose keys are those of `tables` and their other forms; an absent section is
+    /// empty. Reports keys that are unknown or not built yet.
     pub fn open(source: &'a Source, path: &str, tables: &[TableId]) -> Self {
         let own = tables.iter().map(|id| source.table(*id).expect("every section is in the list of tables"));
         let forms = tables.iter().filter_map(|id| source.table(id.forms()));
@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
             self.fault(key, message);
             return;
         };
-        // MindFormers' files leave keys open by an empty text, too.
+        // An empty text leaves a key open, too.
         let is_open = node.is_none() || *node == Node::Text(String::new());
         let is_switch = other.kind == Some(IdleKind::Switch) && !is_open;
         if let Some(kind) = other.kind.filter(|kind| !is_open && !kind.fits(node)) {

@@ -1,5 +1,5 @@
-//! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer counts: the files
-//! of a run are those that its flag names, not also those of its file.
+//! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer
+//! counts: the files of a run are those that its flag names, not also those of its file.
 
 use super::node::Node;
 

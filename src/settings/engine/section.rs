@@ -41,7 +41,8 @@ pub(crate) trait Section: Sized + Clone {
     }
 }
 
-/// The keys that each `type` of a section has alone: an enum made by [`rows!`], a variant for the types that share their keys.
+/// The keys that each `type` of a section has alone: an enum made by [`rows!`], a variant for the types that share
+/// their keys.
 pub(crate) trait Variants: Sized + Default {
     /// Reads the rows of the reader's type; faults are reported to the reader.
     fn read(reader: &Reader<'_>) -> Self;
@@ -76,13 +77,14 @@ pub(crate) struct Entry {
     pub decision: Option<Node>,
 }
 
-/// A section as a table of rows: `key: Type = what it decides . default . other names . range`, in a file that uses all of
-/// `settings::engine`.
+/// A section as a table of rows: `key: Type = what it decides . default . other names . range`, in a file that uses
+/// all of `settings::engine`.
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
-/// `Shape`, `Numbers` or `Host` ([`ResumeImpact`]). `in` names the path of the section, and `forms` says that the keys are
-/// other forms of that section's; after the rows come the keys that depend on the section's type (`by field: Enum`), and those that
-/// hold sections. Such an enum has rows by type: `Variant = "types between spaces" => { rows }`; the first is the default.
+/// `Shape`, `Numbers` or `Host` ([`ResumeImpact`]). `in` names the path of the section, and `forms` says that the
+/// keys are other forms of that section's; after the rows come the keys that depend on the section's type
+/// (`by field: Enum`), and those that hold sections. Such an enum has rows by type:
+/// `Variant = "types between spaces" => { rows }`; the first is the default.
 macro_rules! rows {
     (
         $(#[doc = $about:literal])*

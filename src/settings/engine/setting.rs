@@ -152,7 +152,7 @@ scalars! {
     Node: ValueKind::Form("a number or a section"), |node: &Node| Some(node.clone());
 }
 
-/// Files of MindFormers write some whole numbers as `8.0`.
+/// Files write some whole numbers as `8.0`.
 pub(super) fn whole<T: TryFrom<i128>>(node: &Node) -> Option<T> {
     match node {
         Node::Int(number) => T::try_from(*number).ok(),

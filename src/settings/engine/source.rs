@@ -8,7 +8,7 @@
 //! the others.
 //!
 //! Two kinds of faults depend on what the file is read for. A *data fault* only keeps data from being loaded, such
-//! as a loader of MindFormers that is not built: a fault of `RunConfig::load`, a remark beside the plan of
+//! as a loader that is not built: a fault of `RunConfig::load`, a remark beside the plan of
 //! `RunConfig::outline`, which needs no data. Something *unsupported* can be planned for and not be trained yet, such
 //! as Muon on parts of matrices: a fault of a run, a remark beside an outline.
 
@@ -20,8 +20,8 @@ use super::node::{is_below, join, parent_and_key};
 use super::table::{Table, TableId};
 use std::cell::RefCell;
 
-/// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
-/// depends on a faulty key is not checked ([`Source::is_sound`]).
+/// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default,
+/// and what depends on a faulty key is not checked ([`Source::is_sound`]).
 pub(crate) struct Source {
     /// The file with the overrides laid over it.
     pub document: Document,
@@ -110,8 +110,8 @@ impl Source {
         !faulty.any(|faulty| is_below(faulty, path) || is_below(path, faulty))
     }
 
-    /// Whether a fault that was found explains why `key` is absent in the section at `path`: one of the section itself, or of
-    /// a name that is much like the key's or like that of a section on the way to it.
+    /// Whether a fault that was found explains why `key` is absent in the section at `path`: one of the section
+    /// itself, or of a name that is much like the key's or like that of a section on the way to it.
     pub fn explains_absence(&self, path: &str, key: &str) -> bool {
         let is_misspelt = |section: &str, key: &str| {
             let names = [key].into_iter().chain(self.names.of(section, key));

@@ -1,5 +1,5 @@
-//! YAML text as [`Node`]s and back, as PyYAML's `safe_load` reads it: anchors and merge keys are resolved, and of a key that
-//! a section has twice the last value counts. The only file that knows the parser.
+//! YAML text as [`Node`]s and back, as PyYAML's `safe_load` reads it: anchors and merge keys are resolved, and of a
+//! key that a section has twice the last value counts. The only file that knows the parser.
 
 use std::fmt;
 
@@ -48,7 +48,8 @@ pub(super) fn to_yaml(node: &Node) -> String {
 /// The key whose value's keys become keys of its section.
 const MERGE: &str = "<<";
 
-/// Merge keys resolved and repeated keys reduced to the last, below `path`; the path of a merge key that holds no section.
+/// Merge keys resolved and repeated keys reduced to the last, below `path`; the path of a merge key that holds no
+/// section.
 fn resolve(node: Node, path: &str, repeated: &mut Vec<String>) -> Result<Node, String> {
     match node {
         Node::List(items) => {
@@ -80,7 +81,8 @@ fn resolve(node: Node, path: &str, repeated: &mut Vec<String>) -> Result<Node, S
     }
 }
 
-/// The entries that a merge key adds to the section at `path`, those that count last; of several sections the first counts.
+/// The entries that a merge key adds to the section at `path`, those that count last; of several sections the first
+/// counts.
 fn merge(value: Node, path: &str, repeated: &mut Vec<String>) -> Result<Vec<(String, Node)>, String> {
     match resolve(value, path, repeated)? {
         Node::Map(entries) => Ok(entries),
@@ -96,8 +98,8 @@ fn merge(value: Node, path: &str, repeated: &mut Vec<String>) -> Result<Vec<(Str
     }
 }
 
-/// The line that ends the document where more follows, and what to do: `...`, which examples write for what they leave out, or `---`
-/// after the first line that says something.
+/// The line that ends the document where more follows, and what to do: `...`, which examples write for what they
+/// leave out, or `---` after the first line that says something.
 fn end_of_document(text: &str) -> Option<(usize, String)> {
     let says = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let lines: Vec<&str> = text.lines().collect();

@@ -9,8 +9,9 @@ use crate::settings::engine::*;
 use std::path::PathBuf;
 
 rows! {
-    /// `MFLossMonitor`: MindFormers' two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
-    /// that is no terminal has them where a file names this callback, and shorter lines otherwise. A terminal has a bar.
+    /// `MFLossMonitor`: MindFormers' two lines of a step, with loss, learning rate and speed. `log.txt` has them in
+    /// any case; a console that is no terminal has them where a file names this callback, and shorter lines
+    /// otherwise. A terminal has a bar.
     pub struct LossMonitor in "callbacks.MFLossMonitor" {
         /// Steps between these lines.
         per_print_times: u64 = Host.default(1).within(COUNT),
@@ -32,8 +33,9 @@ rows! {
     pub struct SummaryMonitor in "callbacks.SummaryMonitor" {
         /// Folder of the files; by default `summary` in the run's folder.
         summary_dir: PathBuf = Host.optional().example("./shown"),
-        /// Steps between files where `collect_tensor_freq` is absent. Where that makes more than 20, there are 20 instead, evenly
-        /// spread over the run's epochs, or those of its first 20 steps where they would lie closer than 2.
+        /// Steps between files where `collect_tensor_freq` is absent. Where that makes more than 20, there are 20
+        /// instead, evenly spread over the run's epochs, or those of its first 20 steps where they would lie closer
+        /// than 2.
         collect_freq: u64 = Host.default(COLLECT_FREQ).within(COUNT),
         /// Steps between files. The first step has one in any case.
         collect_tensor_freq: Option<u64> = Host.optional().within(COUNT).example("5"),
@@ -41,7 +43,7 @@ rows! {
     sections "type export_options"
 }
 
-/// MindFormers' `collect_freq`.
+/// The default of `collect_freq`.
 const COLLECT_FREQ: u64 = 10;
 
 /// What the callbacks ask for.
@@ -95,7 +97,6 @@ pub(crate) fn read(source: &Source) -> Callbacks {
             continue;
         }
         let Some(kind) = kind_at(source, &path) else { continue };
-        // MindFormers keeps the last one without a word.
         if seen.contains(&kind) {
             source.fault(&format!("{path}.type"), format!("a second {kind}; keep one of them"));
         }
@@ -150,8 +151,8 @@ impl Callbacks {
         let saves = moe.is_some_and(|moe| moe.save_token_distribution);
         if saves && self.summary.is_none() {
             source.note(format!(
-                "moe_config.save_token_distribution: written every {COLLECT_FREQ} steps, but 20 times at most, into the run's \
-                 folder; a {SUMMARY} says where and when"
+                "moe_config.save_token_distribution: written every {COLLECT_FREQ} steps, but 20 times at most, into \
+                 the run's folder; a {SUMMARY} says where and when"
             ));
         }
         let note = |callback: &str, text: &str| source.note(format!("callbacks: {callback} {text}"));

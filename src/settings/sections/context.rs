@@ -7,26 +7,27 @@ use std::str::FromStr;
 rows! {
     /// `context`: the adapter and what may be used of it.
     pub struct Context in "context" {
-        /// Part of the name of the adapter to use; see `gristmill doctor`. `gristmill plan` takes the compute units of the published
-        /// GPU of that name.
+        /// Part of the name of the adapter to use; see `gristmill doctor`. `gristmill plan` takes the compute units
+        /// of the published GPU of that name.
         device_name: Option<String> = Host.optional().example("llvmpipe"),
-        /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several ranks on a
-        /// machine the first takes it and the others the next ones of its kind, in turns.
+        /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several
+        /// ranks on a machine the first takes it and the others the next ones of its kind, in turns.
         device_id: Option<usize> = Host.optional().example("1"),
-        /// Which versions of the kernels to use, where the adapter runs more than one: `software` and `portable` run everywhere;
-        /// `matrix` multiplies f16 by cooperative matrices, and is chosen for runs in f16 on GPUs whose matrices of 16 x 16
-        /// pass a test.
+        /// Which versions of the kernels to use, where the adapter runs more than one: `software` and `portable` run
+        /// everywhere; `matrix` multiplies f16 by cooperative matrices, and is chosen for runs in f16 on GPUs whose
+        /// matrices of 16 x 16 pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
-        /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
-        /// arithmetic, which gives the same bits but for the payload of a NaN.
+        /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise
+        /// by integer arithmetic, which gives the same bits but for the payload of a NaN.
         native_f16: bool = Host.default(true),
         /// How long one wait for the device may take, in seconds; then it is taken to hang, and the run ends.
         hang_timeout: u64 = Host.default(600).within(COUNT),
-        /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12 its debug
-        /// layer. Launches then take many times as long.
+        /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12
+        /// its debug layer. Launches then take many times as long.
         validation: bool = Host.default(false),
-        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. Our kernels stay within their buffers, and some
-        /// drivers compile them to longer programs with the checks. On Metal and DX12 the key changes nothing.
+        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. Our kernels stay within their
+        /// buffers, and some drivers compile them to longer programs with the checks. On Metal and DX12 the key
+        /// changes nothing.
         robust_buffers: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
@@ -37,7 +38,7 @@ rows! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
-/// MindFormers' sizes are powers of 1024, whatever the unit is called.
+/// Sizes are powers of 1024, whatever the unit is called.
 const UNITS: [(&str, u64); 6] =
     [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
 

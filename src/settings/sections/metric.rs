@@ -5,8 +5,8 @@ use crate::settings::engine::*;
 rows! {
     /// `metric`: what evaluations report beside the loss; one section, or a list of several.
     pub struct MetricKeys in PATH {
-        /// `PerplexityMetric` is the exponential of the loss, `Accuracy` the share of targets with the largest logit; the others are
-        /// ignored with a notice.
+        /// `PerplexityMetric` is the exponential of the loss, `Accuracy` the share of targets with the largest logit;
+        /// the others are ignored with a notice.
         kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, "")),
     }
 }

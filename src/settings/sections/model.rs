@@ -21,7 +21,8 @@ pub(crate) use words::PATH;
 
 use crate::settings::engine::*;
 
-/// The types whose rows all others share: those with gated layers and without positions added to the embedding, and the others.
+/// The types whose rows all others share: those with gated layers and without positions added to the embedding, and
+/// the others.
 pub(crate) const LLAMA: &str = "LlamaConfig";
 pub(crate) const GPT2: &str = "GPT2Config";
 /// A type with keys of its own.

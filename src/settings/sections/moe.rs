@@ -33,7 +33,8 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     Some(moe)
 }
 
-/// Notes all keys that only a mixture reads: in a dense model they have no meaning. Switches are noted whichever way they stand.
+/// Notes all keys that only a mixture reads: in a dense model they have no meaning. Switches are noted whichever way
+/// they stand.
 fn ignore_all(reader: &Reader<'_>) {
     let is_idle = |key: &&str| !MAY_STAND_IN_DENSE_MODELS.contains(key);
     let is_switch = |key: &&str| reader.node(key).and_then(bool::from_node).is_some();

@@ -5,18 +5,19 @@ use crate::model::parameters::UpdateRule;
 use crate::settings::engine::*;
 
 rows! {
-    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD` and `Momentum`.
+    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD` and
+    /// `Momentum`.
     pub struct Optimizer in "optimizer" {
-        /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does, and `Momentum`, which is MindSpore's, what
-        /// `SGD` does without `dampening`.
+        /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does, and `Momentum`, which is
+        /// MindSpore's, what `SGD` does without `dampening`.
         kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
             .example("Muon"),
-        /// Decay of matrices per unit of learning rate (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019:
-        /// p ← p (1 - lr wd) - lr update); biases and vectors are exempt.
+        /// Decay of matrices per unit of learning rate (Loshchilov and Hutter, "Decoupled weight decay
+        /// regularization", 2019: p ← p (1 - lr wd) - lr update); biases and vectors are exempt.
         weight_decay: f64 = Numbers.default(0.0).default_of("Muon", 0.1).within(FROM_ZERO).example("0.05"),
-        /// Whether weights that layers read in bfloat16 are stored in bfloat16 alone, without a float32 master copy; the
-        /// update rounds them stochastically, since rounding to nearest would lose small updates. Needs `compute_dtype:
-        /// bfloat16`. Moments, routers and gates stay float32.
+        /// Whether weights that layers read in bfloat16 are stored in bfloat16 alone, without a float32 master copy;
+        /// the update rounds them stochastically, since rounding to nearest would lose small updates. Needs
+        /// `compute_dtype: bfloat16`. Moments, routers and gates stay float32.
         stochastic_rounding: bool = Numbers.default(false),
     }
     by
@@ -32,7 +33,8 @@ rows! {
             /// Decay of the first and the second moment per step.
             betas: [f64; 2] = Numbers.default([0.9, 0.999]).read_by(pair).example("[0.9, 0.95]"),
             /// Added to the root of the second moment.
-            eps: f64 = Numbers.default(1e-8).default_of("FusedAdamWeightDecay FP32StateAdamWeightDecay", 1e-6).within(ABOVE_ZERO)
+            eps: f64 = Numbers.default(1e-8).default_of("FusedAdamWeightDecay FP32StateAdamWeightDecay", 1e-6)
+                .within(ABOVE_ZERO)
                 .example("1e-7"),
         }
         /// Orthogonalised momentum for the matrices of the layers; AdamW for tables and vectors.
@@ -50,8 +52,8 @@ rows! {
             /// `eps` of the parameters that Muon leaves to AdamW.
             adamw_eps: f64 = Numbers.default(1e-8).within(ABOVE_ZERO),
         }
-        /// Gradient descent with momentum, as in PyTorch and MindSpore: g' = g + wd p, m ← momentum m + (1 - dampening) g',
-        /// p ← p - lr m.
+        /// Gradient descent with momentum, as in PyTorch and MindSpore: g' = g + wd p, m ← momentum m + (1 -
+        /// dampening) g', p ← p - lr m.
         Sgd = "SGD Momentum" => {
             /// Decay of the momentum per step. `Momentum` needs it.
             momentum: f64 = Numbers.default(0.0).within(UNIT_BELOW_ONE).example("0.9"),
@@ -98,10 +100,11 @@ impl OptimizerType {
     }
 }
 
-/// Optimizers of MindFormers that are not built.
+/// Optimizers that are known and not built.
 const PLANNED: &str = "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad";
 
-/// The variants of AdamW. m and v are the moments; a hat marks the corrected ones: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 - β2ᵗ).
+/// The variants of AdamW. m and v are the moments; a hat marks the corrected ones: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 -
+/// β2ᵗ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
     /// m̂ / (√v̂ + eps).
@@ -129,7 +132,8 @@ impl Optimizer {
         }
     }
 
-    /// The storage type of the weights that it updates, or of frozen ones, of a parameter that layers read as `compute`.
+    /// The storage type of the weights that it updates, or of frozen ones, of a parameter that layers read as
+    /// `compute`.
     pub fn stored(&self, is_frozen: bool, compute: Element) -> Element {
         if is_frozen || self.stochastic_rounding { compute } else { Element::F32 }
     }

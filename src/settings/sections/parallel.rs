@@ -6,8 +6,8 @@
 //! `config.yaml`, a plan for one does not.
 //!
 //! Differences from MindFormers: `expert_parallel` divides `data_parallel`, there `data_parallel` times
-//! `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share parameters
-//! of any size, in parts of their arena; there those below `parallel_optimizer_threshold` stay whole.
+//! `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share
+//! parameters of any size, in parts of their arena; there those below `parallel_optimizer_threshold` stay whole.
 //! `optimizer_shard` has no effect, as there since version 0.7.
 
 mod degrees;
@@ -74,7 +74,7 @@ impl Started {
 pub(crate) struct Distribution {
     /// The sections as they were written.
     pub asked: Parallelism,
-    /// Whether MindFormers would apply `parallel_config`.
+    /// Whether `parallel_config` is applied.
     pub counts: bool,
     /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
     pub layout: RankLayout,
@@ -98,8 +98,8 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
     ]
 }
 
-/// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as for a plan,
-/// over those that the file asks for.
+/// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as
+/// for a plan, over those that the file asks for.
 pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
     let degrees = Reader::open(source, PATH, &[Parallel::ID]);
     let mut asked = Parallelism {
@@ -119,7 +119,8 @@ pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Dist
     let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(RankLayout::one);
     let has_stages = counts && asked.degrees.pipeline_stage > 1;
     if asked.degrees.micro_batch_num > 1 && !has_stages {
-        let message = "no effect without pipeline stages, as in MindFormers; `runner_config.gradient_accumulation_steps` accumulates";
+        let message = "no effect without pipeline stages, as in MindFormers; \
+                       `runner_config.gradient_accumulation_steps` accumulates";
         degrees.note("micro_batch_num", message);
     }
     if layout.pipeline > 1 {
@@ -149,7 +150,8 @@ fn check_schedule(source: &Source, asked: &Parallelism) {
         const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
         let accumulated = source.node(ACCUMULATION).and_then(u64::from_node).filter(|steps| *steps > 1);
         let remedy = accumulated.map_or("raise it".to_string(), |steps| {
-            format!("write the micro-batches of a step here, as the {steps} of `{ACCUMULATION}` do not count beside stages")
+            format!("write the micro-batches of a step here, as the {steps} of `{ACCUMULATION}` do not count beside \
+                     stages")
         });
         source.fault(
             &key,
@@ -157,8 +159,8 @@ fn check_schedule(source: &Source, asked: &Parallelism) {
         );
     } else if asked.pipeline.pipeline_interleave && !micro_batches.is_multiple_of(stages) {
         let message = format!(
-            "`{micro_batches}` is no multiple of the {stages} pipeline stages, through whose chunks micro-batches go in groups of \
-             as many; write one, or `parallel.pipeline_config.pipeline_interleave: False`"
+            "`{micro_batches}` is no multiple of the {stages} pipeline stages, through whose chunks micro-batches \
+             go in groups of as many; write one, or `parallel.pipeline_config.pipeline_interleave: False`"
         );
         source.fault(&key, message);
     }
@@ -175,7 +177,8 @@ impl Distribution {
         sharding::sharding(&self.asked, &self.layout, comm_recompute, source)
     }
 
-    /// The sections with what counts in them, for a run of several ranks that accumulates `steps` micro-batches on each.
+    /// The sections with what counts in them, for a run of several ranks that accumulates `steps` micro-batches on
+    /// each.
     pub fn sections(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
         let RankLayout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);

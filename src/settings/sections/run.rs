@@ -6,30 +6,33 @@ use std::path::{Path, PathBuf};
 rows! {
     /// The top level: the run's name and seed, where it starts, when it evaluates.
     pub struct Run in "" {
-        /// Files that this one builds on, relative to it: their keys count where it is silent. Sections are merged key by key
-        /// with those of a base; of several bases the last that has a top-level key gives all of it.
+        /// Files that this one builds on, relative to it: their keys count where it is silent. Sections are merged
+        /// key by key with those of a base; of several bases the last that has a top-level key gives all of it.
         base_config: Vec<PathBuf> = Host.optional().example("./base.yaml"),
         /// Name of the run and of its folder below `output_dir`; by default the name of the file.
         run_name: String = Host.optional().read_by(folder_name).example("trial"),
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
-        /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either, in floats of 16, 32 or 64
-        /// bits or in FP8 with the scales of blocks. A run stands for its best checkpoint or else its newest, an adapter for its base. A run of adapters
-        /// that resumes looks here for its base if that was moved. Where the sizes of the model are not written, the `config.json` there
-        /// supplies them and every other key of the model that is not written, and the `tokenizer.json` there reads data sets that name no
+        /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either, in
+        /// floats of 16, 32 or 64 bits or in FP8 with the scales of blocks. A run stands for its best checkpoint or
+        /// else its newest, an adapter for its base. A run of adapters that resumes looks here for its base if that
+        /// was moved. Where the sizes of the model are not written, the `config.json` there supplies them and every
+        /// other key of the model that is not written, and the `tokenizer.json` there reads data sets that name no
         /// tokenizer.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
-        /// Keys of the `config.json` beside `load_checkpoint` that need not say what the run computes; `model_type`: none of them.
+        /// Keys of the `config.json` beside `load_checkpoint` that need not say what the run computes; `model_type`:
+        /// none of them.
         ignore_config_keys: Vec<String> = Host.optional().example("[rope_theta]"),
         /// Whether tensors of `load_checkpoint` that the model has no place for are left out, with a warning.
         load_partial: bool = Host.default(false),
-        /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name. `auto` continues
-        /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command. `extend` continues as
-        /// `True` does, and other epochs, steps and rates than the checkpoint's count from there on: the schedule is the new one, and
-        /// evaluations without a better one are counted anew.
+        /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name.
+        /// `auto` continues where there is a complete checkpoint and begins a new run otherwise, for schedulers that
+        /// repeat one command. `extend` continues as `True` does, and other epochs, steps and rates than the
+        /// checkpoint's count from there on: the schedule is the new one, and evaluations without a better one are
+        /// counted anew.
         resume_training: Resume = Host.optional().example("True"),
-        /// Whether a run that is complete saves a checkpoint of its last step, also where no `CheckpointMonitor` writes others. One that is
-        /// interrupted always does.
+        /// Whether a run that is complete saves a checkpoint of its last step, also where no `CheckpointMonitor`
+        /// writes others. One that is interrupted always does.
         save_final: bool = Host.default(true),
         /// Seed of the initial weights, of dropout and, where they have none of their own, of data order and sample.
         seed: u64 = Numbers.default(0),
@@ -43,29 +46,32 @@ rows! {
         eval_epoch_interval: i64 = Host.default(-1).example("2"),
         /// Whether a new run evaluates before its first step, too: the weights that it starts from.
         eval_on_start: bool = Host.default(false),
-        /// Whether the checkpoint with the lowest `eval_loss` is kept beside those that a `CheckpointMonitor` keeps. Each evaluation that is
-        /// better than all before has one, and other commands that are given the run take the best instead of the newest.
+        /// Whether the checkpoint with the lowest `eval_loss` is kept beside those that a `CheckpointMonitor` keeps.
+        /// Each evaluation that is better than all before has one, and other commands that are given the run take the
+        /// best instead of the newest.
         keep_best: bool = Host.default(false),
-        /// The run ends after so many evaluations in a row that are not better than the best one by more than `min_delta`; 0: it does not.
+        /// The run ends after so many evaluations in a row that are not better than the best one by more than
+        /// `min_delta`; 0: it does not.
         early_stopping_patience: u64 = Host.default(0),
         /// What an evaluation must be better by, in nats per token, to count as better for `early_stopping_patience`.
         min_delta: f64 = Host.default(0.0).within(FROM_ZERO),
         /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
         no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
-        /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
-        /// Under a loss scale that adapts, too, the first overflow does.
+        /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from
+        /// that step on. Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
-        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and `mtp_loss`, as
-        /// MindFormers prints them: the balance loss without its factor and per layer, that of multi-token prediction with its factor.
-        /// By default as there: where a file says `use_legacy: False`. A model without experts and such prediction has one part.
+        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and
+        /// `mtp_loss`, as MindFormers prints them: the balance loss without its factor and per layer, that of
+        /// multi-token prediction with its factor. By default as there: where a file says `use_legacy: False`. A
+        /// model without experts and such prediction has one part.
         print_separate_loss: Option<bool> = Host.optional().example("True"),
-        /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
-        /// of a step are kept by accumulation, and `context.max_device_memory` is not applied.
+        /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the
+        /// windows of a step are kept by accumulation, and `context.max_device_memory` is not applied.
         as_single: bool = Host.default(false),
         /// Whether the run is spread over several ranks; see `parallel_config`.
         use_parallel: Option<bool> = Host.optional().example("True"),
-        /// Micro-batches that MindFormers computes in turns to hide communication. Where degrees of `parallel_config` count, and by
-        /// `as_single`, so many times more are accumulated; elsewhere taken as 1.
+        /// Micro-batches that MindFormers computes in turns to hide communication. Where degrees of `parallel_config`
+        /// count, and by `as_single`, so many times more are accumulated; elsewhere taken as 1.
         micro_batch_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     sections "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
@@ -170,7 +176,7 @@ impl Run {
     }
 }
 
-/// Files of MindFormers carry these keys where nothing is evaluated, too.
+/// Files have these keys where nothing is evaluated, too.
 pub(crate) fn check_evaluation(source: &Source, run: &Run) {
     if !run.do_eval {
         let asked = [

@@ -13,7 +13,8 @@ rows! {
         gradient_accumulation_steps: usize = Numbers.default(1).within(SIZE).read_by(accumulation),
         /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
         stop_step: u64 = Host.default(0),
-        /// Steps whose launches are timed one by one, after three steps that warm up; 0: none. A table of them is logged, and profile.jsonl has each.
+        /// Steps whose launches are timed one by one, after three steps that warm up; 0: none. A table of them is
+        /// logged, and profile.jsonl has each.
         profile_steps: u64 = Host.default(0),
     }
 }

@@ -121,7 +121,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
     Schedule { lr_scale: Some(base.lr_scale.unwrap_or(1.0) * scale), ..base }
 }
 
-/// Says which of the given keys the type does not read; MindFormers takes them in silence.
+/// Says which of the given keys the type does not read.
 fn note_idle(reader: &Reader<'_>, kind: ScheduleType) {
     // -1 and 0 say what an absent length says.
     let says_nothing = |node: &Node| node.is_off() || *node == Node::Int(-1);

@@ -1,9 +1,11 @@
-//! Callbacks that say what keys of other sections say: each is translated to these, and its place in the list stays empty.
+//! Callbacks that say what keys of other sections say: each is translated to these, and its place in the list stays
+//! empty.
 
 use crate::settings::engine::*;
 
 rows! {
-    /// `EvalCallBack`: evaluates during training, as `do_eval: True` does; the run folder's `config.yaml` says it that way.
+    /// `EvalCallBack`: evaluates during training, as `do_eval: True` does; the run folder's `config.yaml` says it
+    /// that way.
     pub struct EvalCallback in "callbacks.EvalCallBack" {
         /// Steps between evaluations, as `eval_step_interval`.
         step_interval: i64 = Host.default(100),
@@ -23,9 +25,9 @@ rows! {
 }
 
 rows! {
-    /// `MoEDropRateCallback`: with `moe_config.callback_moe_droprate: True` a log line with each layer's drop rate, the share of the
-    /// step's choices that were dropped.
-    /// MindFormers' estimate stands beside it in `metrics.jsonl`. Its keys repeat settings of the model and must match them.
+    /// `MoEDropRateCallback`: with `moe_config.callback_moe_droprate: True` a log line with each layer's drop rate,
+    /// the share of the step's choices that were dropped. MindFormers' estimate stands beside it in `metrics.jsonl`.
+    /// Its keys repeat settings of the model and must match them.
     pub struct DropRateCallback in "callbacks.MoEDropRateCallback" {
         /// Experts of a layer.
         expert_num: Option<u64> = Host.required(),
@@ -126,7 +128,8 @@ fn evaluate(source: &mut Source, path: &str) {
     match source.node("do_eval").map(bool::from_node) {
         None => source.document.put("do_eval", true.into(), &kind_path),
         Some(Some(false)) => {
-            let message = "an EvalCallBack evaluates, and `do_eval` is False; write `do_eval: True` or remove the callback";
+            let message = "an EvalCallBack evaluates, and `do_eval` is False; write `do_eval: True` or remove the \
+                           callback";
             source.fault(&kind_path, message);
         }
         Some(_) => {}
@@ -160,7 +163,8 @@ fn stop(source: &mut Source, path: &str) {
     }
     if other > 0 && other != stop {
         source.note(format!(
-            "callbacks: TrainCallBack ends the run after step {stop}, and `{NATIVE}` after step {other}; the earlier one counts"
+            "callbacks: TrainCallBack ends the run after step {stop}, and `{NATIVE}` after step {other}; the \
+             earlier one counts"
         ));
     }
     if other == 0 || stop < other {

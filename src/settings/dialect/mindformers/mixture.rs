@@ -17,8 +17,9 @@ rows! {
             .example("0.5\nrouting_policy: TopkRouterV1\nreturn_extra_loss: True"),
         /// Whether MindFormers adds the losses that balance experts; here a written factor does.
         return_extra_loss: Option<bool> = Host.optional(),
-        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all. The other words
-        /// differ from it in what crosses between machines and in no result, and are computed so with a notice.
+        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all.
+        /// The other words differ from it in what crosses between machines and in no result, and are computed so with
+        /// a notice.
         moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
         /// Type of the router's numbers: float32, whatever is written.
         router_dense_type: Option<RouterType> = Host.optional(),
@@ -53,8 +54,8 @@ words! {
     }
 }
 
-/// Writes each form as the key that is read. A dense model has none: there these keys have no meaning, and all but `use_moe` are
-/// ignored.
+/// Writes each form as the key that is read. A dense model has none: there these keys have no meaning, and all but
+/// `use_moe` are ignored.
 pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) {
     let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else { return };
     let reader = Reader::unchecked(source, PATH);
@@ -118,8 +119,8 @@ fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatc
     }
 }
 
-/// The router of DeepSeek-V3: sigmoid scores, and a bias that balances the experts. That of V2 leaves gates as they are. Both
-/// have shared experts.
+/// The router of DeepSeek-V3: sigmoid scores, and a bias that balances the experts. That of V2 leaves gates as they
+/// are. Both have shared experts.
 fn imply_class(source: &mut Source, kind: ModelType) {
     const TYPE: &str = "model.model_config.type";
     let shared = match kind.word() {

@@ -12,8 +12,8 @@ rows! {
         multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Factor of `theta`.
         rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
-        /// How rotary frequencies are stretched, in place of `rope_scaling`: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or
-        /// `LLAMA3`, with `scaling_factor` or `pretrain_seqlen`.
+        /// How rotary frequencies are stretched, in place of `rope_scaling`: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`,
+        /// `YARN` or `LLAMA3`, with `scaling_factor` or `pretrain_seqlen`.
         extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
         /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
         position_embedding_type: Option<String> = Numbers.optional().read_by(rope::positions)
@@ -32,7 +32,8 @@ rows! {
         add_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// `False` switches `sliding_window` off.
         use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
-        /// Megatron's form of `sliding_window`: [left, 0], the tokens before itself that a token attends to; -1: no limit.
+        /// Megatron's form of `sliding_window`: [left, 0], the tokens before itself that a token attends to; -1: no
+        /// limit.
         window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
         /// Token that ends documents, for data sets that name none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),

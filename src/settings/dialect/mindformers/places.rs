@@ -36,8 +36,8 @@ fn clip_without_wrapper(source: &mut Source) {
     }
 }
 
-/// MindFormers' class around a data set may hold the data set's section. Where both are written they must be equal, unless a flag
-/// changes the section.
+/// MindFormers' class around a data set may hold the data set's section. Where both are written they must be equal,
+/// unless a flag changes the section.
 fn unwrap_data_sets(source: &mut Source) {
     for section in ["train_dataset", "eval_dataset"] {
         let of_task = format!("{section}_task.dataset_config");

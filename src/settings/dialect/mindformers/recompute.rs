@@ -1,11 +1,12 @@
-//! `recompute_config` in MindFormers' words: how many layers of each stage, and patterns of operators. They become `layers` and
-//! `operators`, and its log lines are written from these.
+//! `recompute_config` in MindFormers' words: how many layers of each stage, and patterns of operators. They become
+//! `layers` and `operators`, and its log lines are written from these.
 //!
-//! Files count layers by the stages of the pipeline, for a run of one rank too. A fused kernel is recomputed if one of the
-//! operators that it fuses is selected, and kept if one is excluded. `select_comm_recompute` repeats communication alone in
-//! MindFormers; here the operators whose results are gathered from other ranks, the norms by default, are recomputed themselves,
-//! with what is gathered after them. A list holds numbers: text in it, such as `recompute: ['a']`, is an error, where MindFormers
-//! recomputes all layers. Of its five `Formative` log lines only those that select something are logged.
+//! Files count layers by the stages of the pipeline, for a run of one rank too. A fused kernel is recomputed if one
+//! of the operators that it fuses is selected, and kept if one is excluded. `select_comm_recompute` repeats
+//! communication alone in MindFormers; here the operators whose results are gathered from other ranks, the norms by
+//! default, are recomputed themselves, with what is gathered after them. A list holds numbers: text in it, such as
+//! `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of its five `Formative` log lines only
+//! those that select something are logged.
 
 mod counts;
 mod patterns;
@@ -21,22 +22,24 @@ use counts::Amount;
 use patterns::{Pattern, Selection, names};
 
 rows! {
-    /// `recompute_config`: other forms of `layers` and `operators`, which the run folder's `config.yaml` has in their place.
+    /// `recompute_config`: other forms of `layers` and `operators`, which the run folder's `config.yaml` has in their
+    /// place.
     pub struct RecomputeForms in "recompute_config" forms {
-        /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the list says.
-        /// Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token prediction count as the
-        /// last layers.
+        /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the
+        /// list says. Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token
+        /// prediction count as the last layers.
         recompute: Amount = Host.default(Amount::every(false)).read_by(amount).example("True"),
-        /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of feed-forward
-        /// networks. A pattern is a path of regular expressions separated by `\.`, each of which must match a whole name, from
-        /// the layer down to an operator or a module; a fused kernel is recomputed if a name that it answers to is matched.
+        /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of
+        /// feed-forward networks. A pattern is a path of regular expressions separated by `\.`, each of which must
+        /// match a whole name, from the layer down to an operator or a module; a fused kernel is recomputed if a name
+        /// that it answers to is matched.
         select_recompute: Selection = Host.default(NOTHING).read_by(selection).example("True"),
-        /// The same for operators whose results are gathered from other ranks again; `True` means the norms. Where nothing is gathered,
-        /// the operators themselves are recomputed. A module is not accepted.
+        /// The same for operators whose results are gathered from other ranks again; `True` means the norms. Where
+        /// nothing is gathered, the operators themselves are recomputed. A module is not accepted.
         select_comm_recompute: Selection =
             Host.default(NOTHING).read_by(selection).example("True"),
-        /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A module is not
-        /// accepted.
+        /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A
+        /// module is not accepted.
         select_recompute_exclude: Selection =
             Host.default(NOTHING).read_by(selection).example("['feed_forward\\.mul']"),
         /// The same for `select_comm_recompute`; there is no difference between the two.
@@ -139,7 +142,8 @@ impl RecomputeForms {
         self.recompute.depends_on_stages() || amounts.any(|(_, amount)| amount.depends_on_stages())
     }
 
-    /// The patterns of each of the [`SELECTIONS`] that are about any layer, but for those that an exclusion contradicts.
+    /// The patterns of each of the [`SELECTIONS`] that are about any layer, but for those that an exclusion
+    /// contradicts.
     fn chosen(
         &self,
         reader: &Reader<'_>,
@@ -183,8 +187,8 @@ fn choose(selection: &Selection, defaults: &[&str], stages: &Stages) -> Result<V
     Ok(all)
 }
 
-/// Removes from `selects` the patterns that one of `excludes` contradicts, and returns them. As in MindFormers they are removed from
-/// all layers, however many the exclusion has.
+/// Removes from `selects` the patterns that one of `excludes` contradicts, and returns them. As in MindFormers they
+/// are removed from all layers, however many the exclusion has.
 fn remove_excluded(selects: &mut Vec<Chosen>, excludes: &[Chosen]) -> Vec<String> {
     let is_excluded =
         |one: &mut Chosen| excludes.iter().any(|other| one.pattern.conflicts_with(&other.pattern));
@@ -221,13 +225,14 @@ fn idle(key: &str, chosen: &Chosen, parts: LayerFeatures<'_>) -> Option<String> 
     pattern.without_output().or_else(|| {
         let there = paths(parts.operators(first)).join(", ");
         Some(format!(
-            "`{text}` matches no operator of layer {first}; its operators are {there}, and a pattern separates levels by `\\.`"
+            "`{text}` matches no operator of layer {first}; its operators are {there}, and a pattern separates \
+             levels by `\\.`"
         ))
     })
 }
 
-/// The operators of `layer` that the patterns of `key` select, by the names that they match: an operator's, or where the key
-/// takes modules also that of a module which contains it.
+/// The operators of `layer` that the patterns of `key` select, by the names that they match: an operator's, or where
+/// the key takes modules also that of a module which contains it.
 fn found_in(
     layer: usize,
     key: &str,
@@ -248,8 +253,9 @@ fn found_in(
     found
 }
 
-/// Makes `layers` and `operators` of `recompute` what the patterns say, and logs it by layer. Layers that are recomputed as a whole
-/// are not selected from; where some of their operators are excluded, the others are listed in their place.
+/// Makes `layers` and `operators` of `recompute` what the patterns say, and logs it by layer. Layers that are
+/// recomputed as a whole are not selected from; where some of their operators are excluded, the others are listed in
+/// their place.
 fn apply(
     chosen: &[Vec<Chosen>; 4],
     recompute: &mut Recompute,
@@ -259,7 +265,8 @@ fn apply(
 ) {
     if !chosen[2..].iter().all(Vec::is_empty) {
         source.note(
-            "The configuration of select_recompute_exclude and select_comm_recompute_exclude have the highest priority.",
+            "The configuration of select_recompute_exclude and select_comm_recompute_exclude have the highest \
+             priority.",
         );
     }
     let log = |what: &str, layer: usize, mut names: Vec<&str>| {

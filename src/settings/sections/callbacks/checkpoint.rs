@@ -8,15 +8,19 @@
 use crate::settings::engine::*;
 
 rows! {
-    /// `CheckpointMonitor`: when checkpoints are written. Without it only the last step's is. `meta.json` beside them names the newest.
+    /// `CheckpointMonitor`: when checkpoints are written. Without it only the last step's is. `meta.json` beside them
+    /// names the newest.
     pub struct CheckpointMonitor in "callbacks.CheckpointMonitor" {
         /// Steps between checkpoints. 0: `save_checkpoint_seconds` decides.
         save_checkpoint_steps: u64 = Host.default(1),
-        /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step beyond them.
+        /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step
+        /// beyond them.
         save_checkpoint_seconds: u64 = Host.default(0).example("600\nsave_checkpoint_steps: 0"),
-        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (MindFormers keeps one).
+        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (MindFormers
+        /// keeps one).
         keep_checkpoint_max: u64 = Host.default(5),
-        /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those younger than that, the oldest.
+        /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those
+        /// younger than that, the oldest.
         keep_checkpoint_per_n_minutes: u64 = Host.default(0).example("30\nkeep_checkpoint_max: 0"),
         /// What the names of checkpoints begin with, `PREFIX-step_NNNNNNN`; those of `CKP` are just `step_NNNNNNN`.
         prefix: String = Host.default(NO_PREFIX.to_string()).read_by(prefix).example("llama"),
@@ -24,16 +28,16 @@ rows! {
     sections "type"
 }
 
-/// MindFormers' default.
+/// Where none is written.
 const NO_PREFIX: &str = "CKP";
 
 impl CheckpointMonitor {
-    /// What the names of checkpoints begin with; empty for MindFormers' default.
+    /// What the names of checkpoints begin with; empty for the default.
     pub fn prefix(&self) -> &str {
         if self.prefix == NO_PREFIX { "" } else { &self.prefix }
     }
 
-    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts, as in MindFormers.
+    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts.
     pub(crate) fn read_checked(source: &Source, path: &str) -> Self {
         let mut monitor = Self::read_at(source, path);
         // An empty value is no number there.
@@ -47,7 +51,11 @@ impl CheckpointMonitor {
         let (steps, seconds) = (monitor.save_checkpoint_steps, monitor.save_checkpoint_seconds);
         let key = format!("{path}.save_checkpoint_steps");
         if steps == 0 && seconds == 0 && source.is_sound(path) {
-            source.fault(&key, "nothing says when checkpoints are written: write a number above 0 here or at save_checkpoint_seconds");
+            source.fault(
+                &key,
+                "nothing says when checkpoints are written: write a number above 0 here or at \
+                                save_checkpoint_seconds",
+            );
         }
         let idle = |key: &str, other: &str, number: u64| {
             source.note(format!("callbacks: {key} counts where `{other}: 0` is written; it is {number}"));

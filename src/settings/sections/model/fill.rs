@@ -91,8 +91,8 @@ pub(crate) fn rotary_dim(head_dim: usize, share: f64) -> usize {
     (head_dim as f64 * share + 1e-6) as usize
 }
 
-/// GPT-2: a multiple of the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded
-/// up to `multiple_of`.
+/// GPT-2: a multiple of the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier,
+/// rounded up to `multiple_of`.
 fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     let (ratio, multiplier, multiple) =
         (model.expand_ratio.take(), model.ffn_dim_multiplier.take(), model.multiple_of.take());
@@ -103,7 +103,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
         ("expand_ratio", (ratio.unwrap_or(4) * model.hidden_size) as f64)
     } else {
         let wide = (4 * model.hidden_size) as f64;
-        // The 0.01 is MindFormers', against a multiplier that was rounded down when it was written.
+        // The 0.01 makes up for a multiplier that was rounded down when it was written.
         let wide = multiplier.map_or(wide, |multiplier| ((multiplier + 0.01) * wide).floor());
         ("ffn_dim_multiplier", (2.0 * wide / 3.0).floor())
     };
@@ -116,8 +116,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
 }
 
-/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in
-/// MindFormers.
+/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on.
 fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let (length, kind) = (model.seq_length, model.kind);
     let rows = *model.max_position_embedding.get_or_insert(length);

@@ -5,7 +5,7 @@ use super::{DEEPSEEK_V3, LLAMA, MAX_HEAD_DIM};
 use crate::model::config::LatentAttention;
 use crate::settings::engine::*;
 
-/// The widths of DeepSeek-V3, which MindFormers takes where a file is silent.
+/// The widths of DeepSeek-V3, taken where a file is silent.
 const KV_RANK: usize = 512;
 const NOPE_DIM: usize = 128;
 const ROPE_DIM: usize = 64;

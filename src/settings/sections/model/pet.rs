@@ -18,28 +18,31 @@ rows! {
         lora_rank: usize = Shape.default(8).within(SIZE),
         /// The product of A and B is multiplied by this and divided by `lora_rank`.
         lora_alpha: f64 = Numbers.default(16.0).within(ABOVE_ZERO),
-        /// Share of A's input that training drops. Layers that are stored as one matrix, such as q, k and v, share a mask.
+        /// Share of A's input that training drops. Layers that are stored as one matrix, such as q, k and v, share a
+        /// mask.
         lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
-        /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a part of it.
-        /// Names are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
-        /// Required, except under `model.arch.type: ...WithLora`.
+        /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a
+        /// part of it. Names are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of
+        /// Megatron (`linear_qkv`). Required, except under `model.arch.type: ...WithLora`.
         target_modules: Vec<String> = Shape.optional().example("['.*wq', '.*wv']"),
         /// Patterns of layers that get none although a target matches them.
         exclude_layers: Vec<String> = Shape.optional().example("['1']"),
-        /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01. Those of B are
-        /// zeros.
+        /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01.
+        /// Those of B are zeros.
         lora_a_init: FactorInit = Numbers.default(FactorInit::HeUniform),
-        /// Storage of the matrices of the model's layers, which are frozen: `nf4`, 4 bits and a scale for each 64 weights of a row
-        /// (QLoRA), or `int8`, 8 bits and a scale for each 32. They are quantised while they are loaded. By default `compute_dtype`.
+        /// Storage of the matrices of the model's layers, which are frozen: `nf4`, 4 bits and a scale for each 64
+        /// weights of a row (QLoRA), or `int8`, 8 bits and a scale for each 32. They are quantised while they are
+        /// loaded. By default `compute_dtype`.
         base_dtype: Option<BaseType> = Numbers.optional().example("nf4\nrandom_base: False"),
         /// Parameters that do not train, adapters among them: names in which `*` stands for any text.
         freeze_include: Vec<String> = Numbers.optional().example("['*wo.lora*']\ntarget_modules: .*wq|.*wo"),
         /// Parameters of the model that train beside the adapters. What `freeze_include` matches too stays as it is.
         freeze_exclude: Vec<String> = Numbers.optional().example("['*norm*']"),
-        /// Where adapters start from, instead of their initial values: `adapter_model.safetensors` of this program or of PEFT, or
-        /// its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
+        /// Where adapters start from, instead of their initial values: `adapter_model.safetensors` of this program or
+        /// of PEFT, or its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
         adapter_path: PathBuf = Host.optional().example("./adapter"),
-        /// Whether adapters may train on a model of random weights, as where `load_checkpoint` names none: to try something out.
+        /// Whether adapters may train on a model of random weights, as where `load_checkpoint` names none: to try
+        /// something out.
         random_base: bool = Host.default(false),
     }
 }

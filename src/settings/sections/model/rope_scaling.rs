@@ -21,7 +21,8 @@ rows! {
         mscale: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
         /// See `mscale`.
         mscale_all_dim: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
-        /// Pairs whose wavelength is above `original_max_position_embeddings / low_freq_factor` are divided by `factor`.
+        /// Pairs whose wavelength is above `original_max_position_embeddings / low_freq_factor` are divided by
+        /// `factor`.
         low_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("1.5"),
         /// Pairs whose wavelength is below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("8.0"),

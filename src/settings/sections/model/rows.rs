@@ -26,11 +26,12 @@ rows! {
         n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("2"),
         /// Width of a head; `hidden_size / num_heads` by default.
         head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
-        /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the width; in
-        /// ChatGLM2Config it is the width.
+        /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the
+        /// width; in ChatGLM2Config it is the width.
         kv_channels: Option<usize> = Shape.optional().example("16"),
-        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's follows its
-        /// rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of `multiple_of`.
+        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's
+        /// follows its rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of
+        /// `multiple_of`.
         intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("172"),
         /// Llama's rule rounds up to a multiple of this; 256 by default.
         multiple_of: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("32"),
@@ -38,9 +39,9 @@ rows! {
         ffn_dim_multiplier: Option<f64> = Shape.optional().of(LLAMA).example("2.5"),
         /// F / D of GPT-2 where no size is given; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
-        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
-        /// approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu` the one by the
-        /// logistic function.
+        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the
+        /// tanh approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu`
+        /// the one by the logistic function.
         hidden_act: Option<Activation> = Shape.optional().read_by(words::activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -50,14 +51,14 @@ rows! {
         rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
         /// Base of the rotary frequencies; 10000 by default.
         theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
-        /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also `ntk`
-        /// and `dynamic_ntk`.
+        /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also
+        /// `ntk` and `dynamic_ntk`.
         rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
             .example("{rope_type: linear, factor: 4.0}"),
         /// Multi-head latent attention, which the types `DeepseekV2Config` and `DeepseekV3Config` have and no others.
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
-        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state directly;
-        /// DeepSeek-V3 has 1536.
+        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state
+        /// directly; DeepSeek-V3 has 1536.
         q_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
         /// Width of the latent vector of keys and values; 512 by default.
         kv_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
@@ -93,15 +94,16 @@ rows! {
         emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
         init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.03"),
-        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,
-        /// master weights, moments, logits and routers are float32 in any case.
+        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or
+        /// `bfloat16`. Sums, master weights, moments, logits and routers are float32 in any case.
         compute_dtype: Element = Numbers.default(Element::F32),
         /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
         /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
         param_init_type: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
-        /// Blocks for multi-token prediction. The model predicts the next token; block i, counted from 1, the i-th after it.
+        /// Blocks for multi-token prediction. The model predicts the next token; block i, counted from 1, the i-th
+        /// after it.
         mtp_depth: Option<usize> = Shape.optional().of(LLAMA).example("1"),
         /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.
         mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1\nmtp_depth: 1"),
@@ -111,8 +113,8 @@ rows! {
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
         /// Low-rank adapters, which train in place of the model: a section.
         pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
-        /// Layers that pipeline stages have more than an even share, or fewer: for all, for each stage, or for each interleave and
-        /// stage. Counts of layers in `recompute_config` follow it.
+        /// Layers that pipeline stages have more than an even share, or fewer: for all, for each stage, or for each
+        /// interleave and stage. Counts of layers in `recompute_config` follow it.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),

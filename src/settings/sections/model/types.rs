@@ -1,11 +1,13 @@
 //! The types of models, one entry each.
 //!
-//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names of a
-//! checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). Which classes of MindFormers are of which type,
-//! what other keys these have, and which classes stay out, the dialect knows (`settings/dialect/mindformers/classes.tsv`).
+//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names
+//! of a checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). Which classes of MindFormers
+//! are of which type, what other keys these have, and which classes stay out, the dialect knows
+//! (`settings/dialect/mindformers/classes.tsv`).
 //!
-//! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in `configs/MINDFORMERS.md`, a file in
-//! `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in `tests/transformers/compare.py`.
+//! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in
+//! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a
+//! line in `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
 use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions};
@@ -49,9 +51,9 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: CHATGLM2,
-        about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, with a bias in the \
-                projections to q, k and v, and of whose heads one half rotates, in interleaved pairs. Not taken over: its default \
-                sizes, which follow from the others here.",
+        about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, \
+                with a bias in the projections to q, k and v, and of whose heads one half rotates, in interleaved \
+                pairs. Not taken over: its default sizes, which follow from the others here.",
         prepare: prepare_glm,
         family: Family::Glm,
         finish: finish_glm,
@@ -59,8 +61,8 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "QwenConfig",
-        about: "Qwen 1: a Llama with a bias in the projections to q, k and v. `intermediate_size` is the width of gate and up each, \
-                as in MindFormers' files; Qwen's own configuration writes twice that.",
+        about: "Qwen 1: a Llama with a bias in the projections to q, k and v. `intermediate_size` is the width of \
+                gate and up each, as in MindFormers' files; Qwen's own configuration writes twice that.",
         ..PLAIN
     },
     TypeEntry {
@@ -82,15 +84,17 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "Baichuan2_7BConfig",
-        about: "Baichuan 2 of 7B (Yang et al., 2023): a Llama that divides each row of its head by the row's length, the root of its \
-                sum of squares plus 1e-5. The published code has no epsilon there. Baichuan 1 of 7B is a plain Llama.",
+        about: "Baichuan 2 of 7B (Yang et al., 2023): a Llama that divides each row of its head by the row's \
+                length, the root of its sum of squares plus 1e-5. The published code has no epsilon there. Baichuan \
+                1 of 7B is a plain Llama.",
         family: Family::Baichuan,
         finish: |_, config| config.head_epsilon = Some(HEAD_EPSILON),
         ..PLAIN
     },
     TypeEntry {
         word: "Baichuan_13BConfig",
-        about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary positions.",
+        about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary \
+                positions.",
         family: Family::Baichuan,
         finish: |_, config| config.positions = Positions::Alibi,
         ..PLAIN
@@ -107,8 +111,8 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "BloomConfig",
-        about: "Bloom (Scao et al., 2022): a GPT-2 whose scores of attention fall with distance (ALiBi), with a norm of the embedded \
-                tokens and without learned positions.",
+        about: "Bloom (Scao et al., 2022): a GPT-2 whose scores of attention fall with distance (ALiBi), with a \
+                norm of the embedded tokens and without learned positions.",
         base: GPT2,
         family: Family::Bloom,
         finish: |_, config| {
@@ -119,7 +123,8 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "WizardCoderConfig",
-        about: "WizardCoder and StarCoder (GPTBigCode; Li et al., 2023): a GPT-2 whose query heads share one key and value head.",
+        about: "WizardCoder and StarCoder (GPTBigCode; Li et al., 2023): a GPT-2 whose query heads share one key \
+                and value head.",
         base: GPT2,
         family: Family::BigCode,
         finish: |_, config| config.num_kv_heads = 1,
@@ -127,9 +132,10 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "PanguAlphaConfig",
-        about: "PanGu-α (Zeng et al., 2021) and CodeGeeX: a GPT-2 whose last layer, the query layer, projects its queries from a \
-                learned table by position. The last norm is before that layer, as in the published models and in MindFormers on one \
-                stage; on several stages MindFormers has it after that layer, which is another model.",
+        about: "PanGu-α (Zeng et al., 2021) and CodeGeeX: a GPT-2 whose last layer, the query layer, projects its \
+                queries from a learned table by position. The last norm is before that layer, as in the published \
+                models and in MindFormers on one stage; on several stages MindFormers has it after that layer, which \
+                is another model.",
         base: GPT2,
         prepare: |model, _| {
             model.hidden_act.get_or_insert(Activation::Gelu(Gelu::Fast));
@@ -139,21 +145,23 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: DEEPSEEK_V3,
-        about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias that balances \
-                them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in MindFormers always, unless that is \
-                0). The router is DeepSeek-V3's where a file is silent.",
+        about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias \
+                that balances them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in \
+                MindFormers always, unless that is 0). The router is DeepSeek-V3's where a file is silent.",
         prepare: prepare_deepseek,
         ..PLAIN
     },
     TypeEntry {
         word: DEEPSEEK_V2,
-        about: "DeepSeek-V2: the same attention, and experts chosen by softmax scores, whose gates are not made to sum to 1.",
+        about: "DeepSeek-V2: the same attention, and experts chosen by softmax scores, whose gates are not made to \
+                sum to 1.",
         prepare: prepare_deepseek,
         ..PLAIN
     },
     TypeEntry {
         word: "Phi3Config",
-        about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another. MindFormers has none.",
+        about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another. \
+                MindFormers has none.",
         prepare: |model, reader| rotates(model, reader, false),
         family: Family::Phi3,
         finish: |_, model| {
@@ -164,7 +172,8 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "Ernie4_5Config",
-        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too. MindFormers has none.",
+        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too. \
+                MindFormers has none.",
         prepare: |model, reader| rotates(model, reader, true),
         family: Family::Ernie45,
         finish: |_, model| keep_names(model, true),
@@ -274,8 +283,8 @@ fn prepare_glm(model: &mut Model, reader: &Reader<'_>) {
     }
 }
 
-/// The published GLM computes neither experts nor other variations of a Llama, whose names such a model then has. Its checkpoint
-/// holds gate and up as one tensor, without the padding between them that odd widths have here.
+/// The published GLM computes neither experts nor other variations of a Llama, whose names such a model then has. Its
+/// checkpoint holds gate and up as one tensor, without the padding between them that odd widths have here.
 fn finish_glm(_: &Model, model: &mut ModelConfig) {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
     let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;
@@ -293,8 +302,8 @@ fn rotates(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
     model.rotary_interleaved = Some(in_pairs);
 }
 
-/// Gives a model Llama's names unless the tensors of its type `fit` it. No published model of these types has experts or other
-/// further tensors.
+/// Gives a model Llama's names unless the tensors of its type `fit` it. No published model of these types has experts
+/// or other further tensors.
 fn keep_names(model: &mut ModelConfig, fit: bool) {
     if !fit || model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm {
         model.family = Family::Llama;

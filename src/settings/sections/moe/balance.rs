@@ -1,7 +1,7 @@
 //! What the objective adds to keep experts equally busy.
 //!
 //! A balance loss joins the objective because its factor is written, whatever `return_extra_loss` says.
-//! MindFormers' losses over devices and communication are left out with a notice: what a step computes does not
+//! Losses over devices and communication are left out with a notice: what a step computes does not
 //! depend on how many devices there are.
 
 use super::rows::{Balancing, Moe};

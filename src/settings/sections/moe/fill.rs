@@ -5,9 +5,9 @@ use super::{balance, routing};
 use crate::settings::engine::*;
 use crate::settings::sections::model::{self, GPT2, Model};
 
-/// MindFormers' factor where none is written.
+/// `capacity_factor` where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
-/// MindFormers' `update_step`.
+/// `update_step` where none is written.
 const UPDATE_STEP: u64 = 10_000;
 
 /// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.

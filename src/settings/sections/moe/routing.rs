@@ -64,13 +64,15 @@ fn groups(moe: &Moe, reader: &Reader<'_>) -> Option<(usize, usize)> {
     let size = experts / count;
     if chosen > kept * size {
         let message = format!(
-            "{kept} groups have {} experts, fewer than the {chosen} that a token chooses (`num_experts_chosen`); raise topk_group",
+            "{kept} groups have {} experts, fewer than the {chosen} that a token chooses (`num_experts_chosen`); \
+             raise topk_group",
             kept * size
         );
         return fault("topk_group", message);
     }
     if score == GroupScore::BestTwo && size < 2 {
-        let message = "`topk_method: noaux_tc` scores a group by its two best experts, and a group has one; lower n_group";
+        let message = "`topk_method: noaux_tc` scores a group by its two best experts, and a group has one; lower \
+                       n_group";
         return fault("n_group", message.to_string());
     }
     Some((count, kept))

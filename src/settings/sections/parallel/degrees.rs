@@ -68,8 +68,8 @@ pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &S
     }
 }
 
-/// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section, which may not be
-/// there.
+/// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section,
+/// which may not be there.
 pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>, u64)]) -> String {
     let set =
         factors.iter().filter(|(path, factor)| *factor > 1 && source.document.is_overridden(path.as_ref()));
@@ -77,7 +77,8 @@ pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>,
     set.max_by_key(|(_, factor)| *factor).map_or(of_section, |(path, _)| path.as_ref()).to_string()
 }
 
-/// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
+/// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and
+/// remedy.
 fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<RankLayout> {
     if size > 1 {
         let (happened, other) =
@@ -142,8 +143,8 @@ fn check_number(source: &Source, degrees: &Parallel, started: Option<Started>) -
     if is_planned {
         let asked = degrees.above_one().join(", ");
         let message = format!(
-            "asks for {ranks} ranks ({asked}), and {size} are planned for; write degrees whose product is {size}, or leave out \
-             data_parallel where the others divide that"
+            "asks for {ranks} ranks ({asked}), and {size} are planned for; write degrees whose product is {size}, \
+             or leave out data_parallel where the others divide that"
         );
         source.fault(&degrees.culprit(source), message);
         return None;
@@ -174,7 +175,7 @@ fn note_ones(source: &Source, degrees: &Parallel) {
     }
 }
 
-/// Says what of MindFormers' data-parallel mode is done otherwise.
+/// Says what of the data-parallel mode is done otherwise.
 fn note_data_mode(source: &Source, degrees: &Parallel, size: usize) {
     if size == 1 {
         let text =

@@ -4,39 +4,42 @@ use super::{CONTEXT, OPTIMIZER, PATH, PIPELINE};
 use crate::settings::engine::*;
 
 rows! {
-    /// `parallel_config`: over how many ranks what is spread. The product of `data_parallel`, `model_parallel`, `pipeline_stage` and
-    /// `context_parallel` is the number of ranks that are started (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts
-    /// are spread over some of these. As in MindFormers, degrees count with `use_parallel: True` and a `parallel.parallel_mode` of
-    /// 1 or 2, and elsewhere each is taken as 1. `as_single` does the work of all on one rank.
+    /// `parallel_config`: over how many ranks what is spread. The product of `data_parallel`, `model_parallel`,
+    /// `pipeline_stage` and `context_parallel` is the number of ranks that are started
+    /// (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts are spread over some of these. As in
+    /// MindFormers, degrees count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere
+    /// each is taken as 1. `as_single` does the work of all on one rank.
     pub struct Parallel in PATH {
-        /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from as many as one
-        /// rank that accumulates `gradient_accumulation_steps` times this number, and from the same.
+        /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from
+        /// as many as one rank that accumulates `gradient_accumulation_steps` times this number, and from the same.
         data_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share each matrix: heads of attention, inner columns of the feed-forward network and of every expert. It divides
-        /// these; fewer key-value heads are repeated. Routers, norms, what makes latent vectors and, unless `vocab_emb_dp` is `False`,
-        /// embedding and head are on all of them.
+        /// Ranks that share each matrix: heads of attention, inner columns of the feed-forward network and of every
+        /// expert. It divides these; fewer key-value heads are repeated. Routers, norms, what makes latent vectors
+        /// and, unless `vocab_emb_dp` is `False`, embedding and head are on all of them.
         model_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as `model_config.offset` distributes them.
+        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as
+        /// `model_config.offset` distributes them.
         pipeline_stage: u64 = Host.default(1).within(COUNT),
         /// Ranks that share a sequence: not built, so 1.
         context_parallel: u64 = Host.default(1).within(COUNT),
-        /// How many neighbours among the ranks that share the batch share the experts too: each has `expert_num` divided by this,
-        /// and gets the tokens that chose them from the others. It divides `expert_num` and `data_parallel` (in MindFormers
-        /// `data_parallel` times `model_parallel`). No effect on a dense model.
+        /// How many neighbours among the ranks that share the batch share the experts too: each has `expert_num`
+        /// divided by this, and gets the tokens that chose them from the others. It divides `expert_num` and
+        /// `data_parallel` (in MindFormers `data_parallel` times `model_parallel`). No effect on a dense model.
         expert_parallel: u64 = Host.default(1).within(COUNT),
-        /// Micro-batches of a step where there are several pipeline stages, at least as many as stages, and with interleaves a
-        /// multiple of them; otherwise without effect, as in MindFormers.
+        /// Micro-batches of a step where there are several pipeline stages, at least as many as stages, and with
+        /// interleaves a multiple of them; otherwise without effect, as in MindFormers.
         micro_batch_num: u64 = Host.default(1).within(COUNT),
-        /// Chunks of layers that a stage has, which are not neighbours, where `parallel.pipeline_config.pipeline_interleave` is on;
-        /// otherwise taken as 1. Counts of layers in `recompute_config` follow it and `pipeline_stage`.
+        /// Chunks of layers that a stage has, which are not neighbours, where
+        /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1. Counts of layers in
+        /// `recompute_config` follow it and `pipeline_stage`.
         pp_interleave_num: u64 = Host.default(1).within(COUNT),
-        /// Whether the ranks that share matrices share the tokens between the products that they divide: norms, dropout and what is
-        /// kept of the residual stream. They divide `batch_size` x `seq_length`. No effect without `model_parallel` above 1, as in
-        /// MindFormers.
+        /// Whether the ranks that share matrices share the tokens between the products that they divide: norms,
+        /// dropout and what is kept of the residual stream. They divide `batch_size` x `seq_length`. No effect
+        /// without `model_parallel` above 1, as in MindFormers.
         use_seq_parallel: bool = Host.default(false),
-        /// Whether the ranks that share matrices have embedding and head whole each. `False`: each has a part of the vocabulary,
-        /// whose size they divide, and of a row of logits they exchange its largest, its sum and that of the target. No effect
-        /// without `model_parallel` above 1.
+        /// Whether the ranks that share matrices have embedding and head whole each. `False`: each has a part of the
+        /// vocabulary, whose size they divide, and of a row of logits they exchange its largest, its sum and that of
+        /// the target. No effect without `model_parallel` above 1.
         vocab_emb_dp: bool = Host.default(true),
     }
 }
@@ -44,25 +47,28 @@ rows! {
 rows! {
     /// `parallel`: whether `parallel_config` counts, and how ranks share the optimizer.
     pub struct ParallelContext in CONTEXT {
-        /// 0 data parallel: all ranks that are started share the batch, and `parallel_config` does not count. 1 semi-automatic, 2
-        /// automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. Or MindFormers' word for it.
+        /// 0 data parallel: all ranks that are started share the batch, and `parallel_config` does not count. 1
+        /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. Or
+        /// MindFormers' word for it.
         parallel_mode: ParallelMode = Host.default(ParallelMode::SemiAuto).example("2"),
-        /// Whether the ranks that share the batch share the optimizer too (ZeRO-1): each keeps the moments and master weights of its
-        /// part, updates that part, and gathers the others' weights. No result changes but by the order of sums.
+        /// Whether the ranks that share the batch share the optimizer too (ZeRO-1): each keeps the moments and master
+        /// weights of its part, updates that part, and gathers the others' weights. No result changes but by the
+        /// order of sums.
         enable_parallel_optimizer: bool = Host.default(false),
     }
     sections "pipeline_config parallel_optimizer_config"
 }
 
 rows! {
-    /// `parallel.parallel_optimizer_config`: what else is shared out with `enable_parallel_optimizer: True`, and among how many.
+    /// `parallel.parallel_optimizer_config`: what else is shared out with `enable_parallel_optimizer: True`, and
+    /// among how many.
     pub struct OptimizerShards in OPTIMIZER {
-        /// Whether each rank also keeps the accumulated gradients of its part alone (ZeRO-2): they are summed over the ranks after
-        /// each micro-batch instead of once a step.
+        /// Whether each rank also keeps the accumulated gradients of its part alone (ZeRO-2): they are summed over
+        /// the ranks after each micro-batch instead of once a step.
         gradient_accumulation_shard: bool = Host.default(false),
-        /// How many neighbours among the ranks that share the batch share one copy: a divisor of `data_parallel` and a multiple of
-        /// `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect, as in MindFormers. Also read in
-        /// `parallel`.
+        /// How many neighbours among the ranks that share the batch share one copy: a divisor of `data_parallel` and
+        /// a multiple of `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect, as in
+        /// MindFormers. Also read in `parallel`.
         optimizer_weight_shard_size: i64 = Host.default(-1).within(FROM_MINUS_ONE),
     }
 }
@@ -72,8 +78,8 @@ rows! {
     pub struct PipelineConfig in PIPELINE {
         /// Whether `pp_interleave_num` counts.
         pipeline_interleave: bool = Host.default(false),
-        /// The order in which a stage computes: 1f1b, one forward and one backward in turn, keeps the fewest micro-batches and is
-        /// the only one that is built.
+        /// The order in which a stage computes: 1f1b, one forward and one backward in turn, keeps the fewest
+        /// micro-batches and is the only one that is built.
         pipeline_scheduler: Scheduler = Host.default(Scheduler(0)).example("gpipe"),
     }
 }
@@ -124,7 +130,7 @@ pub enum ParallelMode {
     StandAlone,
 }
 
-/// MindFormers' number, if it has one, and words.
+/// The number of each, if it has one, and its word.
 const MODES: [(ParallelMode, &str, &str); 6] = [
     (ParallelMode::Data, "0", "DATA_PARALLEL"),
     (ParallelMode::SemiAuto, "1", "SEMI_AUTO_PARALLEL"),

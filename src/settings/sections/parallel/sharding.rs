@@ -51,7 +51,8 @@ fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
         Ok(size) if size > 1 && data.is_multiple_of(size) && size.is_multiple_of(expert) => size,
         Ok(size) if size > 1 && data.is_multiple_of(size) => {
             let text = format!(
-                "`{size}` ranks hold no copy of experts that are spread over {expert}; write a multiple, or -1, which is all ranks"
+                "`{size}` ranks hold no copy of experts that are spread over {expert}; write a multiple, or -1, \
+                 which is all ranks"
             );
             if source.is_sound(path) {
                 source.fault(path, text);

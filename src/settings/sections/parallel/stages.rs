@@ -1,5 +1,4 @@
-//! How many layers the stages of a pipeline have, and each of the chunks of a stage with `pp_interleave_num`: as MindFormers distributes
-//! them.
+//! How many layers the stages of a pipeline have, and each of the chunks of a stage with `pp_interleave_num`.
 
 use super::{Distribution, Parallelism};
 use crate::model::stages::Stages;
@@ -31,8 +30,8 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
     or_fault(source, model, parallel, asked(model, parallel).and_then(check)).unwrap_or_else(one)
 }
 
-/// The stages by which counts of layers are distributed, on one rank too: those that the file asks for. Where nothing `counts` them, keys
-/// about them have no meaning on one rank. `None` after a fault.
+/// The stages by which counts of layers are distributed, on one rank too: those that the file asks for. Where nothing
+/// `counts` them, keys about them have no meaning on one rank. `None` after a fault.
 pub(crate) fn counted_stages(
     source: &Source,
     model: &Model,
@@ -92,8 +91,8 @@ fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
     model.pp_interleave_num.unwrap_or(parallel.asked.degrees.pp_interleave_num)
 }
 
-/// Says that interleaves do not count without their switch, and reports why there are no stages: that switch where `offset` has a list for
-/// each interleave, the offsets, or the number of stages.
+/// Says that interleaves do not count without their switch, and reports why there are no stages: that switch where
+/// `offset` has a list for each interleave, the offsets, or the number of stages.
 fn or_fault(
     source: &Source,
     model: &Model,
@@ -119,11 +118,12 @@ fn or_fault(
     stages.map_err(report).ok()
 }
 
-/// Distributes `layers` layers, blocks of multi-token prediction included, to `stages` stages of `interleaves` chunks each.
+/// Distributes `layers` layers, blocks of multi-token prediction included, to `stages` stages of `interleaves` chunks
+/// each.
 ///
 /// # Errors
-/// If there are fewer layers than chunks, or `offset` has other dimensions, does not add up to the remainder, or leaves a
-/// chunk a negative number of layers.
+/// If there are fewer layers than chunks, or `offset` has other dimensions, does not add up to the remainder, or
+/// leaves a chunk a negative number of layers.
 pub(crate) fn distribute(
     layers: usize,
     stages: usize,

@@ -33,7 +33,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
     if !schedule.is_annealing() {
         fill_warmup(schedule, reader);
     }
-    // -1 and 0 mean the whole run, as in files of MindFormers.
+    // -1 and 0 mean the whole run.
     schedule.total_steps = schedule.total_steps.filter(|steps| *steps > 0);
 }
 
@@ -53,7 +53,8 @@ impl Schedule {
     }
 }
 
-/// The highest rate: the schedule's own, or else the optimizer's. Annealing calls it `base_lr`, and takes `learning_rate` too.
+/// The highest rate: the schedule's own, or else the optimizer's. Annealing calls it `base_lr`, and takes
+/// `learning_rate` too.
 fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
     let rate = schedule.base_lr.or(schedule.learning_rate);
     // A rate of the optimizer that is at fault is what is missing here.
@@ -65,7 +66,7 @@ fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
         if schedule.is_annealing() { (None, rate) } else { (rate, None) };
 }
 
-/// A ratio wins over epochs, epochs over steps, as in MindFormers.
+/// A ratio wins over epochs, epochs over steps.
 fn fill_warmup(schedule: &mut Schedule, reader: &Reader<'_>) {
     schedule.warmup_lr_init.get_or_insert(0.0);
     let has_steps = schedule.warmup_steps.is_some_and(|steps| steps > 0);

@@ -8,7 +8,8 @@ rows! {
     /// `lr_schedule`: the learning rate of every step.
     pub struct Schedule in "lr_schedule" {
         /// How the rate changes after warm-up.
-        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)).example("linear"),
+        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
+            .example("linear"),
         /// The highest rate; by default that of the optimizer.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
         /// The highest rate; for `LearningRateWiseLayer` a section with the schedule to scale.
@@ -153,5 +154,5 @@ words! {
     }
 }
 
-/// Types of files of MindFormers that ship with one model's code.
+/// Types that are known and not built.
 pub(super) const PLANNED: &str = "MegatronLR WarmUpDecayLR";

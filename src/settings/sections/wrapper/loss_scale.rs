@@ -3,14 +3,14 @@
 use crate::settings::engine::*;
 
 rows! {
-    /// `runner_wrapper.scale_sense` as a section: the cell of MindFormers that controls the loss scale. A scale that adapts
-    /// starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below 1, and is
-    /// multiplied by it after as many steps without overflow as the window has, but not above 2^64, where MindFormers has no
-    /// bound.
+    /// `runner_wrapper.scale_sense` as a section: the cell of MindFormers that controls the loss scale. A scale that
+    /// adapts starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below
+    /// 1, and is multiplied by it after as many steps without overflow as the window has, but not above 2^64, where
+    /// MindFormers has no bound.
     pub struct LossScale in "runner_wrapper.scale_sense" {
         /// The cell. Under `AdaptiveLossScaleUpdateCell` the window is one of a list from about `min_scale_window` to
-        /// `max_scale_window`: every third increase takes the next one; the third decrease without an increase in between takes a
-        /// window of one step, from which the list begins again.
+        /// `max_scale_window`: every third increase takes the next one; the third decrease without an increase in
+        /// between takes a window of one step, from which the list begins again.
         kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
         /// The scale of the first step; from 1 if it adapts.
         loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
@@ -129,8 +129,8 @@ impl LossScale {
         reader.require(&keys, max > min, message);
         let windows = scale_windows(*max, *min);
         let message = format!(
-            "a largest window of {max} gives a list that starts with a window of 0 steps, by which the scale would double in every step; write \
-             100 or less, or 200 or more"
+            "a largest window of {max} gives a list that starts with a window of 0 steps, by which the scale would \
+             double in every step; write 100 or less, or 200 or more"
         );
         reader.require(&keys, max <= min || !windows.contains(&0), message);
         let Some(first) = windows.first().map(|&steps| u64::from(steps)) else { return };
@@ -172,8 +172,8 @@ fn section(source: &Source, path: &str) -> Option<LossScale> {
     Some(scale)
 }
 
-/// The list of windows of `AdaptiveLossScaleUpdateCell`, shortest first: halves of `max`, in whole hundreds above 100, and
-/// steps of half of `min` below 100, truncated.
+/// The list of windows of `AdaptiveLossScaleUpdateCell`, shortest first: halves of `max`, in whole hundreds above
+/// 100, and steps of half of `min` below 100, truncated.
 fn scale_windows(max: u64, min: u64) -> Vec<u32> {
     let mut window = max as f64;
     let mut windows = vec![window as u32];

@@ -124,11 +124,13 @@ fn count(node: &Node) -> Result<usize, String> {
 fn too_long(counts: usize, stages: usize) -> String {
     let most = if stages == 1 { "one entry".to_string() } else { format!("at most {stages} entries") };
     format!(
-        "has {counts} entries, but parallel_config.pipeline_stage is {stages}; write {most}, or `pipeline_stage: {counts}`"
+        "has {counts} entries, but parallel_config.pipeline_stage is {stages}; write {most}, or `pipeline_stage: \
+         {counts}`"
     )
 }
 
-/// Distributes the count of each stage, at most its layers, to its interleaves: one layer at a time, to those that have layers left.
+/// Distributes the count of each stage, at most its layers, to its interleaves: one layer at a time, to those that
+/// have layers left.
 fn deal_in_turn(counts: &[usize], layers: &Chunks) -> Chunks {
     let mut distributed: Chunks = layers.iter().map(|row| vec![0; row.len()]).collect();
     for (stage, count) in counts.iter().enumerate() {

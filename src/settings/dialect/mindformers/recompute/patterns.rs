@@ -1,7 +1,7 @@
 //! Patterns of operators: which operators a key selects, and in how many layers.
 //!
-//! A pattern is a path of regular expressions, separated by `\.`: each must match a whole name, from the block down to the
-//! operator.
+//! A pattern is a path of regular expressions, separated by `\.`: each must match a whole name, from the block down
+//! to the operator.
 
 use super::counts::Amount;
 use crate::model::config::Operator;
@@ -126,8 +126,8 @@ impl PartialEq for Pattern {
 impl Setting for Selection {
     fn kind() -> ValueKind {
         ValueKind::Form(
-            "True, False, how many layers of each pipeline stage as in [2, 1], such a list for each interleave, a list of \
-             patterns, or a section of patterns and layers",
+            "True, False, how many layers of each pipeline stage as in [2, 1], such a list for each interleave, a \
+             list of patterns, or a section of patterns and layers",
         )
     }
 
