@@ -1,10 +1,12 @@
-//! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its sections.
+//! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its
+//! sections.
 //!
-//! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is one row of a
-//! table in `sections`: its name, type, default, range, documentation and what it decides. Reading, checking, writing back, the
-//! comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. What other programs write
-//! is translated to these keys before, by `dialect`; `decide` leaves what counts. A key is used, ignored with a notice, or an error
-//! that says where it stands and what to write instead; none is dropped in silence.
+//! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is
+//! one row of a table in `sections`: its name, type, default, range, documentation and what it decides. Reading,
+//! checking, writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived
+//! from the rows. What other programs write is translated to these keys before, by `dialect`; `decide` leaves what
+//! counts. A key is used, ignored with a notice, or an error that says where it stands and what to write instead;
+//! none is dropped in silence.
 //!
 //! ```
 //! use std::path::Path;
@@ -31,8 +33,6 @@ mod dialect;
 mod engine;
 mod explain;
 mod flags;
-mod micro_batches;
-mod model_config;
 mod plan;
 mod resolved;
 mod sections;
@@ -43,10 +43,10 @@ mod tests;
 pub use config::RunConfig;
 #[cfg(feature = "cli")]
 pub(crate) use dialect::mindformers::recompute::SELECTIONS;
+pub(crate) use dialect::mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE};
 #[cfg(feature = "cli")]
 pub(crate) use engine::Words;
 pub use engine::{Node, Override};
-pub(crate) use explain::{ABOUT_LAZY_INLINE, LAZY_INLINE};
 pub use explain::{explain, reference};
 pub use plan::RunPlan;
 pub use resolved::Resolved;
@@ -123,8 +123,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that were
-    /// `started`, whose section is still to be decided.
+    /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that
+    /// were `started`, whose section is still to be decided.
     fn read(source: &Source, started: Option<Started>) -> (Self, Distribution) {
         let run = run::read(source);
         let mut model = model::read(source);
@@ -231,8 +231,8 @@ impl Settings {
     }
 }
 
-/// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default depends on
-/// others.
+/// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default
+/// depends on others.
 pub(crate) fn default_decision(path: &str) -> Option<Value> {
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let row = row_at(section, key, None).filter(|row| row.default_of.is_none())?;

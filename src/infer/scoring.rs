@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::infer::on_device::{Loading, OnDevice};
-use crate::model::config::ModelConfig;
+use crate::model::config::{ModelConfig, Recomputed};
 use crate::model::gpt::LossTensors;
 use crate::model::{BatchTensors, ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
@@ -45,7 +45,7 @@ impl<'gpu> Scorer<'gpu> {
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
     pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, window: usize, sequences: usize) -> Result<Self> {
-        let model = ModelConfig { recomputed_layers: Vec::new(), ..run.plan.model.with_window(window) };
+        let model = ModelConfig { recomputed: Recomputed::default(), ..run.plan.model.with_window(window) };
         let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences).max(1);
         let capabilities = gpu.capabilities();
         let fits = |rows| check_activations(&model, rows, &RankLayout::one(), &capabilities);

@@ -112,23 +112,35 @@ pub struct ModelConfig {
     pub multi_token: Option<MultiToken>,
     /// Low-rank adapters; only they train.
     pub low_rank: Option<LowRank>,
-    /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending.
-    /// Numbers from `num_layers` on are blocks of multi-token prediction.
-    pub recomputed_layers: Vec<usize>,
-    /// Operators whose results training computes again in other layers, each with the numbers of these layers,
-    /// ascending.
-    pub recomputed_operators: Vec<(Operator, Vec<usize>)>,
-    /// What ranks that share matrices keep of recomputed layers.
-    pub kept: KeptOfRanks,
+    /// Activations that training computes again in the backward pass.
+    pub recomputed: Recomputed,
 }
 
-/// What ranks that share matrices keep of recomputed layers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptOfRanks {
-    /// Whether they keep the results of exchanges, instead of exchanging again.
-    pub exchanged: bool,
-    /// Whether each rank keeps only its own rows of a layer's input, and gathers the others to compute the layer again.
-    pub slices: bool,
+/// Activations that training does not keep but computes again in the backward pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recomputed {
+    /// Whole layers, by number, ascending. Numbers from `num_layers` on are blocks of multi-token prediction.
+    pub layers: Vec<usize>,
+    /// Operators of other layers, each with the numbers of its layers, ascending.
+    pub operators: Vec<(Operator, Vec<usize>)>,
+    /// Whether ranks that share matrices keep what they have exchanged, instead of exchanging it again.
+    pub keeps_exchanged: bool,
+    /// Whether each of them keeps its rows of a layer's input alone, and gathers the others to compute the layer again.
+    pub keeps_slices: bool,
+}
+
+impl Recomputed {
+    /// Whether it has what is launched at `path` below layer number `layer`.
+    pub fn covers(&self, layer: usize, path: &str) -> bool {
+        let has = |layers: &[usize]| layers.binary_search(&layer).is_ok();
+        has(&self.layers)
+            || self.operators.iter().any(|(operator, layers)| operator.covers(path) && has(layers))
+    }
+
+    /// Whether nothing is computed again.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty() && self.operators.is_empty()
+    }
 }
 
 /// The sizes of a model.
@@ -194,9 +206,7 @@ impl ModelConfig {
             mixture: None,
             multi_token: None,
             low_rank: None,
-            recomputed_layers: Vec::new(),
-            recomputed_operators: Vec::new(),
-            kept: KeptOfRanks::default(),
+            recomputed: Recomputed::default(),
         }
     }
 
@@ -242,20 +252,6 @@ impl ModelConfig {
     /// `num_layers` on are blocks of multi-token prediction.
     pub(crate) fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
         self.mixture.as_ref().filter(|_| self.mixture_layers().contains(&layer))
-    }
-
-    /// Whether training computes the launches at `path` below layer number `layer` again instead of keeping their
-    /// results.
-    pub fn recomputes(&self, layer: usize, path: &str) -> bool {
-        let has = |layers: &[usize]| layers.binary_search(&layer).is_ok();
-        let mut operators = self.recomputed_operators.iter();
-        has(&self.recomputed_layers)
-            || operators.any(|(operator, layers)| operator.covers(path) && has(layers))
-    }
-
-    /// Whether training recomputes anything.
-    pub fn has_recomputation(&self) -> bool {
-        !self.recomputed_layers.is_empty() || !self.recomputed_operators.is_empty()
     }
 
     /// The packed layout of queries, keys and values.

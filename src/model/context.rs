@@ -172,7 +172,7 @@ impl ForwardContext<'_> {
     pub(super) fn enter(&self, tape: &mut Tape<'_, '_>, x: Var) -> Var {
         let enter = |tape: &mut Tape<'_, '_>, ranks| tape.scope("enter", |tape| tape.enter_shared(x, ranks));
         match self.matrix_ranks {
-            Some(ranks) if self.config.kept.exchanged => tape.keeping(|tape| enter(tape, ranks)),
+            Some(ranks) if self.config.recomputed.keeps_exchanged => tape.keeping(|tape| enter(tape, ranks)),
             Some(ranks) => enter(tape, ranks),
             None => x,
         }
@@ -191,7 +191,7 @@ impl ForwardContext<'_> {
             let part = part(tape);
             tape.scope("leave", |tape| tape.leave_shared(part, ranks))
         };
-        let y = if self.config.kept.exchanged { tape.keeping(sum) } else { sum(tape) };
+        let y = if self.config.recomputed.keeps_exchanged { tape.keeping(sum) } else { sum(tape) };
         match dropout {
             Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
             None => tape.scope("residual", |tape| tape.add_to(y, x)),

@@ -193,9 +193,10 @@ impl Block<Parameter> {
         x: Var, // (N, D)
     ) -> Var {
         let config = ctx.config;
-        let drops = move |path: &str| config.recomputes(layer, path);
-        if let Some(ranks) = ctx.matrix_ranks.filter(|ranks| config.kept.slices && !ranks.shares_tokens)
-            && config.recomputed_layers.contains(&layer)
+        let drops = move |path: &str| config.recomputed.covers(layer, path);
+        if let Some(ranks) =
+            ctx.matrix_ranks.filter(|ranks| config.recomputed.keeps_slices && !ranks.shares_tokens)
+            && config.recomputed.layers.contains(&layer)
         {
             tape.scope("input", |tape| tape.keep_slice(x, ranks));
         }
@@ -348,9 +349,8 @@ impl DenseFeedForward<Parameter> {
             Activation::SwiGlu => "mul",
             Activation::Gelu(_) => "gelu",
         };
-        // One kernel computes an activation and its argument, unless adapters change the argument, or only one of the
-        // two is kept.
-        let is_kept = |operator: &str| !config.recomputes(layer, &format!("feed_forward.{operator}"));
+        // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two is kept.
+        let is_kept = |operator: &str| !config.recomputed.covers(layer, &format!("feed_forward.{operator}"));
         if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
             return tape.scope("w_gate_up", |tape| match config.activation {
                 Activation::SwiGlu => tape.linear_swiglu(h, &w.weight, w.bias.as_ref(), inner),

@@ -210,9 +210,10 @@ impl Experts<Parameter> {
             }
             Activation::Gelu(kind) => kind,
         };
-        // One kernel computes an activation and its argument, unless only one of the two is kept.
-        let is_kept =
-            |operator: &str| !ctx.config.recomputes(layer, &format!("feed_forward.experts.{operator}"));
+        // One kernel makes an activation and its argument, unless only one of the two is kept.
+        let is_kept = |operator: &str| {
+            !ctx.config.recomputed.covers(layer, &format!("feed_forward.experts.{operator}"))
+        };
         if is_kept("w_gate_up") == is_kept("gelu") {
             return tape.scope(name("w_gate_up"), |tape| tape.grouped_linear_gelu(x, w, b, kind, work));
         }

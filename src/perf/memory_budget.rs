@@ -96,7 +96,7 @@ pub(crate) fn remedies(model: &ModelConfig, windows: usize, is_loaded: bool) -> 
     let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
     let settings = [
         ("lower runner_config.batch_size", windows > 1),
-        ("write `recompute_config.recompute: True`", model.recomputed_layers.len() < layers),
+        ("write `recompute_config.recompute: True`", model.recomputed.layers.len() < layers),
         ("write `model.model_config.compute_dtype: bfloat16`", model.compute == Element::F32),
         ("train adapters, by a `model.model_config.pet_config`", is_loaded && model.low_rank.is_none()),
         (QUANTISE, is_loaded && model.low_rank.as_ref().is_some_and(|low_rank| low_rank.base.is_none())),
@@ -127,7 +127,7 @@ pub(crate) fn mib(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{FactorInit, LowRank, Sizes};
+    use crate::model::config::{FactorInit, LowRank, Recomputed, Sizes};
 
     fn model() -> ModelConfig {
         ModelConfig::llama(Sizes {
@@ -152,6 +152,10 @@ mod tests {
         }
     }
 
+    fn layers(numbers: &[usize]) -> Recomputed {
+        Recomputed { layers: numbers.to_vec(), ..Recomputed::default() }
+    }
+
     #[test]
     fn settings_that_are_used_up_are_not_named() {
         let batch = "lower runner_config.batch_size";
@@ -160,7 +164,7 @@ mod tests {
         let of = |model: &ModelConfig, windows| remedies(model, windows, false);
         assert_eq!(of(&model(), 4), [batch, recompute, half]);
         assert_eq!(of(&model(), 1), [recompute, half]);
-        let lean = ModelConfig { recomputed_layers: vec![0, 1], compute: Element::Bf16, ..model() };
+        let lean = ModelConfig { recomputed: layers(&[0, 1]), compute: Element::Bf16, ..model() };
         assert_eq!(of(&lean, 2), [batch]);
         assert_eq!(of(&lean, 1), [smaller(false)]);
         // Loaded weights have a given number of layers.
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!(remedies(&adapted, 1, true), ["write `base_dtype: nf4` under pet_config"]);
         let stored = ModelConfig { low_rank: Some(low_rank()), ..lean.clone() };
         assert_eq!(remedies(&stored, 1, true), ["lower model.model_config.seq_length"]);
-        assert_eq!(of(&ModelConfig { recomputed_layers: vec![0], ..lean }, 1), [recompute]);
+        assert_eq!(of(&ModelConfig { recomputed: layers(&[0]), ..lean }, 1), [recompute]);
     }
 
     #[test]

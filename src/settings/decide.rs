@@ -1,8 +1,9 @@
 //! From what the sections say to what counts in a run: after this pass settings do not change.
 
+mod micro_batches;
+
 use super::Settings;
 use super::engine::{MAX_SIZE, Section, Source};
-use super::micro_batches;
 use super::sections::monitor::{self, Formats, Monitor};
 use super::sections::parallel::{Distribution, Sharding};
 use crate::element::Element;
@@ -53,8 +54,8 @@ fn check_claims(settings: &Settings, source: &Source) {
     }
 }
 
-/// There is a summary exactly where distributions are written, and a monitor of hot experts where there are any. Folders are those
-/// of the run unless others are named.
+/// There is a summary exactly where distributions are written, and a monitor of hot experts where there are any.
+/// Folders are those of the run unless others are named.
 fn decide_outputs(settings: &mut Settings) {
     let folder = settings.run.folder();
     let Settings { callbacks, moe, tensorboard, .. } = settings;
@@ -89,7 +90,8 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
         return;
     }
     if settings.model.compute_dtype != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
-        let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: bfloat16`";
+        let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: \
+                       bfloat16`";
         source.fault(ROUNDING, message);
     }
     if wanted.is_some_and(|wanted| wanted != Element::Bf16) {

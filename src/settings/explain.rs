@@ -1,6 +1,6 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
-use super::dialect::mindformers::NAMES;
+use super::dialect::mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE, NAMES};
 use super::engine::{
     Handling, Node, RowText, Table, TableId, UnusedKeys, ValueKind, closest, to_json, words,
 };
@@ -8,15 +8,8 @@ use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
-/// Variables of the environment by which MindFormers compiles equal layers once.
-pub(crate) const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
-
-/// What such a variable does here.
-pub(crate) const ABOUT_LAZY_INLINE: &str =
-    "changes nothing: a kernel is compiled once, however many layers and micro-batches use it";
-
-/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section or the last part of its name, such
-/// as a callback's or a model's type, or by a value that a key accepts.
+/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section or the last part
+/// of its name, such as a callback's or a model's type, or by a value that a key accepts.
 ///
 /// # Errors
 /// If nothing has that name; the message names the likeliest.

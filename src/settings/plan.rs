@@ -1,11 +1,11 @@
 //! Every number of a run, decided and checked before anything is built.
 
 mod checks;
+mod model_config;
 
 use super::Settings;
 use super::decide::{Decided, decide};
 use super::engine::Source;
-use super::model_config::model_config;
 use super::sections::model::{BaseType, Pet};
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
@@ -18,11 +18,12 @@ use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
 use checks::{check_base, is_of_possible_size};
+use model_config::model_config;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a run does: its settings, and the few numbers that follow from several of them. Only its length is missing, which
-/// depends on the data.
+/// What a run does: its settings, and the few numbers that follow from several of them. Only its length is missing,
+/// which depends on the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunPlan {
     /// Every setting, filled.
@@ -48,13 +49,14 @@ const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
 
 const WINDOW: &str = "model.model_config.sliding_window";
 
-/// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it too.
+/// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it
+/// too.
 const HOT_STEP: &str =
     "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
 
 impl RunPlan {
-    /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`; `None` after
-    /// a fault.
+    /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`;
+    /// `None` after a fault.
     pub(super) fn read(source: &Source, started: Option<Started>) -> Option<Self> {
         let (settings, distribution) = Settings::read(source, started);
         let Decided { settings, layout, sharding, tokens_per_step } = decide(settings, &distribution, source);
@@ -101,16 +103,15 @@ impl RunPlan {
         }
     }
 
-    /// The same run with its step divided into `accumulation` micro-batches of `batch_size` windows, with the layers `recomputed` as
-    /// a whole, and without a cap on its memory.
+    /// The same run with its step divided into `accumulation` micro-batches of `batch_size` windows, with the layers
+    /// `recomputed` as a whole, and without a cap on its memory.
     pub(crate) fn divided(&self, batch_size: usize, accumulation: usize, recomputed: &[usize]) -> Self {
         let mut plan = self.clone();
         let Settings { runner, recompute, context, .. } = &mut plan.settings;
         (runner.batch_size, runner.gradient_accumulation_steps) = (batch_size, accumulation);
         (recompute.layers, recompute.operators) = (recomputed.to_vec(), Operators::default());
         context.max_device_memory = None;
-        plan.model.recomputed_layers = recomputed.to_vec();
-        plan.model.recomputed_operators = Vec::new();
+        plan.model.recomputed = recompute.recomputed();
         plan
     }
 
@@ -132,8 +133,8 @@ impl RunPlan {
         own.unwrap_or(self.settings.optimizer.weight_decay)
     }
 
-    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, but for a base of adapters that is named, and
-    /// moments of those that train.
+    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, but for a base of adapters that is
+    /// named, and moments of those that train.
     pub fn checkpoint_bytes(&self) -> u64 {
         // The plan was refused if its patterns do not fit.
         let specs = self.grouping().apply(Gpt::describe(&self.model)).unwrap_or_default();
@@ -168,8 +169,8 @@ impl RunPlan {
         self.settings.runner.batch_size * self.micro_batches_per_step()
     }
 
-    /// Each rank's share of the samples of a step, also where several ranks compute one sample together. Like MindFormers', speeds
-    /// are of it.
+    /// Each rank's share of the samples of a step, also where several ranks compute one sample together. Speeds are
+    /// of it.
     pub fn samples_per_rank(&self) -> f64 {
         self.samples_per_step() as f64 / self.layout.world() as f64
     }
@@ -238,8 +239,8 @@ impl RunPlan {
         self.settings.to_yaml()
     }
 
-    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there. How many ranks there
-    /// are decides none: what counts is how many micro-batches a step has on all of them.
+    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there. How many
+    /// ranks there are decides none: what counts is how many micro-batches a step has on all of them.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
         if self.model.wide_window.is_some() {

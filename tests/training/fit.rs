@@ -125,7 +125,7 @@ fn layers_of_a_mixture_are_recomputed_in_the_order_of_what_that_saves() {
     .plan();
     let recomputed = |layers: &[usize]| {
         let mut plan = plan.clone();
-        plan.model.recomputed_layers = layers.to_vec();
+        plan.model.recomputed.layers = layers.to_vec();
         peak(&plan)
     };
     let kept = recomputed(&[]);

@@ -50,7 +50,7 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
             Candidate {
                 batch_size: runner.batch_size,
                 gradient_accumulation_steps: runner.gradient_accumulation_steps,
-                recomputation: Recomputation { layers: begun.model.recomputed_layers.clone(), work: 0.0 },
+                recomputation: Recomputation { layers: begun.model.recomputed.layers.clone(), work: 0.0 },
                 bytes: None,
             }
         }

@@ -83,7 +83,7 @@ fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
 /// nothing is recomputed.
 pub fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
     let (layers, model) = (&best.recomputation.layers, &plan.model);
-    if layers.is_empty() && !model.has_recomputation() {
+    if layers.is_empty() && model.recomputed.is_empty() {
         return Vec::new();
     }
     let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);

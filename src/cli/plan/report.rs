@@ -143,7 +143,7 @@ impl<'a> Report<'a> {
         let forecast = &self.forecast;
         let (peak, training) = (HumanBytes(forecast.peak_bytes()), HumanBytes(forecast.bytes()));
         let model = &self.plan.model;
-        let recomputed = recomputed(model, &model.recomputed_layers, &model.recomputed_operators);
+        let recomputed = recomputed(model, &model.recomputed.layers, &model.recomputed.operators);
         let half = model.compute.name();
         let weights = match (self.plan.settings.optimizer.stochastic_rounding, &model.low_rank) {
             (_, Some(LowRank { base: Some(base), .. })) => {
@@ -224,21 +224,21 @@ fn alternatives(plan: &RunPlan) -> Vec<(String, RunPlan)> {
         |layers: &[usize]| plan.divided(runner.batch_size, runner.gradient_accumulation_steps, layers);
     let mut plans: Vec<(String, RunPlan)> = [Vec::new(), layers]
         .into_iter()
-        .filter(|layers| *layers != model.recomputed_layers || !model.recomputed_operators.is_empty())
+        .filter(|layers| *layers != model.recomputed.layers || !model.recomputed.operators.is_empty())
         .map(|layers| (recomputed(model, &layers, &[]), divided(&layers)))
         .collect();
-    if plan.layout.model > 1 && model.has_recomputation() {
+    if plan.layout.model > 1 && !model.recomputed.is_empty() {
         let shares_tokens = plan.layout.shares_tokens;
         let mut switched = |key: &str, switch: fn(&mut Recompute) -> &mut bool| {
             let mut plan = plan.clone();
             let switched = switch(&mut plan.settings.recompute);
             *switched = !*switched;
             let value = if *switched { "True" } else { "False" };
-            plan.model.kept = plan.settings.recompute.kept_of_ranks();
+            plan.model.recomputed = plan.settings.recompute.recomputed();
             plans.push((format!("`recompute_config.{key}: {value}`"), plan));
         };
         switched("mp_comm_recompute", |recompute| &mut recompute.mp_comm_recompute);
-        if !shares_tokens && !model.recomputed_layers.is_empty() {
+        if !shares_tokens && !model.recomputed.layers.is_empty() {
             switched("recompute_slice_activation", |recompute| &mut recompute.recompute_slice_activation);
         }
     }

@@ -129,7 +129,7 @@ fn flops_of_stage(plan: &RunPlan) -> f64 {
         |numbers: &mut dyn Iterator<Item = usize>| numbers.map(|layer| layers[layer]).sum::<f64>();
     let forward = of_layers(&mut own.iter().copied()) + if is_last { head } else { 0.0 };
     let all = layers.iter().sum::<f64>() + head;
-    let again = own.iter().copied().filter(|layer| model.recomputed_layers.contains(layer));
+    let again = own.iter().copied().filter(|layer| model.recomputed.layers.contains(layer));
     count::training_flops_per_token(model) * forward / all + of_layers(&mut again.into_iter())
 }
 

@@ -31,31 +31,32 @@ pub(super) fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
     let is_new = matches!(settings.run.resume_training, Resume::No | Resume::Auto);
     let is_random = is_new && settings.run.weights().is_none() && source.is_sound("load_checkpoint");
     if is_random && pet.random_base && pet.base_dtype.is_some() {
-        let message = "quantises weights of files, and those of this run are random; name a model with `load_checkpoint`, or remove it";
+        let message = "quantises weights of files, and those of this run are random; name a model with \
+                       `load_checkpoint`, or remove it";
         source.unsupported("model.model_config.pet_config.base_dtype", message);
     }
     if is_random && !pet.random_base {
-        let message = "trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` under \
-                       `pet_config` to adapt random weights";
+        let message = "trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` \
+                       under `pet_config` to adapt random weights";
         source.unsupported("model.model_config.pet_config", message);
     }
 }
 
-/// Says where the share of a cold expert comes to less than one slot. MindFormers cuts it off and leaves none.
+/// Says where the share of a cold expert comes to less than one slot.
 fn note_cold_slots(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     let Some(share) = settings.moe.as_ref().and_then(|moe| moe.cold_token_percent) else { return };
     let tokens = settings.runner.batch_size.saturating_mul(model.seq_length);
     let (Some(mixture), Ok(tokens)) = (&model.mixture, u32::try_from(tokens)) else { return };
     if let Some(slots) = mixture.hot_slots(tokens).filter(|slots| f64::from(*slots) * share < 1.0) {
         source.note(format!(
-            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1 (in MindFormers \
-             none), and what else chooses it is dropped"
+            "moe_config.cold_token_percent: {share} of {slots} slots is less than one; a cold expert has 1 (in \
+             MindFormers none), and what else chooses it is dropped"
         ));
     }
 }
 
-/// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known
-/// before the step's last one.
+/// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not
+/// known before the step's last one.
 fn check_token_weights(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
     if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
@@ -131,7 +132,8 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     let tokens = plan.settings.runner.batch_size * model.seq_length;
     if shares_tokens && !tokens.is_multiple_of(ranks) {
         let message = format!(
-            "the {tokens} tokens of a micro-batch cannot be divided by {ranks} ranks; change seq_length or batch_size, or write `False`"
+            "the {tokens} tokens of a micro-batch cannot be divided by {ranks} ranks; change seq_length or \
+             batch_size, or write `False`"
         );
         source.fault("parallel_config.use_seq_parallel", message);
     }

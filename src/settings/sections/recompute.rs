@@ -1,29 +1,33 @@
-//! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass, by their numbers.
+//! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass, by their
+//! numbers.
 
 use super::model::Model;
 use super::moe::Moe;
 use super::parallel::{self, Distribution};
-use crate::model::config::{Activation, Feature, KeptOfRanks, Operator};
+use crate::model::config::{Activation, Feature, Operator, Recomputed};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
 rows! {
-    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so that their
-    /// activations need not be kept. No choice changes a bit of the results. The result of a layer is always kept, and so is
-    /// what a router decided. `recompute: True` is all layers; that and patterns of operators are other forms.
+    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so
+    /// that their activations need not be kept. No choice changes a bit of the results. The result of a layer is
+    /// always kept, and so is what a router decided. `recompute: True` is all layers; that and patterns of operators
+    /// are other forms.
     pub struct Recompute in "recompute_config" {
-        /// The numbers of the layers that are recomputed as a whole, from 0; blocks of multi-token prediction are the last.
+        /// The numbers of the layers that are recomputed as a whole, from 0; blocks of multi-token prediction are the
+        /// last.
         layers: Vec<usize> = Host.optional().example("[1]"),
         /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0.
         operators: Operators = Host.optional().read_by(operators).example("{feed_forward.mul: [1]}"),
-        /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped after it and
-        /// gathered again for the backward pass, of all layers; no effect elsewhere.
+        /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped
+        /// after it and gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),
-        /// Whether ranks that share matrices exchange activations again where a layer is recomputed; `False` keeps what they have
-        /// exchanged. No effect without `model_parallel`.
+        /// Whether ranks that share matrices exchange activations again where a layer is recomputed; `False` keeps
+        /// what they have exchanged. No effect without `model_parallel`.
         mp_comm_recompute: bool = Host.default(true),
-        /// Whether ranks that share matrices keep a slice each of the input of a layer that is recomputed as a whole, and gather
-        /// the others; no effect without `model_parallel`, nor where they share tokens, which does as much.
+        /// Whether ranks that share matrices keep a slice each of the input of a layer that is recomputed as a whole,
+        /// and gather the others; no effect without `model_parallel`, nor where they share tokens, which does as
+        /// much.
         recompute_slice_activation: bool = Host.default(false),
     }
 }
@@ -83,9 +87,14 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
 }
 
 impl Recompute {
-    /// What ranks that share matrices keep of what is recomputed.
-    pub(crate) fn kept_of_ranks(&self) -> KeptOfRanks {
-        KeptOfRanks { exchanged: !self.mp_comm_recompute, slices: self.recompute_slice_activation }
+    /// The same as the model has it.
+    pub(crate) fn recomputed(&self) -> Recomputed {
+        Recomputed {
+            layers: self.layers.clone(),
+            operators: self.operators.0.clone(),
+            keeps_exchanged: !self.mp_comm_recompute,
+            keeps_slices: self.recompute_slice_activation,
+        }
     }
 
     /// Checks that the model has what is listed, and puts it in order.

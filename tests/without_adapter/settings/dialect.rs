@@ -41,7 +41,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(plan.settings.runner.gradient_accumulation_steps, 8 * 2 * 2);
     assert_eq!(plan.tokens_per_step, 3 * 32 * 64);
     // Of the first of two stages one layer.
-    assert_eq!(plan.model.recomputed_layers, [0]);
+    assert_eq!(plan.model.recomputed.layers, [0]);
     assert_eq!((plan.model.norm_eps, plan.model.rope_theta), (1e-5, 1e6));
     let checkpoint = plan.settings.callbacks.checkpoint.clone().unwrap();
     assert_eq!((checkpoint.save_checkpoint_steps, checkpoint.prefix.as_str()), (1000, "small"));
@@ -102,7 +102,7 @@ fn a_file_of_deepseek_becomes_a_plan() {
     let mixture = model.mixture.as_ref().expect("experts");
     assert_eq!((mixture.first_dense_layers, mixture.has_bias, mixture.bias_update_rate), (1, true, 1e-3));
     assert_eq!((mixture.losses.sequence, mixture.route.scaling), (1e-4, 2.5));
-    let operators: Vec<&str> = model.recomputed_operators.iter().map(|(one, _)| one.path()).collect();
+    let operators: Vec<&str> = model.recomputed.operators.iter().map(|(one, _)| one.path()).collect();
     let expected = ["attention.heads", "attention.kv_norm", "feed_forward.mul"];
     assert!(expected.iter().all(|path| operators.contains(path)), "{operators:?}");
     // What patterns select is told once.

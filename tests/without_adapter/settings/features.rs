@@ -31,7 +31,7 @@ fn defaults_are_those_of_the_pages() {
     let (plan, _) = plan("", &[]);
     let settings = &plan.settings;
     assert_eq!(settings.runner.gradient_accumulation_steps, 1);
-    assert_eq!((settings.recompute.layers.len(), plan.model.recomputed_operators.len()), (0, 0));
+    assert_eq!((settings.recompute.layers.len(), plan.model.recomputed.operators.len()), (0, 0));
     // A `runner_wrapper` without these keys.
     let wrapper = "runner_wrapper:\n  type: MFTrainOneStepCell\n";
     let (clipped, _) = self::plan(&format!("{wrapper}  use_clip_grad: True\n"), &[]);
@@ -201,7 +201,7 @@ parallel_config:
   pipeline_stage: 5
 ";
     let (plan, notices) = plan(example, &["--as-single"]);
-    assert_eq!(plan.model.recomputed_layers, [0, 1, 4, 24]);
+    assert_eq!(plan.model.recomputed.layers, [0, 1, 4, 24]);
     // The page prints one backslash where Python writes two.
     for line in [
         "Formative layer_recompute: [[2, 1, 0, 0, 0], [1, 0, 0, 0, 0]]",
@@ -217,5 +217,5 @@ parallel_config:
     let (deep, _) = self::plan(scalars, &["--as-single"]);
     let kept = [3, 55, 58, 59, 60, 61];
     let expected: Vec<usize> = (0..62).filter(|layer| !kept.contains(layer)).collect();
-    assert_eq!(deep.model.recomputed_layers, expected, "the first layers of each stage of DeepSeek-V3");
+    assert_eq!(deep.model.recomputed.layers, expected, "the first layers of each stage of DeepSeek-V3");
 }

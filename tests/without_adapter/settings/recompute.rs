@@ -12,7 +12,7 @@ fn recomputed(flags: &[&str]) -> (Vec<usize>, Vec<String>) {
     let base = ["--model.model_config.num_layers=8", "--runner_wrapper={use_clip_grad: True}"];
     let flags: Vec<&str> = base.iter().chain(flags).copied().collect();
     let (plan, notices) = resolve(BASE, &flags).unwrap_or_else(|error| panic!("{error}"));
-    (plan.model.recomputed_layers, notices)
+    (plan.model.recomputed.layers, notices)
 }
 
 fn set_full(layers: &[usize]) -> Vec<String> {
@@ -72,7 +72,7 @@ fn the_section_of_the_original_s_parallelism_is_answered_by_key() {
 fn a_resolved_plan_names_its_layers() {
     let flags = ["--recompute_config.recompute=[1, 2]", "--parallel_config.pipeline_stage=2"];
     let (plan, _) = resolve(BASE, &flags).unwrap();
-    assert_eq!(plan.model.recomputed_layers, [0, 1]);
+    assert_eq!(plan.model.recomputed.layers, [0, 1]);
     let (again, notices) = resolve(&plan.to_yaml(), &[]).unwrap();
     assert_eq!((&again, notices), (&plan, set_full(&[0, 1])));
     assert_eq!(again.decisions(), resolve(BASE, &[]).unwrap().0.decisions(), "resuming may choose anew");
@@ -111,7 +111,7 @@ fn selected(flags: &[&str]) -> (Vec<(&'static str, Vec<usize>)>, Vec<String>) {
     let others = flags.iter().filter(|flag| !flag.contains("recompute_config")).copied();
     let plain = resolve(BASE, &others.collect::<Vec<_>>()).unwrap().0;
     assert_eq!(plan.decisions(), plain.decisions(), "resuming may choose anew");
-    let operators = plan.model.recomputed_operators.into_iter();
+    let operators = plan.model.recomputed.operators.into_iter();
     (operators.map(|(operator, layers)| (operator.path(), layers)).collect(), notices)
 }
 
@@ -216,7 +216,7 @@ fn excluded_operators_are_kept_in_layers_that_are_recomputed_as_a_whole_too() {
     assert!(set.iter().all(|line| notices.contains(&line.to_string())), "{notices:?}");
     let base = ["--model.model_config.num_layers=8"];
     let flags: Vec<&str> = base.into_iter().chain(flags).collect();
-    assert_eq!(resolve(BASE, &flags).unwrap().0.model.recomputed_layers, (1..8).collect::<Vec<_>>());
+    assert_eq!(resolve(BASE, &flags).unwrap().0.model.recomputed.layers, (1..8).collect::<Vec<_>>());
 }
 
 /// MindFormers' own test: a module everywhere, without one of its operators in the first layer.
@@ -359,7 +359,7 @@ fn the_default_selection_finds_the_activation_of_every_model() {
         let kind = format!("--model.model_config.type={kind}");
         let flags = [kind.as_str(), "--recompute_config.select_recompute=True"];
         let (plan, notices) = resolve(BASE, &flags).unwrap_or_else(|error| panic!("{kind}: {error}"));
-        let operators: Vec<_> = plan.model.recomputed_operators.iter().map(|(one, _)| one.path()).collect();
+        let operators: Vec<_> = plan.model.recomputed.operators.iter().map(|(one, _)| one.path()).collect();
         assert_eq!(operators, [path], "{kind}: {notices:?}");
     }
 }

@@ -1,15 +1,15 @@
 //! The model that the settings describe.
 
-use super::Settings;
-use super::sections::callbacks::Callbacks;
-use super::sections::model::{GPT2, latent_attention, rotary_dim};
-use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
 use crate::model::config::{
     Activation, Capacity, DropOrder, ExpertGroups, Gelu, HotExperts, MixtureConfig, ModelConfig, MultiToken,
     Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
 };
+use crate::settings::Settings;
+use crate::settings::sections::callbacks::Callbacks;
+use crate::settings::sections::model::{GPT2, latent_attention, rotary_dim};
+use crate::settings::sections::moe::{Moe, RoutingPolicy, TopkMethod};
 
-/// MindFormers' spread of a router's initial weights.
+/// Standard deviation of a router's initial weights.
 const ROUTER_INIT_STD: f64 = 0.01;
 
 /// The model of settings that were filled and have no fault.
@@ -68,9 +68,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
             .mtp_depth
             .map(|depth| MultiToken { depth, loss_factor: model.mtp_loss_factor.unwrap_or(0.0) }),
         low_rank: None, // the modules that have adapters follow from the names of the rest
-        recomputed_layers: recompute.layers.clone(),
-        recomputed_operators: recompute.operators.0.clone(),
-        kept: recompute.kept_of_ranks(),
+        recomputed: recompute.recomputed(),
     };
     (entry.finish)(model, &mut config);
     if let Some(latent) = latent_attention(model) {

@@ -1,13 +1,14 @@
-//! The micro-batches of a step: those that a rank accumulates, and `as_single`, which does the work of several devices on one.
+//! The micro-batches of a step: those that a rank accumulates, and `as_single`, which does the work of several
+//! devices on one.
 //!
 //! A rank accumulates `micro_batch_interleave_num` times `micro_batch_num` where there are pipeline stages, times
 //! `gradient_accumulation_steps` where there are none, and with `as_single` times `data_parallel`. In data-parallel
 //! mode (`parallel_mode: 0`) gradients accumulate as in the other modes; MindFormers takes
 //! `gradient_accumulation_steps` as 1 there.
 
-use super::Settings;
-use super::engine::{MAX_SIZE, Setting, Source};
-use super::sections::parallel::{Distribution, culprit};
+use crate::settings::Settings;
+use crate::settings::engine::{MAX_SIZE, Setting, Source};
+use crate::settings::sections::parallel::{Distribution, culprit};
 
 /// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
 pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {
@@ -23,20 +24,21 @@ pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, sourc
         accumulate(settings, distribution, interleave, is_single, source);
     } else if interleave > 1 {
         source.note(format!(
-            "micro_batch_interleave_num `{interleave}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
+            "micro_batch_interleave_num `{interleave}` is taken as 1: a step sees batch_size x \
+             gradient_accumulation_steps windows"
         ));
     }
 }
 
-/// In MindFormers only a run in semi-automatic parallel mode accumulates. Each of its files says `use_parallel`; one without it is not
-/// from there.
+/// In MindFormers only a run in semi-automatic parallel mode accumulates. Each of its files says `use_parallel`; one
+/// without it is not from there.
 fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source) {
     const KEY: &str = "runner_config.gradient_accumulation_steps";
     let steps = source.node(KEY).and_then(u64::from_node).unwrap_or(1);
     if steps > 1 && settings.run.use_parallel.is_some() && !distribution.counts {
         source.note(format!(
-            "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 outside of \
-             semi-automatic parallel mode (`use_parallel: True`, `parallel_mode: 1`)",
+            "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 \
+             outside of semi-automatic parallel mode (`use_parallel: True`, `parallel_mode: 1`)",
             source.document.written(KEY)
         ));
     }
@@ -52,8 +54,8 @@ fn drop_memory_cap(settings: &mut Settings, source: &Source) {
 }
 
 /// Keeps the windows of a step, on one rank or on those that share them. With one pipeline stage MindFormers ignores
-/// `micro_batch_num`, with several `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its base
-/// trainer).
+/// `micro_batch_num`, with several `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its
+/// base trainer).
 fn accumulate(
     settings: &mut Settings,
     distribution: &Distribution,
@@ -70,7 +72,8 @@ fn accumulate(
     };
     if has_stages && written > 1 && written != degrees.micro_batch_num {
         source.note(format!(
-            "runner_config.gradient_accumulation_steps: `{written}` does not count beside pipeline stages, as in MindFormers"
+            "runner_config.gradient_accumulation_steps: `{written}` does not count beside pipeline stages, as in \
+             MindFormers"
         ));
     }
     let data = degrees.data_parallel;
