@@ -184,7 +184,7 @@ impl Settings {
         write(&self.placed())
     }
 
-    /// What decides the shape of the model and the numbers of a run, by the path of each key.
+    /// The values that decide the shape of the model and the numbers of a run, by the path of each key.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         decisions(&self.placed())
     }

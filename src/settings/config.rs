@@ -2,7 +2,7 @@
 
 use super::dialect;
 use super::dialect::mindformers::NAMES;
-use super::engine::{Document, Fault, Override, Setting, Source, Words, blame_flags};
+use super::engine::{Document, Fault, Override, Source, Words, blame_flags};
 use super::plan::RunPlan;
 use super::sections;
 use super::sections::dataset::LoaderType;
@@ -17,11 +17,11 @@ use std::path::Path;
 pub struct RunConfig {
     /// Every number of the run that does not depend on its data.
     pub plan: RunPlan,
-    /// What the user should hear once.
+    /// Notices, each to be shown once.
     pub notices: Vec<String>,
     /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
     pub data_faults: Vec<Error>,
-    /// What can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
+    /// Faults of what can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
     pub unsupported: Vec<Error>,
     /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file
     /// accumulates.
@@ -143,16 +143,16 @@ impl RunConfig {
     }
 }
 
-/// What a configuration needs besides a model.
+/// The sections that a configuration needs besides a model.
 const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: \
                          {data_loader: {type: TextDataLoader, data_path: text}}\n";
 
-/// What a configuration is read for.
+/// The purpose for which a configuration is read.
 #[derive(Clone, Copy)]
 enum Purpose {
     /// A plan, which needs no data: for as many ranks as these, or else as the file asks for.
     Plan(Option<usize>),
-    /// The same of the run whose folder the file is in.
+    /// A plan of the run whose folder the file is in.
     RunFolder(Option<usize>),
     /// A run on these ranks.
     Run(Started),
@@ -205,7 +205,7 @@ fn read(
     };
     let plan = RunPlan::read(&source, started);
     let is_one = plan.as_ref().is_some_and(|plan| plan.layout.world() == 1);
-    let uses_parallel = is_one && source.node("use_parallel").and_then(bool::from_node) == Some(true);
+    let uses_parallel = is_one && source.value("use_parallel") == Some(true);
     let mut faults = source.into_faults();
     if matches!(purpose, Purpose::Run(_) | Purpose::Memory) {
         faults.list.append(&mut faults.data_faults);

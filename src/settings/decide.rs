@@ -9,13 +9,13 @@ use super::sections::parallel::{Distribution, Sharding};
 use crate::element::Element;
 use crate::ranks::RankLayout;
 
-/// What a run is.
+/// The settings of a run, and how its ranks share the work.
 pub(super) struct Decided {
     /// Every setting that counts, in one form.
     pub settings: Settings,
     /// How the ranks share the work.
     pub layout: RankLayout,
-    /// What each of them holds a part of.
+    /// Which tensors each of them holds a part of.
     pub sharding: Sharding,
     /// Tokens that all ranks together learn from in a step.
     pub tokens_per_step: usize,

@@ -1,4 +1,4 @@
-//! What makes a table of rows a section of a configuration file: reading, checking, writing and explaining are
+//! Makes a table of rows a section of a configuration file: reading, checking, writing and explaining are
 //! derived from the rows. The engine knows no key by name; those are in [`sections`](super::sections).
 //!
 //! | derived from a row | where |
@@ -9,7 +9,7 @@
 //! | the run folder's `config.yaml`, and `decisions`, which a resumed run must share | `writer.rs` |
 //! | `gristmill explain KEY` and `configs/README.md` | `settings/explain.rs` |
 //!
-//! What other programs write is translated before a section is read (`settings/dialect`); `document.rs` knows the
+//! Files of other programs are translated before a section is read (`settings/dialect`); `document.rs` knows the
 //! origin of a value that was moved, and messages name it.
 //!
 //! Keys that are known but not used follow under `others`: ignored with a notice, computed differently with a

@@ -8,8 +8,8 @@ use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
-/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section or the last part
-/// of its name, such as a callback's or a model's type, or by a value that a key accepts.
+/// The documentation of a key, of every key of a section, or of all sections: by key, by dotted path, by section or
+/// the last part of its name, such as a callback's or a model's type, or by a value that a key accepts.
 ///
 /// # Errors
 /// If nothing has that name; the message names the likeliest.

@@ -96,7 +96,7 @@ fn underscored(flag: &str) -> String {
     flag.replace('-', "_")
 }
 
-/// The same flag may be repeated, and its last value counts; two flags for one key may only agree.
+/// A flag may be repeated, and its last value counts; two different flags for one key may only agree.
 fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
     let canonical = |path: &str| {
         let (section, key) = path.rsplit_once('.').unwrap_or(("", path));

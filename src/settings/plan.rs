@@ -22,7 +22,7 @@ use model_config::model_config;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a run does: its settings, and the few numbers that follow from several of them. Only its length is missing,
+/// A run: its settings, and the few numbers that follow from several of them. Only its length is missing,
 /// which depends on the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunPlan {
@@ -30,7 +30,7 @@ pub struct RunPlan {
     pub settings: Settings,
     /// How the ranks share the work, and which of them this is.
     pub layout: RankLayout,
-    /// What each of the ranks that share a batch holds a part of.
+    /// Which tensors are divided among the ranks that share a batch.
     pub sharding: Sharding,
     /// Which layers each stage of a pipeline holds.
     pub stages: Stages,
@@ -239,8 +239,8 @@ impl RunPlan {
         self.settings.to_yaml()
     }
 
-    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there. How many
-    /// ranks there are decides none: what counts is how many micro-batches a step has on all of them.
+    /// The values that decide the numbers of a run, by the path of each key, but for what follows from the data. How
+    /// many ranks there are decides none: what counts is how many micro-batches a step has on all of them.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
         if self.model.wide_window.is_some() {

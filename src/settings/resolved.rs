@@ -16,7 +16,7 @@ pub struct Resolved {
     pub default: Option<Value>,
     /// Whether value and default differ, or there is no default.
     pub differs: bool,
-    /// What it does.
+    /// Its documentation.
     pub about: String,
 }
 

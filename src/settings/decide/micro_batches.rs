@@ -7,7 +7,7 @@
 //! `gradient_accumulation_steps` as 1 there.
 
 use crate::settings::Settings;
-use crate::settings::engine::{MAX_SIZE, Setting, Source};
+use crate::settings::engine::{MAX_SIZE, Source};
 use crate::settings::sections::parallel::{Distribution, culprit};
 
 /// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
@@ -34,7 +34,7 @@ pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, sourc
 /// without it is not from there.
 fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source) {
     const KEY: &str = "runner_config.gradient_accumulation_steps";
-    let steps = source.node(KEY).and_then(u64::from_node).unwrap_or(1);
+    let steps = source.value::<u64>(KEY).unwrap_or(1);
     if steps > 1 && settings.run.use_parallel.is_some() && !distribution.counts {
         source.note(format!(
             "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 \

@@ -20,7 +20,7 @@ use crate::settings::engine::{Section, Source, Table, TableId, UnusedKeys};
 /// Variables of the environment by which MindFormers compiles equal layers once.
 pub(crate) const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
 
-/// What such a variable does here.
+/// The answer to such a variable.
 pub(crate) const ABOUT_LAZY_INLINE: &str =
     "changes nothing: a kernel is compiled once, however many layers and micro-batches use it";
 
@@ -55,7 +55,7 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
-/// What the documentation of the table `id` says of MindFormers' classes.
+/// The documentation of MindFormers' classes, for the table `id`.
 pub(crate) fn about_classes(id: TableId) -> String {
     match id.type_word() {
         Some(word) => classes::about(word),

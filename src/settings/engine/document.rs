@@ -61,7 +61,7 @@ impl Document {
         self.layers.file()
     }
 
-    /// What to say of keys that were written more than once in one section.
+    /// Notices about keys that were written more than once in one section.
     pub fn notices(&self) -> impl Iterator<Item = String> {
         let all = self.layers.repeated().iter().chain(&self.repeated);
         all.map(|place| format!("{place}: written more than once; the last value counts, as PyYAML reads it"))
@@ -148,7 +148,7 @@ impl Document {
         format!("{written}{}", &path[read.len()..])
     }
 
-    /// The same, unless a flag wrote it.
+    /// Where the value at `path` was written, unless by a flag.
     pub fn written_in_file(&self, path: &str) -> Option<String> {
         Some(self.written(path)).filter(|path| self.flag(path).is_none())
     }

@@ -1,4 +1,4 @@
-//! What is said about a configuration: the faults to correct, and notices.
+//! Faults and notices of a configuration.
 
 use crate::error::Error;
 
@@ -16,7 +16,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// What keeps the whole document from being read.
+    /// A fault that keeps the whole document from being read.
     pub fn of_document(error: Error) -> Self {
         Self { path: String::new(), line: 0, written: None, error }
     }
@@ -27,9 +27,9 @@ impl Fault {
 pub(crate) struct Faults {
     /// The faults, in the order they were found.
     pub list: Vec<Fault>,
-    /// What keeps the data from being loaded, and nothing else.
+    /// Faults that keep the data from being loaded, and nothing else.
     pub data_faults: Vec<Fault>,
-    /// What can be planned for and not be trained yet.
+    /// Faults of what can be planned for and not be trained yet.
     pub unsupported: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,

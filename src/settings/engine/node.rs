@@ -34,7 +34,7 @@ impl Node {
         }
     }
 
-    /// The same, to be changed.
+    /// The value of `key`, to be changed.
     pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match self {
             Self::Map(entries) => entries.iter_mut().find(|(name, _)| name == key).map(|(_, node)| node),

@@ -41,7 +41,7 @@ impl Replaced {
         }
     }
 
-    /// The same in every such section of `lower`, by its place in `upper`.
+    /// Does so in every such section of the tree `lower` that the tree `upper` has, too.
     pub fn drop_below(&self, lower: &mut Node, upper: &Node) {
         let Node::Map(entries) = upper else { return };
         for (key, upper) in entries {

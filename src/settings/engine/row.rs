@@ -11,7 +11,7 @@ use super::table::{ResumeImpact, RowText, paragraph};
 /// The row of a key whose values are of type `T`.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<T> {
-    /// What the key decides.
+    /// Whether another value is another model or run.
     pub decides: ResumeImpact,
     /// Its value where none is written.
     pub default: T,
@@ -19,13 +19,13 @@ pub(crate) struct Row<T> {
     pub default_of: Option<(&'static str, T)>,
     /// Whether it must be written; the default then only stands in for it after that fault was reported.
     pub is_required: bool,
-    /// What numbers it takes.
+    /// The numbers that it takes.
     pub range: Option<Range>,
     /// The types (`type` of the section, between spaces) that read it; empty: all.
     pub types: &'static str,
     /// Reads a key of several shapes; `None` after a fault was reported.
     pub reader: Option<fn(&Reader<'_>, &'static str) -> Option<T>>,
-    /// What an absent key is taken as when the section is filled, where a few words say it; in documentation.
+    /// The value of an absent key that other keys decide, for the documentation.
     pub filled: &'static str,
     /// A value other than the default, in YAML: for documentation, and for the tests over all rows.
     pub example: &'static str,
@@ -84,7 +84,7 @@ impl<T: Setting> Row<T> {
         Self { reader: Some(reader), ..self }
     }
 
-    /// What an absent key is taken as, in Markdown.
+    /// The value of an absent key that other keys decide, in Markdown.
     pub fn filled(self, filled: &'static str) -> Self {
         Self { filled, ..self }
     }
@@ -135,7 +135,7 @@ impl<T: Setting> Row<T> {
         }
     }
 
-    /// What a message says was expected.
+    /// The values that it takes in the words of a message.
     fn expected(&self) -> String {
         self.range.map_or_else(|| T::kind().expected(), |range| range.words.into())
     }
@@ -145,7 +145,7 @@ impl<T: Setting> Row<T> {
         Entry { key, decides: self.decides, written: self.written(value), decision: value.to_decision() }
     }
 
-    /// What is written of `value`: nothing where it is empty, as its default is.
+    /// `value` in a file: nothing where it is empty, as its default is.
     pub fn written(&self, value: &T) -> Option<Node> {
         let is_empty = |node: &Node| match node {
             Node::Text(text) => text.is_empty(),

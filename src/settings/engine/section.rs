@@ -13,7 +13,7 @@ pub(crate) trait Section: Sized + Clone {
     /// Reads every row; faults are reported to the reader, and the field then has its default.
     fn read(reader: &Reader<'_>) -> Self;
 
-    /// What is to be written so that it reads back as `self`, row by row.
+    /// The value of each row, so that it reads back as `self`.
     fn entries(&self) -> Vec<Entry>;
 
     /// The rows as data.
@@ -29,7 +29,7 @@ pub(crate) trait Section: Sized + Clone {
         Self::read(&Reader::open(source, path, &[Self::ID]))
     }
 
-    /// What is to be written, as one node.
+    /// The values as one node.
     fn written(&self) -> Node {
         let entries = self.entries().into_iter();
         Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect())
@@ -47,7 +47,7 @@ pub(crate) trait Variants: Sized + Default {
     /// Reads the rows of the reader's type; faults are reported to the reader.
     fn read(reader: &Reader<'_>) -> Self;
 
-    /// What is to be written so that it reads back as `self`, row by row.
+    /// The value of each row, so that it reads back as `self`.
     fn entries(&self) -> Vec<Entry>;
 
     /// The rows of all variants, as data.
@@ -69,11 +69,11 @@ pub(crate) struct Placed {
 pub(crate) struct Entry {
     /// The key.
     pub key: &'static str,
-    /// What it decides.
+    /// Whether another value is another model or run.
     pub decides: ResumeImpact,
-    /// What is written into a file, if anything.
+    /// Its form in a file, if it is written.
     pub written: Option<Node>,
-    /// What a resumed run must share.
+    /// Its form for a resumed run, which must have the same.
     pub decision: Option<Node>,
 }
 
@@ -108,7 +108,7 @@ macro_rules! rows {
         }
 
         impl Default for $name {
-            /// What an absent section says, but for what other keys decide.
+            /// The defaults of the rows; some follow from other keys.
             fn default() -> Self {
                 Self {
                     $($field: rows!(@row $type, $row).default,)*
@@ -176,7 +176,7 @@ macro_rules! rows {
         }
 
         impl Default for $name {
-            /// What the first type says where nothing is written.
+            /// The first variant with the defaults of its rows.
             fn default() -> Self {
                 let [first, ..] = [$(Self::$variant {
                     $($field: rows!(@row $type, $row).default,)*

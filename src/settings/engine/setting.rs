@@ -4,7 +4,7 @@ use super::node::Node;
 use super::number;
 use std::path::PathBuf;
 
-/// What kind of value a key takes, for messages and documentation.
+/// The kind of value that a key takes, for messages and documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueKind {
     /// A whole number from 0.
@@ -26,7 +26,7 @@ pub(crate) enum ValueKind {
 }
 
 impl ValueKind {
-    /// What a message says was expected.
+    /// The kind in the words of a message.
     pub fn expected(&self) -> String {
         match self {
             Self::Whole => "a whole number from 0".to_string(),
@@ -49,7 +49,7 @@ impl ValueKind {
 
 /// A type that a key can have.
 pub(crate) trait Setting: Clone {
-    /// What kind of value it is.
+    /// The kind of value.
     fn kind() -> ValueKind;
 
     /// The value, if `node` has the right shape; none for a type that only its row's own reader can read.
@@ -60,7 +60,7 @@ pub(crate) trait Setting: Clone {
     /// The node that reads back as this value; `None` where nothing is to be written.
     fn to_node(&self) -> Option<Node>;
 
-    /// What of the value a resumed run must share; all of it, unless the type says otherwise.
+    /// The part of the value that a resumed run must have, too; all of it, unless the type says otherwise.
     fn to_decision(&self) -> Option<Node> {
         self.to_node()
     }

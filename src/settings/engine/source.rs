@@ -17,6 +17,7 @@ use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
 use super::node::{is_below, join, parent_and_key};
+use super::setting::Setting;
 use super::table::{Table, TableId};
 use std::cell::RefCell;
 
@@ -29,20 +30,20 @@ pub(crate) struct Source {
     pub names: &'static Names,
     /// The rows of every section.
     pub tables: &'static [(TableId, Table)],
-    /// What the document says twice, compared with the settings once these are decided.
+    /// Repetitions of settings, compared with them once they are decided.
     pub claims: Vec<Claim>,
     faults: RefCell<Faults>,
 }
 
-/// What another program's file repeats of a setting.
+/// A key by which another program's file repeats a setting.
 pub(crate) struct Claim {
     /// Where it is written.
     pub path: String,
-    /// What it says.
+    /// Its value.
     pub claimed: Node,
     /// The setting that must say the same.
     pub native: &'static str,
-    /// What it must say where there is no such setting; nothing: anything.
+    /// The value that it must have where there is no such setting; nothing: any.
     pub absent: Option<Node>,
 }
 
@@ -57,6 +58,18 @@ impl Source {
     /// The value at `path`, unless it is "none".
     pub fn node(&self, path: &str) -> Option<&Node> {
         self.document.get(path).filter(|node| !node.is_none())
+    }
+
+    /// The value at `path` as a `T`, if it is one.
+    pub fn value<T: Setting>(&self, path: &str) -> Option<T> {
+        self.node(path).and_then(T::from_node)
+    }
+
+    /// Gives `path` a value that follows from what was written for `origin`, unless it has one.
+    pub fn put_default(&mut self, path: &str, value: impl Into<Node>, origin: &str) {
+        if self.node(path).is_none() {
+            self.document.put(path, value.into(), origin);
+        }
     }
 
     /// The table `id`, if there is one.

@@ -19,9 +19,9 @@ pub(crate) struct TableId {
 /// Which of a section's keys a table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeysOf {
-    /// Those that are read.
+    /// The keys that are read.
     Section,
-    /// Those of sections of this `type` alone.
+    /// Keys of sections of this `type` alone.
     Type(&'static str),
     /// Other forms of its keys, which are translated before the section is read.
     Forms,
@@ -33,7 +33,7 @@ impl TableId {
         Self { section, keys: KeysOf::Section }
     }
 
-    /// Those of sections of type `word` alone.
+    /// The keys of sections of type `word` alone.
     pub const fn of_type(self, word: &'static str) -> Self {
         Self { keys: KeysOf::Type(word), ..self }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for TableId {
 /// The rows of a section as data: for known keys, suggestions and documentation.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// What the section is about.
+    /// The documentation of the section.
     pub about: String,
     /// Keys that are used.
     pub rows: Vec<RowText>,
@@ -92,7 +92,7 @@ pub(crate) struct RowText {
     pub names: Vec<&'static str>,
     /// Its documentation.
     pub about: String,
-    /// What it decides.
+    /// Whether another value is another model or run.
     pub decides: ResumeImpact,
     /// Whether it must be written.
     pub is_required: bool,
@@ -100,19 +100,19 @@ pub(crate) struct RowText {
     pub default: Option<Node>,
     /// The default of some types of the section, where it is another.
     pub default_of: Option<(Vec<&'static str>, Node)>,
-    /// What kind of value it takes.
+    /// The kind of value that it takes.
     pub kind: ValueKind,
-    /// What numbers it takes.
+    /// The numbers that it takes.
     pub range: Option<Range>,
     /// The types of the section that read it; empty: all.
     pub types: Vec<&'static str>,
-    /// What an absent key without a default of its own is taken as, where a few words say it.
+    /// The value of an absent key that other keys decide, where a few words say it.
     pub filled: &'static str,
     /// An accepted value that is not the default, in YAML.
     pub example: &'static str,
 }
 
-/// What a key decides. Every row starts with it: there is no other way to make one.
+/// Whether a run resumes with another value of a key. Every row starts with it: there is no other way to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResumeImpact {
     /// The shapes of tensors: another value makes another model.
@@ -188,7 +188,7 @@ impl RowText {
 }
 
 impl ResumeImpact {
-    /// What the documentation calls it.
+    /// Its word in the documentation.
     pub fn word(self) -> &'static str {
         match self {
             Self::Shape => "shape",

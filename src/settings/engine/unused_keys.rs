@@ -9,9 +9,9 @@ use super::setting::{Setting, ValueKind};
 pub(crate) struct UnusedKeys {
     /// The keys, between spaces.
     pub keys: &'static str,
-    /// What becomes of them.
+    /// How they are answered.
     pub handling: Handling,
-    /// What their values must be although nothing depends on them, where one kind is known.
+    /// The kind that their values must be of although nothing depends on them, where one is known.
     pub kind: Option<IdleKind>,
     /// Why, or what to write instead.
     pub sentence: &'static str,
@@ -28,7 +28,7 @@ pub(crate) enum IdleKind {
     Text,
 }
 
-/// What becomes of a key that is not used.
+/// How a key that is not used is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handling {
     /// Listed in one notice where it asks for something; a switch whatever it says.
@@ -78,7 +78,7 @@ impl IdleKind {
         }
     }
 
-    /// What a message says was expected.
+    /// The kind in the words of a message.
     pub fn expected(self) -> String {
         let kind = match self {
             Self::Switch => ValueKind::Switch,

@@ -22,7 +22,7 @@ pub(crate) fn write(sections: &[Placed]) -> String {
     to_yaml(&root)
 }
 
-/// What of the sections decides the shape of the model or the numbers of a run, by dotted path.
+/// The values that decide the shape of the model or the numbers of a run, by dotted path.
 pub(crate) fn decisions(sections: &[Placed]) -> BTreeMap<String, Value> {
     let mut decisions = BTreeMap::new();
     for section in sections.iter().filter(|section| section.decides) {

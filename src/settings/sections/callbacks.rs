@@ -46,7 +46,7 @@ rows! {
 /// The default of `collect_freq`.
 const COLLECT_FREQ: u64 = 10;
 
-/// What the callbacks ask for.
+/// The callbacks of a run, each at most once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
     /// When MindFormers' lines are logged, where the configuration names them.

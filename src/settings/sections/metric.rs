@@ -32,7 +32,7 @@ words! {
     }
 }
 
-/// What evaluations report beside the loss.
+/// The numbers that evaluations report beside the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
     /// The exponential of the loss.

@@ -50,7 +50,7 @@ pub(crate) fn read(source: &Source) -> Model {
         source.distrust(PATH);
         return Model::default();
     }
-    let kind = source.node(class[0]).and_then(ModelType::from_node).unwrap_or_default();
+    let kind = source.value::<ModelType>(class[0]).unwrap_or_default();
     Reader::open(source, "model.arch", &[TableId::of("model.arch")]);
     let [of_type, of_base] = kind.reads().map(|word| Model::ID.of_type(word));
     let reader = Reader::open(source, PATH, &[Model::ID, of_type, of_base]).of_types(&kind.reads());

@@ -77,7 +77,7 @@ words! {
         /// m̂ / (√v̂ + eps).
         #[default]
         AdamW = "AdamW" "adamw" "FusedAdamW",
-        /// The same, with eps 1e-6.
+        /// AdamW with eps 1e-6.
         FusedAdamWeightDecay = "FusedAdamWeightDecay",
         /// Without correction of the moments.
         Fp32StateAdamWeightDecay = "FP32StateAdamWeightDecay",
@@ -87,7 +87,7 @@ words! {
         Muon = "Muon",
         /// Gradient descent with momentum and coupled weight decay.
         Sgd = "SGD",
-        /// The same without dampening, in MindSpore's words.
+        /// SGD without dampening, in MindSpore's words.
         Momentum = "Momentum",
     }
 }

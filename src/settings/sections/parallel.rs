@@ -69,7 +69,7 @@ impl Started {
     }
 }
 
-/// What a file asks to be spread over devices, and what becomes of it.
+/// How a file asks a run to be spread over devices, and how it is spread.
 #[derive(Clone, Debug)]
 pub(crate) struct Distribution {
     /// The sections as they were written.
@@ -148,7 +148,7 @@ fn check_schedule(source: &Source, asked: &Parallelism) {
     }
     if micro_batches < stages {
         const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
-        let accumulated = source.node(ACCUMULATION).and_then(u64::from_node).filter(|steps| *steps > 1);
+        let accumulated = source.value::<u64>(ACCUMULATION).filter(|steps| *steps > 1);
         let remedy = accumulated.map_or("raise it".to_string(), |steps| {
             format!("write the micro-batches of a step here, as the {steps} of `{ACCUMULATION}` do not count beside \
                      stages")
@@ -172,7 +172,7 @@ impl Distribution {
         degrees::fit_experts(&mut self.layout, moe, source);
     }
 
-    /// What each rank holds a part of, where `comm_recompute` says whether weights are gathered twice.
+    /// Which tensors the ranks divide; `comm_recompute` says whether weights are gathered twice.
     pub fn sharding(&self, comm_recompute: bool, source: &Source) -> Sharding {
         sharding::sharding(&self.asked, &self.layout, comm_recompute, source)
     }

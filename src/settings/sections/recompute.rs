@@ -87,7 +87,7 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
 }
 
 impl Recompute {
-    /// The same as the model has it.
+    /// The layers and operators, in the form that a model has.
     pub(crate) fn recomputed(&self) -> Recomputed {
         Recomputed {
             layers: self.layers.clone(),
@@ -165,7 +165,7 @@ impl Operators {
     /// Reads `node`.
     ///
     /// # Errors
-    /// What was found that is no operator, or no layers.
+    /// The part of it that is no operator, or no layers.
     fn read(node: &Node) -> Result<Self, String> {
         let Node::Map(entries) = node else { return Err(node.to_string()) };
         let read = |(name, node): &(String, Node)| {

@@ -135,7 +135,7 @@ pub(crate) fn read(source: &Source) -> Run {
         run.run_name = stem.map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
         check_folder_name(&reader, "run_name", &run.run_name);
     }
-    let is_new_style = source.node("use_legacy").and_then(bool::from_node) == Some(false);
+    let is_new_style = source.value("use_legacy") == Some(false);
     run.print_separate_loss = run.print_separate_loss.or(Some(is_new_style));
     run.base_config.clear(); // merged already
     if run.weights().is_none() {

@@ -157,7 +157,7 @@ fn evaluate(source: &mut Source, path: &str) {
 fn stop(source: &mut Source, path: &str) {
     const NATIVE: &str = "runner_config.stop_step";
     let stop = TrainCallback::read_at(source, path).stop_step;
-    let other = source.node(NATIVE).and_then(u64::from_node).unwrap_or(0);
+    let other = source.value::<u64>(NATIVE).unwrap_or(0);
     if stop == 0 {
         return;
     }
@@ -182,7 +182,7 @@ fn show_drop_rates(source: &mut Source, path: &str) {
     }
 }
 
-/// What the callback at `path` repeats of the model must be so.
+/// Settings that the callback at `path` repeats, to be compared with them.
 fn claim<S: Section>(source: &mut Source, path: &str, read: fn(&Source, &str) -> S) {
     for entry in read(source, path).entries() {
         let repeated = REPEATED.iter().find(|(key, _)| *key == entry.key);

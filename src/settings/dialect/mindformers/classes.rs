@@ -73,7 +73,7 @@ impl Class {
     }
 }
 
-/// What the documentation of the type `word` says of its classes.
+/// The documentation of the classes of the type `word`.
 pub(super) fn about(word: &str) -> String {
     let Some(class) = classes(true).find(|class| class.word == word) else { return String::new() };
     let models = words(class.models).collect::<Vec<_>>().join("`, `");
@@ -85,7 +85,7 @@ pub(super) fn about(word: &str) -> String {
     }
 }
 
-/// What the documentation says of the classes that stay out.
+/// The documentation of the classes that stay out.
 pub(super) fn about_outside() -> String {
     let about = |class: Class| {
         let models: Vec<&str> = words(class.models).collect();

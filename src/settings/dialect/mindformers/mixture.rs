@@ -89,26 +89,11 @@ fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Gives `key` a value that follows from `origin`, unless it is written.
-fn default_to(source: &mut Source, key: &str, value: impl Into<Node>, origin: &str) {
-    if source.node(&path(key)).is_none() {
-        source.document.put(&path(key), value.into(), origin);
-    }
-}
-
-fn number(source: &Source, key: &str) -> Option<f64> {
-    source.node(&path(key)).and_then(f64::from_node)
-}
-
-fn switch(source: &Source, key: &str) -> Option<bool> {
-    source.node(&path(key)).and_then(bool::from_node)
-}
-
 /// Says how routed tokens are exchanged where they are: between ranks that share the experts.
 fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatcher>) {
     const KEY: &str = "moe_token_dispatcher_type";
-    let is_on = |key: &str| source.node(key).and_then(bool::from_node) == Some(true);
-    let ranks = source.node("parallel_config.expert_parallel").and_then(usize::from_node).unwrap_or(1);
+    let is_on = |key: &str| source.value(key) == Some(true);
+    let ranks = source.value::<usize>("parallel_config.expert_parallel").unwrap_or(1);
     match written {
         None => {}
         Some(_) if ranks == 1 || !is_on("use_parallel") || is_on("as_single") => reader.ignore(&[KEY]),
@@ -129,30 +114,30 @@ fn imply_class(source: &mut Source, kind: ModelType) {
         _ => return,
     };
     if source.node(&path("moe_shared_expert_intermediate_size")).is_none() {
-        default_to(source, "shared_expert_num", shared, TYPE);
+        source.put_default(&path("shared_expert_num"), shared, TYPE);
     }
     if kind.word() == DEEPSEEK_V2 {
-        return default_to(source, "norm_topk_prob", false, TYPE);
+        return source.put_default(&path("norm_topk_prob"), false, TYPE);
     }
-    default_to(source, "use_gating_sigmoid", true, TYPE);
-    default_to(source, "routed_scaling_factor", 2.5, TYPE);
-    default_to(source, "balance_via_topk_bias", true, TYPE);
-    if switch(source, "balance_via_topk_bias") == Some(true) {
-        default_to(source, "topk_bias_update_rate", 1e-3, TYPE);
+    source.put_default(&path("use_gating_sigmoid"), true, TYPE);
+    source.put_default(&path("routed_scaling_factor"), 2.5, TYPE);
+    source.put_default(&path("balance_via_topk_bias"), true, TYPE);
+    if source.value::<bool>(&path("balance_via_topk_bias")) == Some(true) {
+        source.put_default(&path("topk_bias_update_rate"), 1e-3, TYPE);
     }
 }
 
 /// A softmax over the chosen alone is one over all, normalised, which gates are unless a file says otherwise.
 fn normalise(source: &Source, forms: &MixtureForms) {
     let key = path("moe_router_pre_softmax");
-    let is_sigmoid = switch(source, "use_gating_sigmoid") == Some(true)
+    let is_sigmoid = source.value::<bool>(&path("use_gating_sigmoid")) == Some(true)
         || source.word(&path("use_gating_sigmoid")) == Some("sigmoid");
     if forms.moe_router_pre_softmax != Some(false) || is_sigmoid {
         return;
     }
-    if number(source, "num_experts_chosen").unwrap_or(1.0) == 1.0 {
+    if source.value::<f64>(&path("num_experts_chosen")).unwrap_or(1.0) == 1.0 {
         source.fault(&key, "a softmax over one chosen expert is always 1; write `True`");
-    } else if switch(source, "norm_topk_prob") == Some(false) {
+    } else if source.value::<bool>(&path("norm_topk_prob")) == Some(false) {
         let message = "makes the gates sum to 1, which `norm_topk_prob: False` forbids; change one of them";
         source.fault(&key, message);
     }
@@ -172,15 +157,16 @@ fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms, kind: ModelType) {
         let message = format!("expected a number between 0 and 1 (`TopkRouterV1`), found `{factor}`");
         return source.fault(&path(KEY), message);
     }
-    let balances_batches = number(source, "moe_aux_loss_coeff").is_some_and(|factor| factor > 0.0)
-        && source
-            .word(&path("moe_router_load_balancing_type"))
-            .is_some_and(|word| ["aux_loss", "gbs_aux_loss"].contains(&word));
+    let balances_batches =
+        source.value::<f64>(&path("moe_aux_loss_coeff")).is_some_and(|factor| factor > 0.0)
+            && source
+                .word(&path("moe_router_load_balancing_type"))
+                .is_some_and(|word| ["aux_loss", "gbs_aux_loss"].contains(&word));
     let types = source.node(&path("aux_loss_types")).is_some();
     if forms.return_extra_loss != Some(true) || balances_batches || types {
         return Reader::unchecked(source, PATH).ignore(&[KEY]);
     }
-    let rounds = number(source, "num_experts_chosen").unwrap_or(1.0);
+    let rounds = source.value::<f64>(&path("num_experts_chosen")).unwrap_or(1.0);
     let lists = [("aux_loss_types", Node::from("expert")), ("aux_loss_factors", (factor * rounds).into())];
     for (key, item) in lists {
         source.document.put(&path(key), Node::List(vec![item]), &path(KEY));

@@ -93,13 +93,6 @@ fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Gives `key` a value that follows from `form`, unless it is written.
-fn default_to(source: &mut Source, key: &str, value: impl Into<Node>, form: &str) {
-    if source.node(&path(key)).is_none() {
-        source.document.put(&path(key), value.into(), &path(form));
-    }
-}
-
 /// Says of types that are not followed what is done instead.
 fn note_types(reader: &Reader<'_>, forms: &ModelForms) {
     let types = [
@@ -118,10 +111,10 @@ fn note_types(reader: &Reader<'_>, forms: &ModelForms) {
 fn tie(source: &mut Source, forms: &ModelForms) {
     const FORM: &str = "untie_embeddings_and_output_weights";
     let Some(untied) = forms.untie_embeddings_and_output_weights else { return };
-    if source.node(&path("tie_word_embeddings")).and_then(bool::from_node) == Some(untied) {
+    if source.value(&path("tie_word_embeddings")) == Some(untied) {
         source.fault(&path(FORM), "contradicts `tie_word_embeddings`; keep one of them");
     }
-    default_to(source, "tie_word_embeddings", !untied, FORM);
+    source.put_default(&path("tie_word_embeddings"), !untied, &path(FORM));
 }
 
 /// Each bias that is not written follows from the class, or else from the wider switches.
@@ -129,13 +122,15 @@ fn add_biases(source: &mut Source, forms: &ModelForms, kind: ModelType) {
     let ([qkv, output, _, down], all) = (BIASES, forms.add_bias_linear);
     let of_all = "add_bias_linear";
     match kind.word() {
-        "QwenConfig" => default_to(source, qkv, true, "type"),
+        "QwenConfig" => source.put_default(&path(qkv), true, &path("type")),
         // In MindFormers the switch of all biases counts here even where this one is off.
         CHATGLM2 if all == Some(true) => source.document.put(&path(qkv), true.into(), &path(of_all)),
-        CHATGLM2 => default_to(source, qkv, true, "type"),
+        CHATGLM2 => source.put_default(&path(qkv), true, &path("type")),
         "TelechatConfig" => {
             let form = if all.is_some() { of_all } else { "type" };
-            [output, down].into_iter().for_each(|key| default_to(source, key, all.unwrap_or(true), form));
+            [output, down]
+                .into_iter()
+                .for_each(|key| source.put_default(&path(key), all.unwrap_or(true), &path(form)));
         }
         _ => {}
     }
@@ -146,7 +141,7 @@ fn add_biases(source: &mut Source, forms: &ModelForms, kind: ModelType) {
     for key in BIASES {
         let wider = of_attention.filter(|_| [qkv, output].contains(&key)).or(all.map(|all| (all, of_all)));
         if let Some((has_bias, form)) = wider {
-            default_to(source, key, has_bias, form);
+            source.put_default(&path(key), has_bias, &path(form));
         }
     }
 }
@@ -160,22 +155,22 @@ fn bound_window(source: &mut Source, forms: &ModelForms) {
     if let [left, _] = forms.window_size[..]
         && left >= 0.0
     {
-        default_to(source, "sliding_window", (left as u64).saturating_add(1), "window_size");
+        source.put_default(&path("sliding_window"), (left as u64).saturating_add(1), &path("window_size"));
     }
     if forms.use_sliding_window == Some(false) {
         source.document.take(&key);
     }
 }
 
-/// What ChatGLM has by default, and its own keys.
+/// Writes the defaults of ChatGLM, and translates the keys that it alone has.
 fn fit_glm(source: &mut Source, forms: &ModelForms) {
     let number = |key: &str| source.node(&path(key)).cloned();
     let (channels, heads, theta) = (number("kv_channels"), number("num_heads"), number("theta"));
     if let Some(channels) = channels {
-        default_to(source, "head_dim", channels, "kv_channels");
+        source.put_default(&path("head_dim"), channels, &path("kv_channels"));
     }
     if let (Some(false), Some(heads)) = (forms.multi_query_attention, heads) {
-        default_to(source, "n_kv_heads", heads, "multi_query_attention");
+        source.put_default(&path("n_kv_heads"), heads, &path("multi_query_attention"));
     }
     let theta = theta.map_or(Some(10_000.0), |node| f64::from_node(&node));
     if let (Some(ratio), Some(theta)) = (forms.rope_ratio, theta) {

@@ -28,9 +28,9 @@ words! {
 pub(super) fn translate(source: &mut Source) {
     const SECTION: &str = "parallel.parallel_optimizer_config";
     let (level, gradients) = (join(SECTION, "optimizer_level"), join(SECTION, "gradient_accumulation_shard"));
-    let shares_gradients = source.node(&gradients).and_then(bool::from_node) == Some(true);
+    let shares_gradients = source.value(&gradients) == Some(true);
     let written = ShardForms::read(&Reader::unchecked(source, SECTION)).optimizer_level;
-    let is_on = source.node("parallel.enable_parallel_optimizer").and_then(bool::from_node) == Some(true);
+    let is_on = source.value("parallel.enable_parallel_optimizer") == Some(true);
     match written {
         Some(_) if !is_on => source.ignore(&level),
         Some(OptimizerLevel::Gradients) => source.document.put(&gradients, true.into(), &level),

@@ -13,7 +13,7 @@ const MOVED: [(&str, &str, &[&str]); 3] = [
 
 const WRAPPER: &str = "runner_wrapper";
 
-/// What `runner_wrapper` shares with the top level and with `monitor_config`.
+/// Keys of `runner_wrapper` that may stand at the top level and in `monitor_config`, too.
 const SHARED: &[&str] =
     &["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
 

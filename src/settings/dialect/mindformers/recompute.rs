@@ -126,7 +126,7 @@ fn fitted<T>(reader: &Reader<'_>, key: &str, value: Result<T, String>) -> Option
 }
 
 impl RecomputeForms {
-    /// What each of the [`SELECTIONS`] says.
+    /// The value of each of the [`SELECTIONS`].
     fn selections(&self) -> [&Selection; 4] {
         [
             &self.select_recompute,

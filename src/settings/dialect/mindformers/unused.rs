@@ -9,7 +9,7 @@ const SECTION: &str = "section";
 
 const KEYS: &str = include_str!("unused.tsv");
 
-/// Those of the table `id`.
+/// The unused keys of the table `id`.
 pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
     all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
 }

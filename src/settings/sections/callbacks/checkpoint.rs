@@ -32,7 +32,7 @@ rows! {
 const NO_PREFIX: &str = "CKP";
 
 impl CheckpointMonitor {
-    /// What the names of checkpoints begin with; empty for the default.
+    /// The beginning of the names of checkpoints; empty for the default.
     pub fn prefix(&self) -> &str {
         if self.prefix == NO_PREFIX { "" } else { &self.prefix }
     }

@@ -11,7 +11,7 @@ const NOPE_DIM: usize = 128;
 const ROPE_DIM: usize = 64;
 const VALUE_DIM: usize = 128;
 
-/// What only models with latent attention read.
+/// Keys that only models with latent attention read.
 pub(super) const KEYS: [&str; 6] = [
     "multi_latent_attention",
     "q_lora_rank",

@@ -84,7 +84,7 @@ impl BaseType {
     /// All of them, that with the smallest error first.
     pub const ALL: [Self; 2] = [Self::Int8, Self::Nf4];
 
-    /// What a configuration calls it.
+    /// Its word in a configuration.
     pub fn name(self) -> &'static str {
         self.word()
     }

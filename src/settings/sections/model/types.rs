@@ -13,11 +13,11 @@ use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
 use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions};
 use crate::settings::engine::*;
 
-/// What there is to know of a type.
+/// A type: its defaults, its names of tensors and its documentation.
 pub(crate) struct TypeEntry {
-    /// What is written as `type`. Unique.
+    /// The word of `type`. Unique.
     pub word: &'static str,
-    /// What it is here, and how it differs from MindFormers, for the documentation.
+    /// Its documentation: which models it is, and how it differs from MindFormers.
     pub about: &'static str,
     /// The type whose rows, rules and defaults it shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct TypeEntry {
     pub prepare: fn(&mut Model, &Reader<'_>),
     /// The published family whose names its checkpoint has.
     pub family: Family,
-    /// What follows from the type beyond its rows.
+    /// Sets in the model what follows from the type beyond its rows.
     pub finish: fn(&Model, &mut ModelConfig),
 }
 
@@ -197,7 +197,7 @@ const HEAD_EPSILON: f64 = 1e-5;
 pub struct ModelType(&'static TypeEntry);
 
 impl ModelType {
-    /// What is written as `type`.
+    /// The word of `type`.
     pub fn word(self) -> &'static str {
         self.0.word
     }
@@ -217,7 +217,7 @@ impl ModelType {
         self.0.family == Family::Pangu
     }
 
-    /// What there is to know of it.
+    /// Its entry in [`TYPES`].
     pub(crate) fn entry(self) -> &'static TypeEntry {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What the objective adds to keep experts equally busy.
+//! The losses that keep experts equally busy.
 //!
 //! A balance loss joins the objective because its factor is written, whatever `return_extra_loss` says.
 //! Losses over devices and communication are left out with a notice: what a step computes does not

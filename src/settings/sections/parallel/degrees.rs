@@ -68,7 +68,7 @@ pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &S
     }
 }
 
-/// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section,
+/// The path to blame for the product of `factors`: that of the largest that a flag sets, or else the section,
 /// which may not be there.
 pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>, u64)]) -> String {
     let set =
@@ -206,7 +206,7 @@ impl Parallel {
         }
     }
 
-    /// What to blame for their product: see [`culprit`].
+    /// The path to blame for their product: see [`culprit`].
     fn culprit(&self, source: &Source) -> String {
         culprit(source, &self.factors().map(|(key, degree)| (format!("{PATH}.{key}"), degree)))
     }

@@ -122,7 +122,7 @@ pub enum ParallelMode {
     /// As `parallel_config` says.
     #[default]
     SemiAuto,
-    /// The same, and the rest is searched for.
+    /// As `parallel_config` says; what it leaves open is searched for.
     Auto,
     /// As the program says.
     Hybrid,

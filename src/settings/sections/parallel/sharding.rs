@@ -1,4 +1,4 @@
-//! What the ranks that share a batch hold a part of each.
+//! Which tensors are divided among the ranks that share a batch.
 
 use super::rows::OptimizerShards;
 use super::{CONTEXT, OPTIMIZER, Parallelism};
@@ -21,7 +21,7 @@ impl Sharding {
 const SIZE_KEY: &str = "optimizer_weight_shard_size";
 const GRADIENTS_KEY: &str = "gradient_accumulation_shard";
 
-/// What a run of `layout` shares out, as `asked`; `comm_recompute` is the key of `recompute_config`.
+/// The tensors that a run of `layout` divides, as `asked`; `comm_recompute` is the key of `recompute_config`.
 pub(super) fn sharding(
     asked: &Parallelism,
     layout: &RankLayout,

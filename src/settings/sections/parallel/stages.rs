@@ -8,7 +8,7 @@ use crate::settings::sections::model::{self, Model};
 /// `offset`: how many layers a chunk has more than an even share, or fewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offset {
-    /// The same for every chunk.
+    /// One number for every chunk.
     Every(i64),
     /// For each stage, the same in every interleave.
     Stages(Vec<i64>),
@@ -52,7 +52,7 @@ pub(crate) fn counted_stages(
             source.ignore(&key);
         }
     }
-    if source.node(INTERLEAVE).and_then(bool::from_node) == Some(true) {
+    if source.value(INTERLEAVE) == Some(true) {
         source.ignore(INTERLEAVE);
     }
     Some(asked(model, parallel).unwrap_or_else(|_| Stages::one(model.blocks())))

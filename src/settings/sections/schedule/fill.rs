@@ -1,4 +1,4 @@
-//! What a type of schedule leaves open, and what of it must fit together.
+//! Defaults of a schedule that follow from other keys, and checks of keys that must fit together.
 
 use super::rows::{Decay, Schedule, ScheduleType};
 use crate::settings::engine::Reader;
@@ -43,7 +43,7 @@ impl Schedule {
         self.learning_rate.or(self.base_lr).unwrap_or(0.0)
     }
 
-    /// What every rate is multiplied by.
+    /// Every rate is multiplied by this.
     pub fn scale(&self) -> f64 {
         self.lr_scale.unwrap_or(1.0)
     }

@@ -62,7 +62,7 @@ words! {
 /// The windows of a loss scale that adapts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adaptation {
-    /// What the scale is multiplied and divided by, from 1.
+    /// The scale is multiplied and divided by this, from 1.
     pub factor: f64,
     /// Steps without overflow before the scale grows, shortest first; one for a window that never changes.
     pub windows: Vec<u32>,

@@ -30,7 +30,7 @@ impl Amount {
     /// Reads `node`.
     ///
     /// # Errors
-    /// What was found that is no amount.
+    /// The part of it that is no amount.
     pub fn read(node: &Node) -> Result<Self, String> {
         match node {
             Node::List(items) if items.iter().any(|item| matches!(item, Node::List(_))) => {

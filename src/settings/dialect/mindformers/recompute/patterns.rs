@@ -50,7 +50,7 @@ impl Selection {
     /// Reads `node`.
     ///
     /// # Errors
-    /// What was found that selects nothing, or the pattern that is no regular expression.
+    /// The part of it that selects nothing, or the pattern that is no regular expression.
     pub fn read(node: &Node) -> Result<Self, String> {
         let entries: Result<Vec<_>, String> = match node {
             Node::List(items) if items.iter().any(is_pattern) => {

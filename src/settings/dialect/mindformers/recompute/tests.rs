@@ -35,7 +35,7 @@ fn chosen(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<Chosen> {
     choose(&Selection::read(&node(selection)).expect("a selection"), defaults, stages).expect("counts")
 }
 
-/// The same patterns as text, each with its counts by chunk.
+/// These patterns as text, each with its counts by chunk.
 fn selected(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<(String, Chunks)> {
     let chosen = chosen(stages, selection, defaults).into_iter();
     chosen.map(|one| (one.pattern.text, one.chunks)).collect()
