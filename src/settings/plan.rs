@@ -1,7 +1,6 @@
 //! Every number of a run, decided and checked before anything is built.
 
 mod checks;
-mod model_config;
 
 use super::Settings;
 use super::decide::{Decided, decide};
@@ -18,7 +17,6 @@ use crate::model::parameters::{Gpt, Spec};
 use crate::model::stages::Stages;
 use crate::ranks::RankLayout;
 use checks::{check_base, is_of_possible_size};
-use model_config::model_config;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -63,7 +61,8 @@ impl RunPlan {
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
-        let mut model = model_config(&settings);
+        let mixture = settings.moe.as_ref().map(|moe| moe.config(settings.callbacks.hot_step()));
+        let mut model = settings.model.config(mixture, settings.recompute.recomputed());
         if !is_of_possible_size(&model, source) {
             return None;
         }

@@ -1,5 +1,6 @@
 //! `model.model_config`: the shape of the model.
 
+mod config;
 mod fill;
 mod latent;
 mod pet;
@@ -8,8 +9,6 @@ mod rows;
 mod types;
 mod words;
 
-pub(crate) use fill::rotary_dim;
-pub(crate) use latent::latent_attention;
 pub(crate) use pet::path_of as pet_path;
 pub use pet::{BaseType, Pet, PetType};
 pub use rope_scaling::Scaling;

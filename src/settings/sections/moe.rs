@@ -1,11 +1,12 @@
 //! `moe_config`: the mixture of experts. The same keys may be written under `model.model_config`.
 
 mod balance;
+mod config;
 mod fill;
 mod routing;
 mod rows;
 
-pub use rows::{Moe, RoutingPolicy, TopkMethod};
+pub use rows::{Moe, RoutingPolicy};
 
 use super::model::{self, Model};
 use crate::settings::engine::*;
