@@ -1,8 +1,9 @@
 // Sum over rows:   y (P, D) [+]= Σ over each block of `block` consecutive rows of x (N, D),   P = ceil(N / block)
 //
-// A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. The rows of a block are
-// added in a fixed order (lib/reduce), so results are the same from run to run.
-// With `grouped` the rows of x are sorted by expert, and row e of y (E, D) is the sum of those of expert e, in one launch.
+// A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. The rows of a
+// block are added in a fixed order (lib/reduce), so results are the same from run to run.
+// With `grouped` the rows of x are sorted by expert, and row e of y (E, D) is the sum of the rows of expert e, in one
+// launch.
 // y is f32. x is f32 with `gradient` (it holds partials), otherwise it has the storage type.
 
 import package::lib::element::{Packed, load4};

@@ -1,16 +1,17 @@
-// Draws the next token of each sequence, and readies the step that reads it.
+// Draws the next token of each sequence, and prepares the step that reads it.
 //
 //   logits (B, V) f32               read; those of tokens that have occurred are penalised in place
 //   sampling                        read: SamplingState
-//   sequences (B) vec4<u32>         seed, low and high word, and number of draws so far, which grows by one
-//   seen (B, ceil(V / 32)) u32      a bit for each token that has occurred; the drawn one joins them
-//   token, position (B) u32         receive the token and one position more
+//   sequences (B) vec4<u32>         seed, low and high word, and number of draws so far, which is increased by one
+//   seen (B, ceil(V / 32)) u32      a bit for each token that has occurred; the bit of the drawn token is set
+//   token, position (B) u32         the token is written, and the position is increased by one
 //   drawn (DRAWS, B) u32            row `draws mod DRAWS` receives the tokens
 //
-// The token is that at a random quantile of the tokens ordered from most to least likely, ties by their number. Nothing is sorted:
-// `key_of` maps logits to integers of the same order, and the smallest set of most likely tokens with a given number or
-// mass is that of the keys from a threshold on, whose bits are found two by two, each two by a pass over the row. Tokens that tie with the
-// last of such a set belong to it. A NaN is never drawn; if all are NaN, the token is 0. Temperature 0 draws the most likely token.
+// The drawn token is the one at a random quantile of the tokens ordered from most to least likely, ties by their
+// number. Nothing is sorted: `key_of` maps logits to integers of the same order. The smallest set of most likely tokens
+// with a given number or mass consists of the tokens whose keys reach a threshold. Each pass over the row finds two
+// bits of the threshold. Tokens that tie with the last token of such a set belong to it. A NaN is never drawn; if all
+// logits are NaN, the token is 0. Temperature 0 draws the most likely token.
 //
 // One workgroup per sequence (lib/reduce). Counts are f32, which is exact for vocabularies up to 2^24.
 // Sources: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019 (top_p); Keskar et al., "CTRL", 2019,
@@ -27,7 +28,7 @@ struct Params {
     vocab: u32, // V
     logits_stride: u32, // in elements, as the next
     seen_stride: u32,
-    pairs: u32, // of bits in V - 1
+    pairs: u32, // pairs of bits in V - 1
 }
 
 struct SamplingState {
@@ -106,7 +107,7 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     }
 }
 
-// An integer with the order of the logits, of one as loaded. A NaN has the lowest, 0.
+// An integer with the order of the logits, from a logit as loaded. A NaN has the lowest one, 0.
 fn key_of(logit: f32) -> u32 {
     return select(order_of(logit), 0u, is_beyond(bitcast<u32>(logit), INFINITY));
 }
@@ -119,7 +120,7 @@ fn weight_of(row: Row, logit: f32) -> f32 {
     return select(exp((logit - row.top) * row.rate), 1.0, logit == row.top); // the largest may be infinite
 }
 
-// Σ of the weights of tokens from `key` on.
+// The sum of the weights of the tokens whose keys are at least `key`.
 fn mass_from(row: Row, key: u32) -> f32 {
     var sum = 0.0;
     for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
@@ -131,8 +132,8 @@ fn mass_from(row: Row, key: u32) -> f32 {
     return row_sum(sum, row.lane);
 }
 
-// The largest key from which on the tokens reach `wanted`, or exceed it, in number or in mass; at least `lowest`. Each pass
-// finds two bits.
+// The largest key for which the tokens with at least that key reach `wanted`, or exceed it, in number or in mass; at
+// least `lowest`. Each pass finds two bits.
 fn threshold(row: Row, lowest: u32, wanted: f32, counts: bool, exceeds: bool) -> u32 {
     var key = 0u;
     for (var pairs = 16u; pairs > 0u; pairs--) {
@@ -151,12 +152,13 @@ fn threshold(row: Row, lowest: u32, wanted: f32, counts: bool, exceeds: bool) ->
     return max(key, lowest);
 }
 
-// The token number `tie` of those with `key`, or the last of them: the largest before which there are no more than that.
+// The token number `tie` of those with `key`, or the last of them: the largest token with no more than `tie` of them
+// before it.
 fn tied(row: Row, key: u32, tie: f32) -> u32 {
     var chosen = 0u;
     for (var pairs = params.pairs; pairs > 0u; pairs--) {
         let next = vec4<u32>(chosen) | (vec4<u32>(1u, 2u, 3u, 0u) << vec4<u32>(2u * pairs - 2u));
-        let tried = vec4<u32>(next.xyz, params.vocab); // before the last are all
+        let tried = vec4<u32>(next.xyz, params.vocab); // all of them are before the last
         var before = vec4<f32>(0.0);
         for (var i = first_of(row.lane); i < params.vocab; i += STEP) {
             let counts = (vec4<u32>(i) < tried) & vec4<bool>(key_of(logits[row.start + i]) == key);

@@ -28,10 +28,10 @@ struct Params {
     seed_high: u32,
     threshold: u32, // 2^32 p
     factor: f32, // 1 / (1 - p)
-    first_word4: u32, // groups of 4 words before those of these elements, where they are a part of an activation
-    row_words4: u32, // and in each of its rows
-    first: u32, // count_micro_step: this rank's first micro-batch of a step
-    ranks: u32, // and how many ranks take turns
+    first_word4: u32, // groups of 4 words before the words of these elements, where they are a part of an activation
+    row_words4: u32, // groups of 4 words in each row of that activation
+    first: u32, // count_micro_step: the first micro-batch of a step on this rank
+    ranks: u32, // how many ranks take turns
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

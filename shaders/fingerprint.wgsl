@@ -1,12 +1,13 @@
 // Fingerprint of the bits of a tensor: two sums of hashes of its words with their places, modulo 2^32
 //
-//   fingerprint   sums[4 index] += Σ_i h(words[i] ^ a (first + i)),  sums[4 index + 1] += Σ_i h(words[i] ^ b (first + i) ^ c)
+//   fingerprint   sums[4 index] += Σ_i h(words[i] ^ a (first + i)),
+//                 sums[4 index + 1] += Σ_i h(words[i] ^ b (first + i) ^ c)
 //
-//   words (W) of 32 bits, whatever they mean; sums (S, 4), of which a row has two sums and no more; h is the finaliser of
+//   words (W) of 32 bits, whatever they mean; sums (S, 4), of which each row has only two sums; h is the finaliser of
 //   MurmurHash3 (Appleby, 2011), a permutation of the 32-bit numbers: no change of a single word keeps a sum.
 //
-// An invocation hashes EACH words, LANES apart, and adds its sums to those of the tensor. Sums of integers do not depend on
-// their order, so atomic additions give the same bits in every run and on every adapter.
+// An invocation hashes EACH words, LANES apart, and adds its sums to those of the tensor. Sums of integers do not
+// depend on their order, so atomic additions give the same bits in every run and on every adapter.
 
 import package::lib::grid::linear_index;
 import package::tile::{EACH, LANES};

@@ -3,8 +3,8 @@
 //   gelu            writes y
 //   gelu_backward   writes dx = dy · (Φ(x) + x · Φ'(x))
 //
-// Φ is one of three (lib/gelu). One invocation computes 4 columns of one row; a workgroup stays within a row. Between two layers
-// the products that own x and dy do this in their epilogues instead (matmul/operands).
+// Φ is one of three functions (lib/gelu). One invocation computes 4 columns of one row; a workgroup stays within a row.
+// Between two layers, the matrix products that write x and dy do this in their epilogues instead (matmul/operands).
 // Numerics: f32 between load and store. Padding needs no mask: zeros map to zeros.
 
 import package::lib::element::{Packed, load4, store4};

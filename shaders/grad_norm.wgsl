@@ -9,12 +9,14 @@
 //   gradients (4 · count4) f32, partials (P, 2) f32, schedule (schedule_rows, 4 · schedule_stride4) f32
 //
 // square_sum: one workgroup per row; software tier: one invocation (lib/reduce). Reductions have a fixed order that
-// does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a row,
-// which keeps the partials few, and each block is summed by itself, which keeps the sums as accurate as for small ones.
-// Numerics: gradients are unscaled before squaring, and no square overflows or vanishes (lib/squares). So is_overflow means
-// that a gradient is not finite, or would not be once unscaled, and nothing else. It is tested on gradients as loaded (lib/bits).
-// weight is 1, or, if every token of the step counts the same, tokens / (targets of the step that are not ignored): the loss
-// of each micro-batch was divided by all its tokens, since the targets of the others were not known yet.
+// does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a
+// row, which keeps the partials few. Each block is summed separately, as accurately as in small models.
+// Numerics: gradients are unscaled before squaring, and no square overflows or vanishes (lib/squares). So is_overflow
+// means only that a gradient is not finite, or would not be once unscaled. It is tested on gradients as loaded
+// (lib/bits).
+// weight is 1, or tokens / (targets of the step that are not ignored) if every token of the step counts the same: the
+// loss of each micro-batch was divided by all its tokens, since the targets of the other micro-batches were not known
+// yet.
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::bits::{INFINITY, LARGEST_WORD, is_any_beyond, is_beyond};
@@ -35,7 +37,8 @@ struct Params {
     schedule_stride4: u32,
     spike_norm: f32, // a step with this norm or more is skipped; 0: none
     halts_on_nan: u32, // 1: a gradient or loss that is not finite halts the run
-    tokens: f32, // of the step, ignored ones included, if all others count the same; 0: the mean is over micro-batches
+    // Tokens of the step, including ignored ones, if all others count the same; 0: the mean is over micro-batches
+    tokens: f32,
 }
 
 // By global_step: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), learning rate of parameter group 1, ...
@@ -90,7 +93,7 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
         return;
     }
     let overflow = total.w > 0.0;
-    let norm = norm_of(total); // of no meaning after an overflow
+    let norm = norm_of(total); // meaningless after an overflow
     var clip = 1.0;
     if (params.max_norm > 0.0) {
         clip = min(1.0, params.max_norm / (norm + 1e-6));
@@ -99,7 +102,7 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
     state_out.is_overflow = select(0u, 1u, overflow);
     state_out.overflows += select(0u, 1u, overflow);
     state_out.grad_norm = bitcast<f32>(select(bitcast<u32>(norm), INFINITY, overflow));
-    // A factor that vanished would make a step without gradients of one whose gradients are huge.
+    // If the factor vanished, a step whose gradients are huge would become a step without gradients.
     state_out.grad_factor = max(clip * token_weight() / state_out.loss_scale, SMALLEST);
     state_out.learning_rate = row.x;
     state_out.bias_correction1 = row.y;

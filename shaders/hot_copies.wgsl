@@ -3,10 +3,10 @@
 //   hot_copies             copies[slot] = stack[expert]           words of any storage type
 //   hot_copies_backward    stack[expert] += copies[slot]          gradients, f32
 //
-// for the hot experts of which this rank has something in the bound range of the stack, and whose slots are among
-// those that are bound. A hot expert's slot is its place behind the cold ones, from groups (hot_experts.wgsl). Words of
-// other experts' slots are left as they are. An invocation moves WORDS consecutive words of the range. Each element of
-// the stack is written by one invocation.
+// Both work on the hot experts of which this rank has a part in the bound range of the stack, and whose slots are
+// bound. A hot expert's slot is its place behind the cold ones, from groups (hot_experts.wgsl). Words of other experts'
+// slots are left as they are. An invocation moves WORDS consecutive words of the range. Each element of the stack is
+// written by one invocation.
 
 import package::lib::grid::linear_index;
 import package::tile::LANES;
@@ -65,7 +65,7 @@ struct Copy {
 fn copy_of(word: u32) -> Copy {
     let at = params.start + word;
     let group = groups[params.first_expert + at / params.matrix];
-    let slot = group - params.cold; // of a cold expert larger than any
+    let slot = group - params.cold; // for a cold expert, larger than any slot
     let is_bound = group >= params.cold && slot >= params.first_slot && slot - params.first_slot < params.slots;
     let matrix = select(0u, slot - params.first_slot, is_bound);
     return Copy(params.copies_offset + matrix * params.matrix + at % params.matrix, is_bound);

@@ -9,7 +9,7 @@
 // reassigned at the end of steps that are powers of two below update_step, multiples of update_step, or
 // checkpoint_step; other steps leave them unchanged, and so do steps that overflowed and a halted run, as with the
 // weights. `state.step` already includes the current step: finish_step of grad_norm ran before.
-// Of capacities the hot experts are those with the largest words: `capacity` may have a bit above its rows for that.
+// In `capacities` the hot experts have the largest words: `capacity` may have a bit above its number of rows for that.
 // One invocation per expert counts the larger ones: E² comparisons, but no sort. hot_experts_last is one workgroup,
 // whose lane 0 numbers the experts.
 

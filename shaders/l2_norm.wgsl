@@ -1,9 +1,10 @@
 // Rows divided by their length:   y = x · r,   r = 1 / sqrt(Σ x² + eps)                  x, y (N, D); dy, dx (N, D) f32
 // Backward:                       dx += r · (dy − x · r² · (dy · x))
 //
-// Of a head's table, whose rows are directions (the NormHead of Baichuan 2). r is computed again in the backward pass.
+// For the table of an output head, whose rows are directions (the NormHead of Baichuan 2). r is computed again in the
+// backward pass.
 // One workgroup per row; software tier: one invocation per row (lib/reduce).
-// Numerics: sums in f32, in a fixed order. Gradients are f32, as of all parameters.
+// Numerics: sums in f32, in a fixed order. Gradients are f32, as for all parameters.
 // Source: Yang et al., "Baichuan 2", 2023, section 2.3.
 
 import package::lib::element::{Packed, load4, store4};

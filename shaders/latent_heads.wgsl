@@ -1,4 +1,4 @@
-// Packed queries, keys and values of multi-head latent attention, from the parts that products compute:
+// Packed queries, keys and values of multi-head latent attention, from the parts that matrix products compute:
 //
 //   q (N, H · (P + R))          a head is [q_nope | q_rope]
 //   kv (N, H · (P + V))         a head is [k_nope | v]
@@ -6,8 +6,8 @@
 //   qkv (N, H · (2 P + 2 R + V))   queries [q_nope | rot(q_rope)], then keys [k_nope | rot(k_rope)], then values
 //   table (positions, R) f32    cos φ and sin φ of each pair, interleaved; positions (N) u32 are its rows
 //
-// rot turns the pairs (2i, 2i + 1) by φ, as shaders/rope does. Backward: dq and dk_rope are turned back, and dk_rope is the
-// sum over all heads, in their order. One invocation per group of 4 elements of the result.
+// rot turns the pairs (2i, 2i + 1) by φ, as shaders/rope does. Backward: dq and dk_rope are turned back, and dk_rope is
+// the sum over all heads, in their order. One invocation per group of 4 elements of the result.
 // Numerics: f32 between load and store. With `accumulate` the gradient is added to what is there.
 // Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.
 

@@ -1,21 +1,23 @@
 // Softmax cross-entropy over rows of logits z:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
 //
-//   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count), or
-//                           / (accumulation · N) if grad_norm divides by the step's count
-//   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed ·
-//                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them.
-//                           With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal logits. With
-//                           `parts` the logits are some columns of a row that ranks share, and parts (P, rows, 4) f32 says
-//                           what each rank has found in its own
-//   row_parts               finds it: largest logit, Σ exp relative to it, the target's logit, the first column of the largest
+//   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count),
+//                           or / (accumulation · N) if grad_norm divides by the step's count
+//   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed
+//                           · (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites
+//                           them. With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal
+//                           logits. With `parts` the logits are some columns of a row that ranks share, and parts (P,
+//                           rows, 4) f32 are the statistics that each rank has found in its own columns
+//   row_parts               finds these: largest logit, Σ exp relative to it, target's logit, first column of the
+//                           largest
 //   sum_losses              adds losses (N) to LossState; with `accuracy` the sum of correct (N) to correct_sum
 //
 // For each chunk of rows the host records logits = h Wᵀ, this kernel, dh = dz W and dW += dzᵀ h, so the logits of all
 // tokens never exist at once. The seed depends on the targets alone and is known before the first chunk.
 // One workgroup per row; software tier: one invocation per row (lib/reduce). count_targets and sum_losses are
 // single-workgroup reductions on every tier. All sums have a fixed order.
-// Numerics: logits are f32 whatever the other elements are: in 16 bits the error of a logit of 10 would be 0.02, and that of its
-// probability 2 %. dz is rounded, as the factor of two products. The row maximum is subtracted before exp; sums in f32.
+// Numerics: logits are f32 whatever type the other elements have: in 16 bits the error of a logit of 10 would be 0.02,
+// and that of its probability 2 %. dz is rounded, as a factor of two matrix products. The row maximum is subtracted
+// before exp; sums are in f32.
 
 import package::lib::element::{Packed, store4};
 import package::lib::grid::linear_index;
@@ -33,13 +35,14 @@ struct Params {
     inverse_accumulation: f32,
     factor: f32, // weight of the mean loss in the objective
     divisor: f32, // N, or 0: the count
-    first_column: u32, // of these logits in the whole row
-    part_rows: u32, // with `parts`: from the rows of one rank to those of the next
+    first_column: u32, // first column of these logits in the whole row
+    part_rows: u32, // with `parts`: distance from the rows of one rank to those of the next
     parts: u32, // with `parts`: P
 }
 
-// What is found in the logits of a row, or in some of its columns: the largest, Σ exp(z - largest), the logit of the target
-// or LOWEST where it is in no column here, and the first column of the largest. Columns are below 2^24, so exact.
+// The statistics of a row of logits, or of some of its columns: the largest logit, Σ exp(z - largest), the logit of the
+// target (LOWEST if it is in no column here), and the first column of the largest logit. Columns are below 2^24, so f32
+// is exact.
 alias RowPart = vec4<f32>;
 
 const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
@@ -118,7 +121,7 @@ fn row_parts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
 }
 
-// What is in the logits of a row here. Every invocation of the row has it.
+// The statistics of the logits of a row here. Every invocation of the row gets them.
 fn part_of(row: u32, lane: u32, target_id: u32) -> RowPart {
     let start = row * params.stride4;
     let first = first_of(lane);
@@ -146,7 +149,7 @@ fn part_of(row: u32, lane: u32, target_id: u32) -> RowPart {
     return RowPart(largest, total, logit_of(target_id, start), column);
 }
 
-// What is in the logits of a row on all ranks together, whose columns follow each other.
+// The statistics of the logits of a row on all ranks together, whose columns follow each other.
 @if(parts)
 fn joined(row: u32) -> RowPart {
     var all = RowPart(LOWEST, 0.0, LOWEST, 0.0);
@@ -187,9 +190,9 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
     }
 }
 
-// The logit of a target; LOWEST for one that is in no column here, which one that is ignored may be.
+// The logit of a target; LOWEST for a target that is in no column here, as an ignored one may be.
 fn logit_of(target_id: u32, start: u32) -> f32 {
-    let column = target_id - params.first_column; // targets before wrap around
+    let column = target_id - params.first_column; // targets before the first column wrap around
     let logit = logits[start + min(column, params.vocab - 1u) / 4u][column % 4u];
     return select(LOWEST, logit, column < params.vocab);
 }

@@ -1,19 +1,20 @@
-// The loss scale of the next step, if it adapts: an overflow divides it by `factor`, as many steps without one as the window
-// has multiply it.
+// The loss scale of the next step, if it adapts: an overflow divides it by `factor`, and a whole window of steps
+// without overflow multiplies it by `factor`.
 //
 //   s ← max(s / factor, 1) on overflow;   s ← min(factor · s, 2^64) once the window has passed since the last change
 //
-// The windows are a list. The third increase under a window moves on to the next one; the third decrease without an increase
-// in between leaves the list for a window of one step, and from there it begins again. With a list of one window this is
-// MindSpore's DynamicLossScaleUpdateCell, otherwise AdaptiveLossScaleUpdateCell of MindSpore Transformers. Neither has an
-// upper bound.
+// The windows are a list. The third increase under a window moves on to the next one; the third decrease without an
+// increase in between leaves the list for a window of one step, and from there it begins again. With a list of one
+// window this is MindSpore's DynamicLossScaleUpdateCell, otherwise AdaptiveLossScaleUpdateCell of MindSpore
+// Transformers. Neither has an upper bound.
 //
 //   state: StepState              is_overflow is read; loss_scale becomes that of the next step
 //   scaler: LossScaleState        the state machine, which also keeps the scale that the step used
 //   windows (params.windows) u32  steps, none of them 0
 //
-// One invocation. Numerics: products of f32, exact where factor is a power of two. The division is a product with 1 / factor,
-// as in MindFormers. Increases and decreases are counted modulo 4, also as there: at either end of the list they go on.
+// One invocation. Numerics: products of f32, exact where factor is a power of two. The division is a product with 1 /
+// factor, as in MindFormers. Increases and decreases are counted modulo 4, also as there: at either end of the list
+// they go on.
 
 import package::lib::step_state::{HALTED, StepState};
 import package::tile::LANES;
@@ -62,7 +63,7 @@ fn loss_scale() {
         scaler.increases = (scaler.increases + 1u) % 4u;
         scaler.decreases = 0u;
     }
-    // In every step: what was counted at the end of the list counts once the list begins again.
+    // In every step, because increases counted at the end of the list count once the list begins again.
     if (scaler.increases == 3u && scaler.index != i32(params.windows) - 1) {
         scaler.index += 1;
         scaler.increases = 0u;

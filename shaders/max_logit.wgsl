@@ -1,7 +1,9 @@
-// The largest attention score of each head so far in a step:   largest[h] = max(largest[h], max over rows of logits[row, h])
+// The largest attention score of each head so far in a step:
+//   largest[h] = max(largest[h], max over rows of logits[row, h])
 //
 //   logits (N, heads) f32      the largest score of each query, by the forward pass of attention
-//   largest (heads) u32        of all ranks, of whose heads this one has some; as numbers that are ordered as the scores are; 0, as the host clears them, is below all
+//   largest (heads) u32        of all ranks, some of whose heads are here; integers with the order of the scores.
+//                              0, to which the host clears them, is below all scores
 //
 // One workgroup for each 4 heads. A maximum is exact, so a layer that is recomputed changes nothing.
 

@@ -8,10 +8,11 @@
 //                  with x is one Newton-Schulz step, a x + b (x xᵀ) x + c (x xᵀ)² x
 //   apply          w ← w (1 − lr · decay) − lr · scale · x
 //
-// matmul computes the products in between. direction and square_rows: one workgroup per row (software tier: one invocation);
-// inverse_norm: a single workgroup; the others: 4 elements per invocation. On overflow, or while the run is halted,
-// moments and weights are unchanged and x is zero.
-// Numerics: all in f32, except that weights stored in bfloat16 are rounded stochastically (lib/rounding.wgsl); each step may amplify the error of a small singular value by a = 3.44, five steps by 485.
+// matmul computes the products in between. direction and square_rows: one workgroup per row (software tier: one
+// invocation); inverse_norm: a single workgroup; the others: 4 elements per invocation. On overflow, or while the run
+// is halted, moments and weights are unchanged and x is zero.
+// Numerics: all in f32, except that weights stored in bfloat16 are rounded stochastically (lib/rounding.wgsl); each
+// step may amplify the error of a small singular value by a = 3.44, five steps by 485.
 // Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the update scale that
 // matches AdamW's RMS: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
 

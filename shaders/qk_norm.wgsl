@@ -6,8 +6,8 @@
 //   qk_norm                   one invocation per token and head, v heads included
 //   qk_norm_backward          dy to dx in place on the packed gradient; one invocation per head, which no other touches
 //   qk_norm_backward_weight   sums each block of ROWS tokens, over their heads, into one row of partials
-//                             (ceil(N / ROWS), head_dim) f32, for q or for k, which column_sum reduces (lib/reduce). Must run before
-//                             qk_norm_backward, which overwrites dy
+//                             (ceil(N / ROWS), head_dim) f32, for q or for k, which column_sum reduces (lib/reduce).
+//                             Must run before qk_norm_backward, which overwrites dy
 //
 // Numerics: f32 statistics; sums in a fixed order.
 // Source: Henry et al., "Query-Key Normalization for Transformers", 2020; with RMSNorm as in Qwen3.

@@ -23,7 +23,7 @@ struct Params {
     cols: u32,
     cols4: u32, // groups of 4 in a row, and the row stride of y and dy; x and dx may be column ranges of larger tensors
     epsilon: f32,
-    x_offset: u32, // in groups of 4, as all offsets and strides
+    x_offset: u32, // in groups of 4, like all offsets and strides
     x_stride: u32,
     dx_offset: u32,
     dx_stride: u32,

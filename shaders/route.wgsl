@@ -1,5 +1,4 @@
-// Mixture-of-experts router: top k of E experts per token, and their gates          logits z (N, E), bias b (E), all
-// f32
+// Mixture-of-experts router: top k of E experts per token, and their gates     logits z (N, E), bias b (E), all f32
 //
 //   score s = softmax(z), or sigmoid(z) with `sigmoid`;   chosen: top k of s + b;   gate_j = s[chosen_j]
 //   gates are divided by (Σ gates + 1e-9) if `normalises` is set, then multiplied by `scaling`
@@ -7,8 +6,8 @@
 //   route            writes scores (N, E), statistics (N, 4), ids (N·k) u32, gates (N, k)
 //   choose           writes ids only, from given scores (without the bias: the choices that the balance losses count)
 //   route_backward   writes dz (N, E): through the gates (`gradient`), plus the gradients of the balance losses
-//                    (`balance`: d_scores (B, E), with respect to the normalised scores of a sequence's tokens) and of the
-//                    z loss (`z_loss`), both times loss_scale / accumulation
+//                    (`balance`: d_scores (B, E), with respect to the normalised scores of a sequence's tokens) and of
+//                    the z loss (`z_loss`), both times loss_scale / accumulation
 //
 // `group_limited`: experts form contiguous groups, and only those in the best groups are eligible. A group's score is
 // that of its best expert or the sum of its best two. Ties between experts or groups go to the lower index (lib/best).
@@ -194,8 +193,8 @@ fn gate_factor(chosen_sum: f32) -> f32 {
     return factor;
 }
 
-// `value`, or the logit that it follows from if that is not finite: overflows must show in the gates. `exp` makes a number of a NaN
-// on SwiftShader, and `max` may do so anywhere.
+// `value`, or the logit that it follows from if that logit is not finite: overflows must show in the gates. `exp` turns
+// a NaN into a number on SwiftShader, and `max` may do so on any adapter.
 fn shown(value: f32, logit: f32) -> f32 {
     return select(value, logit, is_beyond(bitcast<u32>(logit), LARGEST_WORD));
 }
@@ -219,8 +218,8 @@ fn biased(score: f32, expert: u32) -> f32 {
     return score;
 }
 
-// Writes the first k eligible experts in the order of lib/best, best first. The first invocation of the row does, and may read
-// them: an array of them would be in memory where a compiler does not unroll the loop.
+// Writes the first k eligible experts in the order of lib/best, best first. The first invocation of the row writes
+// them, and may read them: an array of them would be in memory where a compiler does not unroll the loop.
 fn choose_experts(row: u32, lane: u32) {
     let start = row * params.stride;
     @if(group_limited) let last_group = choose_groups(row, lane);

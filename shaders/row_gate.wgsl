@@ -1,4 +1,4 @@
-// Gate per row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)      x, y, residual, dy, dx (N, D); g, dg (N, 1) f32
+// Gate per row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)    x, y, residual, dy, dx (N, D); g, dg (N, 1) f32
 //
 //   row_gate            writes y
 //   row_gate_backward   dx = dy · s(g), with `accumulate` added to dx;   dg = s (1 − s) Σ_d dy · x

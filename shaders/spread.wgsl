@@ -1,9 +1,9 @@
-// Rows of experts that are spread over ranks: where those of this rank's experts start
+// Rows of experts that are spread over ranks: where the rows of this rank's experts start
 //
 //   local[e + 1] = Σ over experts i ≤ e of Σ over ranks r of (offsets[r][first + i + 1] - offsets[r][first + i])
 //
-//   offsets (ranks, E + 1) u32    of each rank, the first row of each expert among those that it sends, and the end
-//   local (1, experts + 1) u32    the same of the rows that this rank receives for its experts, first to first + experts
+//   offsets (ranks, E + 1) u32    for each rank, the first row of each expert among the rows that it sends, and the end
+//   local (1, experts + 1) u32    the same for the rows that this rank receives for experts first to first + experts
 //
 // One invocation: a few hundred integers at most.
 

@@ -1,13 +1,13 @@
 // Sums of squares of a tensor in the three ranges of lib/squares, whose root the host takes in f64
 //
-//   square_rows    per row of blocks · BLOCK groups of 4: partials[first_partial + row] = Σ x², and how many groups of 4 have
-//                  a value that is not finite
+//   square_rows    per row of blocks · BLOCK groups of 4: partials[first_partial + row] = Σ x², and how many groups of
+//                  4 have a value that is not finite
 //   fold_squares   one workgroup: sums[index] = Σ partials
 //
 //   x (4 · count4) of the storage type, partials (P, 4) f32, sums (S, 4) f32
 //
-// square_rows: one workgroup per row; software tier: one invocation (lib/reduce). A tensor of one row is summed into `sums`
-// at once. All sums have a fixed order. Sums in ranges, unlike norms, can be added over ranks.
+// square_rows: one workgroup per row; software tier: one invocation (lib/reduce). A tensor of one row is summed into
+// `sums` at once. All sums have a fixed order. Sums in ranges, unlike norms, can be added over ranks.
 
 import package::lib::element::{Packed, has_overflow, load4};
 import package::lib::grid::linear_index;

@@ -4,8 +4,8 @@
 //   swiglu_backward    reads packed (N, 2 F) and dout (N, F), writes d_packed (N, 2 F):
 //                      d_up = dout · silu(gate),   d_gate = dout · up · (s + silu(gate) · (1 - s))
 //
-// A row of `packed` is gate, then up, which starts at the next multiple of 4 columns. One invocation computes 4 columns of
-// one row of out; a workgroup stays within a row, so finding the row costs one scalar division.
+// A row of `packed` is gate, then up, which starts at the next multiple of 4 columns. One invocation computes 4 columns
+// of one row of out; a workgroup stays within a row, so finding the row costs one scalar division.
 // Numerics: f32 between load and store (lib/silu). Padding needs no mask: both formulas map zeros to zeros.
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 

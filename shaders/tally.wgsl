@@ -1,5 +1,4 @@
-// Routing statistics of a mixture layer over a step, and the loss-free balancing bias             counts, capacities
-// (E) u32
+// Routing statistics of a mixture layer over a step, and the loss-free balancing bias    counts, capacities (E) u32
 //
 //   tally         adds a micro-batch to the layer's tally row: choices per expert, total choices, dropped choices
 //   update_bias   b_e += rate · sign(mean choices − choices_e), once per step; skipped on overflow, while the run is

@@ -1,4 +1,4 @@
-// Zeros:   y = 0                                                                                       y (rows, 4 · cols4)
+// Zeros:   y = 0                                                                                    y (rows, 4 · cols4)
 //
 // For sums that begin within a recording; the host clears those that outlive it. One invocation writes 4 elements.
 

@@ -1,4 +1,5 @@
-// What windows and documents leave of a sequence. Whoever walks keys binds `starts`, and whoever walks queries `ends`.
+// The part of a sequence that windows and documents leave. Kernels that walk keys bind `starts`, and kernels that walk
+// queries bind `ends`.
 
 import package::attention::params::params;
 

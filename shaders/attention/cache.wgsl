@@ -1,10 +1,11 @@
-// What decoding against a KV cache shares:
+// Shared by the kernels that decode against a KV cache:
 //
 //   qkv (B, columns) read        a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4) of the new token
 //   positions (B) u32 read       position of the new token in its sequence
-//   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b. That of the new token is
-//                                written, by the first of the heads that share its keys, and read from qkv instead
-//   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated on their way, as rope.wgsl does it
+//   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b. The first of the
+//                                heads that share the new token's key writes its row; its key and value are read
+//                                from qkv
+//   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated after loading, as rope.wgsl does it
 
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, V4};
@@ -38,13 +39,13 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> cache: array<Packed>;
 @if(rotated) @group(0) @binding(5) var<storage, read> table: array<vec4<f32>>;
 
-// Where the tensors have what one head of one sequence reads.
+// Where the data that one head of one sequence reads are in the tensors.
 struct Place {
     position: u32,
-    query: u32, // in qkv, as the next two
+    query: u32, // in qkv, like the next two
     key: u32,
     value: u32,
-    keys: u32, // in the cache, of token 0, as the next
+    keys: u32, // of token 0 in the cache, like the next
     values: u32,
     angles: u32, // in the table
     appends: bool, // whether the head writes the new token's key and value to the cache
@@ -69,7 +70,7 @@ fn place_of(sequence: u32, head: u32) -> Place {
     );
 }
 
-// Group c of the query or key at `head`, rotated and rounded as it is stored.
+// Group c of the query or key at `head`, rotated, and rounded as it is stored.
 @if(!rotated)
 fn rotated_group(head: u32, c: u32, angles: u32) -> Packed {
     return qkv[head + c];

@@ -9,9 +9,9 @@ const MASKED: f32 = -1e30;
 // Initial running maximum: so far above MASKED that masked scores have weight 0 even before the first visible key.
 const LOWEST: f32 = -5e29;
 
-// ALiBi's slope of a head, times log2 e: what the score of a key loses for each token between it and the query. Slopes of
-// P = 2^i heads are 2^(-8 h / P) for h from 1 to P; heads past the largest power of two take every second slope of 2 P
-// heads, from the first on. The exponents are exact.
+// ALiBi's slope of a head, times log2 e: the amount that the score of a key loses for each token between it and the
+// query. Slopes of P = 2^i heads are 2^(-8 h / P) for h from 1 to P; heads past the largest power of two take every
+// second slope of 2 P heads, from the first on. The exponents are exact.
 // Source: Press et al., "Train Short, Test Long", 2022, section 3, and the code published with it.
 fn alibi_slope(head: u32, heads: u32) -> f32 {
     let power = 1u << firstLeadingBit(heads);

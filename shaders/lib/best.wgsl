@@ -17,8 +17,8 @@ const LAST: Best = Best(0u, 0xffffffffu); // follows every pair: key_of never re
 
 const KEY_OF_NAN: u32 = 0xfffffffeu;
 
-// An integer with the order of the scores. If `loaded`, the word that `score` was computed from, is a NaN, the key is the
-// largest, so that the NaN is chosen and becomes visible.
+// An integer with the order of the scores. If `loaded`, the word that `score` was computed from, is a NaN, the key is
+// the largest, so that the NaN is chosen and becomes visible.
 fn key_of(score: f32, loaded: u32) -> u32 {
     return select(order_of(score), KEY_OF_NAN, is_beyond(loaded, INFINITY));
 }

@@ -2,11 +2,12 @@
 //
 // A binding is `array<Packed>`; `load4` widens to f32, `store4` rounds to nearest even and overflows to infinity.
 // store4 packs both 16-bit types in integer arithmetic: WGSL leaves rounding and overflow of pack2x16float open, and no
-// device feature is needed this way. It leaves those of a conversion to f16 open too, so `native_f16` holds only on
-// adapters whose conversion was found to give the same bits (src/gpu/device/half.rs).
+// device feature is needed this way. WGSL also leaves rounding and overflow of a conversion to f16 open, so
+// `native_f16` holds only on adapters whose conversion was found to give the same bits (src/gpu/device/f16_probe.rs).
 //
-// Widening is exact, but an adapter may take subnormal halves for zeros, in unpack2x16float as in a conversion from f16. Where it
-// was found to (src/gpu/device/widening.rs), `integer_widening` makes the bits in integers.
+// Widening is exact, but an adapter may treat subnormal halves as zeros, both in unpack2x16float and in a conversion
+// from f16. Where it was found to (src/gpu/device/f16_widen_probe.rs), `integer_widening` computes the bits in
+// integers.
 
 @if(native_f16) enable f16;
 
@@ -48,8 +49,9 @@ fn load4(packed: Packed) -> vec4<f32> {
 @if(bf16)
 fn store4(value: vec4<f32>) -> Packed {
     let bits = bitcast<vec4<u32>>(value);
-    // Round to nearest even on the lower half. Arithmetic keeps a NaN one, since a test of it might be folded (lib/bits): what only its
-    // lower half tells from infinity is added to the upper half, and a carry into the sign is cut off.
+    // Round to nearest even at the lower half. Arithmetic keeps a NaN a NaN, since a test of it might be folded
+    // (lib/bits): the bits of the lower half that alone tell it from infinity are added to the upper half, and a carry
+    // into the sign is cut off.
     let magnitude = bits & vec4<u32>(0x7fffffffu);
     let nearest = vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u));
     let of_nan = max(magnitude, vec4<u32>(0x7f800000u)) << vec4<u32>(16u); // 0 for others
@@ -66,7 +68,7 @@ fn load4(packed: Packed) -> vec4<f32> {
 fn load4(packed: Packed) -> vec4<f32> {
     let half = vec4<u32>(packed.x & 0xffffu, packed.x >> 16u, packed.y & 0xffffu, packed.y >> 16u);
     let magnitude = half & vec4<u32>(0x7fffu);
-    // Exponents are biased by 127 instead of 15; infinities and NaN have the largest in both types.
+    // Exponents are biased by 127 instead of 15; infinities and NaN have the largest exponent in both types.
     let is_finite = magnitude < vec4<u32>(0x7c00u);
     let normal = (magnitude << vec4<u32>(13u)) + select(vec4<u32>(0x70000000u), vec4<u32>(0x38000000u), is_finite);
     // Subnormal: a count of 2^-24, which the conversion of an integer turns into a normal float.
@@ -75,8 +77,8 @@ fn load4(packed: Packed) -> vec4<f32> {
     return bitcast<vec4<f32>>(bits | ((half & vec4<u32>(0x8000u)) << vec4<u32>(16u)));
 }
 
-// What is packed is exact, and compilers for GPUs drop the detour over f32: WGSL would bitcast, which naga does not between
-// 16 and 32 bits.
+// The packed values are exact, and compilers for GPUs drop the detour over f32. WGSL could bitcast instead, but naga
+// does not between 16 and 32 bits.
 @if(f16 && native_f16)
 fn store4(value: vec4<f32>) -> Packed {
     let half = vec4<f32>(vec4<f16>(value));
@@ -95,7 +97,8 @@ fn half_bits(value: f32) -> u32 {
     let sign = (bits >> 16u) & 0x8000u;
     let magnitude = bits & 0x7fffffffu;
     if (magnitude >= 0x477ff000u) {
-        // 65520 and above round to infinity. The quiet bit of a NaN is set by arithmetic, since a test might be folded (lib/bits).
+        // 65520 and above round to infinity. The quiet bit of a NaN is set by arithmetic, since a test might be folded
+        // (lib/bits).
         return sign | 0x7c00u | (((magnitude + 0x7fffffu) >> 22u) & 0x200u);
     }
     if (magnitude < 0x38800000u) {

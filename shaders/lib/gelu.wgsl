@@ -3,9 +3,9 @@
 //   default   the tanh approximation: Φ(x) = (1 + tanh u) / 2 = 1 / (1 + e^-2u),   u = √(2/π) · (x + 0.044715 x³)
 //   fast      the logistic approximation, u = 0.851 x
 //
-// exact: Φ(−z) = e^(−z²/2) · R(z) for z ≥ 0, which keeps full relative precision in the lower tail; R is a polynomial in
-// 1 / (1 + 0.3 z) with a relative error of at most 3.3e-8. Where Φ has saturated to 0 or 1 in f32, x is clamped first, so that no
-// power overflows.
+// exact: Φ(−z) = e^(−z²/2) · R(z) for z ≥ 0, which keeps full relative precision in the lower tail; R is a polynomial
+// in 1 / (1 + 0.3 z) with a relative error of at most 3.3e-8. Where Φ has saturated to 0 or 1 in f32, x is clamped
+// first, so that no power overflows.
 // Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016. R has the form of Abramowitz and Stegun, 26.2.17;
 // its coefficients interpolate R at 96 Chebyshev nodes, computed with 50 digits.
 
@@ -20,7 +20,7 @@ fn gelu_of(x: vec4<f32>) -> vec4<f32> {
     return bounded_below(x) * distribution(bounded(x)).value;
 }
 
-// Its derivative.
+// The derivative of gelu.
 fn gelu_slope(x: vec4<f32>) -> vec4<f32> {
     let value = bounded(x);
     let phi = distribution(value);

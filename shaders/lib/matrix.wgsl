@@ -1,5 +1,5 @@
-// Cooperative matrices: SIDE rows and columns of f16 that are multiplied, and their sums in f32. Each belongs to a subgroup, and no
-// one says which lane holds which element.
+// Cooperative matrices: SIDE rows and columns of f16 that are multiplied, and their sums in f32. Each matrix belongs to
+// a subgroup; it is not specified which lane holds which element.
 
 enable f16;
 enable wgpu_cooperative_matrix;

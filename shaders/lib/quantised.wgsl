@@ -1,4 +1,5 @@
-// Four weights of a matrix whose rows are stored in quantised blocks of 64: src/gpu/element/quantised.rs has the layout.
+// Four weights of a matrix whose rows are stored in quantised blocks of 64: src/gpu/element/quantised.rs has the
+// layout.
 //
 //   nf4    9 words: the largest magnitude in f32, then 64 codes of 4 bits, each of which stands for a level in [-1, 1]
 //   int8   17 words: two scales in f16, for 32 weights each, then 64 signed bytes
@@ -17,10 +18,10 @@ fn block_of(at: u32) -> u32 {
 @if(nf4) fn word_of_codes(at: u32) -> u32 { return 1u + at % 16u / 2u; }
 @if(int8) fn word_of_codes(at: u32) -> u32 { return 1u + at % 16u; }
 
-// Workgroup memory, since a dynamic index into a constant would make compilers spill a private copy.
+// In workgroup memory, since a dynamic index into a constant would make compilers spill a private copy.
 @if(nf4) var<workgroup> levels: array<f32, 16>;
 
-// Has to come before the first `widened` of a workgroup, with a barrier in between.
+// Must be called before the first `widened` of a workgroup, with a barrier in between.
 @if(nf4)
 fn fill_levels(lane: u32) {
     if (lane == 0u) {
@@ -31,7 +32,7 @@ fn fill_levels(lane: u32) {
     }
 }
 
-// Group `at`, of whose block `first` is the first word, and `codes` that with its codes.
+// Group `at`. `first` is the first word of its block, and `codes` the word with its codes.
 @if(nf4)
 fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
     let four = codes >> (16u * (at & 1u));
@@ -46,8 +47,9 @@ fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
 @if(int8)
 fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
     let half = (first >> (16u * ((at >> 3u) & 1u))) & 0xffffu;
-    // In integers, since an adapter may take subnormal halves for zeros. Scales are not negative.
-    let bias = select(0x38000000u, 0x70000000u, half >= 0x7c00u); // infinities and NaN have the largest exponent in both types
+    // Computed in integers, since an adapter may treat subnormal halves as zeros. Scales are not negative. Infinities
+    // and NaN have the largest exponent in both types.
+    let bias = select(0x38000000u, 0x70000000u, half >= 0x7c00u);
     let normal = bitcast<f32>((half << 13u) + bias);
     let scale = select(normal, f32(half) * 5.9604644775390625e-8, half < 0x400u);
     let four = vec4<i32>(vec4<u32>(codes << 24u, codes << 16u, codes << 8u, codes)) >> vec4<u32>(24u);

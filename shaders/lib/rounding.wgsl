@@ -1,13 +1,16 @@
-// The rounding of updated weights to their storage. In f32 there is none. In bfloat16, where the weights have no f32 copy,
-// it is stochastic: to nearest, a weight would lose every update smaller than half the distance to its neighbour.
+// The rounding of updated weights to their storage. In f32 there is none. In bfloat16, where the weights have no f32
+// copy, it is stochastic: to nearest, a weight would lose every update smaller than half the distance to its neighbour.
 //
-// A bfloat16 is the upper half of an f32. 16 random bits are added to the lower half, and what remains of it is cut off:
-// the result is one of the two neighbours, in proportion to how near the value is to each, so its mean is the value.
-// Representable values, infinities and NaN stay what they are: the random bits are too few to change the upper half of one that
-// ends in zeros, and a carry into the sign, which would turn a NaN into zero, is cut off. (A NaN that only its lower half tells
-// from infinity may become infinity.) Beyond the largest finite bfloat16 the upper neighbour is infinity.
+// A bfloat16 is the upper half of an f32. 16 random bits are added to the lower half, and what remains of it is cut
+// off: the result is one of the two neighbours, in proportion to how near the value is to each, so its mean is the
+// value.
+// Representable values, infinities and NaN stay what they are: the random bits are too few to change the upper half of
+// one that ends in zeros, and a carry into the sign, which would turn a NaN into zero, is cut off. (A NaN that only its
+// lower half tells from infinity may become infinity.) Beyond the largest finite bfloat16 the upper neighbour is
+// infinity.
 // The bits are a pure function of seed, update and the weight's place in the whole model, the same as `RoundingBits` in
-// tests/draws. Where ranks hold some columns of a matrix, or rows of several, runs of a launch lie apart in the whole model.
+// tests/draws. Where ranks hold some columns of a matrix, or rows of several, runs of a launch lie apart in the whole
+// model.
 // Source: Gupta et al., "Deep learning with limited numerical precision", ICML 2015.
 
 import package::lib::element::{Packed, store4};

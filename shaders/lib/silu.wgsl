@@ -16,7 +16,7 @@ fn silu(x: vec4<f32>) -> vec4<f32> {
     return gate * sigmoid(gate);
 }
 
-// The gradients of gate and up, from that of silu(gate) · up.
+// The gradients of gate and up, from the gradient of silu(gate) · up.
 struct Slopes {
     gate: vec4<f32>,
     up: vec4<f32>,

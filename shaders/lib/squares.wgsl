@@ -1,12 +1,12 @@
 // Sums of squares of f32 values of any size, and their root.
 //
-// Squares of values above 2^40 are summed times 2^-176, those of values below 2^-40 times 2^150, each apart from the others,
-// so that no square overflows or vanishes. A norm over the largest f32 becomes that. Whoever loads the values counts those
-// that are not finite, in the last component (lib/bits).
+// Squares of values above 2^40 are summed times 2^-176, and squares of values below 2^-40 times 2^150, each apart from
+// the others, so that no square overflows or vanishes. A norm above the largest f32 becomes the largest f32. The code
+// that loads the values counts those that are not finite, in the last component (lib/bits).
 // Source: Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2.
 
-// Sums of squares by the size of their values: large ones times DOWN², ordinary ones, small ones times UP²; and how many
-// groups are not finite.
+// Sums of squares by the size of their values: large ones times DOWN², ordinary ones, small ones times UP²; and how
+// many groups are not finite.
 alias Squares = vec4<f32>;
 
 const LARGE = 1099511627776.0; // 2^40

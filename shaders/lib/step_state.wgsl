@@ -19,7 +19,7 @@ struct StepState {
 const SKIPPED = 1u; // this step alone: its norm spiked
 const HALTED = 2u; // this step and all later ones, until the host clears it
 
-// Row of the schedule for the current step, after grad_norm has advanced `global_step`. Not used on overflow.
+// The row of the schedule for the current step, after grad_norm has advanced `global_step`. Not used on overflow.
 fn schedule_row(global_step: u32, rows: u32) -> u32 {
     return clamp(global_step, 1u, rows) - 1u;
 }

@@ -1,9 +1,10 @@
-// Product of few rows on software adapters that gather:   y (M, N) [+]= a (M, K) · b (N, K)ᵀ  [+ bias (N)] [+ residual (M, N)]
-//                                                                                                            M = ROWS
-// As in matmul/vector, loading b is the cost, and `normed` and `gated` mean the same. But here a lane sums whole rows of b: then all
-// lanes take their factor from one address, and only b is gathered, 64 bits at a time (operands), which is half as many loads.
-// Prefetchers do not follow gathers, so each line of the next workgroup's rows of b is loaded once before, from an address common
-// to all lanes.
+// Product of few rows on software adapters that gather:
+//   y (M, N) [+]= a (M, K) · b (N, K)ᵀ  [+ bias (N)] [+ residual (M, N)]      M = ROWS
+//
+// As in matmul/vector, loading b is the cost, and `normed` and `gated` mean the same. But here a lane sums whole rows
+// of b: all lanes then load their factor from one address, and only b is gathered, 64 bits at a time (matmul/operands),
+// which halves the number of loads. Prefetchers do not follow gathers, so each line of the next workgroup's rows of b
+// is loaded once in advance, from an address common to all lanes.
 //
 // Numerics: f32; four sums for each row of b, over every fourth element in ascending order, are added at the end.
 
@@ -19,10 +20,10 @@ import package::tile::{ROWS, LANES};
 @if(normed) @group(0) @binding(6) var<storage, read> norm: array<Packed>; // (K)
 
 const PARTS: u32 = 2u; // rows of b that a lane sums: with `gated` one of gate and one of up
-@if(gated) const COLUMNS: u32 = LANES; // of y, in a workgroup
+@if(gated) const COLUMNS: u32 = LANES; // columns of y in a workgroup
 @if(!gated) const COLUMNS: u32 = PARTS * LANES;
 
-// What a lane has summed.
+// The sums of a lane.
 struct Sums {
     products: array<array<vec4<f32>, ROWS>, PARTS>,
     @if(normed) squares: array<f32, ROWS>,
@@ -36,7 +37,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
     let product = product_of(workgroup);
     let first = workgroup.x * COLUMNS;
-    var starts: array<u32, PARTS>; // of the lane's rows of b; those past the end are copies of the last
+    var starts: array<u32, PARTS>; // start of each of the lane's rows of b; rows past the end are copies of the last
     for (var part = 0u; part < PARTS; part++) {
         starts[part] = product.b_start + row_of_b(first + lane, part) * params.b_stride;
     }
@@ -63,7 +64,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         sums = add_group(sums, starts, product.a_start, a_stride, k4);
     }
 
-    // `touched` is below 2^31, which no compiler can know; it would drop the loads otherwise.
+    // `touched` is below 2^31, which no compiler can know; otherwise it would drop the loads.
     let is_writer = 4u * lane < LANES && touched < params.n + 0x80000000u;
     let to = destination(product);
     for (var r = 0u; r < ROWS; r++) {
@@ -90,7 +91,8 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
 }
 
-// The row of b for a lane's part, where `column` is that of its first part. Past the end it is the last, whose sum is not stored.
+// The row of b for a lane's part; `column` is the column of its first part. Past the end it is the last row, whose sum
+// is not stored.
 @if(!gated)
 fn row_of_b(column: u32, part: u32) -> u32 {
     return min(column + part * LANES, params.n - 1u);

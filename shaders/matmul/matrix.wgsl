@@ -1,17 +1,20 @@
-// Matrix product, matrix tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl, both
-// factors f16; `grouped`, `split`: matmul/operands.wgsl)
+// Matrix product, matrix tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl,
+// both factors f16; `grouped`, `split`: matmul/operands.wgsl)
 //
-// A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y, as on the portable tier, by cooperative matrices of 16 x 16,
-// or of 8 x 8 with `small_matrices`. A subgroup owns a patch of 2 by 4 of them, each sum a variable of its own: drivers refuse
-// arrays of matrices. How many subgroups there are the driver decides; fewer than patches take the patches in turns, and
-// those beyond the last one do its work again and store nothing.
+// A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y, as on the portable tier, by cooperative matrices
+// of 16 x 16, or of 8 x 8 with `small_matrices`. A subgroup owns a patch of 2 by 4 matrices, with each sum in a
+// variable of its own, since drivers refuse arrays of matrices. The driver decides how many subgroups there are. If
+// there are fewer than patches, they take the patches in turns; subgroups beyond the last patch repeat its work and
+// store nothing.
 //
-// The workgroup walks K in slices of DEPTH steps. While one slice is multiplied, the next is on its way to registers. Both operands
-// are staged with their rows (of a) or columns (of b) along k, STRIDE elements apart, so that lanes read whole vectors from
-// different banks; blocks of 4 x 4 elements are transposed on their way where they lie the other way round. What is past the end
-// of K is staged as zeros; past the other edges, loads fetch row or column 0 or the last ones, whose sums are not stored.
-// Sums leave through workgroup memory, since no one says which lane holds which element.
-// Numerics: products are exact and added up in f32, in an order of the adapter's own within 16 or 8 steps; slices in ascending order.
+// The workgroup walks K in slices of DEPTH steps. While one slice is multiplied, the next is loaded into registers.
+// Both operands are staged with their rows (of a) or columns (of b) along k, STRIDE elements apart, so that lanes read
+// whole vectors from different banks. Blocks of 4 x 4 elements that lie the other way round are transposed before they
+// are staged. Elements past the end of K are staged as zeros. Past the other edges, loads fetch row or column 0 or the
+// last ones, whose sums are not stored.
+// The sums are stored through workgroup memory, since it is not specified which lane holds which element.
+// Numerics: products are exact and added up in f32. Within 16 or 8 steps the adapter chooses the order; slices are
+// added in ascending order.
 
 import package::matmul::operands::{Product, params, product_of};
 import package::matmul::operands::{Destination, bias_of, destination, epilogue};
@@ -43,12 +46,12 @@ var<workgroup> b_tile: array<f16, COLUMNS * STRIDE>;
 var<workgroup> finished: array<f32, AREAS * SIDE * SIDE>; // a matrix of each of AREAS subgroups
 var<workgroup> subgroups_there: u32;
 
-// The invocation in its subgroup, and what that owns.
+// The invocation in its subgroup, and the patch that the subgroup owns.
 struct Share {
-    area: u32, // of `finished`
-    row: u32, // of the patch, in the result
+    area: u32, // the subgroup's part of `finished`
+    row: u32, // first row of the patch, in the result
     column4: u32,
-    lane: u32, // the invocation, of so many
+    lane: u32, // number of the invocation, out of `lanes`
     lanes: u32,
     is_stored: bool,
 }
@@ -73,8 +76,8 @@ fn matmul(
     }
     let together = workgroupUniformLoad(&subgroups_there);
     let area = min(subgroup, AREAS - 1u);
-    // An empty group has none; naga would not see that all invocations return. And loops of a length that compilers do not know take
-    // 120 registers on RDNA 3 instead of 156.
+    // An empty group has no patches; naga would not see that all invocations return. Besides, loops whose length
+    // compilers do not know take 120 registers on RDNA 3 instead of 156.
     let patches = select(PATCHES, 0u, product.m == 0u);
     for (var first = 0u; first < patches; first += together) {
         let patch_index = min(first + area, PATCHES - 1u);
@@ -161,7 +164,7 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
 fn row_of(e: u32) -> u32 { return e / BLOCKS_ALONG * 4u; }
 fn step_of(e: u32) -> u32 { return e % BLOCKS_ALONG * 4u; }
 
-// What an invocation stages of the slice of `a` from step k on: four groups of each of its blocks.
+// The groups of `a` that an invocation stages of the slice from step k on: four groups of each of its blocks.
 fn fetch_a(product: Product, first_row: u32, lane: u32, k: u32) -> SomeOfA {
     var groups: SomeOfA;
     for (var i = 0u; i < 4u * A_TURNS; i++) {
@@ -195,7 +198,7 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<
     return a[product.a_start + at];
 }
 
-// The same of `b`, whose columns take the place of rows.
+// Group `i` of block `e` of `b`, whose columns take the place of rows.
 @if(b_transposed)
 fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
     let column = first_column + row_of(e) + i;
@@ -212,7 +215,8 @@ fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> ve
     return b[product.b_start + at];
 }
 
-// Stages what was fetched, each block as 4 rows of 4 steps. Of the last slice, only `steps` are there, and the others zeros.
+// Stages the fetched groups, each block as 4 rows of 4 steps. Only `steps` steps of the last slice exist; the others
+// are staged as zeros.
 fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
     var groups = fetched; // naga allows dynamic indexing of variables, not of values
     if (steps < DEPTH) {

@@ -5,12 +5,13 @@
 //   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
 //   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
 //                      the workgroup sums over all rows of that expert
-// Each expert has a row of biases of its own, too.
+// Each expert also has its own row of biases.
 // With `wide` the weights `b` are loaded 64 bits at a time.
 // With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
-// With `gelu` the activation of y is written beside it; with `gelu_slope` y, the gradient of an activation, becomes that of its
-// argument. Both round y to its storage type first, as a kernel that reads it would find it. The same with `swiglu`, where y is packed gate
-// and up, and with `swiglu_slopes`, where y becomes the gradients of these and has `up_start` columns of each, but N in all before.
+// With `gelu` the activation of y is written beside y; with `gelu_slope` y, the gradient of an activation, becomes the
+// gradient of its argument. Both round y to its storage type first, as a kernel that reads y would find it. `swiglu`
+// does the same where y is packed gate and up. So does `swiglu_slopes`, where y becomes the gradients of gate and up
+// and has `up_start` columns of each, but N in all before.
 
 import package::lib::element::{Packed, load4, store4};
 @if(gelu) import package::lib::gelu::gelu_of;
@@ -33,13 +34,14 @@ struct Params {
     y_stride: u32,
     residual_stride: u32,
     @if(!grouped) part_k: u32, // length of a part of the sums, a multiple of 16; k if they are not split
-    @if(!grouped) up_start: u32, // where y, or a result of matmul/vector, follows from gate and up: the first row or column of up
+    // The first row or column of up, where y, or a result of matmul/vector, follows from gate and up.
+    @if(!grouped) up_start: u32,
     @if(!grouped) activation_stride: u32,
-    @if(!grouped) epsilon: f32, // of matmul/vector: that of its norm
+    @if(!grouped) epsilon: f32, // matmul/vector: the epsilon of its norm
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
-    @if(grouped) bias_stride: u32, // between their biases
+    @if(grouped) bias_stride: u32, // distance between the biases of consecutive experts
 }
 
 @if(gradient) alias Output = vec4<f32>;
@@ -59,8 +61,9 @@ struct Params {
 @if(gelu || swiglu) @group(0) @binding(7) var<storage, read_write> activation: array<Packed>; // (M, N)
 @if(gelu_slope || swiglu_slopes) @group(0) @binding(7) var<storage, read> argument: array<Packed>; // as y
 
-// What a workgroup multiplies: sizes, and offsets in groups of 4 elements. Passed by value: control flow around barriers
-// depends on it, and WGSL's uniformity analysis takes every private variable as different in each invocation.
+// The product that a workgroup computes: sizes, and offsets in groups of 4 elements. It is passed by value: control
+// flow around barriers depends on it, and WGSL's uniformity analysis treats every private variable as different in each
+// invocation.
 struct Product {
     m: u32, // rows of the result; 0: nothing to write
     k: u32, // length of the sums
@@ -121,7 +124,7 @@ fn product_of(workgroup: vec3<u32>) -> Product {
     );
 }
 
-// Group `at` of `b`, as it is stored and widened. Between the two there is time for other work.
+// Group `at` of `b`, first as it is stored and then widened, so that there is time for other work between the two.
 @if(!nf4 && !int8) alias FetchedB = Packed;
 @if(!nf4 && !int8 && !wide) fn fetch_b(at: u32) -> FetchedB { return b[at]; }
 @if(!nf4 && !int8 && wide && f32)
@@ -135,7 +138,7 @@ fn fetch_b(at: u32) -> FetchedB {
     return vec2<u32>(u32(four), u32(four >> 32u));
 }
 @if(!nf4 && !int8) fn widen_b(at: u32, group: FetchedB) -> vec4<f32> { return load4(group); }
-@if(nf4 || int8) alias FetchedB = vec2<u32>; // the first word of the block, and that with the codes
+@if(nf4 || int8) alias FetchedB = vec2<u32>; // the first word of the block, and the word with the codes
 @if(nf4 || int8)
 fn fetch_b(at: u32) -> FetchedB {
     let block = block_of(at);
@@ -154,7 +157,7 @@ struct Destination {
     start: u32,
     stride: u32,
     residual_stride: u32,
-    @if(swiglu || swiglu_slopes) up4: u32, // from the group of a gate to that of its up
+    @if(swiglu || swiglu_slopes) up4: u32, // distance from the group of a gate to the group of its up
     @if(grouped) beside: u32, // where the rows of y start in a tensor beside it
     @if(grouped) bias_start: u32,
 }
@@ -191,7 +194,7 @@ fn bias_of(to: Destination, column4: u32) -> vec4<f32> {
 }
 @if(!bias) fn bias_of(to: Destination, column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 
-// Where the argument or the value of an activation lies that goes with four columns of the result.
+// Where the argument or the value of an activation lies that belongs to four columns of the result.
 @if(!grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return row * to.stride + column4; }
 @if(grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return to.beside + row * to.stride + column4; }
 
@@ -211,7 +214,7 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
     }
 }
 
-// Stores the gradients of gate and up, from `value`, that of silu(gate) · up.
+// Stores the gradients of gate and up, from `value`, the gradient of silu(gate) · up.
 @if(swiglu_slopes)
 fn store_slopes(value: vec4<f32>, to: Destination, row: u32, column4: u32) {
     let at = row * to.stride + column4;
@@ -220,7 +223,8 @@ fn store_slopes(value: vec4<f32>, to: Destination, row: u32, column4: u32) {
     store_y(to.start + at + to.up4, slopes.up);
 }
 
-// Stores one row and four columns of gate and of up, and silu(gate) · up; `column4` is that of the latter.
+// Stores one row and four columns of gate and of up, and of silu(gate) · up; `column4` is the group of columns in the
+// latter.
 @if(swiglu)
 fn store_gated(gate: vec4<f32>, up: vec4<f32>, to: Destination, row: u32, column4: u32) {
     if (row < to.rows && 4u * column4 < to.columns) {

@@ -1,20 +1,22 @@
-// Matrix product, portable tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl;
+// Matrix product, portable tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software;
 // `grouped`, `split`: matmul/operands.wgsl)
 //
-// A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y; invocation 16 ty + tx owns rows 4 (ty + 16 i) + 0..3 and
-// columns 4 (tx + 16 j) + 0..3. It walks K in slices of DEPTH steps, staged in workgroup memory. While one slice is multiplied,
-// the next is on its way to registers; where 16 KiB hold both, one barrier a slice is enough.
+// A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y; invocation 16 ty + tx owns rows 4 (ty + 16 i) +
+// 0..3 and columns 4 (tx + 16 j) + 0..3. It walks K in slices of DEPTH steps, staged in workgroup memory. While one
+// slice is multiplied, the next is loaded into registers; where 16 KiB hold both, one barrier per slice is enough.
 //
 // Groups of 4 are staged as they are stored, 16-bit ones packed and widened at use, in slots from k · width on:
-//   rows along k    for k a multiple of 4, the groups with steps k to k + 3: of rows 0, 4, 8, .. of the tile, then 1, 5, .., ..
+//   rows along k    for k a multiple of 4, the groups with steps k to k + 3: of rows 0, 4, 8, .. of the tile, then 1,
+//                   5, .., ..
 //   rows across k   step k of columns 0..3, 4..7, ..
-// So each invocation stores whole vectors (stores to different components of one may race) and reads next to its neighbours,
-// without bank conflicts; two neighbours load adjacent groups of a row along k: 32 lanes touch 16 lines of 128 bytes, and at
-// most two of their stores meet in a bank (tests/without_adapter/staging.rs). All invocations stage, without branches.
-// Past the edges, loads fetch row or column 0, whose sums are not stored, or the last step, which is left out or meets zero
-// padding of `a`.
-// swiglu: the first half of a tile's columns are columns of gate, the second those of up which go with them, so that the
-// invocation which sums one sums the other.
+// So each invocation stores whole vectors (stores to different components of one may race) and reads next to its
+// neighbours, without bank conflicts; two neighbours load adjacent groups of a row along k: 32 lanes touch 16 lines of
+// 128 bytes, and at most two of their stores meet in a bank (tests/without_adapter/staging.rs). All invocations stage,
+// without branches.
+// Past the edges, loads fetch row or column 0, whose sums are not stored, or the last step, which is left out or meets
+// zero padding of `a`.
+// swiglu: the first half of a tile's columns are columns of gate, and the second half are the columns of up that go
+// with them, so that the invocation which sums one also sums the other.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::{Packed, load4};
@@ -33,7 +35,8 @@ const B_WIDTH: u32 = SIDE * TN4; // groups of 4 columns
 const A_LOADS: u32 = DEPTH * A_WIDTH / LANES; // groups of a slice that each invocation stages
 const B_LOADS: u32 = DEPTH * B_WIDTH / LANES;
 
-// A group in workgroup memory. What takes many instructions to widen, or is not exact in 16 bits, is staged in f32.
+// A group in workgroup memory. Types that take many instructions to widen, or are not exact in 16 bits, are staged in
+// f32.
 @if(!integer_widening) alias StagedA = Packed;
 @if(integer_widening) alias StagedA = vec4<f32>;
 @if(!integer_widening && !nf4 && !int8) alias StagedB = Packed;
@@ -46,7 +49,7 @@ const B_LOADS: u32 = DEPTH * B_WIDTH / LANES;
 @if(!nf4) const ROOM: u32 = 16384u; // bytes
 @if(nf4) const ROOM: u32 = 16384u - 64u; // the levels take 64
 const BUFFERS: u32 = min(2u, ROOM / (DEPTH * (A_WIDTH * A_BYTES + B_WIDTH * B_BYTES)));
-const RING: u32 = BUFFERS * DEPTH; // step k is staged where step k % RING was
+const RING: u32 = BUFFERS * DEPTH; // step k is staged at place k % RING
 
 var<workgroup> a_tile: array<StagedA, RING * A_WIDTH>;
 var<workgroup> b_tile: array<StagedB, RING * B_WIDTH>;
@@ -118,8 +121,8 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
     }
 }
 
-// The same, each time of the first sum that is left: they take more instructions than compilers unroll, and an array that is indexed by
-// a counter of a loop would be in memory.
+// The same, but each time for the first sum that is left, after which the others move up. The epilogues take more
+// instructions than compilers unroll, and an array that is indexed by a loop counter would be in memory.
 @if(gelu || gelu_slope || swiglu_slopes)
 fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row: u32, first_column4: u32) {
     let to = destination(product);
@@ -162,9 +165,9 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
     }
 }
 
-// Adds the products of the slice before step `end`; there is none before step 0. The number of passes is hidden: Intel's
-// compiler would unroll them, and then hold more operands than fit beside the sums of the large tile. It has no register left:
-// one more value that lives as long as the sums is one spill.
+// Adds the products of the slice before step `end`; there is none before step 0. The number of passes is hidden:
+// Intel's compiler would unroll them, and then hold more operands than fit beside the sums of the large tile. It has no
+// register left: each further value that lives as long as the sums is spilled.
 @if(!a_transposed)
 fn multiply(sums: ptr<function, Sums>, lane: u32, end: u32, last: u32) {
     for (var k = end - DEPTH; k <= min(end - 1u, last); k += 4u) {
@@ -187,7 +190,7 @@ fn multiply(sums: ptr<function, Sums>, lane: u32, end: u32, last: u32) {
     }
 }
 
-// The same step by step, which AMD's compiler unrolls: it sees that there are at most DEPTH.
+// The same step by step. AMD's compiler unrolls this, because it sees that there are at most DEPTH steps.
 @if(a_transposed)
 fn multiply(sums: ptr<function, Sums>, lane: u32, end: u32, last: u32) {
     let start = max(end, DEPTH) - DEPTH;
@@ -213,7 +216,8 @@ fn multiply(sums: ptr<function, Sums>, lane: u32, end: u32, last: u32) {
     }
 }
 
-// The first slot that an invocation reads of the slots from step k on. The others are SIDE, or whole steps, further.
+// The first slot that an invocation reads among the slots from step k on. The others that it reads are SIDE, or whole
+// steps, further.
 fn own_slot_of_a(lane: u32, k: u32) -> u32 { return k * A_WIDTH + lane / SIDE; }
 fn own_slot_of_b(lane: u32, k: u32) -> u32 { return k * B_WIDTH + lane % SIDE; }
 
@@ -229,8 +233,8 @@ fn four_steps_of_b(slot: u32) -> mat4x4<f32> {
     @if(!b_transposed) { return groups; }
 }
 
-// Group number `e` of a slice, of an operand whose rows lie along k: its step, its row, and where it is staged. Groups are
-// counted in pairs of one row.
+// Group number `e` of a slice, of an operand whose rows lie along k: its step, its row, and where it is staged. Groups
+// are counted in pairs of one row.
 fn step_along(e: u32, width: u32) -> u32 {
     return e / (8u * width) * 8u + e % 2u * 4u;
 }
@@ -249,7 +253,7 @@ fn slot_along(e: u32, width: u32) -> u32 {
 @if(b_transposed) fn slot_of_b(e: u32) -> u32 { return slot_along(e, B_WIDTH); }
 @if(!b_transposed) fn slot_of_b(e: u32) -> u32 { return e; }
 
-// Where in `a` group `e` of the slice from step k on is.
+// Where group `e` of the slice from step k on is in `a`.
 @if(!a_transposed)
 fn group_of_a(product: Product, first_row: u32, e: u32, k: u32) -> u32 {
     let row = first_row + row_along(e, A_WIDTH);
@@ -263,7 +267,7 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32) -> u32 {
     return product.a_start + min(k + e / A_WIDTH, product.k - 1u) * params.a_stride + row4;
 }
 
-// The same in `b`.
+// Where group `e` of the slice from step k on is in `b`.
 @if(b_transposed)
 fn group_of_b(product: Product, first_column4: u32, e: u32, k: u32) -> u32 {
     let row = row_of_b(4u * first_column4, row_along(e, B_WIDTH));
@@ -271,7 +275,7 @@ fn group_of_b(product: Product, first_column4: u32, e: u32, k: u32) -> u32 {
     return product.b_start + row * params.b_stride + step / 4u;
 }
 
-// The row of `b` that is column `c` of the tile.
+// The row of `b` that belongs to column `c` of the tile.
 @if(b_transposed && !swiglu)
 fn row_of_b(first: u32, c: u32) -> u32 {
     return select(0u, first + c, first + c < params.n);

@@ -2,9 +2,9 @@
 //
 //   parts (P, M, N) f32, written by matmul/portable with `split`; P = ⌈K / part_k⌉; a_stride is the stride of its rows
 //
-// A product of few tiles and long sums would leave most of a GPU idle; the parts of its sums are computed side by side instead
-// ("split K", as in NVIDIA's CUTLASS). One invocation computes 4 elements of y. Numerics: the parts are added in f32 in
-// ascending order, so results are the same from run to run.
+// A product of few tiles and long sums would leave most of a GPU idle; the parts of its sums are computed side by side
+// instead ("split K", as in NVIDIA's CUTLASS). One invocation computes 4 elements of y. Numerics: the parts are added
+// in f32 in ascending order, so results are the same from run to run.
 
 import package::lib::grid::linear_index;
 import package::matmul::operands::{bias_of, destination, epilogue, params, product_of};

@@ -1,15 +1,15 @@
-// Product of few rows, for decoding:   y (M, N) [+]= a (M, K) · b (N, K)ᵀ  [+ bias (N)] [+ residual (M, N)]      M = ROWS
+// Product of few rows, for decoding:   y (M, N) [+]= a (M, K) · b (N, K)ᵀ  [+ bias (N)] [+ residual (M, N)]   M = ROWS
 //
-// Each element of b is used M times only, so loading b is the cost, on every tier. A workgroup computes 4·COLUMNS4 columns of
-// all rows of y: its invocations share each sum along k, so that neighbours load neighbouring groups of a row of b, and one
-// load of `a` serves all these rows of b. Their parts are added at the end (lib/reduce).
+// Each element of b is used M times only, so loading b is the cost, on every tier. A workgroup computes 4·COLUMNS4
+// columns of all rows of y: its invocations share each sum along k, so that neighbours load neighbouring groups of a
+// row of b, and one load of `a` serves all these rows of b. Their parts are added at the end (lib/reduce).
 //
-//   normed   a is normalised on its way, a / sqrt(mean(a²) + epsilon) · norm: each workgroup sums the squares of its rows again,
-//            beside loads of b that take longer
+//   normed   a is normalised after loading, a / sqrt(mean(a²) + epsilon) · norm: each workgroup sums the squares of its
+//            rows again, beside loads of b that take longer
 //   gated    y = silu(gate) · up: b holds the rows of gate, and from `up_start` on those of up
 //
-// Numerics: f32; each invocation sums every LANES-th group of 4, in ascending order, and the parts are added in the order of a
-// tree.
+// Numerics: f32; each invocation sums every LANES-th group of 4, in ascending order, and the parts are added in the
+// order of a tree.
 
 import package::lib::element::load4;
 @if(normed) import package::lib::element::Packed;
@@ -55,7 +55,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
 }
 
-// The sums over rows 4 · first4 to 4 · first4 + COLUMNS - 1 of those of b that begin at `start`.
+// The sums for rows 4 · first4 to 4 · first4 + COLUMNS - 1 of the rows of b that begin at `start`.
 fn columns_from(product: Product, first4: u32, start: u32, lane: u32) -> Columns {
     var starts: array<u32, COLUMNS>; // rows past the end are copies of the last
     for (var c = 0u; c < COLUMNS; c++) {

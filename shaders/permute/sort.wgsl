@@ -7,7 +7,7 @@
 // Positions number the order in which choices are served: token by token, or with `by_choice` the first choices of all
 // tokens, then all second ones. An expert has as many rows as choices plus `extra`, or `capacity`, or capacities[e].
 // Rows that no choice claims have the source NONE. Integers only, so the same from run to run.
-// With hot_last an expert stands for its place in groups[e], at which cold ones come first: they have `cold_capacity`.
+// With hot_last an expert is replaced by its place in groups[e], where cold ones come first: they have `cold_capacity`.
 // Software: an invocation walks a block and counts in the block's row of n. Portable: a workgroup walks it in chunks of
 // LANES; a choice's rank is its expert's count before the chunk plus the equal experts to its left, found by scanning
 // the chunk: LANES steps per LANES choices, no atomics. scan is one workgroup; its lane 0 accumulates the offsets over
@@ -44,7 +44,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>; // (E)
 @group(0) @binding(4) var<storage, read_write> offsets: array<u32>; // (E + 1)
 @if(capacities) @group(0) @binding(5) var<storage, read> capacities: array<u32>; // (E)
-@if(hot_last) @group(0) @binding(5) var<storage, read_write> counts_by_expert: array<u32>; // (E); the others are by place
+@if(hot_last) @group(0) @binding(5) var<storage, read_write> counts_by_expert: array<u32>; // (E); others by place
 @if(hot_last) @group(0) @binding(7) var<storage, read> groups: array<u32>; // (E)
 
 @group(0) @binding(3) var<storage, read> counts_in: array<u32>;

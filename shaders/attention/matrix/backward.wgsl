@@ -1,4 +1,5 @@
-// What the backward passes by matrices share: dout, and the scores of owned rows, which are four matrices along a row at most.
+// Shared by the backward passes by matrices: loading of dout, and the scores of owned rows, which are at most four
+// matrices long.
 
 import package::attention::gradients_of_keys::put_gradient;
 import package::attention::heads::gradients_of;
@@ -14,11 +15,12 @@ enable wgpu_cooperative_matrix;
 
 @group(0) @binding(3) var<storage, read> dout: array<vec4<f16>>;
 
-// A factor of the weights p and ds, and its logarithm: f16 keeps 11 bits down to 2^-14, and of long sequences most weights are small.
+// A factor on the weights p and ds, and its logarithm: f16 keeps 11 bits down to 2^-14, and most weights of long
+// sequences are small.
 const GAIN: f32 = 64.0;
 const LOG2_GAIN: f32 = 6.0;
 
-// What a lane stages of a tile of dout, as attention/matrix/tiles.wgsl does of qkv.
+// The blocks of a tile of dout that a lane stages, as `fetch` of attention/matrix/tiles.wgsl loads those of qkv.
 fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
     let rows = Rows(gradients_of(sequence, head), params.dout_stride, V4);
     var blocks: Blocks;
@@ -28,7 +30,8 @@ fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
     return blocks;
 }
 
-// The products of owned rows o with SIDE walked ones, staged from `at` on: of queries and keys.
+// The products of owned rows with SIDE walked rows, of queries and keys. o0 to o3 are the matrices along the owned
+// rows; the walked rows are staged from `at` on.
 fn along_d(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     var sum = coopMultiplyAdd(o0, right(at, D_STRIDE), zeros);
     if (D_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, D_STRIDE), sum); }
@@ -37,7 +40,8 @@ fn along_d(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     return sum;
 }
 
-// The products of owned rows o with SIDE walked ones, staged from `at` on: of values and dout.
+// The products of owned rows with SIDE walked rows, of values and dout. o0 to o3 are the matrices along the owned rows;
+// the walked rows are staged from `at` on.
 fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     var sum = coopMultiplyAdd(o0, right(at, V_STRIDE), zeros);
     if (V_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, V_STRIDE), sum); }
@@ -46,7 +50,8 @@ fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     return sum;
 }
 
-// A row of gradients: where it starts, so many groups of 4 columns, what multiplies the sums, and whether there is one.
+// A row of gradients: where it starts, how many groups of 4 columns it has, the factor for its sums, and whether it
+// exists.
 struct Columns {
     at: u32,
     width: u32,
@@ -54,7 +59,7 @@ struct Columns {
     is_there: bool,
 }
 
-// Writes what was put in the places of the lane's scores: columns pair · TILE on.
+// Writes the values that were put in the place of the lane's scores, to the columns from pair · TILE on.
 fn write_columns(place: Place, to: Columns, pair: u32) {
     workgroupBarrier();
     for (var i = 0u; i < SHARE4; i++) {

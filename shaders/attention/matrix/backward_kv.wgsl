@@ -1,13 +1,14 @@
-// Attention backward, keys and values, matrix tier (formulas, tensors and masks as in attention/software/backward_kv.wgsl; tensors are
-// f16):
+// Attention backward, keys and values, matrix tier (formulas, tensors and masks as in
+// attention/software/backward_kv.wgsl; tensors are f16):
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
 // A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
-// (attention/matrix/tiles.wgsl): a row of scores belongs to a key here. Both scores, k·q and v·dout, pass through the same workgroup
-// memory, one after the other; queries and dout are staged twice, as rows for the scores and then as columns for the two sums.
-// key_parts: a workgroup walks some heads of the group alone, and leaves its part of dk and dv.
-// With `dropout` lanes draw which weights are kept before, 4 keys of a query at a time.
+// (attention/matrix/tiles.wgsl). Here a row of scores belongs to a key. Both scores, k·q and v·dout, pass through the
+// same workgroup memory, one after the other. Queries and dout are staged twice: as rows for the scores, and as columns
+// for the two sums.
+// key_parts: a workgroup walks only some heads of the group, and writes its part of dk and dv.
+// dropout: the lanes first draw which weights are kept, 4 keys of a query at a time.
 // Numerics: as in attention/matrix/backward_q.wgsl; p is rounded to f16 likewise.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
@@ -34,7 +35,7 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 
-// ds take the place of the queries' rows, and p that of dout's.
+// ds is stored in the place of the queries' rows, and p in the place of dout's rows.
 const QUERIES: u32 = 0u;
 const GRADIENTS: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const COLUMNS_OF_QUERIES: u32 = GRADIENTS + max(TILE * V_STRIDE, BLOCK * WEIGHT_STRIDE);
@@ -42,7 +43,7 @@ const COLUMNS_OF_GRADIENTS: u32 = COLUMNS_OF_QUERIES + 4u * D_GROUPS * WEIGHT_ST
 
 const_assert OPERANDS == max(COLUMNS_OF_GRADIENTS + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * max(D_STRIDE, V_STRIDE));
 
-// Of each query of the tile lse, times log2 e, and delta.
+// lse, times log2 e, and delta of each query of the tile.
 struct Statistics {
     lse: f32,
     delta: f32,
@@ -60,7 +61,7 @@ fn attention_backward_kv(
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
 ) {
-    let first_head = workgroup.x * params.share; // of the heads that it walks
+    let first_head = workgroup.x * params.share; // the first of the heads that it walks
     let kv_head = first_head / params.group;
     let sequence = workgroup.y * params.tokens;
     let place = place_of(lane);
@@ -75,7 +76,8 @@ fn attention_backward_kv(
         @if(!windowed && !segmented) let end = params.tokens;
         @if(windowed || segmented) let end_of_row = end_seen(sequence, min(key, params.tokens - 1u));
         @if(!windowed && !segmented) let end_of_row = params.tokens;
-        let tiles = (max(end, start) - start + TILE - 1u) / TILE; // of one head; none in a turn of rows past the end
+        // Number of tiles of one head; none in a turn of rows past the end
+        let tiles = (max(end, start) - start + TILE - 1u) / TILE;
         clear_scores(lane);
         stage_owned(lane, keys_in(sequence, kv_head), block, D_STRIDE, D_GROUPS);
         workgroupBarrier();
@@ -105,7 +107,8 @@ fn attention_backward_kv(
         var some_queries: Blocks;
         var some_gradients: Blocks;
         var statistics_of: Statistics;
-        // Always; without the condition compilers load them before the loop over turns, and hold them that long.
+        // True whenever there is a tile; without the condition compilers load these before the loop over turns, and
+        // hold them through it.
         if (start < end) {
             some_queries = fetch(lane, queries_in(sequence, head), tile);
             some_gradients = fetch_gradients(lane, sequence, head, tile);
@@ -137,7 +140,7 @@ fn attention_backward_kv(
                 tile = start;
                 head += 1u;
             }
-            // The next tile is on its way while this one is multiplied; after the last one, some that are there.
+            // The next tile is loaded while this one is multiplied; after the last tile, an existing one is loaded.
             let next_head = min(head, first_head + params.share - 1u);
             some_queries = fetch(lane, queries_in(sequence, next_head), tile);
             some_gradients = fetch_gradients(lane, sequence, next_head, tile);
@@ -182,7 +185,8 @@ fn load_statistics(lane: u32, sequence: u32, head: u32, tile: u32) -> Statistics
     return Statistics(lse_of, delta[row * params.delta_stride + head]);
 }
 
-// Draws for all queries of the tile and keys of the block which weights are kept; `index` numbers the first query and the head.
+// Draws which weights are kept, for all queries of the tile and keys of the block; `index` numbers the first query and
+// the head.
 @if(dropout)
 fn draw(lane: u32, index: u32, block: u32) {
     for (var i = lane; i < TILE * BLOCK / 4u; i += LANES) {
@@ -193,7 +197,7 @@ fn draw(lane: u32, index: u32, block: u32) {
     }
 }
 
-// The factors of the weights of a lane with the queries of its group i.
+// The dropout factors of a lane's weights for the queries of its group i.
 @if(dropout)
 fn factors(place: Place, i: u32) -> vec4<f32> {
     let at = place.row / 4u * TILE + place.part * SHARE + 4u * i;
@@ -217,7 +221,7 @@ fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32) {
     }
 }
 
-// Stores the weights p, and those that they and the scores v · dout make, ds.
+// Stores the weights p, and the weights ds, which follow from p and the scores v · dout.
 fn differentiate(place: Place) {
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;

@@ -1,12 +1,14 @@
-// Attention backward, queries, matrix tier (formulas, tensors and masks as in attention/software/backward_q.wgsl; tensors are f16):
+// Attention backward, queries, matrix tier (formulas, tensors and masks as in attention/software/backward_q.wgsl;
+// tensors are f16):
 //
 //   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
 //
-// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/matrix/tiles.wgsl). Both scores, q·k and
-// dout·v, pass through the same workgroup memory, one after the other. Keys are staged twice: as rows for the scores, and then as
-// columns for the sums. delta is stored for backward_kv; it is summed as dp is, so that nothing is left where a query sees one key.
-// Numerics: as in attention/matrix/forward.wgsl. p is recomputed from lse without a running maximum; ds is rounded to f16, after a
-// factor GAIN that keeps small ones from its subnormals.
+// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/matrix/tiles.wgsl). Both
+// scores, q·k and dout·v, pass through the same workgroup memory, one after the other. Keys are staged twice: as rows
+// for the scores, and then as columns for the sums. delta is stored for backward_kv; it is summed in the same way as
+// dp, so that nothing is left of their difference where a query sees one key.
+// Numerics: as in attention/matrix/forward.wgsl. p is recomputed from lse without a running maximum. ds is rounded to
+// f16 after it was multiplied by GAIN, which keeps small values above the subnormals.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::heads::results_of;
@@ -35,7 +37,7 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 
-// Weights take the place of the keys' rows.
+// The weights are stored in the place of the keys' rows.
 const KEYS: u32 = 0u;
 const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const COLUMNS_OF_KEYS: u32 = VALUES + TILE * V_STRIDE;
@@ -96,7 +98,7 @@ fn attention_backward_q(
             stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
-        // Of the products of all dout of a strip with all its out, delta is the diagonal.
+        // delta is the diagonal of the products of all dout of a strip with all its out.
         put(along_v(g0, g1, g2, g3, strip * V_STRIDE, zeros), strip, 0u);
         workgroupBarrier();
         delta_of = scores[place.row * SCORE_STRIDE + place.row % SIDE];
@@ -106,7 +108,7 @@ fn attention_backward_q(
         var sum3 = zeros;
         var some_keys: Blocks;
         var some_values: Blocks;
-        // Always; without the condition compilers load them before the loop over turns, and hold them that long.
+        // Always true; without the condition compilers load these before the loop over turns, and hold them through it.
         if (start < end) {
             some_keys = fetch(lane, keys, start);
             some_values = fetch(lane, values, start);
@@ -127,7 +129,7 @@ fn attention_backward_q(
             }
             workgroupBarrier();
             differentiate(place, mask_index(sequence + token, head), tile);
-            // The next tile is on its way while this one is multiplied.
+            // The next tile is loaded while this one is multiplied.
             some_keys = fetch(lane, keys, tile + TILE);
             some_values = fetch(lane, values, tile + TILE);
             workgroupBarrier();
@@ -156,7 +158,7 @@ fn attention_backward_q(
     }
 }
 
-// What a lane stages of a tile of out, as attention/matrix/tiles.wgsl does of qkv.
+// The blocks of a tile of out that a lane stages, as `fetch` of attention/matrix/tiles.wgsl loads those of qkv.
 fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
     let rows = Rows(results_of(sequence, head), params.out_stride, V4);
     var blocks: Blocks;

@@ -1,13 +1,15 @@
-// Attention forward, matrix tier (formula, tensors and masks as in attention/software/forward.wgsl; qkv and out are f16):
+// Attention forward, matrix tier (formula, tensors and masks as in attention/software/forward.wgsl; qkv and out are
+// f16):
 //
 //   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
 // A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/matrix/tiles.wgsl).
-// Weights are exp2 of what a score exceeds the `reference` of its query by. That is USUAL below the largest score when it is set, and set
-// again only if a score exceeds it by more than MOST: then the sums, which no lane can multiply in its registers, go through workgroup memory.
-// Numerics: scores and sums are f32 (products exact), weights are rounded to f16, of which they fill the range: 2^-14 is
-// 2^-21 of the largest. Scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are finite, and
-// lower than the first reference.
+// A weight is exp2(score − `reference`), with a reference for each query. When the reference is set, it is USUAL below
+// the largest score. It is set again only if a score exceeds it by more than MOST; then the sums have to be rescaled,
+// which no lane can do in its registers, so they go through workgroup memory.
+// Numerics: scores and sums are f32 (products exact). Weights are rounded to f16 and fill its range: 2^-14 is 2^-21 of
+// the largest. Scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
+// finite, and lower than the first reference.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
 import package::attention::heads::results_of;
@@ -37,14 +39,14 @@ enable wgpu_cooperative_matrix;
 const USUAL: f32 = 7.0;
 const MOST: f32 = 15.0; // 2^15 is half of the largest f16
 
-// Weights take the place of the keys, and queries that of both.
+// The weights are stored in the place of the keys, and the queries in the place of both keys and values.
 const KEYS: u32 = 0u;
 const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 
 const_assert OPERANDS == max(VALUES + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * D_STRIDE);
 
 var<workgroup> partials: array<f32, LANES>;
-var<workgroup> is_raised: vec4<u32>; // x: whether a reference was set again, and sums are to be multiplied
+var<workgroup> is_raised: vec4<u32>; // x: whether a reference was set again, so that the sums are to be multiplied
 
 var<private> reference: f32; // of the lane's query
 var<private> highest: f32; // its largest score
@@ -101,7 +103,7 @@ fn attention(
         total = 0.0;
         var some_keys: Blocks;
         var some_values: Blocks;
-        // Always; without the condition compilers load them before the loop over turns, and hold them that long.
+        // Always true; without the condition compilers load these before the loop over turns, and hold them through it.
         if (start < end) {
             some_keys = fetch(lane, keys, start);
             some_values = fetch(lane, values, start);
@@ -110,7 +112,8 @@ fn attention(
             stage_rows(lane, some_keys, KEYS, D_STRIDE, D4, D_GROUPS);
             stage_columns(lane, some_values, VALUES, V_GROUPS);
             workgroupBarrier();
-            // Wide heads have no registers for the operands of both matrices at once, which compilers load if they know how many there are.
+            // With wide heads there are not enough registers for the operands of both matrices at once. Compilers load
+            // both if they know how many matrices there are.
             let matrices = select(TILE / SIDE, (min(end - tile, TILE) + SIDE - 1u) / SIDE, D_STEPS > 4u);
             for (var j = 0u; j < matrices; j++) {
                 var score = coopMultiplyAdd(q0, key(0u, j), zeros);
@@ -152,7 +155,7 @@ fn attention(
                     sum7 = taken(strip, 1u);
                 }
             }
-            // The next tile is on its way while this one is multiplied.
+            // The next tile is loaded while this one is multiplied.
             some_keys = fetch(lane, keys, tile + TILE);
             some_values = fetch(lane, values, tile + TILE);
             for (var step = 0u; step < TILE; step += SIDE) {
@@ -191,12 +194,13 @@ fn attention(
     }
 }
 
-// The matrix of the keys j of the tile.
+// Matrix j of the keys of the tile, at step `step`.
 fn key(step: u32, j: u32) -> Right {
     return right(KEYS + j * SIDE * D_STRIDE + step * SIDE, D_STRIDE);
 }
 
-// One step of the online softmax: turns the scores of a lane into weights. `index` numbers its query and head, for dropout.
+// One step of the online softmax: turns the scores of a lane into weights. `index` numbers its query and head, for
+// dropout.
 fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, first_of_row: u32) {
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     var p: array<vec4<f32>, SHARE4>;
@@ -220,7 +224,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
     highest = max(highest, top);
     decay = 1.0;
     if (top > reference + MOST) {
-        // Sums of a query that saw nothing yet are zeros.
+        // The sums of a query that has seen nothing yet are zeros.
         if (reference > LOWEST) {
             decay = exp2(reference - (top - USUAL));
             total *= decay;
@@ -241,7 +245,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
     total += total4.x + total4.y + total4.z + total4.w;
 }
 
-// Multiplies what was put in the places of the lane's scores by `decay`.
+// Multiplies the values that were put in the place of the lane's scores by `decay`.
 fn decay_put(place: Place) {
     workgroupBarrier();
     for (var i = 0u; i < SHARE; i++) {
@@ -260,7 +264,8 @@ fn add_totals(lane: u32, place: Place) {
     }
 }
 
-// Writes what was put in the places of the lane's scores to its row of `out`: columns pair · TILE on.
+// Writes the values that were put in the place of the lane's scores to the lane's row of `out`, to the columns from
+// pair · TILE on.
 fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool) {
     workgroupBarrier();
     for (var i = 0u; i < SHARE4; i++) {
@@ -274,7 +279,7 @@ fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool) {
     workgroupBarrier();
 }
 
-// Writes what belongs to a row; the last head also clears the padding of the rows of lse and logits.
+// Writes the statistics of a row; the last head also clears the padding of the rows of lse and logits.
 fn write_statistics(place: Place, row: u32, head: u32) {
     let heads = select(1u, params.lse_stride - head, head == params.heads - 1u);
     let at = params.lse_offset + row * params.lse_stride + head;

@@ -1,4 +1,5 @@
-// Operands of cooperative matrices in the workgroup memory of attention/matrix/tiles.wgsl, from the blocks that lanes have fetched.
+// Operands of cooperative matrices in workgroup memory (attention/matrix/tiles.wgsl), from the blocks that lanes have
+// fetched.
 
 import package::attention::matrix::tiles::{BLOCK, BLOCKS_DOWN, Blocks, Place, Rows, SHARE, TILE, TURNS, WEIGHT_STRIDE, fetch};
 import package::attention::matrix::tiles::{group_of, row_of};
@@ -10,7 +11,7 @@ enable wgpu_cooperative_matrix;
 
 var<workgroup> operands: array<f16, OPERANDS>;
 
-// Stages blocks as rows from `at` on, `stride` apart, of `width` groups and zeros up to `groups`.
+// Stages blocks as rows from `at` on, `stride` apart: `width` groups, then zeros up to `groups`.
 fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, groups: u32) {
     var fetched = blocks; // naga allows dynamic indexing of variables, not of values
     for (var turn = 0u; turn < TURNS; turn++) {
@@ -25,14 +26,14 @@ fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, group
     }
 }
 
-// Stages the rows of qkv that the block from `block` on owns, at the start.
+// Stages, at the start, the rows of qkv that the block from `block` on owns.
 fn stage_owned(lane: u32, rows: Rows, block: u32, stride: u32, groups: u32) {
     for (var half = 0u; half < BLOCK; half += TILE) {
         stage_rows(lane, fetch(lane, rows, block + half), half * stride, stride, rows.width, groups);
     }
 }
 
-// Stages blocks as columns: each along the rows of the tile.
+// Stages blocks as columns, each of which runs along the rows of the tile.
 fn stage_columns(lane: u32, blocks: Blocks, at: u32, groups: u32) {
     var fetched = blocks;
     for (var turn = 0u; turn < TURNS; turn++) {
@@ -46,7 +47,7 @@ fn stage_columns(lane: u32, blocks: Blocks, at: u32, groups: u32) {
     }
 }
 
-// Stores group i of the weights of a lane, which are those of row `place.row` from `at` on.
+// Stores group i of a lane's weights, which belong to row `place.row` of the weights from `at` on.
 fn store_weights(place: Place, at: u32, i: u32, weights: vec4<f32>) {
     let half = vec4<f16>(weights);
     let to = at + place.row * WEIGHT_STRIDE + place.part * SHARE + 4u * i;
@@ -61,17 +62,18 @@ fn left(at: u32, stride: u32) -> Left {
     return coopLoadT<Left>(&operands[at], stride);
 }
 
-// The same of a right factor, whose columns lie along k.
+// The matrix of a right factor whose first element is at `at`; its columns lie along k.
 fn right(at: u32, stride: u32) -> Right {
     return coopLoad<Right>(&operands[at], stride);
 }
 
-// The matrix of the owned rows from `strip` on at step `step` of so many; past the last one it is that one, and nobody uses it.
+// The matrix of the owned rows from `strip` on at step `step` of `steps`. For steps past the last one it is the last
+// matrix, and is not used.
 fn owned(strip: u32, step: u32, steps: u32, stride: u32) -> Left {
     return left(strip * stride + min(step, steps - 1u) * SIDE, stride);
 }
 
-// The matrix of columns j of what is staged as columns from `at` on, from row `step` of the tile on.
+// Matrix j of the columns staged from `at` on, starting at row `step` of the tile.
 fn column(at: u32, j: u32, step: u32) -> Right {
     return right(at + j * SIDE * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
 }

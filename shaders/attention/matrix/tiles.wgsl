@@ -1,17 +1,18 @@
-// Tiles of the attention kernels by cooperative matrices (lib/matrix.wgsl). As on the portable tier a workgroup owns BLOCK rows
-// (queries; in backward_kv keys) and walks the other side, TILE rows at a time, in three steps:
+// Tiles of the attention kernels by cooperative matrices (lib/matrix.wgsl). As on the portable tier, a workgroup owns
+// BLOCK rows (queries, or keys in backward_kv) and walks the other side, TILE rows at a time, in three steps:
 //
 //   scores     s (BLOCK, TILE) = owned row · walked row, by matrices, f32, to workgroup memory
 //   weights    w (BLOCK, TILE), f16, which follow from the scores, to workgroup memory
 //   sums       (BLOCK, columns) += Σ over walked rows  w · walked row, by matrices
 //
-// A subgroup owns a strip of SIDE rows: their operands and their sums stay in its registers, each matrix in a variable of its own, since
-// drivers refuse arrays of them. How many subgroups there are the driver decides. If they are fewer than strips, they own the rows of the
-// block in turns; those beyond the last strip do its work again. Between scores and weights matrices are of no use: there all lanes share
-// the rows, PARTS to a row, with SHARE neighbours of its scores each.
-// Walked rows come in blocks of 4 x 4 elements, and are staged as rows for scores and as columns for sums: either way lanes read whole
-// vectors that lie along k. Rows past the end repeat the last token's, and masks exclude them. What is past the end of a row is zero where it
-// would be multiplied.
+// A subgroup owns a strip of SIDE rows and keeps their operands and sums in its registers, each matrix in a variable of
+// its own, since drivers refuse arrays of matrices. The driver decides how many subgroups there are. If there are fewer
+// than strips, they own the rows of the block in turns; subgroups beyond the last strip repeat its work. Matrices are
+// of no use between scores and weights: there all lanes share the rows, PARTS lanes to a row, each with SHARE
+// neighbouring scores of the row.
+// Walked rows are loaded in blocks of 4 x 4 elements, and staged as rows for scores and as columns for sums, so that
+// lanes always read whole vectors that lie along k. Rows past the end repeat the last token's row, and masks exclude
+// them. Elements past the end of a row are zero where they would be multiplied.
 // Sources: Dao, "FlashAttention-2", 2023, section 3.3.
 
 import package::attention::heads::{keys_of, queries_of, values_of};
@@ -32,11 +33,12 @@ const SHARE: u32 = TILE / PARTS;
 const SHARE4: u32 = SHARE / 4u;
 
 const D_STEPS: u32 = (4u * D4 + SIDE - 1u) / SIDE; // matrices along a row of queries and keys
-const V_STEPS: u32 = (4u * V4 + SIDE - 1u) / SIDE; // the same of values
+const V_STEPS: u32 = (4u * V4 + SIDE - 1u) / SIDE; // matrices along a row of values
 const D_GROUPS: u32 = D_STEPS * SIDE / 4u;
 const V_GROUPS: u32 = V_STEPS * SIDE / 4u;
 
-// Distances of rows in workgroup memory: multiples of 16 bytes, so that neighbours start in different banks.
+// Distances between rows in workgroup memory: multiples of 16 bytes, so that neighbouring rows start in different
+// banks.
 const SCORE_STRIDE: u32 = TILE + 4u;
 const WEIGHT_STRIDE: u32 = TILE + 8u; // of weights, and of columns of walked rows
 const D_STRIDE: u32 = D_STEPS * SIDE + 8u;
@@ -48,7 +50,8 @@ const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES;
 alias Blocks = array<vec4<f16>, 4u * TURNS>;
 
 var<workgroup> scores: array<f32, BLOCK * SCORE_STRIDE>;
-// Vectors, as all that lies in workgroup memory before operands must be: these start at multiples of 16 bytes then, and are read whole.
+// Vectors, as everything that lies before the operands in workgroup memory must be: the operands then start at a
+// multiple of 16 bytes and are read as whole vectors.
 var<workgroup> subgroups_there: vec4<u32>;
 
 // The place of a lane among the scores: a row of the block, and a part of it.
@@ -61,12 +64,13 @@ fn place_of(lane: u32) -> Place {
     return Place(lane / PARTS, lane % PARTS);
 }
 
-// Where the scores of a lane are.
+// Where the scores of a lane start.
 fn scores_at(place: Place) -> u32 {
     return place.row * SCORE_STRIDE + place.part * SHARE;
 }
 
-// Puts a matrix to the place of the scores of the strip that starts with row `strip` with the walked rows j, and takes it from there.
+// Writes a matrix to the place of the scores of the strip that starts with row `strip` with the walked rows j. `taken`
+// reads it back.
 fn put(sum: Sum, strip: u32, j: u32) {
     coopStoreT(sum, &scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
 }
@@ -80,13 +84,14 @@ fn taken(strip: u32, j: u32) -> Sum {
     return coopLoadT<Sum>(&scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
 }
 
-// Group i of the scores of a lane, or of what was put in their place.
+// Group i of the scores of a lane, or of the values that were put in their place.
 fn score4(place: Place, i: u32) -> vec4<f32> {
     let at = scores_at(place) + 4u * i;
     return vec4<f32>(scores[at], scores[at + 1u], scores[at + 2u], scores[at + 3u]);
 }
 
-// Zeros for all strips, of which sums are made: what an adapter takes for the zero value of a matrix is not documented everywhere.
+// Zeros for all strips, from which the sums start: not every adapter documents what it takes for the zero value of a
+// matrix.
 fn clear_scores(lane: u32) {
     for (var i = lane; i < BLOCK * SCORE_STRIDE; i += LANES) {
         scores[i] = 0.0;
@@ -101,27 +106,27 @@ fn strips_at_once(lane: u32, subgroups: u32) -> u32 {
     return workgroupUniformLoad(&subgroups_there).x;
 }
 
-// The first row of block e of a tile, and its group of 4 columns. Neighbouring lanes stage neighbouring rows, so that columns which are
-// staged do not meet in one bank.
+// The first row of block e of a tile, and its group of 4 columns. Neighbouring lanes stage neighbouring rows, so that
+// staged columns do not meet in one bank.
 fn row_of(e: u32) -> u32 { return e % BLOCKS_DOWN * 4u; }
 fn group_of(e: u32) -> u32 { return e / BLOCKS_DOWN; }
 
-// The columns of a head in all rows of a sequence: where they start in the first one, how far rows are apart, and how many groups of 4 they
-// are.
+// The columns of a head in all rows of a sequence: where they start in the first row, the distance between rows, and
+// how many groups of 4 columns there are.
 struct Rows {
     start: u32,
     stride: u32,
     width: u32,
 }
 
-// Where group i of what a lane stages of the tile of rows from `tile` on is.
+// Where to load group i of the groups that a lane stages of the tile of rows from `tile` on.
 fn source_of(lane: u32, rows: Rows, tile: u32, i: u32) -> u32 {
     let e = lane + LANES * (i / 4u);
     let row = min(tile + row_of(e) + i % 4u, params.tokens - 1u);
     return rows.start + row * rows.stride + min(group_of(e), rows.width - 1u);
 }
 
-// What a lane stages of a tile of qkv.
+// The blocks of a tile of qkv that a lane stages.
 fn fetch(lane: u32, rows: Rows, tile: u32) -> Blocks {
     var blocks: Blocks;
     for (var i = 0u; i < 4u * TURNS; i++) {
@@ -134,7 +139,8 @@ fn queries_in(sequence: u32, head: u32) -> Rows { return Rows(queries_of(sequenc
 fn keys_in(sequence: u32, kv_head: u32) -> Rows { return Rows(keys_of(sequence, kv_head), params.qkv_stride, D4); }
 fn values_in(sequence: u32, kv_head: u32) -> Rows { return Rows(values_of(sequence, kv_head), params.qkv_stride, V4); }
 
-// Whether a row of the lanes is one of the block's, after rows that were owned in turns before, and one of the sequence's.
+// Whether a lane's row is one of the block's rows, after the rows that were owned in earlier turns, and one of the
+// sequence's rows.
 fn is_owned(place: Place, token: u32, skipped: u32, together: u32) -> bool {
     return place.row < together * SIDE && skipped + place.row < BLOCK && token < params.tokens;
 }

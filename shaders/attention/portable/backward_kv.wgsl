@@ -1,13 +1,15 @@
-// Attention backward, keys and values, portable tier (formulas, tensors and masks as in attention/software/backward_kv.wgsl):
+// Attention backward, keys and values, portable tier (formulas, tensors and masks as in
+// attention/software/backward_kv.wgsl):
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
 // A workgroup owns BLOCK keys of one key head and walks the heads of the group and their queries, TILE at a time
-// (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, with p and with ds as weights. A
-// fixed order of summation and no atomics.
-// key_parts: a workgroup walks some heads of the group alone, and leaves its part of dk and dv (attention/portable/sum_keys.wgsl).
-// split: a workgroup owns several blocks of keys in turn (attention/portable/parts.wgsl), and also adds Σ ds k to a part of dq of its
-// own. Tiles start at multiples of GROUPS, so one invocation makes all additions to an element of it.
+// (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, weighted by p and by ds. The
+// order of summation is fixed, and there are no atomics.
+// key_parts: a workgroup walks only some heads of the group, and writes its part of dk and dv
+// (attention/portable/sum_keys.wgsl).
+// split: a workgroup owns several blocks of keys in turn (attention/portable/parts.wgsl), and also adds Σ ds k to its
+// own part of dq. Tiles start at multiples of GROUPS, so one invocation makes all additions to an element of the part.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
@@ -32,8 +34,9 @@ import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 
-// Whether dp, of the first step, waits in the memory of the weights, where rows for the scores leave it free: the registers of Intel's GPUs
-// do not hold it beside the other scores and the sums if these are wide or masks many.
+// Whether dp, the result of the first step, waits in the memory of the weights, if rows for the scores leave that free.
+// Intel's GPUs do not have the registers to hold dp beside the other scores and the sums if these are wide or masks
+// many.
 const WAITS: bool = OWNED >= WEIGHTS;
 
 const_assert SHARE == PART || SHARE == 2u * PART;
@@ -44,11 +47,11 @@ const V_COLUMNS: u32 = (V4 + WIDTH - 1u) / WIDTH;
 var<private> dk: Sums;
 var<private> dv: Sums;
 @if(split) const_assert PART == RUN; // rows of a step are those of the tile, and rows of a block can be staged as such
-@if(split) const QUERIES: u32 = min(TILE / GROUPS, 4u); // of dq, whose sums an invocation holds at once
-@if(split) var<private> part: u32; // of dq
-@if(split) var<private> written: u32; // one past the last query of which it holds anything
+@if(split) const QUERIES: u32 = min(TILE / GROUPS, 4u); // queries of dq whose sums an invocation holds at once
+@if(split) var<private> part: u32; // number of its part of dq
+@if(split) var<private> written: u32; // one past the last query of which the part holds anything
 
-// A head of queries in one sequence: the first row of the sequence, and where its columns start in qkv and dout.
+// A query head in one sequence: the first row of the sequence, and where the head's columns start in qkv and dout.
 struct Head {
     index: u32,
     sequence: u32,
@@ -76,8 +79,8 @@ fn attention_backward_kv(
     }
 }
 
-// Computes the gradients of the keys from `block` on through the heads from `first_head` on. Returns one past the last query that
-// sees any of them.
+// Computes the gradients of the keys from `block` on through the heads from `first_head` on. Returns one past the last
+// query that sees any of them.
 fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32) -> u32 {
     let key = block + 4u * place.group;
     let kv_head = first_head / params.group;
@@ -90,7 +93,8 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
-    let last_head = first_head + params.share - 1u; // tells at the end what the first would, and need not be kept beside it
+    // At the end it serves as well as the first head, which then need not be kept beside it.
+    let last_head = first_head + params.share - 1u;
     for (var i = first_head; i <= last_head; i++) {
         let head = Head(i, sequence, queries_of(sequence, i), gradients_of(sequence, i));
         for (var tile = first; tile < end; tile += TILE) {
@@ -106,7 +110,7 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
     return end;
 }
 
-// Adds the contribution of the queries tile..end (exclusive) of one tile.
+// Adds the contribution of the queries from `tile` to `end` (exclusive), which are one tile.
 fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
     let key = block + 4u * place.group;
     @if(dropout) let kept = kept_of_keys(mask_index(head.sequence + tile, head.index), place, tile, end, key);
@@ -124,7 +128,8 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
         @if(alibi) {
-            // A slope kept from head to head, or a vector of keys, costs the registers that Intel's GPUs lack at a head size of 128.
+            // A slope kept from head to head, or a vector of keys, would cost registers that Intel's GPUs lack at a
+            // head size of 128.
             let slope = alibi_slope(params.first_head + head.index, params.all_heads);
             score -= slope * (f32(i32(query) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
         }
@@ -149,11 +154,13 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     @if(split) { add_queries(lane, place, head, keys, block, tile, end); }
 }
 
-// Adds Σ ds k of the owned keys to the part of dq of the queries tile..end; ds are the published weights. Invocation (column,
-// group) computes 4 columns of the queries group + GROUPS i of the tile, a few at a time.
+// Adds Σ ds k over the owned keys to the part of dq, for the queries from `tile` to `end` (exclusive); ds are the
+// published weights. Invocation (column, group) computes 4 columns of the queries group + GROUPS i of the tile, a few
+// at a time.
 @if(split)
 fn add_queries(lane: u32, place: Place, head: Head, keys: u32, block: u32, tile: u32, end: u32) {
-    let groups = min(GROUPS, (params.tokens - block + 3u) / 4u); // of keys that exist, which hides how many there are
+    // Groups of keys that exist; this hides their number from compilers.
+    let groups = min(GROUPS, (params.tokens - block + 3u) / 4u);
     for (var c = 0u; c < params.d4; c += WIDTH) {
         stage_rows(lane, keys + c, block, 0u, 0u, BLOCK, D4 - c, 1u);
         workgroupBarrier();
@@ -179,7 +186,7 @@ fn add_queries(lane: u32, place: Place, head: Head, keys: u32, block: u32, tile:
     }
 }
 
-// Adds to column `column` of a query in the part of dq, which holds nothing yet of the queries from `written` on.
+// Adds to column `column` of a query in the part of dq. The part holds nothing yet for queries from `written` on.
 @if(split)
 fn add_to_part(head: Head, query: u32, column: u32, sum: vec4<f32>) {
     let at = (part * params.rows + head.sequence + query) * params.heads * D4 + head.index * D4 + column;
@@ -188,7 +195,7 @@ fn add_to_part(head: Head, query: u32, column: u32, sum: vec4<f32>) {
     parts[at] = value;
 }
 
-// Whether `query` sees each of the 4 keys from `key` on, which are not seen from `ends` on.
+// Whether `query` sees each of the 4 keys from `key` on. A key is not seen by queries from its element of `ends` on.
 @if(!causal)
 fn sees(query: u32, key: u32, ends: vec4<u32>) -> vec4<bool> {
     return (key + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.tokens)) & (vec4<u32>(query) < ends);
@@ -209,7 +216,8 @@ fn ends_seen(sequence: u32, key: u32) -> vec4<u32> {
     return seen;
 }
 
-// Writes the gradients of key r of the invocation and of its value, which are row `row` of N. `head` is any that the workgroup walks.
+// Writes the gradients of the invocation's key r and of its value, which are row `row` of N. `head` is any head that
+// the workgroup walks.
 fn write_row(place: Place, row: u32, head: u32, r: u32) {
     for (var i = 0u; i < K_COLUMNS; i++) {
         let column = place.column + i * WIDTH;

@@ -2,8 +2,8 @@
 //
 //   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
 //
-// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/portable/tiles.wgsl): two tiles of
-// scores, q·k and dout·v, give the weights ds of the sum. delta is stored for backward_kv.
+// A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/portable/tiles.wgsl): two
+// tiles of scores, q·k and dout·v, give the weights ds of the sum. delta is stored for backward_kv.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
@@ -57,7 +57,8 @@ fn attention_backward_q(
     let end = keys_end(block);
     var dq: Sums;
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        // They wait in the memory of the weights while the other scores are computed, which saves registers.
+        // The scores q · k wait in the memory of the weights while the other scores are computed, which saves
+        // registers.
         put_weights(place, query_key_scores(lane, place, queries, block, keys, tile, params.d4), 0u);
         let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
         weigh(dp, place, mask_index(sequence + token, head), token, tile);
@@ -71,7 +72,7 @@ fn attention_backward_q(
     }
 }
 
-// Reads lse and computes delta of the 4 queries; the group shares the columns.
+// Reads lse and computes delta of the 4 queries; the invocations of the group share the columns.
 fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
     var part: vec4<f32>;
     for (var r = 0u; r < 4u; r++) {

@@ -4,8 +4,8 @@
 //
 // alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
 // A workgroup serves one head of one sequence and walks the keys LANES at a time: each invocation computes the score of
-// one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The groups' sums are
-// added at the end, in a fixed order. The new token comes last.
+// one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The sums of the groups
+// are added at the end, in a fixed order. The new token comes last.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
@@ -19,7 +19,7 @@ import package::tile::{COLUMNS, D4, LANES, V4};
 
 @group(0) @binding(4) var<storage, read_write> out: array<Packed>;
 
-const GROUPS: u32 = LANES / COLUMNS; // COLUMNS is the power of two from V4 on
+const GROUPS: u32 = LANES / COLUMNS; // COLUMNS is V4 rounded up to a power of two
 
 var<workgroup> query: array<vec4<f32>, D4>;
 var<workgroup> newest: array<vec4<f32>, D4>; // the new token's key
@@ -50,7 +50,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(alibi) let slope = alibi_slope(head, params.heads);
     var highest = LOWEST;
     var total = 0.0; // Σ p over this invocation's keys
-    var sum: vec4<f32>; // Σ p v over the keys of its group, in its columns
+    var sum: vec4<f32>; // Σ p v over the keys of the invocation's group, in its columns
     for (var tile = 1u; tile < seen; tile += LANES) {
         var score = MASKED;
         if (tile + lane < seen) {

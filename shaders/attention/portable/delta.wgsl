@@ -2,8 +2,8 @@
 //
 //   dout and out (N, heads · 4 V4) read, delta (N, heads) f32 written
 //
-// One invocation computes one element of delta, or clears one of its padding. Numerics: f32, summed in the order of the scores
-// dout · v, from which delta is subtracted: where a query sees one key, nothing is left.
+// One invocation computes one element of delta, or clears one element of its padding. Numerics: f32, summed in the
+// order of the scores dout · v, from which delta is subtracted, so that nothing is left where a query sees one key.
 
 import package::attention::heads::{gradients_of, results_of};
 import package::attention::params::params;

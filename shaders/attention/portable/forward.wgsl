@@ -3,8 +3,8 @@
 //   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
 // A workgroup owns BLOCK queries of one head and walks the keys, TILE at a time (attention/portable/tiles.wgsl). Each
-// invocation keeps the running maximum of its 4 queries and its own part of their sums of weights, which are added up
-// over the group at the end.
+// invocation keeps the running maximum of its 4 queries and its own part of their sums of weights. The parts are added
+// up over the group at the end.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
@@ -50,15 +50,16 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let keys = keys_of(sequence, kv_head);
     let values = values_of(sequence, kv_head);
     let end = keys_end(block);
-    // With 8 walked rows an invocation has no register left in which to hide the width (nor is a head so short that it must). Long chunks,
-    // if more than two, are not unrolled into each other either way, and take fewer instructions.
+    // With 8 walked rows an invocation has no register left to hide the width in (nor is a head so short that it must).
+    // Long chunks, if there are more than two, are not unrolled into each other in either case, and take fewer
+    // instructions.
     let width = select(params.d4, D4, SHARE == 8u || (CHUNK == 8u && D4 > 2u * CHUNK));
     var sums: Sums; // Σ p v, to be divided by `total`
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
         var p = query_key_scores(lane, place, queries, block, keys, tile, width);
         weigh(&p, place, mask_index(sequence + token, head), token, tile);
         sums = decayed(sums);
-        // Up to four steps, one by one: the weights stay in registers only if their indices are constants.
+        // Up to four steps, written one by one: the weights stay in registers only if their indices are constants.
         put_weights(place, p, 0u);
         sums = add_rows(sums, lane, place, values, tile, 0u, end, V4, COLUMNS);
         if (SHARE > PART && tile + row_of_step(PART, 0u) < end) {
@@ -83,8 +84,8 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
 }
 
-// One step of the online softmax: turns scores into weights. `index` numbers the first of the 4 queries and the head, for
-// dropout.
+// One step of the online softmax: turns scores into weights. `index` numbers the first of the 4 queries and the head,
+// for dropout.
 fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u32, token: u32, tile: u32) {
     var top = highest;
     for (var j = 0u; j < SHARE; j++) {

@@ -1,6 +1,6 @@
-// Rows of dout in the workgroup memory of attention/portable/tiles.wgsl, beside those of v for the scores dout · v and alone
-// for the sums; as attention/portable/staging.wgsl, whose loops cannot serve here because WGSL functions take no storage
-// buffers.
+// Rows of dout in the workgroup memory of attention/portable/tiles.wgsl, beside the rows of v for the scores dout · v,
+// and alone for the sums. Like attention/portable/staging.wgsl, whose loops cannot be used here because WGSL functions
+// cannot take storage buffers.
 
 import package::attention::params::params;
 import package::attention::portable::staging::{ROUND, stage_owned, stage_walked};
@@ -74,7 +74,7 @@ fn stage_walked_gradients(lane: u32, rows: u32, tile: u32, column: u32) {
     }
 }
 
-// Adds the rows of dout of one step, as add_rows.
+// Adds the rows of dout of one step, like `add_rows`.
 fn add_gradient_rows(
     sums: Sums,
     lane: u32,

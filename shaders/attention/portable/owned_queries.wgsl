@@ -6,7 +6,7 @@ import package::attention::portable::tiles::{BLOCK, TILE};
 
 @if(windowed || segmented) var<private> first_of: vec4<u32>; // the first key that each of the 4 queries sees
 
-// Reads what the masks of the 4 queries from `token` on need.
+// Reads what the masks need for the 4 queries from `token` on.
 fn load_bounds(sequence: u32, token: u32) {
     @if(windowed || segmented) {
         let last = params.tokens - 1u;
@@ -16,8 +16,8 @@ fn load_bounds(sequence: u32, token: u32) {
     }
 }
 
-// Whether each of the 4 queries from `token` on sees `key`. No test of causal keys against the last token: a valid query
-// sees no key after itself.
+// Whether each of the 4 queries from `token` on sees `key`. Causal keys are not compared with the last token, because a
+// valid query sees no key after itself.
 @if(!causal)
 fn is_seen(token: u32, key: u32) -> vec4<bool> {
     return vec4<bool>(key < params.tokens);
@@ -31,8 +31,8 @@ fn is_seen(token: u32, key: u32) -> vec4<bool> {
     @if(!windowed && !segmented) { return seen; }
 }
 
-// The key where the walk of a block of queries starts: a multiple of TILE, so that kernels of one TILE sum the same keys
-// together with a window and without.
+// The key where the walk of a block of queries starts: a multiple of TILE, so that kernels with the same TILE sum the
+// same keys together with and without a window.
 fn first_key(sequence: u32, block: u32) -> u32 {
     @if(windowed || segmented) { return first_seen(sequence, block) / TILE * TILE; }
     @if(!windowed && !segmented) { return 0u; }

@@ -1,5 +1,6 @@
-// Which blocks of keys give which part of dq (attention/portable/backward_kv.wgsl with `split`). Parts take turns, forwards and
-// then backwards, so that the many queries that see early keys and the few that see late ones make equal parts.
+// Which blocks of keys contribute to which part of dq (attention/portable/backward_kv.wgsl with `split`). Parts take
+// blocks in turns, forwards and then backwards, so that the parts are equal although many queries see early keys and
+// few see late ones.
 
 import package::attention::params::params;
 

@@ -1,7 +1,7 @@
-// Rows of qkv in the workgroup memory of attention/portable/tiles.wgsl: CHUNK vec4s of them for the scores, whole rows for
-// the sums. `rows` is where the head's columns start in the first row of the sequence, `width` how many vec4s they are. Rows
-// past the end repeat the last token's, and columns past the last vec4 that one: masks exclude the former, and nobody reads
-// what the latter give.
+// Rows of qkv in the workgroup memory of attention/portable/tiles.wgsl: CHUNK vec4s of them for the scores, whole rows
+// for the sums. `rows` is where the head's columns start in the first row of the sequence, and `width` is how many
+// vec4s they take. Rows past the end repeat the last token's row, which masks exclude. Columns past the last vec4
+// repeat that vec4, and their results are not read.
 
 import package::attention::params::{params, qkv};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, STEP, Sums, TILE};
@@ -12,8 +12,8 @@ import package::tile::{CHUNK, D4, SHARE, WIDTH};
 
 const ROUND: u32 = LANES / CHUNK; // rows that are staged at once for the scores
 
-// The products q · k of the owned rows from `block` on with the walked rows from `tile` on; one side are queries, the
-// other keys, whose columns start at `owned` and `walked`. `width` is D4, or params.d4 to hide it.
+// The products q · k of the owned rows from `block` on with the walked rows from `tile` on. One side is queries and the
+// other keys; their columns start at `owned` and `walked`. `width` is D4, or params.d4 to hide it from compilers.
 fn query_key_scores(
     lane: u32,
     place: Place,
@@ -34,7 +34,7 @@ fn query_key_scores(
     return scores;
 }
 
-// Stages the vec4s from `column` on of the owned rows.
+// Stages the vec4s of the owned rows from `column` on.
 fn stage_owned(lane: u32, rows: u32, block: u32, column: u32, width: u32) {
     let c = min(column + lane % CHUNK, width - 1u);
     for (var first = 0u; first < BLOCK; first += ROUND) {
@@ -46,7 +46,7 @@ fn stage_owned(lane: u32, rows: u32, block: u32, column: u32, width: u32) {
     }
 }
 
-// The same of the walked rows.
+// Stages the vec4s of the walked rows from `column` on.
 fn stage_walked(lane: u32, rows: u32, tile: u32, column: u32, width: u32) {
     let c = min(column + lane % CHUNK, width - 1u);
     for (var first = 0u; first < TILE; first += ROUND) {
@@ -58,8 +58,8 @@ fn stage_walked(lane: u32, rows: u32, tile: u32, column: u32, width: u32) {
     }
 }
 
-// Adds the rows of the tile from `tile` to `end` (exclusive) in the step that starts with row `first` of each invocation, weighted by
-// the published weights. An invocation sums `columns` of their vec4s.
+// Adds the rows of one step, weighted by the published weights: of the tile of rows from `tile` to `end` (exclusive),
+// the step that starts with row `first` of each invocation. An invocation sums `columns` of their vec4s.
 fn add_rows(
     sums: Sums,
     lane: u32,
@@ -83,7 +83,7 @@ fn add_rows(
     return s;
 }
 
-// Stages `portion` whole rows of that step, of which `skipped` come before.
+// Stages `portion` whole rows of that step, after its first `skipped` rows.
 fn stage_rows(
     lane: u32,
     rows: u32,

@@ -3,8 +3,8 @@
 //   key_parts (S, N, columns of keys and values) f32 read, S = group / share
 //   those columns of dqkv (N, columns) written
 //
-// One invocation computes 4 elements. Numerics: the parts are added in f32 in ascending order, so results are the same from run
-// to run.
+// One invocation computes 4 elements. Numerics: the parts are added in f32 in ascending order, so results are the same
+// from run to run.
 
 import package::attention::params::params;
 import package::lib::element::{Packed, store4};

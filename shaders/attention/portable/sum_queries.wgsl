@@ -1,11 +1,11 @@
 // Attention backward, after attention/portable/backward_kv.wgsl with `split`:   dq = scale Σ_p parts[p]
 //
-//   parts (P, N, heads · 4 D4) f32 read, of each row those of which a block of keys is seen by the query; the others were not
-//   written. starts (1, N) u32 read
+//   parts (P, N, heads · 4 D4) f32 read: of each row, only the parts in which the query sees a block of keys; the
+//   others were not written. starts (1, N) u32 read
 //   the first heads · 4 D4 columns of dqkv (N, columns) written
 //
-// One invocation computes 4 elements of dq. Numerics: the parts are added in f32 in ascending order, so results are the same
-// from run to run.
+// One invocation computes 4 elements of dq. Numerics: the parts are added in f32 in ascending order, so results are the
+// same from run to run.
 
 @if(windowed || segmented) import package::attention::bounds::first_seen;
 import package::attention::params::params;

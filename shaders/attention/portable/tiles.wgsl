@@ -1,15 +1,16 @@
-// Tiles of the attention kernels for GPUs. A workgroup owns BLOCK rows (queries; in backward_kv keys) and walks the other
-// side, TILE rows at a time, with three steps in common:
+// Tiles of the attention kernels for GPUs. A workgroup owns BLOCK rows (queries, or keys in backward_kv) and walks the
+// other side, TILE rows at a time, in three steps:
 //
 //   scores     s (TILE, BLOCK) = Σ over columns  owned row · walked row
 //   weights    w (STEP, BLOCK), which follow from the scores, go to workgroup memory: STEP of the TILE rows at once
 //   sums       (BLOCK, columns) += Σ over walked rows  w · walked row
 //
-// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with SHARE walked rows, each RUN of them
-// neighbours, PART in each step, and the sums of those 4 rows in the vec4s column + WIDTH i of the columns. No invocation holds a
-// whole row, so registers do not grow with the head size as long as WIDTH grows with it.
-// Rows are staged CHUNK vec4s at a time for the scores and whole for the sums. Whatever reads workgroup memory ends with a
-// barrier, so that all 16 KiB of it are free where nothing else is said.
+// Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with SHARE walked rows, of
+// which each RUN are neighbours and PART belong to each step. It also holds the sums of those 4 rows in the vec4s
+// column + WIDTH i of the columns. No invocation holds a whole row, so the number of registers does not grow with the
+// head size as long as WIDTH grows with it.
+// Rows are staged CHUNK vec4s at a time for the scores and whole for the sums. Every function that reads workgroup
+// memory ends with a barrier, so that all 16 KiB of it are free unless stated otherwise.
 // Source: Dao, "FlashAttention-2", 2023, section 3.3 (partition of work within a block).
 
 import package::lib::attention::add_dot;
@@ -19,7 +20,7 @@ const BLOCK: u32 = 4u * GROUPS;
 const TILE: u32 = WIDTH * SHARE;
 const LANES: u32 = WIDTH * GROUPS;
 const PART: u32 = min(SHARE, 512u / LANES);
-@if(dropout) const RUN: u32 = min(SHARE, 4u); // whose words are drawn together
+@if(dropout) const RUN: u32 = min(SHARE, 4u); // number of neighbours, whose words are drawn together
 @if(!dropout) const RUN: u32 = PART;
 const STEP: u32 = WIDTH * PART;
 const PITCH: u32 = select(CHUNK + 1u, 8u, CHUNK == 8u); // neighbouring rows start in different banks; see `turned`
@@ -46,8 +47,8 @@ struct Quad {
     w: vec4<f32>,
 }
 
-// The sums of an invocation: those of up to 4 vec4s of columns, WIDTH apart. They have names because an array would have
-// to be indexed by a loop that holds barriers, which not every compiler unrolls; then the array would be in memory.
+// The sums of an invocation, in up to 4 vec4s of columns, WIDTH apart. They have names because an array would have to
+// be indexed by a loop with barriers, which not every compiler unrolls; the array would then be in memory.
 struct Sums {
     a: Quad,
     b: Quad,
@@ -64,13 +65,14 @@ fn owned_slot(row: u32, c: u32) -> u32 {
     return OWNED + row * PITCH + turned(row / 4u, c);
 }
 
-// The same for walked rows, in the order of `walked_row`.
+// Where column c of a chunk of the walked row at `place` is staged. The places have the order of `walked_row`.
 fn walked_slot(place: u32, c: u32) -> u32 {
     return WALKED + place * PITCH + turned(place, c);
 }
 
-// Where column c of a chunk is in a row. Chunks of 8 leave no room between rows; to start in different banks, each of 8 neighbours has
-// its columns in another order. The 4 owned rows of an invocation, which it reads one after the other, have the same.
+// Where column c of a chunk is in a row. Chunks of 8 leave no room between rows, so each of 8 neighbouring rows has its
+// columns in another order and starts in another bank. The 4 owned rows of an invocation, which it reads one after the
+// other, have the same order.
 fn turned(row: u32, c: u32) -> u32 {
     if (CHUNK == 8u) {
         return c ^ (row % 8u);
@@ -78,7 +80,7 @@ fn turned(row: u32, c: u32) -> u32 {
     return c;
 }
 
-// Row j of the invocations of a column in the tile.
+// The row of the tile that is row j of the invocations of a column.
 fn row_of_share(column: u32, j: u32) -> u32 {
     return (j / RUN * WIDTH + column) * RUN + j % RUN;
 }
@@ -88,12 +90,12 @@ fn walked_row(place: u32) -> u32 {
     return row_of_share(place % WIDTH, place / WIDTH);
 }
 
-// Row i of the step that starts with row `first` of each invocation, in the tile.
+// The row of the tile that is row i of the step which starts with row `first` of each invocation.
 fn row_of_step(first: u32, i: u32) -> u32 {
     return row_of_share(i / PART, first + i % PART);
 }
 
-// How many rows of that step hold all that there are, if the tile has `rows`.
+// How many rows of that step contain all that exist, if the tile has `rows` rows.
 fn rows_of_step(first: u32, rows: u32) -> u32 {
     return PART * columns_of(rows - min(first / RUN * RUN * WIDTH, rows));
 }
@@ -128,7 +130,7 @@ fn put_weights(place: Place, values: array<vec4<f32>, SHARE>, first: u32) {
     }
 }
 
-// What the invocation published for its walked row j.
+// The weights that the invocation published for its walked row j.
 fn weight_of(place: Place, j: u32) -> vec4<f32> {
     return memory[(PART * place.column + j) * GROUPS + place.group];
 }
@@ -138,13 +140,13 @@ fn row_slot(i: u32) -> u32 {
     return WEIGHTS + i;
 }
 
-// How many walked rows are staged at once for the sums, of `columns` vec4s an invocation.
+// How many walked rows are staged at once for the sums, if an invocation sums `columns` vec4s.
 fn portion_of(columns: u32) -> u32 {
     return min(STEP, ROWS / WIDTH / select(columns, 4u, columns == 3u));
 }
 
-// Adds the weighted sum of the first `rows` staged rows, of which the first is number `skipped` of the step. The parameter
-// hides how many there are: compilers unroll a loop of 32, and then spill on Intel.
+// Adds the weighted sum of the first `rows` staged rows, the first of which is row number `skipped` of the step. The
+// parameter hides the number of rows: compilers unroll a loop of 32, and then spill on Intel.
 fn add_weighted(sums: Sums, place: Place, columns: u32, skipped: u32, rows: u32) -> Sums {
     var s = sums;
     for (var row = 0u; row < rows; row++) {
@@ -167,7 +169,7 @@ fn add_product(sum: Quad, weight: vec4<f32>, value: vec4<f32>) -> Quad {
     );
 }
 
-// The sums of owned row r of the 4 in vec4 i of the columns of the invocation.
+// The sums of row r of the 4 owned rows, in vec4 i of the columns of the invocation.
 fn sum_of(sums: Sums, i: u32, r: u32) -> vec4<f32> {
     switch i {
         case 0u: { return row_of(sums.a, r); }
@@ -181,8 +183,9 @@ fn row_of(quad: Quad, r: u32) -> vec4<f32> {
     return select(select(quad.x, quad.y, r == 1u), select(quad.z, quad.w, r == 3u), r > 1u);
 }
 
-// The largest of `value` over the first `columns` invocations of a group, for each of its 4 rows; in workgroups of 256, whose groups are
-// wider, first over every 4 of them. How many they are is hidden from compilers, which would load all at once into registers.
+// The largest of `value` over the first `columns` invocations of a group, for each of its 4 rows. In workgroups of 256,
+// whose groups are wider, it is first taken over every 4 invocations. The number of values is hidden from compilers,
+// which would load all of them into registers at once.
 fn group_max(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
     let own = place.group * WIDTH + place.column;
     if (LANES <= 128u) {
@@ -192,7 +195,8 @@ fn group_max(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
     return strided_max(of_four, own, place.group * WIDTH, 4u, (columns + 3u) / 4u);
 }
 
-// The largest of what `count` invocations publish, that at slot `own` `value`, and which are `stride` slots apart from `first` on.
+// The largest of the values that `count` invocations publish in slots `stride` apart, from slot `first` on. This
+// invocation publishes `value` in slot `own`.
 fn strided_max(value: vec4<f32>, own: u32, first: u32, stride: u32, count: u32) -> vec4<f32> {
     memory[own] = value;
     workgroupBarrier();
@@ -204,7 +208,7 @@ fn strided_max(value: vec4<f32>, own: u32, first: u32, stride: u32, count: u32) 
     return largest;
 }
 
-// Their sum, in a fixed order.
+// The sum of `value` over the first `columns` invocations of a group, in a fixed order.
 fn group_sum(value: vec4<f32>, place: Place, columns: u32) -> vec4<f32> {
     memory[place.group * WIDTH + place.column] = value;
     workgroupBarrier();

@@ -1,15 +1,16 @@
-// Attention backward, keys and values, from the saved log-sum-exp (p, dp and ds as in attention/software/backward_q.wgsl):
+// Attention backward, keys and values, from the saved log-sum-exp (p, dp and ds as in
+// attention/software/backward_q.wgsl):
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
 //   qkv (N, columns), dout (N, heads · 4 V4), lse and delta (N, heads) f32   read
 //   dqkv (N, columns), its columns of keys and values   written
 //
-// An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries,
-// STEP at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
-// the same queries together.
-// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
-// the last query that sees the last key of the block.
+// An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries, STEP
+// at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring keys
+// and visit the same queries together.
+// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
+// walk ends with the last query that sees the last key of the block.
 // dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
 // shuffled: the lanes load a tile of queries together and share them by shuffles (attention/software/spread).
 // Numerics: f32; p is set to zero where masked.

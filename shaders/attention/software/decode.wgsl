@@ -3,14 +3,15 @@
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
 // alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
-// A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with an online softmax of its
-// own; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first of them starts with the new
-// token.
+// A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with its own online
+// softmax; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first invocation starts
+// with the new token.
 //
-// prefetched: each line of the keys and values that the lanes take next is loaded once before, as in matmul/gathered.
+// prefetched: each line of the keys and values that the lanes take next is loaded once in advance, as in
+// matmul/gathered.
 //
-// Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and that of an
-// invocation without keys is so far below any score that its empty sums count nothing.
+// Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and the maximum
+// of an invocation without keys is so far below any score that its empty sums count nothing.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
@@ -88,7 +89,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         highest = top;
     }
 
-    // `touched` is below 2^31, which no compiler can know; it would drop the loads otherwise.
+    // `touched` is below 2^31, which no compiler can know; otherwise it would drop the loads.
     @if(prefetched) let is_writer = lane == 0u && touched < params.heads + 0x80000000u;
     @if(!prefetched) let is_writer = lane == 0u;
     let share = exp2(highest - row_max(highest, lane));

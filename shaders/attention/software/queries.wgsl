@@ -39,8 +39,8 @@ fn draw_words(key: u32) {
     }
 }
 
-// The walk goes tile by tile, and within a tile by 4 keys, whose dropout words are drawn together. Two ways to read a tile
-// of keys. (1) No staging: each key is loaded where it is used.
+// The walk goes tile by tile, and within a tile by 4 keys, whose dropout words are drawn together. Two ways to read a
+// tile of keys. (1) No staging: each key is loaded where it is used.
 @if(!shuffled)
 fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {}
 
