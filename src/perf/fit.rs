@@ -34,7 +34,7 @@ use search::Search;
 pub struct Fit {
     /// All candidates that were measured, the smallest micro-batch first.
     pub candidates: Vec<Candidate>,
-    /// Of the candidates that fit, the one with the least work.
+    /// The candidate with the least work among those that fit.
     pub best: Option<Candidate>,
     /// If none fits: the least memory that a candidate takes on a quantised base, which computes something else.
     pub quantised: Vec<(BaseType, u64)>,

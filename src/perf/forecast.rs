@@ -10,7 +10,7 @@
 //! their products, and the link's, on which exchanges follow one another. So the recording, and not a model of it,
 //! decides which exchanges overlap with which launches.
 //!
-//! Of a pipeline only a few stages are recorded, each with its micro-batches under way; the bubble follows from their
+//! Only a few stages of a pipeline are recorded, each with its micro-batches under way; the bubble follows from their
 //! order.
 
 mod ranks;

@@ -92,8 +92,8 @@ impl RankLayout {
         Group::new((first..first + self.model).collect())
     }
 
-    /// Of the ranks that share matrices, those that hold the same as this one, where groups of `repeats` neighbours
-    /// hold the same.
+    /// The ranks that hold the same as this one, among the ranks that share matrices, where groups of `repeats`
+    /// neighbours hold the same.
     pub(crate) fn matrix_repeats(&self, repeats: usize) -> Group {
         let first = self.rank - self.matrix_part() % repeats;
         Group::new((first..first + repeats).collect())

@@ -202,7 +202,7 @@ impl Pipeline {
         self.neighbour(placed, opposite)
     }
 
-    /// The same micro-batch in the chunk after this one, or before it.
+    /// The same micro-batch in the next chunk, or in the previous one.
     fn neighbour(self, (stage, half): Placed, towards: Direction) -> Option<Placed> {
         let number = half.chunk * self.stages + stage;
         let number = match towards {

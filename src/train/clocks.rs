@@ -83,8 +83,8 @@ mod tests {
             let mut clock = SaveClock::new(seconds, start);
             (1..=10).filter(|step| clock.is_due(start + Duration::from_secs(step * step_seconds))).collect()
         };
-        // As in MindFormers, exactly the interval is not yet beyond it, and the next interval begins at the step that
-        // was due.
+        // As in MindFormers, a time of exactly the interval is not yet beyond it, and the next interval begins at the
+        // step that was due.
         assert_eq!(due(60, 25), [3, 6, 9]);
         assert_eq!(due(60, 20), [4, 8]);
         assert_eq!(due(60, 100), (1..=10).collect::<Vec<_>>());

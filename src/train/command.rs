@@ -29,7 +29,7 @@ pub const TRAIN: GoingOn = GoingOn {
 /// The flags and keys that set the length of a run.
 const LENGTHS: [&str; 5] =
     ["epochs", "runner_config.epochs", "steps", "stop_step", "runner_config.stop_step"];
-/// Those of [`LENGTHS`] that count steps.
+/// The entries of [`LENGTHS`] that count steps.
 const STEPS: &[&str] = LENGTHS.split_at(2).1;
 /// The key that a length in steps also sets, if it is the length of the run.
 const SCHEDULE: &str = "lr_schedule.total_steps";

@@ -143,7 +143,7 @@ mod tests {
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let remove = |path: &Path| fs::remove_file(path);
         let write = |path: &Path| fs::write(path, "other");
-        // As `cp -p` and `rsync` do.
+        // Replaces the file as `cp -p` and `rsync` do.
         let replace = |path: &Path| {
             fs::write(path.with_extension("new"), "other")?;
             fs::File::options().append(true).open(path.with_extension("new"))?.set_modified(old)?;

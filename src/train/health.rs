@@ -20,7 +20,7 @@ pub(super) struct Health {
     sound: u64,
     /// Failed steps since the last one that did not fail.
     failed: u64,
-    /// Those of `failed` that a falling loss scale does not explain.
+    /// Failed steps among these that a falling loss scale does not explain.
     unexplained: u64,
     /// Steps skipped because of their norm since the last one that was not.
     spikes: u64,

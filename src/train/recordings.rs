@@ -139,8 +139,8 @@ impl Recordings {
         })
     }
 
-    /// Of the ranks that share the batch with the rank of `plan`, the one that owns the most parameters, and so has the
-    /// largest share of moments.
+    /// The rank that owns the most parameters, and so has the largest share of moments, among the ranks that share the
+    /// batch with the rank of `plan`.
     ///
     /// # Errors
     /// A tensor that no binding can hold.

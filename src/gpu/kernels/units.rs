@@ -66,9 +66,9 @@ impl Units {
         count as f64 / (u64::from(self.count) * self.rounds(workgroup, count)) as f64
     }
 
-    /// As [`share`](Self::share), for workgroups of unequal work, started longest first: their work falls from `blocks`
-    /// to 1, with equally many workgroups of each length, as in causal attention. There are as many places as keep all
-    /// units busy, and each workgroup starts at the place that becomes free first.
+    /// As [`share`](Self::share), for workgroups of unequal work that are started longest first. Their work falls from
+    /// `blocks` to 1, with equally many workgroups of each length, as in causal attention. There are as many places as
+    /// keep all units busy, and each workgroup starts at the place that becomes free first.
     pub fn share_of_falling(self, workgroup: Workgroup, count: u64, blocks: u64) -> f64 {
         let places = u64::from(self.count) * u64::from(self.each.busy(workgroup));
         let mut free = BTreeMap::from([(0, places)]); // how many places become free at each time

@@ -106,7 +106,7 @@ pub enum Collective {
     },
     /// A span goes to one rank, which receives it into a span of the same length.
     Send {
-        /// What is sent.
+        /// The span that is sent.
         sent: Span,
         /// To this rank.
         to: usize,

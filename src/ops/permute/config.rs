@@ -37,7 +37,7 @@ pub enum RowAllocation {
 /// Capacities of the experts: how many rows each has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// The same for all.
+    /// The same number of rows for all experts.
     Equal(u32),
     /// More for the busiest; a tensor on the device holds the capacity of each.
     HotAndCold(HotAndCold),

@@ -43,7 +43,7 @@ impl<'a> Search<'a> {
         Self { windows, seq_length, choices, budget, measure, measured: BTreeMap::new() }
     }
 
-    /// Of the candidates that fit, the one with the least work.
+    /// The candidate with the least work among those that fit.
     pub fn best(&mut self) -> Option<Candidate> {
         let sizes = divisors(self.windows);
         let kept = sizes.partition_point(|&size| self.fits(size, 0));

@@ -92,7 +92,7 @@ impl Shader {
         let bytes = self.composed.variables.iter().map(|variable| {
             let passes = u64::from(variable.is_read) + u64::from(variable.access == Access::ReadWrite);
             let bound = of(&variable.name).unwrap_or(0);
-            // Of the embedding's table a launch only touches the rows of its tokens.
+            // A launch touches only the rows of its tokens in the embedding's table.
             let rows =
                 ["table", "dtable"].contains(&variable.name.as_str()).then(|| of("y").or(of("dy"))).flatten();
             passes * bound.min(rows.unwrap_or(u64::MAX))

@@ -30,10 +30,9 @@ pub struct Bucket {
     pub is_spread: bool,
     /// The ranks that hold these parameters, and over which their gradients are summed.
     pub replicas: Group,
-    /// Of the replicas, those that own the range together with this rank: all of them, unless they are divided into
-    /// blocks.
+    /// The replicas that own the range together with this rank: all of them, unless they are divided into blocks.
     pub owners: Group,
-    /// Of the replicas, those that own the same part as this rank: one in each block.
+    /// The replicas that own the same part as this rank: one in each block.
     pub copies: Group,
 }
 
