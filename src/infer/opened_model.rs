@@ -63,7 +63,7 @@ const TOKENIZER: &str = "train_dataset.tokenizer";
 /// # }
 /// ```
 pub struct OpenedModel {
-    /// Its configuration, resolved.
+    /// The resolved configuration of the model.
     pub plan: RunPlan,
     /// Turns text into tokens and back.
     pub codec: Codec,

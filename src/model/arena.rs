@@ -44,17 +44,17 @@ pub struct Segment {
 /// How the parameters of a segment are updated. Segments are ordered by their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentKind {
-    /// Whether they are frozen, so that they have no gradient and no moments.
+    /// Whether the parameters are frozen, so that they have no gradient and no moments.
     pub is_frozen: bool,
     /// Parameter group.
     pub group: usize,
     /// Update rule.
     pub rule: UpdateRule,
-    /// Whether they are exempt from weight decay.
+    /// Whether the parameters are exempt from weight decay.
     pub is_exempt: bool,
     /// Storage type in which layers read them.
     pub compute: Element,
-    /// Whether they are experts that are spread over ranks.
+    /// Whether the parameters are experts that are spread over ranks.
     pub is_spread: bool,
     /// Whether another stage of a pipeline also holds them. Such parameters have segments of their own, which are the
     /// same on both stages.
@@ -208,7 +208,7 @@ pub struct Arena {
 pub struct ArenaBuffer {
     /// The buffer.
     pub id: PersistentId,
-    /// Its storage type.
+    /// The storage type of the buffer.
     pub element: Element,
     /// The elements of the segment that it holds, one range after the other: all, or those that this rank owns.
     pub held: Vec<Range<u64>>,

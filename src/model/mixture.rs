@@ -289,9 +289,9 @@ impl Shared<Parameter> {
 /// The part of the shared expert that is computed before the sum of the routed experts is known.
 #[derive(Clone, Copy)]
 enum Started {
-    /// The input of its last product (N, S).
+    /// The input of the shared expert's last product (N, S).
     Inner(Var),
-    /// Its output (N, D), and the logit of its gate (N, 1).
+    /// The shared expert's output (N, D), and the logit of its gate (N, 1).
     Gated { output: Var, logit: Var },
 }
 

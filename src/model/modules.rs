@@ -25,11 +25,11 @@ pub enum ModuleList {
 
 /// A linear map.
 struct Module {
-    /// Its name in files.
+    /// The map's name in files.
     name: String,
-    /// All its names.
+    /// All names of the map.
     names: Vec<String>,
-    /// Whether it can have adapters: experts and routers cannot.
+    /// Whether the map can have adapters: experts and routers cannot.
     can_adapt: bool,
 }
 

@@ -22,9 +22,9 @@ pub struct Stages {
 pub struct Chunk {
     /// The layers, blocks of multi-token prediction among them.
     pub layers: Range<usize>,
-    /// Whether it embeds the tokens; otherwise its rows come from the previous stage.
+    /// Whether the chunk embeds the tokens; otherwise its rows come from the previous stage.
     pub is_first: bool,
-    /// Whether the losses follow; otherwise its rows go to the next stage.
+    /// Whether the losses follow the chunk; otherwise its rows go to the next stage.
     pub is_last: bool,
 }
 

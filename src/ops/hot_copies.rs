@@ -31,9 +31,9 @@ crate::params! {
 /// Matrices of consecutive experts, or a part of them.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeRange {
-    /// One flat row.
+    /// The elements, as one flat row.
     pub elements: Tensor,
-    /// Its start, in elements from the first element of expert `first_expert`.
+    /// The start of the range, in elements from the first element of expert `first_expert`.
     pub start: u64,
     /// The number of that expert among all experts of the layer.
     pub first_expert: u32,

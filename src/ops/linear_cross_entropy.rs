@@ -88,9 +88,9 @@ pub struct LinearCrossEntropy<'a> {
 /// Where the gradient of a head is written.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadGradient<'a> {
-    /// Its parts, f32, like the parts of the head.
+    /// The parts of the gradient, f32, like the parts of the head.
     pub parts: &'a [Tensor],
-    /// Whether it is added to their contents instead of replacing them.
+    /// Whether the gradient is added to the contents of the parts instead of replacing them.
     pub accumulate: bool,
 }
 

@@ -271,7 +271,7 @@ pub(crate) enum Tile {
         rows: u32,
         /// Invocations of the workgroup.
         lanes: u32,
-        /// Whether they exchange loaded values by subgroup shuffles.
+        /// Whether the invocations exchange loaded values by subgroup shuffles.
         is_shuffled: bool,
     },
     /// 64 · `rows4` rows of 64 · `columns4` columns.

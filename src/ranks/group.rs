@@ -3,7 +3,7 @@
 /// Ranks that take part in a collective, ascending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
-    /// Their numbers among all ranks of the run, ascending; at least one.
+    /// The numbers of the members among all ranks of the run, ascending; at least one.
     pub ranks: Vec<usize>,
 }
 
@@ -25,7 +25,7 @@ impl Group {
         self.ranks.len()
     }
 
-    /// Whether it has a single member, which has nobody to exchange with.
+    /// Whether the group has a single member, which has nobody to exchange with.
     pub(crate) fn is_single(&self) -> bool {
         self.ranks.len() == 1
     }

@@ -32,12 +32,12 @@ pub(crate) struct RankStatus {
 /// Events on a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flag {
-    /// It was asked to end the run.
+    /// The rank was asked to end the run.
     Interrupted,
-    /// It found a fault in the data; the work done before is good.
+    /// The rank found a fault in the data; the work done before is good.
     DataFault,
-    /// Its data are not those of the checkpoint that the run continues; for all ranks also, they are not those of the
-    /// first rank.
+    /// The rank's data are not those of the checkpoint that the run continues; for all ranks also, they are not those
+    /// of the first rank.
     OtherData,
     /// A checkpoint is due by the clock, which only the first rank has.
     SaveDue,

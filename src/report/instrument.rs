@@ -8,7 +8,7 @@ use std::fmt::Debug;
 /// The results of a step, once it and its evaluation are finished.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {
-    /// Its line of `metrics.jsonl`.
+    /// The step's line of `metrics.jsonl`.
     pub metrics: &'a StepMetrics,
     /// The load of its experts, for a mixture.
     pub mixture: Option<&'a MixtureReport>,

@@ -174,9 +174,9 @@ pub struct MonitorFormats(BTreeMap<String, Destination>);
 /// The outputs that a number goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
-    /// Whether it is a line of the log.
+    /// Whether the number is in a line of the log.
     pub to_log: bool,
-    /// Whether it is a scalar of TensorBoard.
+    /// Whether the number is a scalar of TensorBoard.
     pub to_tensorboard: bool,
 }
 

@@ -10,11 +10,11 @@ use crate::record::Tensor;
 /// The load-balancing losses that a router adds to the objective, in training.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses {
-    /// Their factors. If all are 0 the losses are only tallied.
+    /// The factors of the losses. If all are 0 the losses are only tallied.
     pub balance: Balance,
     /// `StepState`.
     pub step: Tensor,
-    /// The layer's tally, to which they are added; see [`TallyColumns`](crate::ops::tally::TallyColumns).
+    /// The layer's tally, to which the losses are added; see [`TallyColumns`](crate::ops::tally::TallyColumns).
     pub tally: Tensor,
 }
 

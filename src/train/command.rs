@@ -168,7 +168,7 @@ fn plain(text: &str) -> String {
 /// A word of a command line.
 struct Word {
     word: String,
-    /// Whether it follows `--options`, where pairs without hyphens set keys; elsewhere such pairs are no flags.
+    /// Whether the word follows `--options`, where pairs without hyphens set keys; elsewhere such pairs are no flags.
     is_option: bool,
 }
 

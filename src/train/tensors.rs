@@ -19,7 +19,7 @@ use crate::settings::{Adaptation, RunPlan};
 /// way in a pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
-    /// Its tokens.
+    /// The tokens of the micro-batch.
     pub batch: BatchTensors,
     /// The bits of its dropout masks.
     pub masks: Option<Masks>,

@@ -166,7 +166,7 @@ impl Update<'_> {
 /// A part of a segment that this rank updates.
 struct Updated {
     segment: usize,
-    /// Its number among the parts of the segment.
+    /// The number of this part among the parts of the segment.
     number: usize,
     /// The part's elements, and their places in the whole model.
     placed: PlacedRange,

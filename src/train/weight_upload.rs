@@ -18,9 +18,9 @@ pub(super) struct RowGroup<'a> {
     pub spec: &'a Spec,
     /// The rows that contain the elements.
     pub rows: Range<usize>,
-    /// Elements of the first row that precede them.
+    /// Elements of the first row that precede the written elements.
     pub skipped: u64,
-    /// Their place in the arena, one flat row.
+    /// The place of the elements in the arena, one flat row.
     pub place: Tensor,
 }
 

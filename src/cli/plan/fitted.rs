@@ -63,7 +63,7 @@ pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(&config.plan, best))
 }
 
-/// Other effects of a changed micro-batch.
+/// A sentence about other effects of a changed micro-batch.
 fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
     let counts_capacity =
         |mixture: &MixtureConfig| !matches!(mixture.dispatch, TokenDispatch::Dropless { .. });

@@ -19,17 +19,17 @@ use std::fmt;
 pub struct Report<'a> {
     /// The run.
     pub plan: &'a RunPlan,
-    /// Its length, if its data is there.
+    /// The length of the run, if its data is there.
     pub length: Option<&'a RunLength>,
     /// The capabilities that it was planned for.
     pub adapter: Capabilities,
     /// The forecast.
     pub forecast: Forecast,
-    /// The exchanges of its ranks, and the time of a step.
+    /// The exchanges of the run's ranks, and the time of a step.
     pub ranks: RankReport,
-    /// Its memory if other layers were recomputed, or ranks exchanged differently.
+    /// The memory of the run if other layers were recomputed, or ranks exchanged differently.
     pub otherwise: Vec<Otherwise>,
-    /// Why no adapter can run it, if that is so; it was then planned for one with larger bindings.
+    /// Why no adapter can run this plan, if that is so; the run was then planned for an adapter with larger bindings.
     pub misfit: Option<Error>,
 }
 

@@ -40,7 +40,7 @@ impl Legend {
         Self { series, style: if series <= LARGE.rows() { LARGE } else { SMALL } }
     }
 
-    /// Its width in units.
+    /// The width of the legend in units.
     pub fn width(&self) -> u32 {
         self.style.column * self.columns()
     }

@@ -20,7 +20,7 @@ pub struct AdapterReport {
     pub backend: String,
     /// Driver name and version.
     pub driver: String,
-    /// Whether it is a software adapter (llvmpipe, SwiftShader, WARP).
+    /// Whether this is a software adapter (llvmpipe, SwiftShader, WARP).
     pub is_software: bool,
     /// Largest range of a buffer that one binding can cover, in bytes.
     pub binding_bytes: u64,

@@ -70,9 +70,9 @@ enum Request {
 }
 
 struct InFlight {
-    /// Number of the request that waits for it.
+    /// Number of the request that waits for this submission.
     number: u64,
-    /// Its first and last op.
+    /// The first and last op of the submission.
     ops: String,
     begin: Instant,
     timed: Vec<Timed>,

@@ -17,7 +17,7 @@ macro_rules! conditions {
             /// Every condition.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Its name in shaders, listings and dumps.
+            /// The condition's name in shaders, listings and dumps.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*

@@ -6,9 +6,9 @@ use naga::{GlobalVariable, Handle, Module, TypeInner};
 /// A variable of a shader that a buffer is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name in the shader file that declares it.
+    /// The variable's name in the shader file that declares it.
     pub name: String,
-    /// Its `@binding` number.
+    /// The variable's `@binding` number.
     pub index: u32,
     /// How the entry point accesses it.
     pub access: Access,

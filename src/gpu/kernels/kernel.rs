@@ -108,7 +108,7 @@ impl Kernel {
         self.conditions.iter().copied().chain([self.element.into()])
     }
 
-    /// Whether it uses cooperative matrices, which only Vulkan and Metal have.
+    /// Whether the kernel uses cooperative matrices, which only Vulkan and Metal have.
     pub fn is_by_matrices(&self) -> bool {
         self.file.split('/').any(|part| part == "matrix")
     }

@@ -8,20 +8,20 @@ use super::units::{Unit, Units};
 pub struct PublishedGpu {
     /// The model.
     pub model: &'static str,
-    /// Its peak of f32 arithmetic in FLOP/s: two operations per multiply-add, f32 units, boost clock, no tensor cores.
+    /// The peak of f32 arithmetic in FLOP/s: two operations per multiply-add, f32 units, boost clock, no tensor cores.
     /// `None` where none is published.
     pub flops: Option<f64>,
     /// Memory bandwidth in bytes per second.
     pub memory_bytes: f64,
-    /// Its compute units.
+    /// The compute units.
     pub units: Units,
     /// Multiply-adds per unit and clock at that peak.
     pub multiply_adds: u32,
     /// Invocations for which a unit issues an instruction per clock: fewer than `multiply_adds` if the peak assumes two
     /// instructions at once.
     pub issued: u32,
-    /// Its cooperative matrices, and the multiply-adds of f16 with sums in f32 that the matrices of a unit compute per
-    /// clock at their peak. `None` if it has none that WGSL can express.
+    /// The cooperative matrices, and the multiply-adds of f16 with sums in f32 that the matrices of a unit compute per
+    /// clock at their peak. `None` if the GPU has no matrices that WGSL can express.
     pub matrices: Option<(Matrices, u32)>,
 }
 

@@ -41,9 +41,9 @@ pub struct Exchange {
     pub group: Group,
     /// Whether only the last micro-batch of a step includes it.
     pub once_per_step: bool,
-    /// It starts before the dispatch with this index.
+    /// The exchange starts before the dispatch with this index.
     pub at: usize,
-    /// Its result has arrived before the dispatch with this index; the number of dispatches if none needs it.
+    /// The result has arrived before the dispatch with this index; the number of dispatches if none needs it.
     pub needed: usize,
     /// The last earlier exchange, by its index, that must have ended before this one starts.
     pub after: Option<usize>,
@@ -59,7 +59,7 @@ pub enum Collective {
         addends: Vec<Span>,
         /// Receives the sums, one span for each addend; they may be the addends themselves.
         sums: Vec<Span>,
-        /// Whether it takes the maximum instead of the sum; elements are then u32.
+        /// Whether the maximum is taken instead of the sum; elements are then u32.
         takes_largest: bool,
     },
     /// `own` becomes this rank's part of the sum of `whole` over the ranks.
@@ -213,12 +213,12 @@ impl Collective {
         }
     }
 
-    /// Whether it connects stages of a pipeline, whose schedule says when it takes place.
+    /// Whether the exchange connects stages of a pipeline, whose schedule says when it takes place.
     pub fn is_between_stages(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Receive { .. })
     }
 
-    /// Its name in listings.
+    /// The name of the exchange in listings.
     pub fn name(&self) -> &'static str {
         match self {
             Self::AllReduce { .. } => "all_reduce",

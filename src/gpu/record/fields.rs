@@ -29,7 +29,7 @@ pub struct Field {
     pub name: &'static str,
     /// Bytes from the start of the struct.
     pub offset: usize,
-    /// Its type.
+    /// The type of the field.
     pub scalar: Scalar,
 }
 

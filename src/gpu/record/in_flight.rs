@@ -12,9 +12,9 @@ pub struct UnderWay<T> {
 /// An exchange that has started.
 #[derive(Clone, Debug)]
 pub struct Started<T> {
-    /// Its index in the recording.
+    /// The exchange's index in the recording.
     pub index: usize,
-    /// Its result is needed before the dispatch with this index.
+    /// The result is needed before the dispatch with this index.
     pub needed: usize,
     /// Data of the owner about this exchange.
     pub what: T,

@@ -29,7 +29,7 @@ pub const LARGEST: usize = 5;
 pub struct Consumer {
     /// Path and name of the buffer.
     pub label: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 

@@ -236,7 +236,7 @@ pub struct HotExperts {
     /// Hot experts are selected anew after every step whose number is a multiple of this, and before the first of these
     /// after every power of two.
     pub update_step: u64,
-    /// They are also selected after this step, at which a checkpoint is written.
+    /// Hot experts are also selected after this step, at which a checkpoint is written.
     pub checkpoint_step: Option<u64>,
 }
 

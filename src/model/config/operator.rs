@@ -89,7 +89,7 @@ impl Operator {
         TABLE.iter().map(|(operator, ..)| *operator)
     }
 
-    /// Its path below the layer, under which it records its launches.
+    /// The operator's path below the layer, under which it records its launches.
     pub fn path(self) -> &'static str {
         TABLE[self as usize].2
     }

@@ -9,7 +9,7 @@ use crate::model::config::ModelConfig;
 pub struct Spec {
     /// Path in the model: `layers.0.attention.wqkv`. Unique.
     pub path: String,
-    /// Its use in the model.
+    /// The use of the parameter in the model.
     pub role: Role,
     /// Rows as stored, including padding rows.
     pub rows: usize,
@@ -20,9 +20,9 @@ pub struct Spec {
     /// Number of the random stream of its initial values. Adapters are numbered separately, so that they do not change
     /// the initial values of other parameters.
     pub stream: u64,
-    /// The tensors of a checkpoint that it consists of, in the order of its rows.
+    /// The tensors of a checkpoint that the parameter consists of, in the order of its rows.
     pub pieces: Vec<Piece>,
-    /// Whether it has a gradient. Declared true, or false for parameters of a model with adapters;
+    /// Whether the parameter has a gradient. Declared true, or false for parameters of a model with adapters;
     /// [`Grouping`](crate::model::groups::Grouping) freezes.
     pub trains: bool,
     /// Whether weight decay applies. Declared true for all roles except [`Role::Vector`] and [`Role::ExpertBiases`].
@@ -87,7 +87,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether it is a norm's weight or a bias, neither of which decays or is a linear map.
+    /// Whether the parameter is a norm's weight or a bias, neither of which decays or is a linear map.
     pub(crate) fn is_vector(self) -> bool {
         matches!(self, Self::Vector | Self::ExpertBiases { .. })
     }

@@ -14,9 +14,9 @@ use crate::record::{Collective, Recorder, Span, Tensor};
 /// This rank's part of a matrix, and which rank holds which part. Parts are equally large.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its name in a recording.
+    /// The part's name in a recording.
     pub name: String,
-    /// Its weights, gradients and momentum.
+    /// The weights, gradients and momentum of the part.
     pub matrix: Matrix,
     /// The settings of its update.
     pub settings: Muon,

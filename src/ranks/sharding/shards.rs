@@ -22,11 +22,11 @@ const UNIT: u64 = 128;
 pub struct Bucket {
     /// Index of the segment.
     pub segment: usize,
-    /// Its elements.
+    /// The elements of the range.
     pub range: Range<u64>,
     /// The elements of the segment that each of the owners owns, in order; together they are `range`.
     pub parts: Vec<Range<u64>>,
-    /// Whether its parameters are experts that are spread over ranks.
+    /// Whether the parameters are experts that are spread over ranks.
     pub is_spread: bool,
     /// The ranks that hold these parameters, and over which their gradients are summed.
     pub replicas: Group,

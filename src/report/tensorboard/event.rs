@@ -6,13 +6,13 @@ use prost::{Enumeration, Message, Oneof};
 /// An event of a step.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    /// Its time, in seconds since 1970.
+    /// The time of the event, in seconds since 1970.
     #[prost(double, tag = "1")]
     pub wall_time: f64,
     /// The step, or the number of samples.
     #[prost(int64, tag = "2")]
     pub step: i64,
-    /// Its content.
+    /// The content of the event.
     #[prost(oneof = "What", tags = "3, 5")]
     pub what: Option<What>,
 }
@@ -39,10 +39,10 @@ pub struct Summary {
 /// A value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
-    /// Its tag.
+    /// The tag of the value.
     #[prost(string, tag = "1")]
     pub tag: String,
-    /// The TensorBoard plugin that shows it, unless its kind determines that.
+    /// The TensorBoard plugin that shows the value, unless its kind determines that.
     #[prost(message, optional, tag = "9")]
     pub metadata: Option<Metadata>,
     /// The value itself.
@@ -125,7 +125,7 @@ pub struct Shape {
 /// A dimension of a tensor.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Dimension {
-    /// Its size.
+    /// The size of the dimension.
     #[prost(int64, tag = "1")]
     pub size: i64,
 }
@@ -133,7 +133,7 @@ pub struct Dimension {
 /// How TensorBoard treats a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metadata {
-    /// The plugin that shows it.
+    /// The plugin that shows the value.
     #[prost(message, optional, tag = "1")]
     pub plugin: Option<Plugin>,
 }
@@ -141,7 +141,7 @@ pub struct Metadata {
 /// A plugin of TensorBoard.
 #[derive(Clone, PartialEq, Message)]
 pub struct Plugin {
-    /// Its name.
+    /// The name of the plugin.
     #[prost(string, tag = "1")]
     pub name: String,
 }

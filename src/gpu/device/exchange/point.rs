@@ -69,12 +69,12 @@ impl ExchangePoint {
         })
     }
 
-    /// Whether it exchanges rows between stages of a pipeline.
+    /// Whether the exchange is between stages of a pipeline, which exchange rows.
     pub fn is_between_stages(&self) -> bool {
         self.exchange.collective.is_between_stages()
     }
 
-    /// Whether it belongs to the second half of a program that is cut before launch `cut`.
+    /// Whether the exchange belongs to the second half of a program that is cut before launch `cut`.
     pub fn is_after(&self, cut: usize) -> bool {
         let Exchange { at, collective, .. } = &*self.exchange;
         *at > cut || (*at == cut && !matches!(collective, Collective::Send { .. }))

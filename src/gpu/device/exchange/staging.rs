@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// A staging buffer that the host writes.
 pub(super) struct ToDevice {
     buffer: wgpu::Buffer,
-    /// Whether it is mapped, or about to be.
+    /// Whether the buffer is mapped, or about to be.
     is_mapped: bool,
     /// The pending remapping.
     remapping: Option<Mapping>,
