@@ -1,32 +1,34 @@
 //! The `config.json` beside weights that a run starts from: whether its class computes what the run computes.
 //!
-//! Weights of one model fit many others: a forgotten base of the rotation, an activation, an epsilon or a norm changes no tensor's
-//! name or shape. So the file is read as its class (`model_type`) in `transformers` reads it, with the defaults of that class, and
-//! what follows is compared with the model of the run, fact by fact. [`classes`] lists the classes as data, [`theirs`] and [`ours`]
-//! derive the facts. It is not compared with our own export of the model, which names one class among several that compute the same.
+//! Weights of one model fit many others: a forgotten base of the rotation, an activation, an epsilon or a norm changes
+//! no tensor's name or shape. So the file is read as its class (`model_type`) in `transformers` reads it, with the
+//! defaults of that class, and what follows is compared with the model of the run, fact by fact. `classes.json` is the
+//! table of the classes; [`theirs`] and [`ours`] derive the facts. It is not compared with our own export of the model,
+//! which names one class among several that compute the same.
 //!
 //! Files of our own that carry a note are of models that no class computes. These are compared with our export.
 //!
 //! A key that is neither a fact nor known to decide nothing is refused. Where no class computes what our export
 //! holds, its `config.json` and the log say what the nearest one lacks (`export/architecture.rs`).
 
-mod class;
-mod classes;
+pub(in crate::hugging_face) mod classes;
 mod ours;
 mod rotary;
 mod shape;
 mod theirs;
-mod wrappers;
 
-pub(crate) use class::Fact;
+pub(crate) use classes::Fact;
+pub(in crate::hugging_face) use classes::Windows;
+pub(in crate::hugging_face) use ours::facts;
 pub(crate) use shape::Shape;
+pub(in crate::hugging_face) use theirs::ACTIVATIONS;
 
 use super::beside_weights;
 use super::export::{hugging_face_config, lacks_something};
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
-use class::Reading;
+use classes::Reading;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,30 +37,6 @@ const FILE: &str = "config.json";
 const KIND: &str = "model_type";
 /// What our own files say of what their class lacks.
 const NOTE: &str = "gristmill_note";
-/// Keys that say nothing of what a model computes in training but for dropout: names and versions, tokens, text generation, types,
-/// caches, initial weights, dropout, balance losses, multi-token prediction, MindFormers' ranks.
-const INERT: &str = "architectures attn_implementation auto_map model_type name_or_path transformers_version tokenizer_class task_specific_params unsloth_fixed \
-    unsloth_version bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id gmask_token_id \
-    user_token_id assistant_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id \
-    begin_suppress_tokens suppress_tokens bad_words_ids max_length min_length max_new_tokens do_sample early_stopping num_beams \
-    num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size \
-    encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty \
-    remove_invalid_values use_cache cache_implementation is_decoder \
-    cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward output_attentions output_hidden_states return_dict \
-    torchscript use_bfloat16 torch_dtype dtype prefix problem_type pruned_heads finetuning_task id2label label2id num_labels \
-    classifier_dropout tf_legacy_loss summary_type summary_use_proj summary_activation summary_proj_to_labels \
-    summary_first_dropout initializer_range embedding_initializer_range init_std gradient_checkpointing pretraining_tp ep_size \
-    slow_but_exact masked_softmax_fusion bias_dropout_fusion attention_softmax_in_fp32 scale_attention_softmax_in_fp32 \
-    reorder_and_upcast_attn softmax_in_fp32 fp32_residual_connection qk_head_dim fp16 bf16 fp32 use_flash_attn flash_attn quantization_config \
-    quantization_bit pre_seq_len prefix_projection use_cache_quantization use_cache_kernel quantize n_ctx max_position_embeddings \
-    model_max_length seq_length attention_dropout hidden_dropout residual_dropout attn_pdrop embd_pdrop resid_pdrop \
-    emb_dropout_prob attn_dropout_prob output_router_logits router_aux_loss_coef router_jitter_noise aux_loss_alpha seq_aux \
-    num_nextn_predict_layers num_mtp_layers num_key_value_groups tie_last_hidden_states is_llama_config transformers.js_config \
-    offset_alibi skip_bias_add skip_bias_add_qkv inference_runner max_batch_size max_sequence_length pad_key_length \
-    pre_allocate_kv_cache validate_runner_input";
-/// Switches that decide something only where they are on.
-const SWITCHES: &str = "use_mrope rope_interleaved use_sliding_window is_encoder_decoder add_cross_attention";
-
 /// Something that a file and a run do not agree on.
 struct Difference {
     /// The key of the file.
@@ -66,8 +44,8 @@ struct Difference {
     message: String,
 }
 
-/// Checks that the class of the `config.json` beside `weights` computes what `model` does, but for the keys that are `accepted`;
-/// without such a file there is nothing to check.
+/// Checks that the class of the `config.json` beside `weights` computes what `model` does, but for the keys that are
+/// `accepted`; without such a file there is nothing to check.
 ///
 /// # Errors
 /// A file that cannot be read; a class that is not known here; a line for each key that differs, or is not known.
@@ -114,11 +92,11 @@ fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
         return Ok(None);
     }
     let config = read_json(path, "a JSON object", "fetch it again, or remove it")?;
-    Ok(Some(wrappers::language_model(config)))
+    Ok(Some(classes::language_model(config)))
 }
 
 fn unknown_class(config: &Map<String, Value>) -> Difference {
-    let known: Vec<&str> = classes::all().map(|class| class.name).collect();
+    let known: Vec<&str> = classes::all().map(|class| class.name.as_str()).collect();
     let name =
         config.get(KIND).map_or("no `model_type`".to_string(), |name| format!("`{KIND}: {}`", shown(name)));
     let message = format!(
@@ -146,16 +124,10 @@ fn differences(reading: &Reading<'_>, model: &ModelConfig) -> Vec<Difference> {
     let exported = hugging_face_config(model);
     let is_told = |key: &str, value: &Value| exported.get(key).is_some_and(|ours| is_same(value, ours));
     let unknown = reading.written.iter().filter(|(key, value)| {
-        let is_off = **value == false && lists(SWITCHES, key);
-        !value.is_null()
-            && !names_things(key)
-            && !lists(INERT, key)
-            && !is_off
-            && !theirs::reads(reading, key)
-            && !is_told(key, value)
+        !classes::is_without_effect(key, value) && !theirs::reads(reading, key) && !is_told(key, value)
     });
     let unknown = unknown.map(|(key, value)| {
-        let (class, value) = (reading.class.name, shown(value));
+        let (class, value) = (&reading.class.name, shown(value));
         let message =
             format!("`{key}: {value}` is not a key of `{class}` that is known here; {}", accepting(key));
         Difference { key: key.clone(), message }
@@ -169,7 +141,7 @@ fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ou
         (false, true) => " by default",
         (false, false) => " always",
     };
-    let (class, here) = (reading.class.name, shown(ours));
+    let (class, here) = (&reading.class.name, shown(ours));
     let said = format!("`{key}` is {}{origin} in `{class}`, and this run has {here}", shown(theirs));
     let remedy = match theirs {
         Value::Null => format!("remove `{fact}` from model.model_config"),
@@ -191,7 +163,7 @@ fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ou
 fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<Difference> {
     let exported = hugging_face_config(model);
     let exported: BTreeMap<&String, &Value> = exported.as_object().into_iter().flatten().collect();
-    let counts = |key: &&String| !lists(INERT, key) || key.as_str() == KIND;
+    let counts = |key: &&String| key.as_str() == KIND || !classes::is_listed_without_effect(key);
     let differing = exported
         .into_iter()
         .filter(|(key, ours)| counts(key) && !is_same(config.get(*key).unwrap_or(&Value::Null), ours));
@@ -205,15 +177,6 @@ fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<
         Difference { key: key.clone(), message }
     };
     differing.map(line).collect()
-}
-
-/// Whether a key only names things, or how `transformers` was called: those that begin with an underscore, such as `_name_or_path`.
-fn names_things(key: &str) -> bool {
-    key.starts_with('_')
-}
-
-fn lists(keys: &str, key: &str) -> bool {
-    keys.split_whitespace().any(|known| known == key)
 }
 
 /// Whether two values are the same, numbers but for the type that they were stored in.

@@ -1,44 +1,62 @@
 //! `config.json`: a model's shape under Hugging Face's keys.
+//!
+//! What the class reads is written by the rows of `classes.json`. There is no one class for all mixtures, but their
+//! tensors have the same names, Mixtral's excepted. So a file of a mixture has its keys under the names of Qwen's
+//! classes and under those of DeepSeek's.
 
 mod architecture;
-mod latent;
-pub(super) mod mixture;
 
-use architecture::Architecture;
-
-use crate::model::config::{Activation, Family, ModelConfig};
-use crate::ops::gelu::Gelu;
+use super::config_json::classes::{self, Class};
+use super::config_json::{ACTIVATIONS, facts};
+use crate::model::config::{Family, GroupScore, LatentAttention, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
-use serde_json::json;
+use architecture::nearest;
+use serde_json::{Map, Value, json};
 
 /// The content of `config.json` for `model`.
-pub(crate) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
-    let architecture = Architecture::nearest(model);
+pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
+    let class = nearest(model);
     let mut config = match model.family {
-        Family::Llama | Family::Glm | Family::Baichuan | Family::Phi3 | Family::Ernie45 | Family::Helium => {
-            llama_config(model, architecture)
-        }
-        Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_config(model),
-        Family::Bloom => bloom_config(model),
+        Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_keys(model),
+        Family::Bloom => bloom_keys(model),
+        _ => llama_keys(model, class),
     };
-    if let Some(sizes) = &model.latent {
-        latent::change(&mut config, model, sizes);
+    config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
+    config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
+    if let (Some(mixture), "mixtral") = (&model.mixture, class.name.as_str()) {
+        config.insert("intermediate_size".into(), mixture.intermediate_size.into());
+        // transformers takes `num_experts` for another name of it.
+        config.insert("num_local_experts".into(), mixture.experts().into());
+        config.remove("num_experts");
     }
-    let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config, architecture));
-    more.into_iter().flatten().for_each(|(key, value)| config[key] = value);
-    if let Some(ahead) = model.multi_token {
-        config["num_nextn_predict_layers"] = ahead.depth.into();
+    config.extend(model.multi_token.map(|ahead| ("num_nextn_predict_layers".into(), ahead.depth.into())));
+    let named = json!({"architectures": [class.architecture], "model_type": class.name, "torch_dtype": "float32",
+        "initializer_range": model.init_std});
+    config.extend(entries(named));
+    config.extend(note(model).map(|note| ("gristmill_note".into(), note.into())));
+    config.into()
+}
+
+/// The keys by which files of the class or part `name` say what `model` computes. Of several names for the same it is
+/// the one that the class has a default for.
+fn keys_of(name: &str, model: &ModelConfig) -> Map<String, Value> {
+    let (class, facts) = (classes::named(name), facts(model));
+    let said = class.facts.iter().filter_map(|(fact, said)| {
+        let names = classes::keys_of(said)?;
+        let key =
+            names.split('|').find(|key| class.defaults.contains_key(*key)).or(names.split('|').next())?;
+        let value = facts.get(fact.as_str()).cloned().unwrap_or_default();
+        let theirs = ACTIVATIONS.iter().find(|(_, ours)| fact == "hidden_act" && value == *ours);
+        Some((key.to_string(), theirs.map_or(value, |(theirs, _)| (*theirs).into())))
+    });
+    said.collect()
+}
+
+fn entries(object: Value) -> Map<String, Value> {
+    match object {
+        Value::Object(entries) => entries,
+        _ => Map::new(),
     }
-    if architecture == Architecture::BigCode {
-        config["multi_query"] = true.into();
-    }
-    let (class, model_type) = architecture.names();
-    config["architectures"] = json!([class]);
-    config["model_type"] = model_type.into();
-    if let Some(note) = note(model) {
-        config["gristmill_note"] = note.into();
-    }
-    config
 }
 
 /// How a note ends whose architecture computes the same, but is not in `transformers`.
@@ -51,120 +69,132 @@ pub(super) fn lacks_something(note: &str) -> bool {
 
 /// What the architecture that `config.json` names cannot compute of `model`; `None` if it computes the same.
 pub(crate) fn note(model: &ModelConfig) -> Option<String> {
-    let architecture = Architecture::nearest(model);
-    let (class, lacks) = (architecture.names().0, architecture.lacks(model));
-    let what = lacks.join(", no ");
-    match (architecture.is_in_transformers(), lacks.is_empty()) {
-        (true, true) => None,
-        (true, false) => Some(format!("{class} is the nearest architecture, but it has no {what}")),
-        (false, true) => Some(format!("transformers has no {class}, {PUBLISHED}")),
-        (false, false) => Some(format!("transformers has no {class}, {PUBLISHED} and has no {what}")),
+    let class = nearest(model);
+    let lacks = architecture::lacks(class, model);
+    let (what, name) = (lacks.join(", no "), &class.architecture);
+    match (class.is_published_code, lacks.is_empty()) {
+        (false, true) => None,
+        (false, false) => Some(format!("{name} is the nearest architecture, but it has no {what}")),
+        (true, true) => Some(format!("transformers has no {name}, {PUBLISHED}")),
+        (true, false) => Some(format!("transformers has no {name}, {PUBLISHED} and has no {what}")),
     }
 }
 
 /// The keys of `BloomConfig`.
-fn bloom_config(model: &ModelConfig) -> serde_json::Value {
-    json!({
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "n_layer": model.num_layers,
-        "n_head": model.num_heads,
+fn bloom_keys(model: &ModelConfig) -> Map<String, Value> {
+    let mut config = keys_of("bloom", model);
+    config.extend(entries(json!({
         "seq_length": model.seq_length,
-        "layer_norm_epsilon": model.norm_eps,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "initializer_range": model.init_std,
-        "apply_residual_connection_post_layernorm": false,
         "hidden_dropout": model.hidden_dropout,
         "attention_dropout": model.attention_dropout,
-        "torch_dtype": "float32",
-    })
+    })));
+    config
 }
 
 /// The keys of `GPT2Config`.
-fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
-    let activation = match model.activation {
-        Activation::Gelu(Gelu::Tanh) => "gelu_new",
-        Activation::Gelu(Gelu::Exact) => "gelu",
-        Activation::Gelu(Gelu::Fast) => "quick_gelu",
-        Activation::SwiGlu => "silu",
-    };
-    json!({
-        "vocab_size": model.vocab_size,
-        "n_embd": model.hidden_size,
-        "n_layer": model.num_layers,
-        "n_head": model.num_heads,
-        "n_inner": model.intermediate_size,
-        "n_positions": model.max_positions,
+fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
+    let mut config = keys_of("gpt2 facts", model);
+    config.extend(entries(json!({
         "n_ctx": model.max_positions,
-        "activation_function": activation,
-        "layer_norm_epsilon": model.norm_eps,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "initializer_range": model.init_std,
-        "scale_attn_weights": true,
         "resid_pdrop": model.hidden_dropout,
         "embd_pdrop": model.embedding_dropout,
         "attn_pdrop": model.attention_dropout,
-        "torch_dtype": "float32",
-    })
+    })));
+    if model.family == Family::BigCode {
+        config.insert("multi_query".into(), true.into());
+    }
+    config
 }
 
 /// The keys of `LlamaConfig`, which are also those of Mistral, Qwen and GLM, and what these need beyond them.
-fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::Value {
+fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
+    let window = model.published_window();
     // Hugging Face cannot scale the base by a constant, but that is the same as another base.
     let rope_theta = match model.rope_scaling {
         RopeScaling::Ntk { factor } => model.rope_theta * factor,
         _ => model.rope_theta,
     };
-    let rope_scaling = hugging_face_scaling(&model.rope_scaling);
-    let mut config = json!({
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads,
-        "num_key_value_heads": model.num_kv_heads,
-        "head_dim": model.head_dim,
-        "intermediate_size": model.intermediate_size,
+    let mut config = keys_of("llama", model);
+    config.extend(entries(json!({
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
-        "rope_scaling": rope_scaling,
+        "rope_scaling": hugging_face_scaling(&model.rope_scaling),
         "partial_rotary_factor": rotary_factor(model),
-        "rms_norm_eps": model.norm_eps,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "attention_bias": model.qkv_bias,
         "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
-        "sliding_window": model.published_window(),
-        "use_sliding_window": model.published_window().is_some(),
-        "hidden_act": "silu",
-        "initializer_range": model.init_std,
-        "torch_dtype": "float32",
-    });
-    if architecture == Architecture::Glm4Moe {
-        config["use_qk_norm"] = model.qk_norm.into();
-        config["first_k_dense_replace"] = model.num_layers.into();
-        config["num_nextn_predict_layers"] = 0.into();
-    }
-    if matches!(architecture, Architecture::Glm | Architecture::Phi3 | Architecture::Helium) {
-        // Its default is a token that small vocabularies do not have.
-        config["pad_token_id"] = serde_json::Value::Null;
-    }
-    if architecture == Architecture::Ernie45 {
-        config["use_bias"] = model.qkv_bias.into();
-    }
-    if architecture == Architecture::Phi3 {
-        // By default that of the first Phi-3.
-        config["original_max_position_embeddings"] = model.max_positions.into();
-    }
-    if is_qwen(architecture) && model.published_window().is_some() {
+        "sliding_window": window,
+        "use_sliding_window": window.is_some(),
+    })));
+    let more = match class.name.as_str() {
+        "glm4_moe" => json!({
+            "use_qk_norm": model.qk_norm,
+            "first_k_dense_replace": model.num_layers,
+            "num_nextn_predict_layers": 0,
+        }),
+        // The default is a token that small vocabularies do not have.
+        "glm" | "helium" => json!({ "pad_token_id": null }),
+        // The default length is that of the first Phi-3.
+        "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
+        "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
         // Without these the window would start in a later layer.
-        config["max_window_layers"] = 0.into();
-        config["layer_types"] = vec!["sliding_attention"; model.num_layers].into();
-    }
+        "qwen2" | "qwen3" | "qwen2_moe" if window.is_some() => json!({
+            "max_window_layers": 0,
+            "layer_types": vec!["sliding_attention"; model.num_layers],
+        }),
+        _ => Value::Null,
+    };
+    config.extend(entries(more));
     config
 }
 
-fn is_qwen(architecture: Architecture) -> bool {
-    matches!(architecture, Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen2Moe)
+/// The keys that multi-head latent attention adds, as in DeepSeek, and those that mean something else there.
+fn latent_keys(model: &ModelConfig, latent: &LatentAttention) -> Map<String, Value> {
+    let mut keys = keys_of("latent", model);
+    keys.extend(entries(json!({
+        // The frequencies are those of a head of this width, all of which rotates.
+        "head_dim": latent.rope_dim,
+        "partial_rotary_factor": 1.0,
+        // A mixture has its own numbers: without one no layer has experts.
+        "first_k_dense_replace": model.num_layers,
+        "num_nextn_predict_layers": 0,
+    })));
+    keys
+}
+
+/// The keys that `mixture` adds, which replace those of a dense model.
+fn mixture_keys(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Value> {
+    let (experts, groups, losses) = (mixture.experts(), mixture.route.groups, mixture.losses);
+    let shared = mixture.shared.map_or(0, |shared| shared.intermediate_size);
+    let method = match groups.map(|groups| groups.score) {
+        None if !mixture.has_bias => "greedy",
+        Some(GroupScore::Best) => "group_limited_greedy",
+        None | Some(GroupScore::BestTwo) => "noaux_tc",
+    };
+    let is_by_sequence = losses.sequence != 0.0;
+    let is_dense = |layer: &usize| model.mixture_of(*layer).is_none();
+    let mut keys = keys_of("v3 router", model);
+    keys.extend(entries(json!({
+        // DeepSeek's names.
+        "n_routed_experts": experts,
+        "n_shared_experts": (shared > 0).then(|| shared.div_ceil(mixture.intermediate_size)),
+        "first_k_dense_replace": mixture.first_dense_layers,
+        "topk_method": method,
+        "n_group": groups.map_or(1, |groups| groups.count),
+        "topk_group": groups.map_or(1, |groups| groups.chosen),
+        "aux_loss_alpha": if is_by_sequence { losses.sequence } else { losses.expert },
+        "seq_aux": is_by_sequence,
+        // Qwen's names.
+        "qkv_bias": model.qkv_bias,
+        "shared_expert_intermediate_size": shared,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": (0..model.num_layers).filter(is_dense).collect::<Vec<_>>(),
+        // In Hugging Face's loss the experts' shares of the choices sum to k, in ours to 1.
+        "router_aux_loss_coef": losses.expert / mixture.chosen() as f64,
+        "output_router_logits": losses.expert != 0.0,
+        // GLM's name.
+        "use_qk_norm": model.qk_norm,
+    })));
+    keys
 }
 
 /// The share of a head that rotates, such that its product with `head_dim`, rounded down, is `rotary_dim`.
@@ -175,9 +205,9 @@ fn rotary_factor(model: &ModelConfig) -> f64 {
 }
 
 /// The entry `rope_scaling`, null if there is none.
-pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> Value {
     match *scaling {
-        RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
+        RopeScaling::None | RopeScaling::Ntk { .. } => Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
         // Hugging Face's "dynamic" is a different formula: better a name it refuses than one it computes differently.
         RopeScaling::DynamicNtk { original, .. } => {
@@ -203,4 +233,4 @@ pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

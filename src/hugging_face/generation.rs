@@ -32,7 +32,8 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// That beside the weights `folder`, or what their `config.json` says of the end of a text, as older folders have it.
+    /// That beside the weights `folder`, or what their `config.json` says of the end of a text, as older folders have
+    /// it.
     ///
     /// # Errors
     /// A file that cannot be read.

@@ -1,165 +1,361 @@
-//! The classes whose models this version computes, as `transformers` 5.23 has them, and some whose code was published with their
-//! weights.
+//! The classes whose models this version computes, as `transformers` 5.23 has them, and some whose code was published
+//! with their weights: the rows of `classes.json`, by which files are read, checked and written.
 //!
-//! A class is here because its losses were found to be ours with other values of its keys than its defaults:
-//! tests/transformers/shapes.py. What a class has that no key of ours changes, such as Granite's factors, may only say what is
-//! computed here.
+//! A class is there because its losses were found to be ours with other values of its keys than its defaults:
+//! tests/transformers/shapes.py. Of what no key of ours changes, such as Granite's factors, a file may only say what is
+//! computed here (`always_here`). A row has
+//!
+//! - `name`, its `model_type`, and `architecture`, the class of it that our own files may name;
+//! - `type`, under which its tensors are loaded, a word of our `model_config`;
+//! - `like`: rows and `parts` that it has all of, but for what it says itself;
+//! - `defaults`: its keys and their defaults;
+//! - `facts`: what it computes, by our key that decides the same. A text is its key, or several between bars of which
+//!   the first that is written counts, halved by `/2`; after `=` it is a word that it always has, and anything else is
+//!   a value that it always has;
+//! - `windows`: which layers have a sliding window.
+//!
+//! `without_effect` lists keys of all classes that say nothing of what a model computes in training but for dropout.
 
-mod dense;
-mod mixtures;
-mod published;
-mod wrapped;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
-use super::class::{Class, Fact, Facts, Reading, Windows, nothing};
-use crate::model::config::Family;
-use serde_json::Value;
+static TABLE: LazyLock<Table> =
+    LazyLock::new(|| Table::parse(include_str!("classes.json")).expect("classes.json is a table of classes"));
 
-/// What decides the facts of Llama and of what is like it.
-const LIKE_LLAMA: &[(&str, &str)] = &[
-    ("vocab_size", "vocab_size"),
-    ("hidden_size", "hidden_size"),
-    ("num_layers", "num_hidden_layers"),
-    ("num_heads", "num_attention_heads"),
-    ("n_kv_heads", "num_key_value_heads"),
-    ("head_dim", "head_dim"),
-    ("intermediate_size", "intermediate_size"),
-    ("hidden_act", "hidden_act"),
-    ("rms_norm_eps", "rms_norm_eps"),
-    ("tie_word_embeddings", "tie_word_embeddings"),
-    ("qkv_has_bias", "=false"),
-    ("attn_proj_has_bias", "=false"),
-    ("add_mlp_fc1_bias_linear", "=false"),
-    ("add_mlp_fc2_bias_linear", "=false"),
-    ("use_qk_norm", "=false"),
-    ("kv_lora_rank", "=null"),
-    ("expert_num", "=null"),
-];
-const ATTENTION_BIAS: &[(&str, &str)] =
-    &[("qkv_has_bias", "attention_bias"), ("attn_proj_has_bias", "attention_bias")];
-const MLP_BIAS: &[(&str, &str)] =
-    &[("add_mlp_fc1_bias_linear", "mlp_bias"), ("add_mlp_fc2_bias_linear", "mlp_bias")];
-const QKV_BIAS: &[(&str, &str)] = &[("qkv_has_bias", "attention_bias")];
-const QK_NORM: &[(&str, &str)] = &[("use_qk_norm", "=true")];
-/// Experts that are chosen by a plain softmax.
-const EXPERTS: &[(&str, &str)] = &[
-    ("expert_num", "num_experts|num_local_experts|n_routed_experts"),
-    ("num_experts_chosen", "num_experts_per_tok"),
-    ("moe_intermediate_size", "moe_intermediate_size"),
-    ("moe_shared_expert_intermediate_size", "=null"),
-    ("use_shared_expert_gating", "=false"),
-    ("scoring_func", "=\"softmax\""),
-    ("norm_topk_prob", "norm_topk_prob"),
-    ("routed_scaling_factor", "=1"),
-    ("topk_method", "=null"),
-    ("n_group", "=null"),
-    ("topk_group", "=null"),
-];
-const SHARED: &[(&str, &str)] = &[("moe_shared_expert_intermediate_size", "n_shared_experts")];
-/// The router of DeepSeek-V3.
-const BIASED_ROUTER: &[(&str, &str)] = &[
-    ("scoring_func", "scoring_func"),
-    ("routed_scaling_factor", "routed_scaling_factor"),
-    ("topk_method", "topk_method"),
-    ("n_group", "n_group"),
-    ("topk_group", "topk_group"),
-    ("balance_via_topk_bias", "=true"),
-    ("moe_layer_freq", "moe_layer_freq"),
-];
-const LATENT: &[(&str, &str)] = &[
-    ("q_lora_rank", "q_lora_rank"),
-    ("kv_lora_rank", "kv_lora_rank"),
-    ("qk_nope_head_dim", "qk_nope_head_dim"),
-    ("qk_rope_head_dim", "qk_rope_head_dim"),
-    ("v_head_dim", "v_head_dim"),
-    ("rope_interleave", "rope_interleave"),
-    // The norms of latent vectors do not read `rms_norm_eps`.
-    ("latent_norm_eps", "=1e-6"),
-];
-const FACTORS: &[(&str, &str)] = &[
-    ("embedding_multiplier", "embedding_multiplier"),
-    ("residual_multiplier", "residual_multiplier"),
-    ("logits_scaling", "logits_scaling"),
-    ("attention_multiplier", "attention_multiplier"),
-];
-const LIKE_GPT2: &[(&str, &str)] = &[
-    ("vocab_size", "vocab_size"),
-    ("hidden_size", "n_embd|hidden_size"),
-    ("num_layers", "n_layer|num_hidden_layers"),
-    ("num_heads", "n_head|num_attention_heads"),
-    ("intermediate_size", "n_inner"),
-    ("max_position_embedding", "n_positions|max_position_embeddings"),
-    ("hidden_act", "activation_function"),
-    ("rms_norm_eps", "layer_norm_epsilon"),
-    ("tie_word_embeddings", "tie_word_embeddings"),
-    ("scale_attn_weights", "scale_attn_weights"),
-];
-const BY_LAYER: &[(&str, &str)] = &[("scale_attn_by_inverse_layer_idx", "scale_attn_by_inverse_layer_idx")];
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    parts: BTreeMap<String, Class>,
+    classes: Vec<Class>,
+    wrappers: Vec<Wrapper>,
+    always_here: Map<String, Value>,
+    without_effect: BTreeMap<String, Vec<String>>,
+    /// Keys that decide something only where they are on.
+    without_effect_where_off: Vec<String>,
+}
 
-const ALL: &str = r#"{"hidden_act": "silu", "tie_word_embeddings": false, "rope_theta": 10000}"#;
-const V3_ROUTER: &str = r#"{"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1}"#;
-const LLAMA_SIZES: &str = r#"{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_bias": false, "mlp_bias": false}"#;
-const MISTRAL_SIZES: &str = r#"{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6}"#;
-const QWEN_SIZES: &str = r#"{"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
-    "attention_bias": false, "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28}"#;
-const GPT2_SIZES: &str = r#"{"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
-    "layer_norm_epsilon": 1e-5, "tie_word_embeddings": true, "scale_attn_weights": true}"#;
-const GRANITE_FACTORS: &str = r#"{"embedding_multiplier": 1, "residual_multiplier": 1, "logits_scaling": 1, "attention_multiplier": 1}"#;
-const LATENT_SIZES: &str = r#"{"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128,
-    "qk_nope_head_dim": 128, "rope_interleave": true, "attention_bias": false, "rms_norm_eps": 1e-6}"#;
+/// A class of decoders that this version can compute, at least with some values of its keys, or a part of such classes.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::hugging_face) struct Class {
+    /// Its `model_type`.
+    pub name: String,
+    /// Its entry in `architectures`, if our own files may name it.
+    pub architecture: String,
+    /// The type that its tensors are loaded as.
+    #[serde(rename = "type")]
+    pub kind: String,
+    like: Vec<String>,
+    /// Its keys and their defaults.
+    pub defaults: Map<String, Value>,
+    /// What it computes, by our keys.
+    pub facts: BTreeMap<String, Value>,
+    /// Every key that the facts of it and of what it is like name.
+    #[serde(skip)]
+    keys: BTreeSet<String>,
+    /// Which layers have a sliding window.
+    pub windows: Windows,
+    /// Whether files may hold layers beyond the last one, of multi-token prediction, which it leaves out.
+    pub has_further_layers: bool,
+    /// Whether its code is published with its weights, and not in `transformers`.
+    pub is_published_code: bool,
+    /// Whether its files are written and not read.
+    is_written_only: bool,
+    #[serde(rename = "about")]
+    _about: Option<IgnoredAny>,
+}
 
-const LLAMA: Class = Class {
-    name: "llama",
-    family: Family::Llama,
-    defaults: &[ALL, LLAMA_SIZES],
-    facts: &[LIKE_LLAMA, ATTENTION_BIAS, MLP_BIAS],
-    windows: Windows::Never,
-    finish: nothing,
-    has_further_layers: false,
-};
-const MISTRAL: Class = Class {
-    name: "mistral",
-    defaults: &[ALL, MISTRAL_SIZES, r#"{"sliding_window": 4096}"#],
-    facts: &[LIKE_LLAMA],
-    windows: Windows::Always,
-    ..LLAMA
-};
-const QWEN2: Class = Class {
-    name: "qwen2",
-    defaults: &[ALL, QWEN_SIZES],
-    facts: &[LIKE_LLAMA, &[("qkv_has_bias", "=true")]],
-    windows: Windows::Last,
-    ..LLAMA
-};
-const DEEPSEEK_V3: Class = Class {
-    name: "deepseek_v3",
-    defaults: &[
-        ALL,
-        LATENT_SIZES,
-        V3_ROUTER,
-        r#"{"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
-            "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1,
-            "n_routed_experts": 256, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8,
-            "first_k_dense_replace": 3, "norm_topk_prob": true, "max_position_embeddings": 4096}"#,
-    ],
-    facts: &[LIKE_LLAMA, ATTENTION_BIAS, LATENT, EXPERTS, SHARED, BIASED_ROUTER],
-    has_further_layers: true,
-    ..LLAMA
-};
-const GPT2: Class = Class {
-    name: "gpt2",
-    family: Family::Gpt2,
-    defaults: &[
-        GPT2_SIZES,
-        r#"{"activation_function": "gelu_new", "scale_attn_by_inverse_layer_idx": false}"#,
-    ],
-    facts: &[LIKE_GPT2, BY_LAYER],
-    ..LLAMA
-};
+/// Which layers have a sliding window, where a file does not list them in `layer_types`.
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::hugging_face) enum Windows {
+    /// None, whatever is written.
+    #[default]
+    Never,
+    /// All, and nothing lists them.
+    Always,
+    /// All.
+    All,
+    /// Those from number `max_window_layers` on.
+    Last,
+    /// Every second one of those before number `max_window_layers`.
+    Alternate,
+    /// All but every fourth.
+    ThreeOfFour,
+}
 
-/// Every class.
+/// A class of models of images or sound that holds a language model.
+///
+/// It is in the table because on text alone it computes what the class of its `text_config` does. What it says beside
+/// that is of its other towers, which are not built.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Wrapper {
+    /// Its `model_type`.
+    name: String,
+    /// The class of its `text_config`, where that names none.
+    text: String,
+    /// Whether the class is that whatever is named, and whether older files have the keys of the text beside their own.
+    is_one_class: bool,
+    /// Values of keys that its `text_config` does not write.
+    defaults: Map<String, Value>,
+}
+
+impl Table {
+    fn parse(text: &str) -> serde_json::Result<Self> {
+        let mut table: Self = serde_json::from_str(text)?;
+        table.parts = table.parts.iter().map(|(name, part)| (name.clone(), table.whole(part))).collect();
+        table.classes = table.classes.iter().map(|class| table.whole(class)).collect();
+        Ok(table)
+    }
+
+    /// `class` with all that it is like.
+    fn whole(&self, class: &Class) -> Class {
+        let mut whole = Class { defaults: Map::new(), facts: BTreeMap::new(), ..class.clone() };
+        for name in &class.like {
+            let like = self.parts.get(name).or_else(|| self.classes.iter().find(|class| class.name == *name));
+            let Class { kind, defaults, facts, keys, .. } = self.whole(like.expect("a row of classes.json"));
+            whole.kind = if class.kind.is_empty() && !kind.is_empty() { kind } else { whole.kind };
+            whole.defaults.extend(defaults);
+            whole.facts.extend(facts);
+            whole.keys.extend(keys);
+        }
+        whole.keys.extend(
+            class.facts.values().filter_map(keys_of).flat_map(|keys| keys.split('|')).map(str::to_string),
+        );
+        whole.defaults.extend(class.defaults.clone());
+        whole.facts.extend(class.facts.clone());
+        whole
+    }
+}
+
+impl Class {
+    /// Whether a part of each head may rotate.
+    pub fn rotates_a_part(&self) -> bool {
+        self.defaults.contains_key("partial_rotary_factor")
+    }
+}
+
+/// The keys that a fact names; none if it always has one value.
+pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
+    let keys = fact.as_str().filter(|keys| !keys.starts_with('='))?;
+    Some(keys.strip_suffix(HALVED).unwrap_or(keys))
+}
+
+/// What follows keys of which half counts.
+const HALVED: &str = "/2";
+
+/// The classes whose files are read.
 pub(super) fn all() -> impl Iterator<Item = &'static Class> {
-    [dense::CLASSES, mixtures::CLASSES, published::CLASSES, wrapped::CLASSES].into_iter().flatten()
+    TABLE.classes.iter().filter(|class| !class.is_written_only)
+}
+
+/// The class or the part called `name`.
+pub(in crate::hugging_face) fn named(name: &str) -> &'static Class {
+    let class = TABLE.classes.iter().find(|class| class.name == name);
+    class.or_else(|| TABLE.parts.get(name)).expect("a row of classes.json")
+}
+
+/// What no key of ours changes.
+pub(super) fn always_here() -> &'static Map<String, Value> {
+    &TABLE.always_here
+}
+
+/// Whether `key` with this value says nothing of what a model computes in training but for dropout.
+pub(super) fn is_without_effect(key: &str, value: &Value) -> bool {
+    // Keys that begin with an underscore name things, or say how `transformers` was called.
+    key.starts_with('_')
+        || value.is_null()
+        || is_listed_without_effect(key)
+        || (*value == false && lists(&TABLE.without_effect_where_off, key))
+}
+
+/// Whether `key` says nothing of that, whatever its value.
+pub(super) fn is_listed_without_effect(key: &str) -> bool {
+    lists(TABLE.without_effect.values().flatten(), key)
+}
+
+fn lists<'a>(lines: impl IntoIterator<Item = &'a String>, key: &str) -> bool {
+    lines.into_iter().flat_map(|line| line.split(' ')).any(|known| known == key)
+}
+
+/// What a decoder computes, by our keys that decide it.
+pub(super) type Facts = BTreeMap<&'static str, Fact>;
+
+/// One thing that a decoder computes.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Fact {
+    /// The key of the class that says it.
+    pub key: String,
+    /// Null: none.
+    pub value: Value,
+}
+
+/// A file, read as its class does.
+pub(super) struct Reading<'a> {
+    pub class: &'static Class,
+    pub written: &'a Map<String, Value>,
+}
+
+impl<'a> Reading<'a> {
+    /// `written` as the class that it names reads it; `None` if there is no such class here.
+    pub fn of(written: &'a Map<String, Value>) -> Option<Self> {
+        let name = written.get("model_type")?.as_str()?;
+        Some(Self { class: all().find(|class| class.name == name)?, written })
+    }
+
+    /// The facts that follow key by key.
+    pub fn facts(&self) -> Facts {
+        let facts = self.class.facts.iter().map(|(fact, said)| {
+            let fixed = |value| Fact { key: fact.clone(), value };
+            let said = match (keys_of(said), said) {
+                (Some(keys), said) => {
+                    self.fact(keys, said.as_str().is_some_and(|said| said.ends_with(HALVED)))
+                }
+                (None, Value::String(word)) => fixed(word[1..].into()),
+                (None, value) => fixed(value.clone()),
+            };
+            (fact.as_str(), said)
+        });
+        facts.collect()
+    }
+
+    fn fact(&self, keys: &str, is_halved: bool) -> Fact {
+        let (key, value) = self.decided(keys);
+        let half = value.as_f64().filter(|_| is_halved).map(|value| (value / 2.0).into());
+        Fact { key, value: half.unwrap_or(value) }
+    }
+
+    /// The value that counts of `keys`: the first that is written, or else a default.
+    pub fn decided(&self, keys: &str) -> (String, Value) {
+        let is_given =
+            |map: &Map<String, Value>, key: &str| map.get(key).is_some_and(|value| !value.is_null());
+        let find =
+            |map: &Map<String, Value>| keys.split('|').find(|key| is_given(map, key)).map(str::to_string);
+        // A null that is written stands for what the class makes of it, not for its default.
+        let is_null = keys.split('|').any(|key| self.written.contains_key(key));
+        let key = find(self.written).or_else(|| find(&self.class.defaults).filter(|_| !is_null));
+        let key = key.unwrap_or_else(|| keys.split('|').next().unwrap_or(keys).to_string());
+        let value = self.written.get(&key).or_else(|| self.class.defaults.get(&key));
+        (key, value.cloned().unwrap_or_default())
+    }
+
+    /// The number that counts of `keys`.
+    pub fn number(&self, keys: &str) -> Option<f64> {
+        self.decided(keys).1.as_f64()
+    }
+
+    /// Whether `key` is on.
+    pub fn is_on(&self, key: &str) -> bool {
+        self.decided(key).1.as_bool() == Some(true)
+    }
+
+    /// Whether `key` is written, among the parameters of the rotation perhaps.
+    pub fn writes(&self, key: &str) -> bool {
+        let inner = ["rope_parameters", "rope_scaling"].map(|place| self.written.get(place));
+        self.written.contains_key(key) || inner.into_iter().flatten().any(|inner| inner.get(key).is_some())
+    }
+
+    /// Whether the class reads `key`.
+    pub fn reads(&self, key: &str) -> bool {
+        self.class.defaults.contains_key(key) || self.class.keys.contains(key)
+    }
+}
+
+/// The key of the language model's keys.
+const TEXT: &str = "text_config";
+const TIED: &str = "tie_word_embeddings";
+/// What is a wrapper's own where it has the keys of the text beside it.
+const OWN: [&str; 7] = [
+    "vision_config",
+    "image_token_id",
+    "video_token_id",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    TEXT,
+];
+
+/// The keys of the language model in `config`, which is all of it but in a wrapper. Heads are of wrappers: either place
+/// may tie them.
+pub(super) fn language_model(config: Map<String, Value>) -> Map<String, Value> {
+    let wrapper = TABLE
+        .wrappers
+        .iter()
+        .find(|wrapper| config.get("model_type").is_some_and(|kind| *kind == *wrapper.name));
+    let Some(wrapper) = wrapper else { return config };
+    let mut text = wrapper.defaults.clone();
+    match config.get(TEXT) {
+        Some(Value::Object(written)) => text.extend(written.clone()),
+        None | Some(Value::Null) if wrapper.is_one_class => {
+            let is_of_text = |key: &String| !OWN.contains(&key.as_str());
+            text.extend(config.clone().into_iter().filter(|(key, _)| is_of_text(key)));
+        }
+        _ => return config,
+    }
+    if wrapper.is_one_class || !text.contains_key("model_type") {
+        text.insert("model_type".to_string(), wrapper.text.clone().into());
+    }
+    if let (false, Some(tied)) = (text.get(TIED).is_some_and(|tied| *tied == true), config.get(TIED)) {
+        text.insert(TIED.to_string(), tied.clone());
+    }
+    text.extend(config.get("architectures").map(|classes| ("architectures".to_string(), classes.clone())));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(config: Value) -> Value {
+        language_model(config.as_object().cloned().unwrap()).into()
+    }
+
+    #[test]
+    fn the_keys_of_the_text_are_those_that_count() {
+        let llava = json!({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {"hidden_size": 9},
+            "text_config": {"hidden_size": 8}});
+        let text = json!({"model_type": "llama", "architectures": ["LlavaForConditionalGeneration"], "hidden_size": 8});
+        assert_eq!(of(llava), text);
+        let mistral = json!({"model_type": "llava", "text_config": {"model_type": "mistral"}});
+        assert_eq!(of(mistral), json!({"model_type": "mistral"}));
+        let of_one_class = json!({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3"}});
+        assert_eq!(of(of_one_class), json!({"model_type": "qwen3_vl_text"}));
+        // As Qwen2.5-VL was published.
+        let flat = json!({"model_type": "qwen2_5_vl", "hidden_size": 8, "vision_config": {"depth": 3}, "image_token_id": 5});
+        assert_eq!(of(flat), json!({"model_type": "qwen2_5_vl_text", "hidden_size": 8}));
+        let voxtral = of(json!({"model_type": "voxtral", "text_config": {"hidden_size": 8}}));
+        assert_eq!((&voxtral["hidden_size"], &voxtral["num_hidden_layers"]), (&json!(8), &json!(30)));
+    }
+
+    #[test]
+    fn either_place_may_tie_the_head() {
+        for (outer, inner, tied) in [
+            (json!(true), json!(false), json!(true)),
+            (json!(false), json!(true), json!(true)),
+            (json!(false), json!(false), json!(false)),
+            (Value::Null, json!(false), Value::Null),
+        ] {
+            let config = json!({"model_type": "mistral3", TIED: outer, "text_config": {TIED: inner}});
+            assert_eq!(of(config)[TIED], tied);
+        }
+    }
+
+    #[test]
+    fn what_is_no_known_wrapper_stays_as_it_is() {
+        for other in [
+            json!({"model_type": "llama", "text_config": {"model_type": "mistral"}}),
+            json!({"model_type": "paligemma", "text_config": {"model_type": "gemma"}}),
+            json!({"model_type": "llava", "text_config": 3}),
+            json!({"model_type": "llava"}),
+            json!({"model_type": 3}),
+            json!({}),
+        ] {
+            assert_eq!(of(other.clone()), other);
+        }
+    }
 }

@@ -1,29 +1,13 @@
-//! What a run computes, in the words of [`Facts`](super::class::Facts).
+//! What a run computes, in the words of [`Facts`](super::classes::Facts).
 
+use super::classes::always_here;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{Activation, Family, Gelu, GroupScore, MixtureConfig, ModelConfig, Score};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What no key of ours changes.
-const ALWAYS: [(&str, &str); 13] = [
-    ("mrope_section", "null"),
-    ("embedding_multiplier", "1"),
-    ("residual_multiplier", "1"),
-    ("logits_scaling", "1"),
-    ("use_post_norm", "false"),
-    ("no_rope_layers", "null"),
-    ("moe_layer_freq", "1"),
-    ("scale_attn_weights", "true"),
-    ("scale_attn_by_inverse_layer_idx", "false"),
-    ("apply_residual_connection_post_layernorm", "false"),
-    ("rmsnorm", "true"),
-    ("post_layer_norm", "true"),
-    ("embed_layernorm", "false"),
-];
-
 /// The facts of the model of a run.
-pub(super) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
+pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
     let latent = model.latent.as_ref();
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
@@ -57,8 +41,7 @@ pub(super) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
         ("rope_interleave", latent.is_some().into()),
         ("latent_norm_eps", latent.map(|_| model.norm_eps).into()),
     ]);
-    let parse = |text: &str| serde_json::from_str(text).unwrap_or_default();
-    facts.extend(ALWAYS.map(|(fact, value)| (fact, parse(value))));
+    facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
     facts
 }
@@ -66,11 +49,11 @@ pub(super) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
 /// Whether a key of ours says `fact`.
 pub(super) fn is_free(fact: &str) -> bool {
     const NO_KEYS: [&str; 3] = ["attention_multiplier", "rope_interleave", "latent_norm_eps"];
-    !NO_KEYS.contains(&fact) && !ALWAYS.iter().any(|(always, _)| *always == fact)
+    !NO_KEYS.contains(&fact) && !always_here().contains_key(fact)
 }
 
 /// What is written as `type` for a family.
-pub(super) fn type_of(family: Family) -> &'static str {
+fn type_of(family: Family) -> &'static str {
     match family {
         Family::Llama => "LlamaConfig",
         Family::Gpt2 => "GPT2Config",

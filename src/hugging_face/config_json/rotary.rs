@@ -2,7 +2,7 @@
 //!
 //! Two rotations are the same if their frequencies and the factor of cos and sin are, however they are written.
 
-use super::class::{Fact, Facts, Reading};
+use super::classes::{Fact, Facts, Reading};
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{Llama3, ModelConfig, RopeScaling, Yarn};
 use crate::ops::rope::Rope;

@@ -1,6 +1,6 @@
 //! The model that a `config.json` describes, by the keys of a configuration.
 
-use super::class::{Fact, Reading};
+use super::classes::{Fact, Reading};
 use super::{accepting, beside, is_of_nearest_class, ours, read, shown, theirs, unknown_class};
 use crate::error::{Error, Result};
 use serde_json::Value;
@@ -24,9 +24,9 @@ pub(crate) struct Shape {
 const LONGEST_WINDOW: usize = 2048;
 
 impl Shape {
-    /// That of the `config.json` in `folder`, or beside the file of weights `folder`, for windows of `written` tokens; `None` if there
-    /// is none. Of texts that are longer than windows and than the model is made for nothing is told, nor what keys say that are
-    /// `ignored`.
+    /// That of the `config.json` in `folder`, or beside the file of weights `folder`, for windows of `written` tokens;
+    /// `None` if there is none. Of texts that are longer than windows and than the model is made for nothing is told,
+    /// nor what keys say that are `ignored`.
     ///
     /// # Errors
     /// A file that cannot be read; a class that is not known here; something that no key says.
@@ -47,13 +47,13 @@ impl Shape {
         let facts: Vec<_> = facts.into_iter().filter(counts).collect();
         for (fact, Fact { key, value }) in &facts {
             if !has_key(fact, value) {
-                let (class, value) = (reading.class.name, shown(value.get("rope_type").unwrap_or(value)));
+                let (class, value) = (&reading.class.name, shown(value.get("rope_type").unwrap_or(value)));
                 let said = format!("`{key}` is {value} in `{class}`, which no key here says");
                 return Err(error(format!("{said}; {}", accepting(key))));
             }
         }
         let named = config.get("architectures").and_then(|classes| classes.get(0)?.as_str());
-        let class = named.unwrap_or(reading.class.name).to_string();
+        let class = named.unwrap_or(&reading.class.name).to_string();
         Ok(Some(Self { file, class, facts, length, longest }))
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             config.as_object_mut().expect("an object").remove("head_dim");
         }
         // Values of what no key of ours changes that are computed here, unlike the defaults.
-        match class.name {
+        match class.name.as_str() {
             "granite" => config["attention_multiplier"] = 0.5.into(),
             "hyperclovax" => config["use_post_norm"] = false.into(),
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
@@ -63,7 +63,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             }
             _ => {}
         }
-        (class.name, config)
+        (class.name.as_str(), config)
     })
 }
 
@@ -312,6 +312,18 @@ fn factors_and_further_norms_may_be_neutral() {
     );
     let cwm = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "sliding_window": 4});
     refused(&config("cwm", cwm), &llama(), &["`sliding_window` is 4 in 2 of 3 layers"]);
+}
+
+/// A fact under another name would be compared with nothing.
+#[test]
+fn each_fact_of_the_table_is_one_of_ours() {
+    let models = exported::exported();
+    let ours: std::collections::BTreeSet<_> =
+        models.iter().flat_map(|model| ours::facts(model).into_keys()).collect();
+    for class in classes::all() {
+        let unknown = class.facts.keys().find(|fact| !ours.contains(fact.as_str()));
+        assert_eq!(unknown, None, "{}", class.name);
+    }
 }
 
 #[test]

@@ -1,42 +1,27 @@
 //! What the class of a `config.json` computes.
 
-use super::class::{Fact, Facts, Reading, Windows};
-use super::ours::type_of;
+use super::classes::{self, Fact, Facts, Reading, Windows};
 use super::rotary;
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::ModelConfig;
 use crate::ops::rope::Rope;
 use serde_json::{Value, json};
 
-/// What files call an activation, and what our keys do.
-const ACTIVATIONS: [(&str, &str); 8] = [
+/// What files call an activation, and what our keys do. Of several the first is written.
+pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
+    ("silu", "silu"),
+    ("gelu_new", "gelu_new"),
     ("swish", "silu"),
+    ("gelu", "gelu_exact"),
+    ("gelu_python", "gelu_exact"),
+    ("quick_gelu", "fast_gelu"),
     ("gelu_pytorch_tanh", "gelu_new"),
     ("gelu_fast", "gelu_new"),
     ("gelu_accurate", "gelu_new"),
-    ("gelu_python", "gelu_exact"),
-    ("gelu", "gelu_exact"),
-    ("quick_gelu", "fast_gelu"),
     ("geglu", "geglu"),
 ];
 /// The keys that say which layers have windows, and those that say which have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
     first_k_dense_replace mlp_layer_types";
-/// The facts of a mixture but for the number of its experts.
-const OF_EXPERTS: [&str; 12] = [
-    "num_experts_chosen",
-    "moe_intermediate_size",
-    "first_k_dense_replace",
-    "moe_shared_expert_intermediate_size",
-    "use_shared_expert_gating",
-    "scoring_func",
-    "norm_topk_prob",
-    "routed_scaling_factor",
-    "topk_method",
-    "n_group",
-    "topk_group",
-    "balance_via_topk_bias",
-];
-
 /// More layers than any model has, which a file may name all the same.
 pub(super) const MOST_LAYERS: usize = 65_536;
 
@@ -52,16 +37,12 @@ pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
         || (is_rotary(reading) && rotary::reads(key))
 }
 
-/// The facts of the model that is read, for texts of at most `longest` tokens: of what masks or stretches only longer ones, nothing
-/// is told. A file may name any number of layers: of those after the first `most_layers` it is not told which have windows.
+/// The facts of the model that is read, for texts of at most `longest` tokens: of what masks or stretches only longer
+/// ones, nothing is told. A file may name any number of layers: of those after the first `most_layers` it is not told
+/// which have windows.
 pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -> Facts {
-    let mut facts = Facts::new();
-    for (fact, keys) in reading.class.facts.iter().flat_map(|facts| facts.iter()) {
-        let fixed = keys.strip_prefix('=').map(|value| serde_json::from_str(value).unwrap_or_default());
-        let (key, value) = fixed.map_or_else(|| reading.decided(keys), |value| ((*fact).to_string(), value));
-        facts.insert(fact, Fact { key, value });
-    }
-    let kind = Fact { key: "model_type".to_string(), value: type_of(reading.class.family).into() };
+    let mut facts = reading.facts();
+    let kind = Fact { key: "model_type".to_string(), value: reading.class.kind.as_str().into() };
     facts.insert("type", kind);
     fill_sizes(&mut facts);
     if let Some(Fact { value: Value::String(word), .. }) = facts.get_mut("hidden_act") {
@@ -69,13 +50,13 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
         *word = ours.map_or(word.clone(), |(_, ours)| (*ours).to_string());
     }
     fill_experts(reading, &mut facts);
-    (reading.class.finish)(reading, &mut facts);
+    fill_own(reading, &mut facts);
     fill_attention(reading, longest, most_layers, &mut facts);
     facts
 }
 
-/// Takes out of `facts` what `model` computes the same, though it says it by other numbers, and what only follows from a difference
-/// that is among them.
+/// Takes out of `facts` what `model` computes the same, though it says it by other numbers, and what only follows from
+/// a difference that is among them.
 pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
     let width = rotating_width(facts).unwrap_or(0.0);
     let is_same = |ours: Rope| rotary::is_same_rotation(reading, model, &ours, width);
@@ -143,7 +124,10 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     let count = is_dense.iter().filter(|is_dense| **is_dense).count();
     if count == layers {
         facts.insert("expert_num", Fact { key, value: Value::Null });
-        OF_EXPERTS.iter().for_each(|fact| drop(facts.remove(fact)));
+        let of_experts = &classes::named("experts").facts;
+        facts.retain(|fact, _| {
+            *fact == "expert_num" || *fact != "balance_via_topk_bias" && !of_experts.contains_key(*fact)
+        });
         return;
     }
     if count == 0 {
@@ -197,6 +181,45 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
     (key, (0..layers).map(|layer| layer < first).collect())
 }
 
+/// What follows from several keys of one class.
+fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
+    let layers = number(facts, "num_layers").unwrap_or(0.0);
+    let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
+    let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
+    let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
+    // SmolLM3: 1 stands for a layer that rotates; without a list every so many do not.
+    if reading.reads("no_rope_layers") {
+        let (key, listed) = reading.decided("no_rope_layers");
+        let rotate = match &listed {
+            Value::Array(layers) => layers.iter().all(|rotates| *rotates != 0 && *rotates != false),
+            _ => reading.number("no_rope_layer_interval").is_some_and(|interval| interval > layers),
+        };
+        insert("no_rope_layers", &key, if rotate { Value::Null } else { "in some layers".into() });
+    }
+    // GPTBigCode: a switch instead of a number.
+    if reading.reads("multi_query") {
+        insert(
+            "n_kv_heads",
+            "multi_query",
+            if reading.is_on("multi_query") { 1.into() } else { heads.clone() },
+        );
+    }
+    // ChatGLM: a switch and a number.
+    if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
+        insert("n_kv_heads", "multi_query_attention", heads);
+    }
+    // Qwen2-VL: the parts of a position rotate shares of a head that make up half of it. Those of Qwen3-VL are
+    // interleaved.
+    if reading.reads("mrope_section") && !reading.reads("mrope_interleaved") {
+        let (_, parameters) = reading.decided("rope_scaling|rope_parameters");
+        let section = parameters.get("mrope_section").and_then(Value::as_array);
+        let sum =
+            section.map_or(64, |parts| parts.iter().filter_map(Value::as_u64).fold(0, u64::saturating_add));
+        let value = if sum == half { Value::Null } else { format!("of {sum} pairs of {half}").into() };
+        insert("mrope_section", "mrope_section", value);
+    }
+}
+
 /// Windows, rotation, and the factor of the scores.
 fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, facts: &mut Facts) {
     let head_dim = number(facts, "head_dim").unwrap_or(0.0);
@@ -208,14 +231,13 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let temperature = if is_latent { rotary::temperature(reading, longest) } else { 1.0 };
     let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
     facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
-    if reading.class.family != Family::Baichuan {
-        let layers = number(facts, "num_layers").unwrap_or(0.0).min(most_layers as f64) as usize;
-        let value = window(reading, layers, longest);
-        facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
-    }
+    let layers = number(facts, "num_layers").unwrap_or(0.0).min(most_layers as f64) as usize;
+    let value = window(reading, layers, longest);
+    facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
 }
 
-/// The window of all layers, null for none, or a sentence about the layers that have one. One of at least `longest` tokens is none.
+/// The window of all layers, null for none, or a sentence about the layers that have one. One of at least `longest`
+/// tokens is none.
 fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
     let windows = reading.class.windows;
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");

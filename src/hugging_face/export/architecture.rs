@@ -20,218 +20,145 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and
-//! `Phi3ForCausalLM` rotate a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
-//! Llama's and Qwen3's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
+//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no
+//! groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and `Phi3ForCausalLM` rotate a
+//! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
+//! Llama's and Qwen3's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its
+//! projections have one.
 
 use super::hugging_face_scaling;
+use crate::hugging_face::config_json::Windows;
+use crate::hugging_face::config_json::classes::{Class, named};
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
-/// A published architecture.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Architecture {
-    Gpt2,
-    Bloom,
-    BigCode,
-    Baichuan,
-    Pangu,
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Glm,
-    Glm4Moe,
-    Qwen2Moe,
-    Qwen3Moe,
-    Mixtral,
-    DeepSeek,
-    DeepSeekV2,
-    DeepSeekV3,
-    Phi3,
-    Ernie45,
-    Helium,
+/// The class nearest to `model`.
+pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
+    named(match (model.family, &model.mixture) {
+        (Family::Gpt2, _) => "gpt2",
+        (Family::Bloom, _) => "bloom",
+        (Family::BigCode, _) => "gpt_bigcode",
+        (Family::Baichuan, _) => "baichuan",
+        (Family::Pangu, _) => "gpt_pangu",
+        (Family::Glm, _) => "glm",
+        (Family::Phi3, _) => "phi3",
+        (Family::Ernie45, _) => "ernie4_5",
+        (Family::Helium, _) => "helium",
+        (Family::Llama, mixture) if model.latent.is_some() => match mixture {
+            Some(mixture) if mixture.route.score == Score::Softmax => "deepseek_v2",
+            _ => "deepseek_v3",
+        },
+        (Family::Llama, None) => nearest_dense(model),
+        (Family::Llama, Some(mixture)) => nearest_mixture(model, mixture),
+    })
 }
 
-impl Architecture {
-    /// The one nearest to `model`.
-    pub fn nearest(model: &ModelConfig) -> Self {
-        match (model.family, &model.mixture) {
-            (Family::Gpt2, _) => Self::Gpt2,
-            (Family::Bloom, _) => Self::Bloom,
-            (Family::BigCode, _) => Self::BigCode,
-            (Family::Baichuan, _) => Self::Baichuan,
-            (Family::Pangu, _) => Self::Pangu,
-            (Family::Glm, _) => Self::Glm,
-            (Family::Phi3, _) => Self::Phi3,
-            (Family::Ernie45, _) => Self::Ernie45,
-            (Family::Helium, _) => Self::Helium,
-            (Family::Llama, mixture) if model.latent.is_some() => Self::nearest_latent(mixture.as_ref()),
-            (Family::Llama, None) => Self::nearest_dense(model),
-            (Family::Llama, Some(mixture)) => Self::nearest_mixture(model, mixture),
-        }
+fn nearest_dense(model: &ModelConfig) -> &'static str {
+    match (model.qk_norm, model.qkv_bias, model.published_window()) {
+        _ if rotates_a_part(model) => "glm4_moe",
+        (true, true, _) if model.output_bias => "qwen3",
+        (true, true, _) => "glm4_moe",
+        (true, false, _) => "qwen3",
+        (false, true, None) if model.output_bias => "llama",
+        (false, true, _) => "qwen2",
+        (false, false, Some(_)) => "mistral",
+        (false, false, None) => "llama",
     }
+}
 
-    fn nearest_latent(mixture: Option<&MixtureConfig>) -> Self {
-        match mixture.map(|mixture| mixture.route.score) {
-            Some(Score::Softmax) => Self::DeepSeekV2,
-            Some(Score::Sigmoid) | None => Self::DeepSeekV3,
-        }
+fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str {
+    match (mixture.shared, mixture.route.score) {
+        (Some(shared), _) if shared.is_gated => "qwen2_moe",
+        (_, Score::Sigmoid) => "glm4_moe",
+        _ if model.is_mixtral() => "mixtral",
+        (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => "qwen3_moe",
+        (_, Score::Softmax) => "deepseek",
     }
+}
 
-    fn nearest_dense(model: &ModelConfig) -> Self {
-        match (model.qk_norm, model.qkv_bias, model.published_window()) {
-            _ if rotates_a_part(model) => Self::Glm4Moe,
-            (true, true, _) if model.output_bias => Self::Qwen3,
-            (true, true, _) => Self::Glm4Moe,
-            (true, false, _) => Self::Qwen3,
-            (false, true, None) if model.output_bias => Self::Llama,
-            (false, true, _) => Self::Qwen2,
-            (false, false, Some(_)) => Self::Mistral,
-            (false, false, None) => Self::Llama,
-        }
-    }
+/// What `model` has and `class` does not.
+pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
+    let name = class.name.as_str();
+    let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
+    let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
+    let is_wide = model.intermediate_size != 4 * model.hidden_size;
+    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
+    let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
+        true => vec!["experts"],
+        false => lacks_of_experts(name, mixture),
+    });
+    let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
+    let checks = [
+        (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
+        (class.windows == Windows::Never && model.published_window().is_some(), "sliding window"),
+        (
+            matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
+            "dynamic NTK scaling by powers of two",
+        ),
+        (name == "phi3" && hugging_face_scaling(&model.rope_scaling).is_object(), "scaling of this type"),
+        (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
+        (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
+        (name == "bloom" && is_wide, "feed-forward network of this width"),
+        (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
+        (
+            matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,
+            "biases of q, k and v alone",
+        ),
+        (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
+        (matches!(name, "deepseek" | "helium") && has_own_heads, "head_dim of its own"),
+        // Its norms of latent vectors do not read `rms_norm_eps`.
+        (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
+        (name == "deepseek_v2" && !splits_evenly, "hidden_size that num_heads does not divide"),
+    ];
+    let of_layers = checks.into_iter().chain(lacks_of_biases(name, model));
+    let of_layers = of_layers.filter(|(lacks, _)| *lacks).map(|(_, what)| what);
+    of_experts.into_iter().flatten().chain(of_layers).collect()
+}
 
-    fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> Self {
-        match (mixture.shared, mixture.route.score) {
-            (Some(shared), _) if shared.is_gated => Self::Qwen2Moe,
-            (_, Score::Sigmoid) => Self::Glm4Moe,
-            _ if model.is_mixtral() => Self::Mixtral,
-            (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => Self::Qwen3Moe,
-            (_, Score::Softmax) => Self::DeepSeek,
-        }
-    }
+/// Which biases of layers `model` has, and whether the class does not have them.
+fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4] {
+    let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
+    let all_of_mlp = model.gate_up_bias && model.down_bias;
+    let [all_of_attention, all_of_mlp] = match class {
+        "llama" => [model.qkv_bias, all_of_mlp],
+        "qwen3" => [model.qkv_bias, false],
+        "helium" => [false, all_of_mlp],
+        "ernie4_5" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
+        _ => [false, false],
+    };
+    let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
+    [
+        ((class == "phi3" || of_all_or_none) && model.qkv_bias, "biases of q, k and v alone"),
+        (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
+        (has_none && model.gate_up_bias && !all_of_mlp, "bias of the gate and up projections"),
+        (has_none && model.down_bias && !all_of_mlp, "bias of the down projection alone"),
+    ]
+}
 
-    /// Its entries in `architectures` and `model_type`.
-    pub fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Gpt2 => ("GPT2LMHeadModel", "gpt2"),
-            Self::Bloom => ("BloomForCausalLM", "bloom"),
-            Self::BigCode => ("GPTBigCodeForCausalLM", "gpt_bigcode"),
-            Self::Baichuan => ("BaichuanForCausalLM", "baichuan"),
-            Self::Pangu => ("GPTPanguForCausalLM", "gpt_pangu"),
-            Self::Llama => ("LlamaForCausalLM", "llama"),
-            Self::Mistral => ("MistralForCausalLM", "mistral"),
-            Self::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
-            Self::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
-            Self::Glm => ("GlmForCausalLM", "glm"),
-            Self::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
-            Self::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
-            Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
-            Self::Mixtral => ("MixtralForCausalLM", "mixtral"),
-            Self::DeepSeek => ("DeepseekForCausalLM", "deepseek"),
-            Self::DeepSeekV2 => ("DeepseekV2ForCausalLM", "deepseek_v2"),
-            Self::DeepSeekV3 => ("DeepseekV3ForCausalLM", "deepseek_v3"),
-            Self::Phi3 => ("Phi3ForCausalLM", "phi3"),
-            Self::Ernie45 => ("Ernie4_5ForCausalLM", "ernie4_5"),
-            Self::Helium => ("HeliumForCausalLM", "helium"),
-        }
-    }
-
-    /// Whether `transformers` has it; the code of others is published with their weights.
-    pub fn is_in_transformers(self) -> bool {
-        !matches!(self, Self::Baichuan | Self::Pangu | Self::DeepSeek)
-    }
-
-    /// What `model` has and this architecture does not.
-    pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{Baichuan, BigCode, Bloom, Ernie45, Gpt2, Helium, Pangu, Phi3};
-        use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
-        let is_latent = matches!(self, DeepSeekV2 | DeepSeekV3);
-        let is_windowless = is_latent
-            || matches!(
-                self,
-                Gpt2 | Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu | Ernie45 | Helium
-            );
-        let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
-        let is_wide = model.intermediate_size != 4 * model.hidden_size;
-        let is_dense = matches!(self, Gpt2 | Bloom | BigCode | Pangu);
-        let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
-            true => vec!["experts"],
-            false => self.lacks_of_experts(mixture),
-        });
-        let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
-        let checks = [
-            (
-                !matches!(self, Glm | Glm4Moe | Phi3) && !is_latent && rotates_a_part(model),
-                "partial rotary embedding",
-            ),
-            (is_windowless && model.published_window().is_some(), "sliding window"),
-            (
-                matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
-                "dynamic NTK scaling by powers of two",
-            ),
-            (self == Phi3 && hugging_face_scaling(&model.rope_scaling).is_object(), "scaling of this type"),
-            (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
-            (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),
-            (self == Bloom && is_wide, "feed-forward network of this width"),
-            (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
-            (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
-            (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
-            (matches!(self, DeepSeek | Helium) && has_own_heads, "head_dim of its own"),
-            // Its norms of latent vectors do not read `rms_norm_eps`.
-            (
-                is_latent && model.norm_eps != 1e-6,
-                "rms_norm_eps other than 1e-6 in the norms of latent vectors",
-            ),
-            (self == DeepSeekV2 && !splits_evenly, "hidden_size that num_heads does not divide"),
-        ];
-        let of_layers = checks.into_iter().chain(self.lacks_of_biases(model));
-        let of_layers = of_layers.filter(|(lacks, _)| *lacks).map(|(_, what)| what);
-        of_experts.into_iter().flatten().chain(of_layers).collect()
-    }
-
-    /// Which biases of layers `model` has, and whether this architecture does not have them.
-    fn lacks_of_biases(self, model: &ModelConfig) -> [(bool, &'static str); 4] {
-        let has_none = !matches!(self, Self::Gpt2 | Self::Bloom | Self::BigCode | Self::Pangu);
-        let all_of_mlp = model.gate_up_bias && model.down_bias;
-        let [all_of_attention, all_of_mlp] = match self {
-            Self::Llama => [model.qkv_bias, all_of_mlp],
-            Self::Qwen3 => [model.qkv_bias, false],
-            Self::Helium => [false, all_of_mlp],
-            Self::Ernie45 => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
-            _ => [false, false],
-        };
-        let of_all_or_none = self == Self::Ernie45 && !all_of_mlp;
-        [
-            ((self == Self::Phi3 || of_all_or_none) && model.qkv_bias, "biases of q, k and v alone"),
-            (
-                has_none && model.output_bias && !all_of_attention,
-                "bias of attention's output projection alone",
-            ),
-            (has_none && model.gate_up_bias && !all_of_mlp, "bias of the gate and up projections"),
-            (has_none && model.down_bias && !all_of_mlp, "bias of the down projection alone"),
-        ]
-    }
-
-    fn lacks_of_experts(self, mixture: &MixtureConfig) -> Vec<&'static str> {
-        let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
-        let is_v2 = self == Self::DeepSeekV2;
-        let has_v3_router = matches!(self, Self::Glm4Moe | Self::DeepSeekV3);
-        let is_plain = !is_v2 && !has_v3_router; // a plain softmax
-        let odd_width = mixture
-            .shared
-            .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
-        let count = |score| groups.is_some_and(|groups| groups.score == score);
-        let needs_shared = is_v2 || has_v3_router;
-        let checks = [
-            (is_plain && score == Score::Sigmoid, "sigmoid scores"),
-            ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
-            (is_v2 && norm_top_k, "gates that are made to sum to 1"),
-            (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
-            (is_plain && groups.is_some(), "groups of experts"),
-            (is_plain && scaling != 1.0, "routed_scaling_factor"),
-            (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
-            (
-                needs_shared && mixture.shared.is_some_and(|shared| shared.is_gated),
-                "gate of the shared expert",
-            ),
-            (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
-            (self != Self::Qwen2Moe && odd_width, "shared expert of this width"),
-        ];
-        checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
-    }
+fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
+    let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
+    let is_v2 = class == "deepseek_v2";
+    let has_v3_router = matches!(class, "glm4_moe" | "deepseek_v3");
+    let is_plain = !is_v2 && !has_v3_router; // a plain softmax
+    let odd_width = mixture
+        .shared
+        .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
+    let count = |score| groups.is_some_and(|groups| groups.score == score);
+    let needs_shared = is_v2 || has_v3_router;
+    let checks = [
+        (is_plain && score == Score::Sigmoid, "sigmoid scores"),
+        ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
+        (is_v2 && norm_top_k, "gates that are made to sum to 1"),
+        (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
+        (is_plain && groups.is_some(), "groups of experts"),
+        (is_plain && scaling != 1.0, "routed_scaling_factor"),
+        (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
+        (needs_shared && mixture.shared.is_some_and(|shared| shared.is_gated), "gate of the shared expert"),
+        (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
+        (class != "qwen2_moe" && odd_width, "shared expert of this width"),
+    ];
+    checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {

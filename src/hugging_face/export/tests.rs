@@ -1,5 +1,7 @@
+pub(in crate::hugging_face) mod mixture;
+
 use super::*;
-use crate::model::config::{LatentAttention, Positions, Sizes};
+use crate::model::config::{Activation, Gelu, LatentAttention, Positions, Sizes};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -9,7 +11,8 @@ fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
 }
 
 /// `transformers` 5.23 was run on each of these: its losses are ours. It ignores `partial_rotary_factor` in Llama's
-/// classes, expects a bias of `o_proj` beside those of q, k and v in Llama and Qwen3, and none of q, k and v in Mistral.
+/// classes, expects a bias of `o_proj` beside those of q, k and v in Llama and Qwen3, and none of q, k and v in
+/// Mistral.
 #[test]
 fn each_dense_shape_has_the_architecture_that_computes_it() {
     let plain = llama(2, 8);
@@ -200,7 +203,7 @@ fn latent_attention_is_of_deepseek() {
     let base = ModelConfig { norm_eps: 1e-6, ..latent.within(llama(2, 8)) };
     let expect = |model: &ModelConfig, class: &str, lacks: &[&str]| {
         assert_eq!(hugging_face_config(model)["architectures"], json!([class]));
-        assert_eq!(Architecture::nearest(model).lacks(model), lacks);
+        assert_eq!(architecture::lacks(nearest(model), model), lacks);
     };
     expect(&base, "DeepseekV3ForCausalLM", &[]);
     expect(

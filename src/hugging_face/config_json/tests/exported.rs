@@ -2,7 +2,7 @@
 
 use super::{equal, faults, llama};
 use crate::hugging_face::export::hugging_face_config;
-pub(super) use crate::hugging_face::export::mixture::tests::qwen3 as mixture;
+pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::model::config::{
     Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
     Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,

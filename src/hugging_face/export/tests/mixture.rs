@@ -1,9 +1,11 @@
-use super::*;
+//! Files of models with experts.
+
 use crate::hugging_face::export::hugging_face_config;
 use crate::model::config::{
-    BalanceLosses, Family, LatentAttention, MultiToken, SharedExpert, Sizes, TokenDispatch,
+    BalanceLosses, ExpertGroups, Family, GroupScore, LatentAttention, MixtureConfig, ModelConfig, MultiToken,
+    RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
 };
-use crate::ops::route::{ExpertGroups, RouterConfig};
+use serde_json::json;
 
 fn model(mixture: MixtureConfig) -> ModelConfig {
     let sizes = Sizes {
