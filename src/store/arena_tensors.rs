@@ -1,12 +1,12 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
 //!
-//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as an arena with
-//! the whole parameter has them, with their padding. A [`HeldCells`] is some of them that one rank holds.
+//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as an
+//! arena with the whole parameter has them, with their padding. A [`HeldCells`] is some of them that one rank holds.
 //!
-//! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how
-//! it differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs
-//! are permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files have q, k and
-//! v head by head.
+//! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how it
+//! differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs are
+//! permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files
+//! have q, k and v head by head.
 
 use super::kept;
 use super::lora::{self, Made};
@@ -24,8 +24,8 @@ use std::ops::Range;
 /// Receives the rows of a tensor one by one, as little-endian bytes.
 pub(crate) type TakeRow<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
 
-/// Reads tensors from a device. A trait, since the compiler cannot see that the future of an `AsyncFn` is `Send` for every lifetime of
-/// its arguments, and then neither is that of [`Trainer::save`](crate::train::Trainer::save).
+/// Reads tensors from a device. A trait, since the compiler cannot see that the future of an `AsyncFn` is `Send` for
+/// every lifetime of its arguments, and then neither is that of [`Trainer::save`](crate::train::Trainer::save).
 pub(crate) trait ReadRows: Sync {
     /// Hands each row of `tensor`, pad cut off, to `take`.
     fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> impl Future<Output = Result<()>> + Send;
@@ -158,8 +158,8 @@ impl<'a> ArenaTensor<'a> {
         self.take_in_order(values, take)
     }
 
-    /// Hands the rows of `values`, which are in the order of the arena, to `take` in that of the file. That takes their size in host
-    /// memory once more.
+    /// Hands the rows of `values`, which are in the order of the arena, to `take` in that of the file. That takes their
+    /// size in host memory once more.
     fn take_in_order(&self, values: Vec<f32>, take: TakeRow<'_>) -> Result<()> {
         let (shape, element) = (self.info().shape, self.element());
         let values = self.spec.in_file_order(self.piece, values);
@@ -255,8 +255,8 @@ struct Home<'a> {
 }
 
 impl<'a> Homes<'a> {
-    /// Where each piece of a parameter is, if its tensors are called `prefix` and then as it is; `None` if nowhere. What trained beside
-    /// adapters is with them.
+    /// Where each piece of a parameter is, if its tensors are called `prefix` and then as it is; `None` if nowhere.
+    /// What trained beside adapters is with them.
     ///
     /// # Errors
     /// Some pieces are there, and others are not.
@@ -335,8 +335,8 @@ pub(super) fn load(
     Ok(())
 }
 
-/// The bytes of some elements of a part of a parameter as the device holds them in `element`, padding included. Only the rows that
-/// they are in are read, where the file has the same rows.
+/// The bytes of some elements of a part of a parameter as the device holds them in `element`, padding included. Only
+/// the rows that they are in are read, where the file has the same rows.
 fn stored(
     spec: &Spec,
     part: &Part,
@@ -390,7 +390,8 @@ fn read_rows(
     Ok(())
 }
 
-/// The values of a piece in the order of its rows, at least those of the rows that are `wanted`, and how many rows come before them.
+/// The values of a piece in the order of its rows, at least those of the rows that are `wanted`, and how many rows come
+/// before them.
 fn values_of(
     spec: &Spec,
     piece: &Piece,

@@ -1,8 +1,8 @@
 //! The weights that adapters are of, which a checkpoint names where they came from files: `adapter/base.json`.
 //!
-//! The note has their absolute path, and a hash of their tensors by which other weights at that path, or those that moved
-//! elsewhere, are told apart. It does not depend on the files that the tensors are spread over. Whoever opens such a
-//! checkpoint reads all of the base once to compare it.
+//! The note has their absolute path, and a hash of their tensors by which other weights at that path, or those that
+//! moved elsewhere, are told apart. It does not depend on the files that the tensors are spread over. Whoever opens
+//! such a checkpoint reads all of the base once to compare it.
 
 use super::OUTPUT_DIR;
 use super::hex::{self, hex};

@@ -1,5 +1,5 @@
-//! The files that a model has beside its weights, so that other programs open a checkpoint with nothing else: tokenizer, chat template,
-//! and how it generates text.
+//! The files that a model has beside its weights, so that other programs open a checkpoint with nothing else:
+//! tokenizer, chat template, and how it generates text.
 
 use super::OUTPUT_DIR;
 use super::base::Base;
@@ -56,8 +56,8 @@ pub(crate) enum TextBy<'a> {
     Nothing,
 }
 
-/// Whether the tokenizer, the chat template and what else belongs to a model's text in `folder` are as they were before `since`: none of
-/// them is newer, and none has gone.
+/// Whether the tokenizer, the chat template and what else belongs to a model's text in `folder` are as they were before
+/// `since`: none of them is newer, and none has gone.
 pub(crate) fn are_older(folder: &Path, since: SystemTime) -> bool {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let names = OF_MODEL.iter().chain(&[TOKENIZER]).chain(&OF_TOKENIZER);
@@ -110,7 +110,8 @@ impl BesideWeights {
         Ok(Self { copied: copied.collect(), ..Self::default() })
     }
 
-    /// The same with the chat template in `file`, if one is named: it wrote the conversations, and not that of the tokenizer.
+    /// The same with the chat template in `file`, if one is named: it wrote the conversations, and not that of the
+    /// tokenizer.
     pub fn with_template(mut self, file: Option<&Path>) -> Self {
         if let Some(file) = file {
             self.copied.retain(|(name, _)| !TEMPLATES.contains(&name.as_str()));
@@ -119,8 +120,8 @@ impl BesideWeights {
         self
     }
 
-    /// The same with the files of `trained`, a checkpoint or the folder of an adapter, where it has some: of its tokenizer all, since
-    /// they belong together.
+    /// The same with the files of `trained`, a checkpoint or the folder of an adapter, where it has some: of its
+    /// tokenizer all, since they belong together.
     pub fn under(mut self, trained: &Path) -> Self {
         let has_tokenizer = trained.join(TOKENIZER).is_file();
         if has_tokenizer {
@@ -152,7 +153,8 @@ impl BesideWeights {
         self.base.as_ref()
     }
 
-    /// Writes those that are there into `folder`. Those that are gone since are those of the checkpoint `newest`, if it has them.
+    /// Writes those that are there into `folder`. Those that are gone since are those of the checkpoint `newest`, if it
+    /// has them.
     ///
     /// # Errors
     /// A file that cannot be read; a disk that fails.
@@ -216,8 +218,8 @@ fn byte_tokenizer() -> Value {
     })
 }
 
-/// The letter by which byte-level tokenizers write a byte: itself where it can be seen, and otherwise one from U+0100 on, in order, as
-/// GPT-2's has it.
+/// The letter by which byte-level tokenizers write a byte: itself where it can be seen, and otherwise one from U+0100
+/// on, in order, as GPT-2's has it.
 fn letter_of(byte: u8) -> char {
     let is_seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let place = (0..byte).filter(|other| !is_seen(other)).count() as u32;

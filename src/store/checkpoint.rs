@@ -13,12 +13,13 @@
 //! ```
 //!
 //! Several ranks write the same tensors in files of their own: `model-00001-of-00004.safetensors` and so on with
-//! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads either.
+//! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads
+//! either.
 //!
-//! What trains beside adapters on a model that is named is with them (see `kept`). Where only adapters train on a model of random
-//! weights, `model.safetensors` is the same file in all checkpoints of a run, by
-//! hard links where the file system has them: each checkpoint is whole, and the model takes room once. A model that came from
-//! files is named by `adapter/base.json`, and never read back from the device.
+//! What trains beside adapters on a model that is named is with them (see `kept`). Where only adapters train on a model
+//! of random weights, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the file
+//! system has them: each checkpoint is whole, and the model takes room once. A model that came from files is named by
+//! `adapter/base.json`, and never read back from the device.
 //!
 //! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
 //! content.
@@ -75,8 +76,8 @@ pub(crate) struct WeightTensors<'a> {
     pub low_rank: Option<&'a LowRank>,
 }
 
-/// Writes this rank's files of the checkpoint `draft`, together with all other `ranks`; `by_rank` has the tensors of each. If
-/// that fails here, it succeeds on the others, and the caller has to tell them.
+/// Writes this rank's files of the checkpoint `draft`, together with all other `ranks`; `by_rank` has the tensors of
+/// each. If that fails here, it succeeds on the others, and the caller has to tell them.
 ///
 /// # Errors
 /// A disk or device that fails; a rank that has ended.
@@ -145,7 +146,8 @@ impl<'a> Saving<'a> {
         set.save(ranks, read).await
     }
 
-    /// Writes the folder of the adapters, if there are some, with what trains beside them where their base is only named.
+    /// Writes the folder of the adapters, if there are some, with what trains beside them where their base is only
+    /// named.
     async fn adapters(&self, read: &impl ReadRows) -> Result<()> {
         let WeightTensors { whole, experts, low_rank: Some(low_rank), .. } = self.own() else {
             return Ok(());
@@ -223,8 +225,9 @@ pub(crate) fn torch_dtype(element: Element) -> &'static str {
     }
 }
 
-/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run, and the
-/// base of its adapters if the checkpoint names one, which may be at `moved`; `default` knows the settings that are not written.
+/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run,
+/// and the base of its adapters if the checkpoint names one, which may be at `moved`; `default` knows the settings that
+/// are not written.
 ///
 /// # Errors
 /// A file that is missing or damaged; a state or a tensor that is not the run's.
@@ -256,9 +259,10 @@ pub(crate) fn load(
     Ok((state, base))
 }
 
-/// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of several,
-/// or a folder with either, or a checkpoint that names its base; returns what was read there. Adapters are read from beside the
-/// weights, if there are some. Tensors that the model has no place for are left out if `is_partial`.
+/// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of
+/// several, or a folder with either, or a checkpoint that names its base; returns what was read there. Adapters are
+/// read from beside the weights, if there are some. Tensors that the model has no place for are left out if
+/// `is_partial`.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
@@ -338,8 +342,8 @@ fn load_located(
     Ok(file.contents(names(weights, false)))
 }
 
-/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`, and is returned.
-/// With an `adapter` of its own the adapters are those.
+/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`,
+/// and is returned. With an `adapter` of its own the adapters are those.
 ///
 /// # Errors
 /// Those of [`load_weights`]; a checkpoint without adapters.
@@ -397,7 +401,8 @@ impl Adapted {
     }
 }
 
-/// Checks that each tensor of `adapter` has a place in the model: one that nobody reads would change what it computes in silence.
+/// Checks that each tensor of `adapter` has a place in the model: one that nobody reads would change what it computes
+/// in silence.
 ///
 /// # Errors
 /// A tensor without a place.

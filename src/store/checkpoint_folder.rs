@@ -1,8 +1,8 @@
 //! The folder of checkpoints, `checkpoint/step_NNNNNNN/`, and the protocol that keeps it sound through crashes.
 //!
-//! A checkpoint is written into `step_NNNNNNN.tmp`, every file is synced to disk, the folder gets its final name in
-//! one rename, then `meta.json` names it, and only then are old checkpoints deleted. So a folder under its final name is always
-//! complete, and the newest complete one survives a kill, a power cut or a full disk at any moment.
+//! A checkpoint is written into `step_NNNNNNN.tmp`, every file is synced to disk, the folder gets its final name in one
+//! rename, then `meta.json` names it, and only then are old checkpoints deleted. So a folder under its final name is
+//! always complete, and the newest complete one survives a kill, a power cut or a full disk at any moment.
 //!
 //! A run may give its checkpoints a prefix: `PREFIX-step_NNNNNNN`. Checkpoints of any prefix are found.
 
@@ -101,7 +101,8 @@ impl CheckpointFolder {
         Self { beside, ..self }
     }
 
-    /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A failure is a warning.
+    /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A
+    /// failure is a warning.
     pub(crate) fn note_newest(&self, step: u64, checkpoint: &Path) {
         let Some(steps_per_epoch) = self.steps_per_epoch else { return };
         if let Err(error) = meta::write(&self.folder, step, steps_per_epoch, checkpoint) {
@@ -109,8 +110,8 @@ impl CheckpointFolder {
         }
     }
 
-    /// Starts the checkpoint of `step` with a folder to write files into, which has those beside the weights. Removes what a killed run left
-    /// unfinished.
+    /// Starts the checkpoint of `step` with a folder to write files into, which has those beside the weights. Removes
+    /// what a killed run left unfinished.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -125,7 +126,8 @@ impl CheckpointFolder {
         Ok(pending)
     }
 
-    /// The checkpoint of `step` that the first rank of the run has begun and will commit, for another rank to write files into.
+    /// The checkpoint of `step` that the first rank of the run has begun and will commit, for another rank to write
+    /// files into.
     pub fn draft(&self, step: u64) -> Draft {
         Draft { home: self.clone(), step, path: with_suffix(&self.path_of(step), UNFINISHED) }
     }
@@ -138,7 +140,8 @@ impl CheckpointFolder {
         Ok(self.list()?.pop())
     }
 
-    /// The checkpoint that stands for the run: the best, if one is [noted](Self::note_best) and still there, or else the newest.
+    /// The checkpoint that stands for the run: the best, if one is [noted](Self::note_best) and still there, or else
+    /// the newest.
     ///
     /// # Errors
     /// The folder exists and cannot be read; a note that is damaged.
@@ -222,8 +225,8 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Deletes what is not to be kept at `now`, but never the one just `written` at `step`: a run that continued from an earlier step
-    /// writes checkpoints older than the existing ones.
+    /// Deletes what is not to be kept at `now`, but never the one just `written` at `step`: a run that continued from
+    /// an earlier step writes checkpoints older than the existing ones.
     fn delete_old(&self, step: u64, written: &Path, now: SystemTime) -> Result<()> {
         let found = self.list()?;
         // Under another prefix.
@@ -297,8 +300,8 @@ impl Draft {
         self.home.beside.base()
     }
 
-    /// Links the `files` of the newest complete checkpoint into this one, so that both share the room that they take. False if
-    /// there is none, or the file system has no hard links: then they have to be written.
+    /// Links the `files` of the newest complete checkpoint into this one, so that both share the room that they take.
+    /// False if there is none, or the file system has no hard links: then they have to be written.
     ///
     /// # Errors
     /// The folder of checkpoints cannot be read; those of `files`.
@@ -317,8 +320,8 @@ impl Draft {
 }
 
 impl PendingCheckpoint {
-    /// Syncs the checkpoint to disk, gives it its final name, notes it in `meta.json` and deletes old ones; returns the final folder. A
-    /// checkpoint of the same step is replaced.
+    /// Syncs the checkpoint to disk, gives it its final name, notes it in `meta.json` and deletes old ones; returns the
+    /// final folder. A checkpoint of the same step is replaced.
     ///
     /// # Errors
     /// A file cannot be synced (a full disk may show only here) or the folder cannot be renamed. The earlier

@@ -1,8 +1,8 @@
-//! Trained weights as the folder that a run started from has them: under its names, in its layout and types, with the files beside
-//! them and the towers that the run left.
+//! Trained weights as the folder that a run started from has them: under its names, in its layout and types, with the
+//! files beside them and the towers that the run left.
 //!
-//! A checkpoint has names of its own, one tensor for each projection, and the type that is trained. Each of its tensors goes where
-//! loading found it: to a tensor of the folder, or to some of its rows. What no tensor goes to is copied.
+//! A checkpoint has names of its own, one tensor for each projection, and the type that is trained. Each of its tensors
+//! goes where loading found it: to a tensor of the folder, or to some of its rows. What no tensor goes to is copied.
 //!
 //! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
 
@@ -56,13 +56,14 @@ pub struct Exported {
     pub copied: usize,
 }
 
-/// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has them: both are folders with
-/// safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16 without scales. With a `dtype` all floats of
-/// the model become that. Tokenizer, chat template and generation defaults are those of the checkpoint, where it has some.
+/// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has
+/// them: both are folders with safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16
+/// without scales. With a `dtype` all floats of the model become that. Tokenizer, chat template and generation defaults
+/// are those of the checkpoint, where it has some.
 ///
 /// # Errors
-/// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type; weights beyond
-/// the range of their type; a disk that fails.
+/// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type;
+/// weights beyond the range of their type; a disk that fails.
 pub async fn export(
     checkpoint: &Path,
     like: &Path,
@@ -98,7 +99,8 @@ pub(crate) fn float_types(path: &Path) -> Option<String> {
     Some(types.into_iter().collect::<Vec<_>>().join(" and "))
 }
 
-/// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no other tower has.
+/// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no
+/// other tower has.
 async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
     let factors = WeightFiles::open(adapter)?;
     let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());

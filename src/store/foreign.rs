@@ -23,7 +23,8 @@ const FORMATS: [(&str, &str); 5] = [
     ),
 ];
 const PICKLE: &str = "is a pickle of PyTorch, which is not read, since it may run code";
-/// Writes the tensors in the files of its arguments but the first to that one. Those that share memory get some of their own.
+/// Writes the tensors in the files of its arguments but the first to that one. Those that share memory get some of
+/// their own.
 const CONVERT: &str = "import sys, torch, safetensors.torch as s; out, *files = sys.argv[1:]; s.save_file({n: t.contiguous().clone() \
                        for f in files for n, t in torch.load(f, map_location='cpu', weights_only=True).items()}, out, {'format': 'pt'})";
 /// The ends of names that quantised weights have beside or instead of their tensors.

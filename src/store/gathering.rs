@@ -1,8 +1,8 @@
 //! Tensors of which ranks hold a part each, on their way to the ranks that write them.
 //!
-//! In each round every rank writes the next tensor of its file: it receives the parts that others hold, and sends those that it
-//! holds of what they write. So a rank has one tensor in memory and its parts of others, and all files grow at once. What a rank
-//! holds whole it streams from its device, and nothing is exchanged.
+//! In each round every rank writes the next tensor of its file: it receives the parts that others hold, and sends those
+//! that it holds of what they write. So a rank has one tensor in memory and its parts of others, and all files grow at
+//! once. What a rank holds whole it streams from its device, and nothing is exchanged.
 //!
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
@@ -46,7 +46,8 @@ impl<'a> Gathering<'a> {
         (0..self.written.len()).filter(|rank| !self.written[*rank].is_empty()).collect()
     }
 
-    /// Makes the next round, and hands the rows of the tensor that this rank writes in it to `take`, as the file holds them.
+    /// Makes the next round, and hands the rows of the tensor that this rank writes in it to `take`, as the file holds
+    /// them.
     ///
     /// # Errors
     /// Those of `read` and `take`; a rank that has ended.
@@ -75,7 +76,8 @@ impl<'a> Gathering<'a> {
         self.failure.map_or(Ok(()), Err)
     }
 
-    /// Sends what others write in this round, and returns the cells of what this rank writes, if it does not hold them whole.
+    /// Sends what others write in this round, and returns the cells of what this rank writes, if it does not hold them
+    /// whole.
     async fn exchange(&mut self, read: &impl ReadRows) -> Result<Vec<u8>> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
@@ -110,8 +112,8 @@ impl<'a> Gathering<'a> {
         self.ranks.run(move |transport| swap(transport, &outgoing, cells, &incoming)).await
     }
 
-    /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait for them, and
-    /// the failure is kept.
+    /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait
+    /// for them, and the failure is kept.
     async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &Source, read: &impl ReadRows) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut keep = |row: &[u8]| {

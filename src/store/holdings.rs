@@ -32,8 +32,9 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Holding<'a> {
-    /// The tensors that any rank has, where `by_rank` lists those of each, with `router_state` behind them. They are divided evenly
-    /// by bytes among the first `writers` ranks, but are not moved to another rank where one of these holds them whole.
+    /// The tensors that any rank has, where `by_rank` lists those of each, with `router_state` behind them. They are
+    /// divided evenly by bytes among the first `writers` ranks, but are not moved to another rank where one of these
+    /// holds them whole.
     pub fn list(
         by_rank: &'a [Vec<ArenaTensor<'a>>],
         router_state: &[RouterTensor],
@@ -62,7 +63,8 @@ impl<'a> Holding<'a> {
         holdings
     }
 
-    /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank that has it.
+    /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank
+    /// that has it.
     pub fn sources(&self) -> Vec<Source> {
         let (mut sources, mut missing) = (Vec::<Source>::new(), BTreeMap::new());
         missing.extend(Some((0, self.cells())).filter(|(_, cells)| *cells > 0));
@@ -182,7 +184,8 @@ impl Source {
         self.cells.push(next.cells);
     }
 
-    /// Writes its cells, which lie one after the other in `bytes`, to those of the whole tensor; `width`: bytes of a cell.
+    /// Writes its cells, which lie one after the other in `bytes`, to those of the whole tensor; `width`: bytes of a
+    /// cell.
     pub fn scatter(&self, bytes: &[u8], width: usize, whole: &mut [u8]) {
         let mut at = 0;
         for cells in &self.cells {

@@ -1,9 +1,9 @@
 //! Parameters of the model that train beside adapters, in the adapter's file under the names by which PEFT finds them.
 //!
-//! PEFT trains copies of whole modules, which `modules_to_save` lists, and puts their tensors under the module's name. What its
-//! file has besides it writes to the model itself, under the name that the parameter then has. So a module is listed if all of it
-//! is there. Others are found by name alone: a bias whose matrix is frozen, what is in an adapted module, and an embedding that is
-//! the head too, of which PEFT would give the head no copy.
+//! PEFT trains copies of whole modules, which `modules_to_save` lists, and puts their tensors under the module's name.
+//! What its file has besides it writes to the model itself, under the name that the parameter then has. So a module is
+//! listed if all of it is there. Others are found by name alone: a bias whose matrix is frozen, what is in an adapted
+//! module, and an embedding that is the head too, of which PEFT would give the head no copy.
 
 use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
@@ -55,8 +55,8 @@ pub(super) fn router_state(low_rank: &LowRank, state: Vec<RouterTensor>) -> Vec<
     state.into_iter().map(renamed).collect()
 }
 
-/// The modules that PEFT is to make copies of, where `whole` are the parameters of the model, and of the biases of routers those
-/// that are `saved` are in the file too.
+/// The modules that PEFT is to make copies of, where `whole` are the parameters of the model, and of the biases of
+/// routers those that are `saved` are in the file too.
 pub(super) fn modules_to_save(
     low_rank: &LowRank,
     whole: &[Spec],

@@ -1,5 +1,5 @@
-//! Where the tensors of a model are that a user names: in the best or newest checkpoint of a run, in a checkpoint, in the base that a
-//! checkpoint or an adapter names, or in the folder or file itself.
+//! Where the tensors of a model are that a user names: in the best or newest checkpoint of a run, in a checkpoint, in
+//! the base that a checkpoint or an adapter names, or in the folder or file itself.
 
 use super::base::{Base, REMEDY, holds_model};
 #[cfg(feature = "cli")]
@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The folder of the run that `path` is, or that the checkpoint or the adapter at `path` belongs to; `None` if it is none of a run's.
+/// The folder of the run that `path` is, or that the checkpoint or the adapter at `path` belongs to; `None` if it is
+/// none of a run's.
 pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
     let is_run = |folder: &&Path| folder.join(CONFIG).is_file();
     if is_run(&path) {
@@ -31,7 +32,8 @@ pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
     checkpoints.parent().filter(is_run).map(Path::to_path_buf)
 }
 
-/// The checkpoint that stands for the run in the folder `path`, its best or else its newest; of anything else `path` itself.
+/// The checkpoint that stands for the run in the folder `path`, its best or else its newest; of anything else `path`
+/// itself.
 ///
 /// # Errors
 /// The run has no checkpoint.
@@ -63,7 +65,8 @@ pub(crate) fn choice(path: &Path) -> Result<Option<String>> {
     Ok(Some(format!("{} is used, the best by its eval_loss of {eval_loss:.4}{newer}", best.display())))
 }
 
-/// The folder or file that describes the model at `path`: the chosen checkpoint of a run, the base that an adapter names, or `path`.
+/// The folder or file that describes the model at `path`: the chosen checkpoint of a run, the base that an adapter
+/// names, or `path`.
 ///
 /// # Errors
 /// A run without a checkpoint; an adapter that names no base that is here.
@@ -72,8 +75,8 @@ pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
     Ok(base_of(&path)?.unwrap_or(path))
 }
 
-/// The folder or file with the tensors of the model at `path`, and the base that they are if a checkpoint or an adapter at `path`
-/// names it; a base that is not at its path may be at `moved`.
+/// The folder or file with the tensors of the model at `path`, and the base that they are if a checkpoint or an adapter
+/// at `path` names it; a base that is not at its path may be at `moved`.
 ///
 /// # Errors
 /// The base is at neither, or what is there are other weights.
@@ -86,8 +89,8 @@ pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Opt
     }
 }
 
-/// The model at `path` as the base of adapters: that which a checkpoint or an adapter names, or its own tensors, which are all read.
-/// If there is a note of the base of `adapter`, it is that one.
+/// The model at `path` as the base of adapters: that which a checkpoint or an adapter names, or its own tensors, which
+/// are all read. If there is a note of the base of `adapter`, it is that one.
 ///
 /// # Errors
 /// A file that is missing or damaged; an adapter that names no base, or was trained on another.

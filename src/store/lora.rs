@@ -1,9 +1,10 @@
 //! Low-rank adapters on disk, as PEFT has them: `adapter_model.safetensors` and `adapter_config.json` in one folder.
 //!
-//! In a checkpoint they are in a folder of their own, `adapter`: beside the model's files, `transformers` would take the
-//! model to be in the place that the adapter names.
+//! In a checkpoint they are in a folder of their own, `adapter`: beside the model's files, `transformers` would take
+//! the model to be in the place that the adapter names.
 //!
-//! A model that came from files is not in the checkpoint: `base.json`, beside the adapter, says where it is (see `base`).
+//! A model that came from files is not in the checkpoint: `base.json`, beside the adapter, says where it is (see
+//! `base`).
 
 mod adapter;
 mod config;
@@ -65,8 +66,8 @@ pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// Writes `adapter_config.json` for the adapters of the model with the parameters `whole`, which was `base`, into `folder`.
-/// `modules_to_save` train beside them.
+/// Writes `adapter_config.json` for the adapters of the model with the parameters `whole`, which was `base`, into
+/// `folder`. `modules_to_save` train beside them.
 ///
 /// # Errors
 /// A disk that fails.
@@ -96,8 +97,8 @@ pub(super) fn write_config(
     OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
 }
 
-/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called so;
-/// `rename` says what a module that trained beside it is called there.
+/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called
+/// so; `rename` says what a module that trained beside it is called there.
 ///
 /// # Errors
 /// It is missing, or not one of low-rank adapters.
@@ -121,8 +122,8 @@ pub(super) fn config_for(
     serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
 }
 
-/// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other, otherwise
-/// whole ones.
+/// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other,
+/// otherwise whole ones.
 fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
     let pieces = whole.iter().filter(|spec| spec.role != Role::Lora).flat_map(|spec| &spec.pieces);
     let others: BTreeSet<&str> = pieces

@@ -26,13 +26,14 @@ pub struct Merged {
     pub adapted: usize,
 }
 
-/// Writes the model at `base` with the adapter at `adapter` merged into it to the folder `out`, which must be new or empty.
-/// `base` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its base; `adapter` PEFT's
-/// file, its folder, or a checkpoint that has one. Sums are f64, and each tensor keeps its type, but FP8 becomes bfloat16.
+/// Writes the model at `base` with the adapter at `adapter` merged into it to the folder `out`, which must be new or
+/// empty. `base` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
+/// base; `adapter` PEFT's file, its folder, or a checkpoint that has one. Sums are f64, and each tensor keeps its type,
+/// but FP8 becomes bfloat16.
 ///
 /// # Errors
-/// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one that is noted
-/// beside it; a disk that fails.
+/// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one
+/// that is noted beside it; a disk that fails.
 pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     refuse_whole(base, lora, out)?;
     let weights = lora::required(&chosen(lora)?)?;

@@ -142,7 +142,8 @@ impl Published {
         Some(Self { layout, heads: Heads::of(config) })
     }
 
-    /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not known.
+    /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not
+    /// known.
     pub fn place(&self, name: &str) -> Option<Source> {
         let (base, kind) = name.rsplit_once('.')?;
         let Some((layer, part)) = base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))

@@ -1,4 +1,5 @@
-//! A model written anew with some of its tensors changed: under its own names, in its layout and types, with the files beside it.
+//! A model written anew with some of its tensors changed: under its own names, in its layout and types, with the files
+//! beside it.
 
 use super::OUTPUT_DIR;
 use super::beside_weights::BesideWeights;
@@ -29,13 +30,14 @@ pub(super) struct Further<'a> {
     pub untied: Option<Untied>,
     /// The type that all floats get; otherwise each tensor keeps its own.
     pub dtype: Option<Dtype>,
-    /// The folder of what was trained, whose tokenizer, chat template and generation defaults are written, if it has some.
+    /// The folder of what was trained, whose tokenizer, chat template and generation defaults are written, if it has
+    /// some.
     pub trained: Option<&'a Path>,
 }
 
-/// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have the values
-/// that `changed` returns, or those that they had; a head that is `untied` is among them. FP8, in which nothing is written, becomes bfloat16 without scales. Returns the
-/// number of tensors.
+/// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have
+/// the values that `changed` returns, or those that they had; a head that is `untied` is among them. FP8, in which
+/// nothing is written, becomes bfloat16 without scales. Returns the number of tensors.
 ///
 /// # Errors
 /// Those of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
@@ -122,8 +124,8 @@ pub(super) fn create(out: &Path) -> Result<()> {
     OUTPUT_DIR.create_folder(out)
 }
 
-/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8, and says there that the head is not
-/// tied, if it is not, and the type of the weights, if it is another.
+/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8, and says there
+/// that the head is not tied, if it is not, and the type of the weights, if it is another.
 fn correct_config(path: &Path, is_untied: bool, dtype: Option<Dtype>) -> Result<()> {
     if !path.is_file() {
         return Ok(());

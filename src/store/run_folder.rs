@@ -32,8 +32,8 @@ pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 const LOCK: &str = "run.lock";
 
-/// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so one that leads out
-/// of the folder is refused, as is what is no regular file: a pipe would never end.
+/// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so one
+/// that leads out of the folder is refused, as is what is no regular file: a pipe would never end.
 ///
 /// # Errors
 /// There is no such file, or it cannot be read.
@@ -121,8 +121,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is what it found there,
-    /// by step and name.
+    /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is what
+    /// it found there, by step and name.
     pub(crate) fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
         let path = output_dir.to_path_buf();
         let resume_point = resume_point.map(|(step, name)| (step, path.join(CHECKPOINTS).join(name)));
@@ -131,7 +131,8 @@ impl RunFolder {
 
     /// To be called once the configuration and data of a resumed run are known to match the checkpoint: rewrites
     /// `config.yaml` and removes the steps after the checkpoint from `metrics.jsonl`, since they will be repeated.
-    /// Returns the number of lines removed; 0 for a new run, and on another rank than the first, which leaves the files alone.
+    /// Returns the number of lines removed; 0 for a new run, and on another rank than the first, which leaves the files
+    /// alone.
     ///
     /// # Errors
     /// A file cannot be replaced.
@@ -199,9 +200,9 @@ pub(crate) fn is_in_use(path: &Path) -> bool {
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the run `is_own`,
-/// this process was about to make it, and it stays unless the lock is this process's. Another thread may still be opening files there, so
-/// this returns once none has come back for ten looks. What cannot be removed stays.
+/// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the
+/// run `is_own`, this process was about to make it, and it stays unless the lock is this process's. Another thread may
+/// still be opening files there, so this returns once none has come back for ten looks. What cannot be removed stays.
 pub fn forget(folder: &Path, is_own: bool) {
     const TRIES: u32 = 50;
     const QUIET: u32 = 10;

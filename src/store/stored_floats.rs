@@ -1,8 +1,9 @@
 //! The floats of a tensor as files store them: f32, f16 and bf16, f64, or FP8 with a scale for each block.
 //!
-//! FP8 is E4M3 without infinities, as torch's `float8_e4m3fn` (Micikevicius et al., FP8 Formats for Deep Learning, 2022). Beside a
-//! matrix in it stands `NAME_scale_inv`, a factor for each block of 128 x 128 elements; blocks at the edges are cut off. A value is the
-//! product of both in f32. The `config.json` may give blocks of another size (`quantization_config.weight_block_size`).
+//! FP8 is E4M3 without infinities, as torch's `float8_e4m3fn` (Micikevicius et al., FP8 Formats for Deep Learning,
+//! 2022). Beside a matrix in it stands `NAME_scale_inv`, a factor for each block of 128 x 128 elements; blocks at the
+//! edges are cut off. A value is the product of both in f32. The `config.json` may give blocks of another size
+//! (`quantization_config.weight_block_size`).
 
 use super::foreign::remedy_of_type;
 use crate::element::Element;
@@ -64,7 +65,8 @@ impl Encoding {
     }
 }
 
-/// The value of each code of E4M3: sign, 4 bits of exponent with a bias of 7, 3 of mantissa; the two codes of all ones are NaN.
+/// The value of each code of E4M3: sign, 4 bits of exponent with a bias of 7, 3 of mantissa; the two codes of all ones
+/// are NaN.
 const E4M3: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut code = 0;

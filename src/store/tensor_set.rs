@@ -1,4 +1,5 @@
-//! The tensors of a checkpoint that belong together: weights, adapters or moments. Each rank writes a file with some of them.
+//! The tensors of a checkpoint that belong together: weights, adapters or moments. Each rank writes a file with some of
+//! them.
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::{ArenaTensor, ReadRows};
@@ -72,7 +73,8 @@ impl TensorSet<'_> {
             sink.finish()?;
         }
         file.end()?;
-        // The first rank syncs all files when it commits the checkpoint, but cannot do so for those written on other machines.
+        // The first rank syncs all files when it commits the checkpoint, but cannot do so for those written on other
+        // machines.
         if ranks.is_first() { Ok(()) } else { OUTPUT_DIR.sync_file(&path) }
     }
 }

@@ -100,7 +100,8 @@ impl TrainerState {
         read(path)
     }
 
-    /// The settings that differ between this state and the one that is `expected`, of which `default` knows those that are not written.
+    /// The settings that differ between this state and the one that is `expected`, of which `default` knows those that
+    /// are not written.
     pub(crate) fn differing(
         &self,
         expected: &Self,
@@ -125,8 +126,8 @@ impl TrainerState {
     }
 
     /// Compares the state found in `checkpoint` with that of the run that is to continue it: settings and data must be
-    /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value that
-    /// a setting has where it is not written; a checkpoint from before a setting was known lacks it.
+    /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value
+    /// that a setting has where it is not written; a checkpoint from before a setting was known lacks it.
     ///
     /// # Errors
     /// What differs, by name and both values.

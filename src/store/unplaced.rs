@@ -20,8 +20,9 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers of
-    /// multi-token prediction that the class of the file leaves out, a head that is the embedding, or other towers, which are named.
+    /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers
+    /// of multi-token prediction that the class of the file leaves out, a head that is the embedding, or other towers,
+    /// which are named.
     ///
     /// # Errors
     /// A tensor without a place, unless those are left out.

@@ -164,8 +164,8 @@ impl WeightFiles {
         names
     }
 
-    /// XXH3 of all tensors in the order of their names: name, type, shape and bytes of each, with the lengths of what has no
-    /// length of its own. Checkpoints store it: it must not change.
+    /// XXH3 of all tensors in the order of their names: name, type, shape and bytes of each, with the lengths of what
+    /// has no length of its own. Checkpoints store it: it must not change.
     ///
     /// # Errors
     /// None but those of [`open`](Self::open).
@@ -214,8 +214,8 @@ impl WeightFiles {
         self.tensor(name).map(|(_, _, bytes)| bytes)
     }
 
-    /// The values of the tensor `name`, which [`check`](Self::check) found to be floats; 8 and 16 bits are widened exactly, 64
-    /// narrowed.
+    /// The values of the tensor `name`, which [`check`](Self::check) found to be floats; 8 and 16 bits are widened
+    /// exactly, 64 narrowed.
     ///
     /// # Errors
     /// There is no such tensor, or it does not hold floats.
@@ -239,7 +239,8 @@ impl WeightFiles {
         Ok(values)
     }
 
-    /// Which other towers the model has that this one is inside of, and how many tensors each; empty if it is by itself.
+    /// Which other towers the model has that this one is inside of, and how many tensors each; empty if it is by
+    /// itself.
     pub fn towers(&self) -> String {
         let names = self.homes.keys().map(String::as_str);
         wrapped::towers(names.filter(|name| wrapped::is_of_tower(self.wrapped, name)))
@@ -321,7 +322,8 @@ impl WeightFiles {
         }
     }
 
-    /// The name here of the tensor that holds the one that a whole model calls `name`, and which rows of it that one is.
+    /// The name here of the tensor that holds the one that a whole model calls `name`, and which rows of it that one
+    /// is.
     fn place(&self, name: &str) -> Option<(&str, Cut)> {
         let of_layout = || {
             let place = self.published.as_ref()?.place(name)?;
@@ -330,8 +332,8 @@ impl WeightFiles {
         self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout)
     }
 
-    /// The name here of the tensor that a whole model calls `name`, if it has that name, that without a prefix, or that inside another
-    /// model.
+    /// The name here of the tensor that a whole model calls `name`, if it has that name, that without a prefix, or that
+    /// inside another model.
     pub fn stored_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let inside = self.wrapped.into_iter().flat_map(|wrapped| wrapped.names(name));

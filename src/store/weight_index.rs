@@ -27,8 +27,8 @@ pub(super) fn file_name(stem: &str, number: usize, count: usize) -> String {
     }
 }
 
-/// The files with the tensors of `stem` in `folder`: one, or several and their index, which comes first. If there are none, the
-/// one that is missing.
+/// The files with the tensors of `stem` in `folder`: one, or several and their index, which comes first. If there are
+/// none, the one that is missing.
 ///
 /// # Errors
 /// An index that is damaged.

@@ -1,12 +1,13 @@
 //! Names of a language model's tensors inside a model of images or sound.
 //!
-//! What such a file calls `model.language_model.layers.0.mlp.up_proj.weight` is `model.layers.0.mlp.up_proj.weight` of the language
-//! model alone. Adapters have the same names behind PEFT's prefix. The tensors of other towers are left.
+//! What such a file calls `model.language_model.layers.0.mlp.up_proj.weight` is `model.layers.0.mlp.up_proj.weight` of
+//! the language model alone. Adapters have the same names behind PEFT's prefix. The tensors of other towers are left.
 
 use crate::model::parameters::PEFT_PREFIX;
 use std::collections::BTreeMap;
 
-/// What comes before the names of a language model's body, which are `model.` without a wrapper, and before that of its head.
+/// What comes before the names of a language model's body, which are `model.` without a wrapper, and before that of its
+/// head.
 const PREFIXES: [(&str, &str); 4] = [
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
@@ -37,8 +38,8 @@ impl Wrapped {
         Some(Self { body, head })
     }
 
-    /// The name in the file of what is called `name` in a language model by itself, of its body or its head: up to two, of which one
-    /// may be there.
+    /// The name in the file of what is called `name` in a language model by itself, of its body or its head: up to two,
+    /// of which one may be there.
     pub fn names(self, name: &str) -> impl Iterator<Item = String> {
         let (peft, name) = match name.strip_prefix(PEFT_PREFIX) {
             Some(inner) => (PEFT_PREFIX, inner),
@@ -64,7 +65,8 @@ pub(super) fn alone(name: &str) -> String {
     bodies.unwrap_or_else(|| name.to_string())
 }
 
-/// What the classes of `transformers` call a module of a language model inside them, however their files call its tensors.
+/// What the classes of `transformers` call a module of a language model inside them, however their files call its
+/// tensors.
 pub(super) fn module(name: &str) -> String {
     name.strip_prefix(BODY).map_or_else(|| name.to_string(), |rest| format!("{}{rest}", PREFIXES[0].0))
 }

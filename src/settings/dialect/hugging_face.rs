@@ -1,7 +1,8 @@
-//! A folder of Hugging Face in place of a model's keys: its `config.json` says the shape, and its tokenizer reads the data.
+//! A folder of Hugging Face in place of a model's keys: its `config.json` says the shape, and its tokenizer reads the
+//! data.
 //!
-//! A file that leaves out any of the sizes that every model has takes all keys that it does not write from the folder. One that writes
-//! them, such as the `config.yaml` of a run folder, does without it.
+//! A file that leaves out any of the sizes that every model has takes all keys that it does not write from the folder.
+//! One that writes them, such as the `config.yaml` of a run folder, does without it.
 
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,8 @@ use std::path::{Path, PathBuf};
 rows! {
     /// A folder in place of a model's keys.
     pub struct FolderForms in "" forms {
-        /// A folder of Hugging Face's whose `config.json` and tokenizer are used as those beside `load_checkpoint` are, but not its
-        /// weights.
+        /// A folder of Hugging Face's whose `config.json` and tokenizer are used as those beside `load_checkpoint` are,
+        /// but not its weights.
         pretrained_model_dir: PathBuf = Host.optional().example("./Qwen2.5-0.5B"),
     }
 }
@@ -41,8 +42,8 @@ pub(super) fn table() -> (TableId, Table) {
     FolderForms::documented()
 }
 
-/// Writes what the folder says under the keys that are read, where they are not written. What it says is compared with what follows
-/// from all keys when the run starts.
+/// Writes what the folder says under the keys that are read, where they are not written. What it says is compared with
+/// what follows from all keys when the run starts.
 pub(crate) fn translate(source: &mut Source) {
     FolderForms::read(&Reader::unchecked(source, ""));
     let folder_at = |key: &&str| source.node(key).is_some_and(|node| !node.is_off());
@@ -144,8 +145,8 @@ fn write_tokenizer(source: &mut Source, folder: &Path, origin: &str) -> Result<(
     Ok(())
 }
 
-/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets of a resumed run whose own is not there: it has moved with its
-/// model. Other tokens than before are found in the data.
+/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets of a resumed run whose own is not there:
+/// it has moved with its model. Other tokens than before are found in the data.
 fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
     let resumes = source.node("resume_training").is_some_and(|node| !node.is_off());
     let beside = folder.join("tokenizer.json");

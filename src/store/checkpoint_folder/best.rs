@@ -1,7 +1,7 @@
 //! `best.json`, which says which checkpoint had the lowest `eval_loss`.
 //!
-//! It is written once that checkpoint is complete. A kill in between leaves the note of the one before, and the run notes it again when it
-//! resumes: the state of each checkpoint has the best until then.
+//! It is written once that checkpoint is complete. A kill in between leaves the note of the one before, and the run
+//! notes it again when it resumes: the state of each checkpoint has the best until then.
 
 use super::OUTPUT_DIR;
 use crate::durable::read_json;

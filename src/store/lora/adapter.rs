@@ -118,8 +118,8 @@ impl Adapter {
         self.config.as_ref().and_then(|config| config.start().ok()).unwrap_or(Start::Whole)
     }
 
-    /// The factors of `module` for a model on `base` as it is: what the adapter took out of that at its start is among them. The
-    /// matrices of the base are (in, out) if `is_transposed`.
+    /// The factors of `module` for a model on `base` as it is: what the adapter took out of that at its start is among
+    /// them. The matrices of the base are (in, out) if `is_transposed`.
     ///
     /// # Errors
     /// A module that the base does not have; factors of no floats.
@@ -201,7 +201,8 @@ impl Adapter {
         is_head && embedding().is_some_and(is_same)
     }
 
-    /// Whether it is its own copy of the embedding or of the head that the model named `name` has, where the base ties them.
+    /// Whether it is its own copy of the embedding or of the head that the model named `name` has, where the base ties
+    /// them.
     pub fn holds_apart(&self, name: &str) -> bool {
         let config = self.config.as_ref().filter(|config| !config.ensure_weight_tying && config.saves(name));
         config.is_some() && kept::find(&self.files, name).is_some()
@@ -209,7 +210,8 @@ impl Adapter {
 }
 
 impl Factors {
-    /// The same and, to be taken away, `share` of the product of `left` (out, r) and `right` (r, in), like the others before the scale.
+    /// The same and, to be taken away, `share` of the product of `left` (out, r) and `right` (r, in), like the others
+    /// before the scale.
     fn without(self, left: &[f64], right: &[f64], share: f64) -> Self {
         let Self { rank, mut a, b, scale } = self;
         a.extend(right.iter().map(|value| *value as f32));

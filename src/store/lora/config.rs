@@ -56,8 +56,8 @@ pub(in crate::store) enum Start {
     Whole,
     /// All but the product of its largest singular values, as many as the rank (PiSSA; Meng et al., 2024).
     WithoutPrincipal,
-    /// All but the product of the first columns of Q and the first rows of R, as many as the rank, times the factor (OLoRA; Büyükakyüz,
-    /// 2024).
+    /// All but the product of the first columns of Q and the first rows of R, as many as the rank, times the factor
+    /// (OLoRA; Büyükakyüz, 2024).
     WithoutOrthonormal,
 }
 

@@ -1,7 +1,8 @@
 //! The keys of an `adapter_config.json`, as PEFT 0.21 writes them (`LoraConfig`), and what is done with each.
 //!
-//! An adapter that is read without one of its keys computes something else without a word. So each is used, changes nothing of what
-//! trained weights compute, or is refused by name where it asks for anything. A key that is not listed is refused likewise.
+//! An adapter that is read without one of its keys computes something else without a word. So each is used, changes
+//! nothing of what trained weights compute, or is refused by name where it asks for anything. A key that is not listed
+//! is refused likewise.
 
 use serde_json::{Map, Value};
 

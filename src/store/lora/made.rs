@@ -1,8 +1,8 @@
 //! The tensors of a model with an adapter that neither file holds as they are computed with.
 //!
-//! The layers of a model have factors of one rank, and one factor in front of their product. An adapter may have others for each
-//! module: its factors are padded with zeros, and B is scaled. A bias of B is a bias of the layer. A head that the base ties to its
-//! embedding is a copy of that once either of them trained by itself.
+//! The layers of a model have factors of one rank, and one factor in front of their product. An adapter may have others
+//! for each module: its factors are padded with zeros, and B is scaled. A bias of B is a bias of the layer. A head that
+//! the base ties to its embedding is a copy of that once either of them trained by itself.
 
 use super::adapter::{Adapter, factor_names};
 use super::other_model;

@@ -1,18 +1,19 @@
-//! What the initial values of an adapter took out of its base: products of matrices that are computed again from the base.
+//! What the initial values of an adapter took out of its base: products of matrices that are computed again from the
+//! base.
 //!
 //! Signs and rotations of the factors do not matter, since only their product is used.
 
-/// Iterations before the first test of whether the singular values have settled, beyond their number; later tests, which cost the cube
-/// of the iterations, come after half as many again.
+/// Iterations before the first test of whether the singular values have settled, beyond their number; later tests,
+/// which cost the cube of the iterations, come after half as many again.
 const MORE: usize = 24;
 /// Share of the largest singular value that the residual of each may have.
 const SETTLED: f64 = 1e-9;
 
-/// The `rank` largest singular values of the matrix `weights` with so many `rows`, as left vectors times values (rows, rank) and right
-/// vectors (rank, columns).
+/// The `rank` largest singular values of the matrix `weights` with so many `rows`, as left vectors times values (rows,
+/// rank) and right vectors (rank, columns).
 ///
-/// By the bidiagonalisation of Golub and Kahan (1965) with all vectors kept orthogonal, which finds the largest ones first; where they
-/// are close to the others, it goes on up to the whole matrix.
+/// By the bidiagonalisation of Golub and Kahan (1965) with all vectors kept orthogonal, which finds the largest ones
+/// first; where they are close to the others, it goes on up to the whole matrix.
 pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
     let columns = weights.len() / rows;
     let most = rows.min(columns);
@@ -42,8 +43,8 @@ pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>,
     }
 }
 
-/// Of the QR decomposition of the matrix `weights` with so many `rows` the first `rank` columns of Q (rows, rank) and rows of R (rank,
-/// columns).
+/// Of the QR decomposition of the matrix `weights` with so many `rows` the first `rank` columns of Q (rows, rank) and
+/// rows of R (rank, columns).
 pub(super) fn orthonormal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
     let columns = weights.len() / rows;
     let mut basis: Vec<Vec<f64>> = Vec::new();
@@ -100,8 +101,8 @@ impl<'a> Bidiagonal<'a> {
         self.right.push(right);
     }
 
-    /// Makes `vector` orthogonal to those of its side, of length 1, and returns the length that it had. Where nothing is left of it,
-    /// the matrix has no more than what was found, and another vector goes on.
+    /// Makes `vector` orthogonal to those of its side, of length 1, and returns the length that it had. Where nothing
+    /// is left of it, the matrix has no more than what was found, and another vector goes on.
     fn orthogonal(&self, vector: &mut Vec<f64>, is_left: bool) -> f64 {
         let before = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
         let basis = if is_left { &self.left } else { &self.right };

@@ -172,7 +172,8 @@ fn what_no_run_can_take_is_one_line() {
     }
 }
 
-/// A run names its tokenizer by its path. Where that is gone when it resumes and the base is named anew, so is the tokenizer beside it.
+/// A run names its tokenizer by its path. Where that is gone when it resumes and the base is named anew, so is the
+/// tokenizer beside it.
 #[test]
 fn a_tokenizer_moves_with_its_base() {
     let folder = tempfile::tempdir().expect("a folder");
