@@ -20,19 +20,19 @@ pub(crate) const UNFINISHED: &str = ".tmp";
 
 /// The setting or flag that chose a place on disk. Errors tell the user to change it.
 #[derive(Clone, Copy, Debug)]
-pub struct ChosenBy(pub &'static str);
+pub struct PathOrigin(pub &'static str);
 
 /// A file being written under a temporary name. Dropping it before [`finish`](Self::finish) removes it.
 #[derive(Debug)]
 pub struct AtomicFile {
-    place: ChosenBy,
+    place: PathOrigin,
     path: PathBuf,
     temporary: PathBuf,
     /// `None` once the file is finished.
     file: Option<BufWriter<File>>,
 }
 
-impl ChosenBy {
+impl PathOrigin {
     /// An I/O error at `path` as one line with the cause and the remedy; `doing` is what was tried ("write").
     pub fn error(self, path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
         let cause = match error.kind() {

@@ -3,27 +3,27 @@
 //! Nothing here knows the trainer, the configuration or a device. A checkpoint's tensors are read and written through
 //! functions that the caller passes in.
 
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use std::path::Path;
 
 pub(crate) mod arena_tensors;
 pub(crate) mod base;
-pub(crate) mod beside_weights;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
+mod expected_tensors;
 pub mod export;
-mod foreign;
 mod gathering;
 pub(crate) mod hex;
 mod holdings;
 pub(crate) mod json_lines;
-mod kept;
-pub(crate) mod located;
 pub(crate) mod lora;
 pub mod merge;
+pub(crate) mod model_assets;
+pub(crate) mod model_path;
 pub mod npy;
+mod peft_modules;
 mod published_names;
-mod rewriting;
+mod rewrite;
 mod router_tensors;
 pub mod run_folder;
 pub(crate) mod shared_folder;
@@ -31,7 +31,7 @@ mod stored_floats;
 pub mod tensor_file;
 mod tensor_set;
 pub mod trainer_state;
-mod unplaced;
+mod unreadable;
 mod weight_files;
 mod weight_index;
 mod wrapped;
@@ -40,7 +40,7 @@ pub use base::Base;
 pub use weight_files::Contents;
 
 /// What chose the folder of a run.
-pub(crate) const OUTPUT_DIR: ChosenBy = ChosenBy("--output_dir");
+pub(crate) const OUTPUT_DIR: PathOrigin = PathOrigin("--output_dir");
 
 /// Remedy for a damaged file: of a run's checkpoint, or one from elsewhere, which the user may not have twice.
 fn remedy_for(path: &Path) -> &'static str {

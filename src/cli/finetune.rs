@@ -19,12 +19,12 @@ use super::reading::CacheArguments;
 use super::train::train;
 use super::trained::AdapterArguments;
 use crate::data::known_files;
-use crate::durable::{AtomicFile, ChosenBy, changed};
+use crate::durable::{AtomicFile, PathOrigin, changed};
 use crate::error::{Error, Result};
 use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override};
-use crate::store::beside_weights;
 use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::model_assets;
 use crate::store::run_folder::CHECKPOINTS;
 use crate::train::command::{CommandLine, GoingOn};
 use std::io::Write;
@@ -170,7 +170,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         return Err(Error::file(output, "has no checkpoint to train on from; leave --extend out"));
     }
     let command = CommandLine::of_process(GOING_ON);
-    let (file, place) = (beside(&output), ChosenBy("--output"));
+    let (file, place) = (beside(&output), PathOrigin("--output"));
     let made_by = format!("# {}\n", command.begun(&ASIDE).replace('\n', " "));
     if *print_config {
         let _ = print(&(made_by + &arguments.configuration(written)?));
@@ -275,7 +275,7 @@ impl Arguments {
         let read = [Some(&self.data), self.eval.as_ref(), self.chat_template.as_ref(), Some(&config)];
         let is_older = |path: &PathBuf| changed(path).is_some_and(|read| read < since);
         let are_older =
-            read.into_iter().flatten().all(is_older) && beside_weights::are_older(&self.model, since);
+            read.into_iter().flatten().all(is_older) && model_assets::are_older(&self.model, since);
         let is_same = || std::fs::read_to_string(file).is_ok_and(|text| text.starts_with(made_by));
         Ok(are_older && is_same() && self.latest()?.is_some())
     }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::output::say;
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use crate::error::{Error, Result};
 use crate::report::page::{RunFiles, page};
-use crate::store::located::run_of;
+use crate::store::model_path::run_of;
 
 /// The setting that chose the place of the page.
-const OUTPUT: ChosenBy = ChosenBy("--output");
+const OUTPUT: PathOrigin = PathOrigin("--output");
 
 /// The name of a page unless `--output` names another.
 const REPORT: &str = "report.html";

@@ -2,7 +2,7 @@
 
 use super::output::say;
 use super::stacked_areas::{self, StackedAreas};
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use crate::error::{Error, Result};
 use crate::store::npy;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The setting that chose the folder of the plots.
-const PLOTS: ChosenBy = ChosenBy("--save_path_prefix");
+const PLOTS: PathOrigin = PathOrigin("--save_path_prefix");
 
 /// The flags of MindFormers' tool, also accepted with hyphens.
 #[derive(clap::Args)]

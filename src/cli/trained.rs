@@ -8,7 +8,7 @@ use crate::hugging_face::refuse_name_of_hub;
 use crate::infer::OpenedModel;
 use crate::kernels::Tier;
 use crate::settings::Override;
-use crate::store::located::{choice, is_adapter};
+use crate::store::model_path::{choice, is_adapter};
 use crate::train::lacking_tokens::lacking_tokens;
 use crate::train::open_device_with;
 use serde_json::json;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::durable::{AtomicFile, ChosenBy};
+use crate::durable::{AtomicFile, PathOrigin};
 use crate::error::{Error, Result};
 
-const OUTPUT: ChosenBy = ChosenBy("--output");
+const OUTPUT: PathOrigin = PathOrigin("--output");
 
 /// Starts the file that will become `path`, if [`check_free`] allows it, and creates its folder if there is none.
 pub(super) fn begin(path: &Path, force: bool) -> Result<AtomicFile> {

@@ -17,7 +17,7 @@ use twox_hash::XxHash3_128;
 
 use super::files::{self, InputFile};
 use super::sample_store::SampleStore;
-use crate::durable::{AtomicFile, ChosenBy, cache_folder};
+use crate::durable::{AtomicFile, PathOrigin, cache_folder};
 use crate::error::Result;
 
 /// Less data than this is read again: it takes a second.
@@ -28,7 +28,7 @@ const MOST_BYTES: u64 = 16 << 30;
 const ABANDONED: Duration = Duration::from_secs(3600);
 const FOLDER: &str = "tokens";
 const ENDING: &str = "tokens";
-const PLACE: ChosenBy = ChosenBy("folder by XDG_CACHE_HOME, or keep no tokens by --no-cache");
+const PLACE: PathOrigin = PathOrigin("folder by XDG_CACHE_HOME, or keep no tokens by --no-cache");
 
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 /// Held while tokens are made: threads of one process that want the same wait for the first.

@@ -1,6 +1,6 @@
 //! Files that grow by whole records.
 
-use super::ChosenBy;
+use super::PathOrigin;
 use crate::error::Result;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ const MOST_KEPT: usize = 16 << 20;
 /// they are dropped: the file then has a gap, and a warning says how much is missing.
 #[derive(Debug)]
 pub struct AppendFile {
-    place: ChosenBy,
+    place: PathOrigin,
     path: PathBuf,
     file: File,
     /// Length of the file up to its last whole record, in bytes.
@@ -30,7 +30,7 @@ impl AppendFile {
     ///
     /// # Errors
     /// The file cannot be opened for writing.
-    pub fn open(place: ChosenBy, path: &Path) -> Result<Self> {
+    pub fn open(place: PathOrigin, path: &Path) -> Result<Self> {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let opened = opened.and_then(|file| file.metadata().map(|about| (file, about.len())));
         let (file, written) = opened.map_err(|error| place.error(path, "open for writing", &error))?;
@@ -75,7 +75,7 @@ mod tests {
     use std::fs;
     use std::sync::Mutex;
 
-    const PLACE: ChosenBy = ChosenBy("--output_dir");
+    const PLACE: PathOrigin = PathOrigin("--output_dir");
 
     #[test]
     fn what_a_full_disk_refused_is_written_once_there_is_room() {

@@ -11,7 +11,7 @@ use crate::model::config::ModelConfig;
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
 use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
-use crate::store::located::{Alone, base_of, chosen, run_of};
+use crate::store::model_path::{StandaloneAdapter, base_of, chosen, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::pretrained::{check_weights, no_tokenizer};
 use std::io;
@@ -97,7 +97,7 @@ impl OpenedModel {
     /// # Errors
     /// As [`open`](Self::open); an adapter that is missing, damaged, or of another model.
     pub fn open_adapted(path: &Path, adapter: &Path, overrides: &[Override]) -> Result<Self> {
-        let adapter = Alone::open(adapter)?;
+        let adapter = StandaloneAdapter::open(adapter)?;
         adapter.check(&outline_of_model(path, overrides, None)?.plan.model)?;
         let mut run = Self::open_model(path, &[&[pet_of(&adapter)], overrides].concat())?;
         adapter.extend(&mut run.plan.model)?;
@@ -214,7 +214,7 @@ fn kept_template(folder: &Path) -> Option<PathBuf> {
 /// There is no model, it cannot be computed, or a flag is wrong.
 pub fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     let (model, adapter) = match base_of(path)? {
-        Some(base) => (base, Some(pet_of(&Alone::open(path)?))),
+        Some(base) => (base, Some(pet_of(&StandaloneAdapter::open(path)?))),
         None => (path.to_path_buf(), None),
     };
     let mut config = outline_of_model(&model, &[adapter.as_slice(), overrides].concat(), ranks)?;
@@ -243,7 +243,7 @@ fn outline_of_model(path: &Path, overrides: &[Override], ranks: Option<usize>) -
     }
 }
 
-fn pet_of(adapter: &Alone) -> Override {
+fn pet_of(adapter: &StandaloneAdapter) -> Override {
     Override::of("model.model_config.pet_config", &adapter.pet_config())
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::expert_load::{LayerLoad, MixtureReport};
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use crate::error::Result;
 use crate::store::npy;
 
@@ -28,7 +28,7 @@ pub struct ExpertMetrics {
 pub struct DropRates;
 
 /// The setting that chose the folder of these files.
-const SUMMARY_DIR: ChosenBy = ChosenBy("summary_dir of SummaryMonitor");
+const SUMMARY_DIR: PathOrigin = PathOrigin("summary_dir of SummaryMonitor");
 
 /// Files with the choices of each expert, `layer-L_STEP.npy`.
 #[derive(Clone, Debug, PartialEq, Eq)]

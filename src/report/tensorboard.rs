@@ -11,7 +11,7 @@ use super::instrument::{Instrument, StepReport};
 use super::metrics::MonitorFormats;
 use super::metrics::{StartMetrics, StepMetrics};
 use super::mindformers_log::LossParts;
-use crate::durable::{AppendFile, ChosenBy, read_error};
+use crate::durable::{AppendFile, PathOrigin, read_error};
 use crate::error::Result;
 use prost::Message;
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The setting that chose the folder.
-const TENSORBOARD_DIR: ChosenBy = ChosenBy("tensorboard.tensorboard_dir");
+const TENSORBOARD_DIR: PathOrigin = PathOrigin("tensorboard.tensorboard_dir");
 
 /// The prefix of all event files' names, which TensorBoard looks for.
 const PREFIX: &str = "events.out.tfevents.";

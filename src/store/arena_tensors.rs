@@ -8,8 +8,8 @@
 //! permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files
 //! have q, k and v head by head.
 
-use super::kept;
-use super::lora::{self, Made};
+use super::lora::{self, ComputedTensors};
+use super::peft_modules;
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
 use crate::element::Element;
@@ -71,7 +71,7 @@ impl<'a> ArenaTensor<'a> {
 
     /// The same under its name in the file of the adapters `low_rank`.
     pub fn in_adapter(self, low_rank: &LowRank) -> Self {
-        let name = if self.is_adapter() { self.name } else { kept::name_of(low_rank, &self.name) };
+        let name = if self.is_adapter() { self.name } else { peft_modules::name_of(low_rank, &self.name) };
         Self { name, ..self }
     }
 
@@ -241,7 +241,7 @@ pub(super) struct Homes<'a> {
     /// Those of adapters; likewise.
     pub adapters: Option<&'a WeightFiles>,
     /// What both make together.
-    pub made: Option<&'a Made>,
+    pub computed: Option<&'a ComputedTensors>,
 }
 
 /// Where a tensor is.
@@ -251,7 +251,7 @@ struct Home<'a> {
     /// Its name there.
     name: String,
     /// Its values, if they are not those of the file.
-    made: Option<&'a [f32]>,
+    computed: Option<&'a [f32]>,
 }
 
 impl<'a> Homes<'a> {
@@ -263,13 +263,14 @@ impl<'a> Homes<'a> {
     fn of(&self, spec: &Spec, prefix: &str) -> Result<Option<Vec<Home<'a>>>> {
         let home = |piece: &Piece| -> Option<Home<'a>> {
             let name = format!("{prefix}{}", piece.name);
-            let home = |(file, name)| Home { file, name, made: None };
-            let made = self.made.and_then(|made| made.values(&name));
-            if let Some((file, made)) = self.adapters.zip(made) {
-                return Some(Home { file, name, made: Some(made) });
+            let home = |(file, name)| Home { file, name, computed: None };
+            let computed = self.computed.and_then(|computed| computed.values(&name));
+            if let Some((file, computed)) = self.adapters.zip(computed) {
+                return Some(Home { file, name, computed: Some(computed) });
             }
-            let kept = || self.adapters.and_then(|file| Some((file, kept::find(file, &name)?)));
-            let in_base = || self.made.map_or(name.as_str(), |made| made.in_base(&name)).to_string();
+            let kept = || self.adapters.and_then(|file| Some((file, peft_modules::find(file, &name)?)));
+            let in_base =
+                || self.computed.map_or(name.as_str(), |computed| computed.in_base(&name)).to_string();
             match spec.role {
                 Role::Lora => self.adapters.map(|file| home((file, name))),
                 _ => kept().or_else(|| Some((self.model?, in_base()))).map(home),
@@ -294,9 +295,9 @@ impl<'a> Homes<'a> {
 pub(super) fn check(layout: &ArenaLayout, arena: &Arena, homes: Homes<'_>, prefix: &str) -> Result<()> {
     for (spec, parts) in layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)) {
         for (piece, home) in spec.pieces.iter().zip(homes.of(spec, prefix)?.unwrap_or_default()) {
-            let Home { file, name, made } = home;
+            let Home { file, name, computed } = home;
             let info = ArenaTensor { name, spec, parts, piece, arena }.info();
-            match made.map(<[f32]>::len) {
+            match computed.map(<[f32]>::len) {
                 Some(count) if count != info.shape.iter().product::<usize>() => {
                     return Err(lora::other_model(file.path(), &info.name, "has another size in the model"));
                 }
@@ -396,10 +397,10 @@ fn values_of(
     spec: &Spec,
     piece: &Piece,
     wanted: &Range<usize>,
-    Home { file, name, made }: &Home<'_>,
+    Home { file, name, computed }: &Home<'_>,
 ) -> Result<(std::vec::IntoIter<f32>, usize)> {
-    if let Some(made) = made {
-        return Ok((spec.in_row_order(piece, made.to_vec()).into_iter(), 0));
+    if let Some(computed) = computed {
+        return Ok((spec.in_row_order(piece, computed.to_vec()).into_iter(), 0));
     }
     if spec.role.is_vector() || !piece.is_in_order() {
         return Ok((spec.in_row_order(piece, file.values(name)?).into_iter(), 0));

@@ -5,7 +5,7 @@
 //!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's, in the type they are trained in;
 //!                              not where they are the base of adapters and came from files: see `base`
 //!     config.json              the model's shape under Hugging Face's keys
-//!     tokenizer.json, ...      what `beside_weights` lists
+//!     tokenizer.json, ...      what `model_assets` lists
 //!     adapter/                 low-rank adapters as PEFT has them, if the run trains some: see `lora`
 //!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
 //!                              (a matrix under Muon has one: its momentum, as exp_avg)
@@ -16,7 +16,7 @@
 //! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads
 //! either.
 //!
-//! What trains beside adapters on a model that is named is with them (see `kept`). Where only adapters train on a model
+//! What trains beside adapters on a model that is named is with them (see `peft_modules`). Where only adapters train on a model
 //! of random weights, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the file
 //! system has them: each checkpoint is whole, and the model takes room once. A model that came from files is named by
 //! `adapter/base.json`, and never read back from the device.
@@ -28,14 +28,14 @@ use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows};
 use super::base::Base;
 use super::checkpoint_folder::Draft;
-use super::foreign::OTHER_MODEL;
-use super::kept;
-use super::located::{chosen, located};
-use super::lora::{self, Adapter, Made};
+use super::expected_tensors::ExpectedTensors;
+use super::lora::{self, Adapter, ComputedTensors};
+use super::model_path::{chosen, resolve};
+use super::peft_modules;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
-use super::unplaced::Places;
+use super::unreadable::OTHER_MODEL;
 use super::weight_files::{Contents, STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
@@ -160,9 +160,9 @@ impl<'a> Saving<'a> {
         let moves_biases = self.base.is_some() && moves_biases(experts);
         let modules_to_save = match self.base {
             None => BTreeSet::new(),
-            Some(_) => kept::modules_to_save(low_rank, whole, &biases, moves_biases),
+            Some(_) => peft_modules::modules_to_save(low_rank, whole, &biases, moves_biases),
         };
-        let biases = if moves_biases { kept::router_state(low_rank, biases) } else { Vec::new() };
+        let biases = if moves_biases { peft_modules::router_state(low_rank, biases) } else { Vec::new() };
         let folder = &self.draft.path().join(lora::FOLDER);
         self.ranks.by_first(|| OUTPUT_DIR.create_folder(folder)).await?;
         let set =
@@ -247,13 +247,13 @@ pub(crate) fn load(
     match (low_rank, &base) {
         (Some(low_rank), Some(_)) if moves_biases(experts) => {
             let adapter = WeightFiles::open(&lora::required(folder)?)?;
-            router_tensors::load(&kept::router_state(low_rank, biases), &adapter, true, &write)?;
+            router_tensors::load(&peft_modules::router_state(low_rank, biases), &adapter, true, &write)?;
         }
         (_, Some(_)) => {} // as they are in the base
         (_, None) => router_tensors::load(&biases, &WeightFiles::open(folder)?, true, &write)?,
     }
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
-    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer), made: None };
+    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer), computed: None };
     arena_tensors::load(layout, tensors.first_moments, homes, "exp_avg.", &write)?;
     arena_tensors::load(layout, tensors.second_moments, homes, "exp_avg_sq.", &write)?;
     Ok((state, base))
@@ -272,12 +272,12 @@ pub(crate) fn load_weights(
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<Contents> {
-    let (model, _) = located(path, None)?;
+    let (model, _) = resolve(path, None)?;
     let beside = lora::beside(&chosen(path)?);
     if let Some((adapter, low_rank)) = beside.as_ref().zip(weights.low_rank) {
         check_trained(weights, &Adapter::open(adapter)?, low_rank)?;
     }
-    load_located(weights, &model, beside, is_partial, write)
+    load_resolved(weights, &model, beside, is_partial, write)
 }
 
 /// Checks that an adapter can go on training, with all that it comes with beside its factors.
@@ -287,7 +287,7 @@ fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRa
     }
     let biases =
         router_tensors::biases(weights.experts.filter(|experts| experts.bias_update_rate().is_some()));
-    match kept::untrained(&adapter.files, weights.whole, &biases) {
+    match peft_modules::untrained(&adapter.files, weights.whole, &biases) {
         None => Ok(()),
         Some(name) => Err(Error::file(
             &adapter.weights,
@@ -300,7 +300,7 @@ fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRa
 }
 
 /// [`load_weights`] of the model at `path`, with the adapter in the file `beside` it, if there is one.
-fn load_located(
+fn load_resolved(
     weights: WeightTensors<'_>,
     path: &Path,
     beside: Option<PathBuf>,
@@ -323,7 +323,7 @@ fn load_located(
     let homes = Homes {
         model: Some(&file),
         adapters: adapters.as_ref().map(|adapted| &adapted.adapter.files),
-        made: adapters.as_ref().map(|adapted| &adapted.made),
+        computed: adapters.as_ref().map(|adapted| &adapted.computed),
     };
     arena_tensors::check(layout, arena, homes, "")?;
     if let Some(Adapted { adapter, .. }) = &adapters {
@@ -333,11 +333,11 @@ fn load_located(
     let known = names(weights, false).chain(biases.iter().map(|bias| bias.info.name.clone())).collect();
     let embedding = weights.whole.iter().find(|spec| spec.role == Role::Embedding);
     let embedding = embedding.and_then(|spec| Some(spec.pieces.first()?.name.as_str()));
-    Places { known: &known, embedding, weights: path, is_partial }.check(&file)?;
+    ExpectedTensors { known: &known, embedding, weights: path, is_partial }.check(&file)?;
     arena_tensors::load(layout, arena, homes, "", &write)?;
     router_tensors::load(&biases, &file, false, &write)?;
     if let Some((low_rank, Adapted { adapter, .. })) = low_rank.zip(adapters.as_ref()) {
-        router_tensors::load(&kept::router_state(low_rank, biases), &adapter.files, false, &write)?;
+        router_tensors::load(&peft_modules::router_state(low_rank, biases), &adapter.files, false, &write)?;
     }
     Ok(file.contents(names(weights, false)))
 }
@@ -357,12 +357,12 @@ pub(crate) fn load_whole_weights(
     if weights.low_rank.is_some() {
         lora::required(adapter.unwrap_or(checkpoint))?;
     }
-    let (model, base) = located(checkpoint, moved)?;
+    let (model, base) = resolve(checkpoint, moved)?;
     if let Some(expected) = adapter.map(Base::beside).transpose()?.flatten() {
         expected.check_unless(&model, base.as_ref())?;
     }
     let adapter = adapter.map(Path::to_path_buf).or_else(|| lora::beside(checkpoint));
-    load_located(weights, &model, adapter, false, write)?;
+    load_resolved(weights, &model, adapter, false, write)?;
     Ok(base)
 }
 
@@ -379,25 +379,25 @@ pub(crate) fn load_lora(
     let adapter = Adapter::open(&lora::required(&chosen(path)?)?)?;
     check_trained(weights, &adapter, low_rank)?;
     let file = &adapter.files;
-    let homes = Homes { model: None, adapters: Some(file), made: None };
+    let homes = Homes { model: None, adapters: Some(file), computed: None };
     arena_tensors::check(weights.layout, weights.arena, homes, "")?;
     check_places(weights, &adapter)?;
     arena_tensors::load(weights.layout, weights.arena, homes, "", &write)?;
     let biases = router_tensors::biases(weights.experts);
-    router_tensors::load(&kept::router_state(low_rank, biases), file, false, &write)
+    router_tensors::load(&peft_modules::router_state(low_rank, biases), file, false, &write)
 }
 
 /// An adapter of a model, and what both make together.
 struct Adapted {
     adapter: Adapter,
-    made: Made,
+    computed: ComputedTensors,
 }
 
 impl Adapted {
     fn open(weights: &Path, base: &WeightFiles, whole: &[Spec], low_rank: &LowRank) -> Result<Self> {
         let adapter = Adapter::open(weights)?;
-        let made = Made::of(&adapter, base, whole, low_rank)?;
-        Ok(Self { adapter, made })
+        let computed = ComputedTensors::of(&adapter, base, whole, low_rank)?;
+        Ok(Self { adapter, computed })
     }
 }
 
@@ -409,7 +409,7 @@ impl Adapted {
 fn check_places(weights: WeightTensors<'_>, adapter: &Adapter) -> Result<()> {
     let file = &adapter.files;
     let biases = router_tensors::biases(weights.experts).into_iter().map(|bias| bias.info.name);
-    let kept = names(weights, false).chain(biases).filter_map(|name| kept::find(file, &name));
+    let kept = names(weights, false).chain(biases).filter_map(|name| peft_modules::find(file, &name));
     let known: HashSet<String> = names(weights, true).chain(kept).collect();
     let stored: HashSet<&str> = known.iter().filter_map(|name| file.stored(name)).collect();
     let names = file.names();

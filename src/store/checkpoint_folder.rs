@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 pub use self::best::Best;
 use super::OUTPUT_DIR;
 use super::base::Base;
-use super::beside_weights::BesideWeights;
+use super::model_assets::ModelAssets;
 use crate::durable::{UNFINISHED, read_error, with_suffix};
 use crate::error::Result;
 
@@ -68,7 +68,7 @@ pub struct CheckpointFolder {
     start_of_name: String,
     /// Without it there is no `meta.json`.
     steps_per_epoch: Option<u64>,
-    beside: BesideWeights,
+    beside: ModelAssets,
 }
 
 impl CheckpointFolder {
@@ -80,7 +80,7 @@ impl CheckpointFolder {
             keep,
             start_of_name: String::new(),
             steps_per_epoch: None,
-            beside: BesideWeights::default(),
+            beside: ModelAssets::default(),
         }
     }
 
@@ -97,7 +97,7 @@ impl CheckpointFolder {
     }
 
     /// Writes `beside` into new checkpoints.
-    pub(crate) fn with_beside(self, beside: BesideWeights) -> Self {
+    pub(crate) fn with_beside(self, beside: ModelAssets) -> Self {
         Self { beside, ..self }
     }
 

@@ -7,13 +7,13 @@
 //! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
 
 use super::OUTPUT_DIR;
-use super::foreign::OTHER_MODEL;
-use super::kept;
-use super::located::chosen;
 use super::lora;
-use super::rewriting::{Further, create, rewrite};
+use super::model_path::chosen;
+use super::peft_modules;
+use super::rewrite::{RewriteOptions, create, rewrite};
 use super::stored_floats::Encoding;
 use super::tensor_file::{TensorFile, TensorInfo};
+use super::unreadable::OTHER_MODEL;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles, name_of};
 use super::wrapped;
 use crate::error::{Error, Result};
@@ -82,8 +82,8 @@ pub async fn export(
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
     let trained = checkpoint.is_dir().then_some(checkpoint.as_path());
-    let further = Further { untied: None, dtype: dtype.map(FloatType::dtype), trained };
-    let count = rewrite(&folder, like, out, further, |info| {
+    let options = RewriteOptions { untied: None, dtype: dtype.map(FloatType::dtype), trained };
+    let count = rewrite(&folder, like, out, options, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })
     .await?;
@@ -106,9 +106,9 @@ async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: 
     let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
     let rename = |module: &str| module_in(folder, module).map_err(|why| Error::file(adapter, why));
     for name in &names {
-        let kept = kept::parameter_of(name);
-        let module =
-            adapted_module(name).unwrap_or_else(|| kept.as_ref().map_or(name, |kept| kept::parts(kept).0));
+        let kept = peft_modules::parameter_of(name);
+        let module = adapted_module(name)
+            .unwrap_or_else(|| kept.as_ref().map_or(name, |kept| peft_modules::parts(kept).0));
         let of_folder = rename(module)?;
         infos.push(TensorInfo { name: name.replace(module, &of_folder), ..factors.info(name)? });
         if kept.is_none() {

@@ -7,7 +7,7 @@
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
 use super::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
-use super::holdings::{Content, Holding, Source, written};
+use super::holdings::{Content, Holding, RankCells, written};
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport};
 use std::collections::HashMap;
@@ -82,7 +82,7 @@ impl<'a> Gathering<'a> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
         let mut cells: Vec<u8> = Vec::new();
-        let mut incoming: Vec<(Source, usize)> = Vec::new();
+        let mut incoming: Vec<(RankCells, usize)> = Vec::new();
         let mut outgoing: Vec<Message> = Vec::new();
         for writer in 0..self.written.len() {
             let Some(&index) = self.written[writer].get(round) else { continue };
@@ -114,7 +114,7 @@ impl<'a> Gathering<'a> {
 
     /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait
     /// for them, and the failure is kept.
-    async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &Source, read: &impl ReadRows) -> Vec<u8> {
+    async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &RankCells, read: &impl ReadRows) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut keep = |row: &[u8]| {
             bytes.extend_from_slice(row);
@@ -132,7 +132,7 @@ fn swap(
     transport: &mut dyn Transport,
     outgoing: &[Message],
     mut cells: Vec<u8>,
-    incoming: &[(Source, usize)],
+    incoming: &[(RankCells, usize)],
 ) -> Result<Vec<u8>> {
     let outgoing: Vec<(usize, &[u8])> = outgoing.iter().map(|(to, bytes)| (*to, bytes.as_slice())).collect();
     let mut received: Vec<Vec<u8>> =

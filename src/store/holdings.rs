@@ -65,8 +65,8 @@ impl<'a> Holding<'a> {
 
     /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank
     /// that has it.
-    pub fn sources(&self) -> Vec<Source> {
-        let (mut sources, mut missing) = (Vec::<Source>::new(), BTreeMap::new());
+    pub fn sources(&self) -> Vec<RankCells> {
+        let (mut sources, mut missing) = (Vec::<RankCells>::new(), BTreeMap::new());
         missing.extend(Some((0, self.cells())).filter(|(_, cells)| *cells > 0));
         let of_writer = self.holders.iter().filter(|(rank, _)| *rank == self.writer);
         let of_others = self.holders.iter().filter(|(rank, _)| *rank != self.writer);
@@ -77,7 +77,7 @@ impl<'a> Holding<'a> {
             for taken in runs.iter().flat_map(|run| take(&mut missing, run)) {
                 match sources.last_mut().filter(|last| last.is_followed_by(*rank, &taken)) {
                     Some(last) => last.extend(taken),
-                    None => sources.push(Source::new(*rank, taken)),
+                    None => sources.push(RankCells::new(*rank, taken)),
                 }
             }
         }
@@ -159,7 +159,7 @@ fn take(missing: &mut BTreeMap<usize, usize>, run: &HeldCells) -> Vec<HeldCells>
 
 /// Cells that come from one rank, where they lie one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct RankCells {
     pub rank: usize,
     /// Which cells, in the order in which they lie there.
     pub cells: Vec<Range<usize>>,
@@ -169,7 +169,7 @@ pub(super) struct Source {
     pub place: Range<u64>,
 }
 
-impl Source {
+impl RankCells {
     fn new(rank: usize, HeldCells { cells, segment, place }: HeldCells) -> Self {
         Self { rank, cells: vec![cells], segment, place }
     }

@@ -7,17 +7,17 @@
 //! `base`).
 
 mod adapter;
+mod computed;
 mod config;
 mod keys;
-mod made;
 mod start;
 
 pub(super) use adapter::{Adapter, Factors, factor_names};
+pub(super) use computed::ComputedTensors;
 pub(super) use config::LoraConfig;
-pub(super) use made::Made;
 
 use super::OUTPUT_DIR;
-use super::foreign::OTHER_MODEL;
+use super::unreadable::OTHER_MODEL;
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;

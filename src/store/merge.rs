@@ -1,10 +1,10 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
 use super::base::{Base, holds_model};
-use super::kept;
-use super::located::{chosen, folder_of, located, run_of};
 use super::lora::{self, Adapter, Factors, factor_names};
-use super::rewriting::{Further, Untied, rewrite};
+use super::model_path::{chosen, folder_of, resolve, run_of};
+use super::peft_modules;
+use super::rewrite::{RewriteOptions, Untied, rewrite};
 use super::tensor_file::TensorInfo;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
@@ -39,7 +39,7 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let weights = lora::required(&chosen(lora)?)?;
     let adapter = Adapter::open(&weights)?;
     let config = adapter.config()?;
-    let (base, noted) = located(base, None)?;
+    let (base, noted) = resolve(base, None)?;
     if let Some(expected) = Base::beside(&weights)? {
         expected.check_unless(&base, noted.as_ref())?;
     }
@@ -50,8 +50,8 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     adapter.check_saved(files.names().iter().map(|name| wrapped::alone(name)))?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
     let untied = merging.untied()?;
-    let further = Further { untied, trained: Some(folder_of(&weights)), dtype: None };
-    let tensors = rewrite(&files, &base, out, further, |info| {
+    let options = RewriteOptions { untied, trained: Some(folder_of(&weights)), dtype: None };
+    let tensors = rewrite(&files, &base, out, options, |info| {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
     .await?;
@@ -100,7 +100,7 @@ impl Merging<'_> {
             if self.head().is_some() && !self.is_apart() && self.adapter.repeats_head(&name) {
                 continue;
             }
-            let (parameter, change) = match (adapted_module(&name), kept::parameter_of(&name)) {
+            let (parameter, change) = match (adapted_module(&name), peft_modules::parameter_of(&name)) {
                 (Some(module), _) if name.ends_with(".bias") => {
                     let bias = format!("{}.bias", wrapped::alone(module));
                     if !self.base.holds(&bias) {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::durable::{ChosenBy, read_error};
+use crate::durable::{PathOrigin, read_error};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -17,7 +17,7 @@ const ALIGNMENT: usize = 64;
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(place: ChosenBy, path: &Path, values: &[f32]) -> Result<()> {
+pub fn write(place: PathOrigin, path: &Path, values: &[f32]) -> Result<()> {
     let mut bytes = header(values.len());
     values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
     fs::write(path, bytes).map_err(|error| place.error(path, "write", &error))
@@ -101,12 +101,12 @@ mod tests {
         expected.extend([0, 0, 128, 63, 0, 0, 32, 64]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npy");
-        write(ChosenBy("a folder"), &path, &[1.0, 2.5]).unwrap();
+        write(PathOrigin("a folder"), &path, &[1.0, 2.5]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), expected);
         assert_eq!(read(&path).unwrap(), [1.0, 2.5]);
         for count in [0, 1, 7, 99_999] {
             let values: Vec<f32> = (0..count).map(|index| index as f32).collect();
-            write(ChosenBy("a folder"), &path, &values).unwrap();
+            write(PathOrigin("a folder"), &path, &values).unwrap();
             assert!((fs::read(&path).unwrap().len() - 4 * count).is_multiple_of(ALIGNMENT));
             assert!(read(&path).unwrap().iter().zip(&values).all(|(there, here)| *there == f64::from(*here)));
             assert_eq!(read(&path).unwrap().len(), count);

@@ -12,7 +12,7 @@ pub(super) struct Published {
 }
 
 /// Where a tensor of a model is.
-pub(super) struct Source {
+pub(super) struct Location {
     /// The name of the tensor that holds it.
     pub name: String,
     /// Which rows of that one it is.
@@ -144,15 +144,15 @@ impl Published {
 
     /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not
     /// known.
-    pub fn place(&self, name: &str) -> Option<Source> {
+    pub fn place(&self, name: &str) -> Option<Location> {
         let (base, kind) = name.rsplit_once('.')?;
         let Some((layer, part)) = base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))
         else {
             let (_, theirs) = self.layout.outside.iter().find(|(ours, _)| *ours == base)?;
-            return Some(Source { name: format!("{theirs}.{kind}"), cut: Whole });
+            return Some(Location { name: format!("{theirs}.{kind}"), cut: Whole });
         };
         let (_, theirs, cut) = self.layout.inside.iter().find(|(ours, ..)| *ours == part)?;
-        Some(Source { name: format!("{}.{layer}.{theirs}.{kind}", self.layout.layers), cut: *cut })
+        Some(Location { name: format!("{}.{layer}.{theirs}.{kind}", self.layout.layers), cut: *cut })
     }
 
     /// The rows that `cut` takes of a tensor with `total` rows in the file at `path`.

@@ -13,9 +13,9 @@ use crate::durable::changed;
 use crate::error::Result;
 use crate::report::events::{Event, Line};
 use crate::settings::{Dataset, Resume, RunPlan};
-use crate::store::beside_weights;
 use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
+use crate::store::model_assets;
 use crate::store::run_folder::{CHECKPOINTS, CONFIG, EVENTS, REPORT, open_file};
 use crate::store::trainer_state::TrainerState;
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ fn is_older(data: &Dataset, since: SystemTime) -> bool {
     let is_older = |file: &Path| changed(file).is_some_and(|time| time < since);
     let beside = tokenizer.map(|file| file.parent().unwrap_or(Path::new("")));
     files.into_iter().chain(tokenizer).all(is_older)
-        && beside.is_none_or(|folder| beside_weights::are_older(folder, since))
+        && beside.is_none_or(|folder| model_assets::are_older(folder, since))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

@@ -2,7 +2,7 @@
 
 use super::open_device::open_device;
 use super::recordings::{Recordings, assumed_capabilities};
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use crate::error::Result;
 use crate::kernels::{Kernel, compose};
 use crate::record::Recording;
@@ -43,7 +43,7 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
 pub fn write_shaders(recordings: &[&Recording], folder: &Path) -> Result<Vec<PathBuf>> {
     let dispatches = recordings.iter().flat_map(|recording| &recording.dispatches);
     let kernels: BTreeMap<String, &Kernel> = dispatches.map(|d| (d.kernel.to_string(), &d.kernel)).collect();
-    let place = ChosenBy("folder");
+    let place = PathOrigin("folder");
     place.create_folder(folder)?;
     let write = |(name, kernel): (&String, &&Kernel)| {
         let path = folder.join(file_name(name));

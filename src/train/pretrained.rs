@@ -6,7 +6,7 @@ use crate::error::{Error, Result, shell_word};
 use crate::hugging_face::config_json;
 use crate::settings::{Pet, RunPlan};
 use crate::store::Base;
-use crate::store::located::{base_at, model_at};
+use crate::store::model_path::{base_at, model_at};
 use crate::store::run_folder::Start;
 use std::path::Path;
 

@@ -13,9 +13,9 @@ use crate::record::Tensor;
 use crate::settings::{CheckpointMonitor, RunPlan};
 use crate::store::Base;
 use crate::store::arena_tensors::ReadRows;
-use crate::store::beside_weights::{BesideWeights, TextBy};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
-use crate::store::located::model_at;
+use crate::store::model_assets::{ModelAssets, TextBy};
+use crate::store::model_path::model_at;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
 use crate::train::pretrained::base_of;
@@ -187,7 +187,7 @@ impl Trainer<'_> {
     pub(super) fn checkpoints(&self, folder: &RunFolder, base: Option<Base>) -> CheckpointFolder {
         let kept = |keep: Keep| {
             let checkpoints = folder.checkpoints(keep).with_meta(self.length.steps_per_epoch);
-            checkpoints.with_beside(beside_weights(&self.plan).on(base.clone()))
+            checkpoints.with_beside(model_assets(&self.plan).on(base.clone()))
         };
         let Some(config) = &self.plan.settings.callbacks.checkpoint else { return kept(Keep::All) };
         kept(keep(config)).with_prefix(config.prefix())
@@ -203,7 +203,7 @@ fn keep(config: &CheckpointMonitor) -> Keep {
 }
 
 /// The files that a checkpoint of `plan` has beside its weights.
-fn beside_weights(plan: &RunPlan) -> BesideWeights {
+fn model_assets(plan: &RunPlan) -> ModelAssets {
     let data = &plan.train_dataset;
     let by = match (&data.tokenizer, &data.loader) {
         (Some(tokenizer), _) => TextBy::Tokenizer(&tokenizer.file, &tokenizer.eos_token),
@@ -218,7 +218,7 @@ fn beside_weights(plan: &RunPlan) -> BesideWeights {
     let chat = plan.conversations();
     let template = chat.and_then(|form| form.template.as_deref());
     let stops = chat.map_or_else(Vec::new, |form| stops(form, plan));
-    BesideWeights::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
+    ModelAssets::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
 }
 
 /// The tokens at which a model that learns conversations stops: at the end of a turn, and at the end of a text.

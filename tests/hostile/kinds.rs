@@ -5,7 +5,7 @@ use super::Kind;
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::Tokenizer;
 use gristmill::data::{Codec, DocumentFormat, JudgedData, Wording};
-use gristmill::durable::ChosenBy;
+use gristmill::durable::PathOrigin;
 use gristmill::error::{Error, Result};
 use gristmill::infer::OpenedModel;
 use gristmill::kernels::Capabilities;
@@ -584,7 +584,7 @@ pub static numpy: Kind = Kind {
     name: "numpy",
     targets: &["counts.npy"],
     prepare: |folder| {
-        let written = npy::write(ChosenBy("--output_dir"), &folder.join("counts.npy"), &[0.5; 40]);
+        let written = npy::write(PathOrigin("--output_dir"), &folder.join("counts.npy"), &[0.5; 40]);
         written.unwrap_or_else(|error| panic!("{error}"));
     },
     read: |folder| npy::read(&folder.join("counts.npy")).map(drop),

@@ -3,11 +3,11 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test processes token_distribution::` writes the golden plot again.
 
 use crate::launch::{Ended, gristmill, run};
-use gristmill::durable::ChosenBy;
+use gristmill::durable::PathOrigin;
 use gristmill::store::npy;
 use std::path::Path;
 
-const HERE: ChosenBy = ChosenBy("a folder");
+const HERE: PathOrigin = PathOrigin("a folder");
 
 fn token_distribution(arguments: &[&str]) -> Ended {
     run(gristmill(["token-distribution"]).args(arguments))

@@ -1,10 +1,10 @@
 //! Files appear whole or not at all, and errors name the setting that chose their place.
 
-use gristmill::durable::ChosenBy;
+use gristmill::durable::PathOrigin;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 
-const PLACE: ChosenBy = ChosenBy("--output_dir");
+const PLACE: PathOrigin = PathOrigin("--output_dir");
 
 #[test]
 fn replaces_the_whole_content_and_leaves_no_other_file() {
@@ -49,7 +49,7 @@ fn errors_are_one_line_naming_path_cause_and_remedy() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let line = PLACE.create_folder(&file.path().join("run")).unwrap_err().to_string();
     assert!(line.contains("is a file, not a folder: choose another --output_dir"), "{line}");
-    let place = ChosenBy("--save_path_prefix");
+    let place = PathOrigin("--save_path_prefix");
     for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem, ErrorKind::QuotaExceeded] {
         let line = place.error("out/run", "write", &io::Error::from(kind)).to_string();
         assert!(

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, new_run_from};
 use crate::kernels::{Capabilities, Tier};
 use crate::perf::fit::{Candidate, Fit, Recomputation};
 use crate::settings::{Bytes, RunConfig, RunPlan};
-use crate::store::located::chosen;
+use crate::store::model_path::chosen;
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::command::CommandLine;
 use crate::train::length::RunLength;

@@ -6,7 +6,7 @@ use crate::data::batch::NO_LABEL;
 use crate::data::files;
 use crate::data::forms::Formed;
 use crate::data::stream::{Chunk, TokenStream};
-use crate::durable::ChosenBy;
+use crate::durable::PathOrigin;
 use std::collections::BTreeSet;
 
 fn formed() -> Vec<Formed> {
@@ -35,7 +35,7 @@ fn in_memory() -> SampleStore {
 /// The bytes of the file that the same samples become.
 fn in_file(folder: &std::path::Path) -> Vec<u8> {
     let path = folder.join("store");
-    let mut writer = StoreWriter::in_file(ChosenBy("a test").begin(&path).unwrap()).unwrap();
+    let mut writer = StoreWriter::in_file(PathOrigin("a test").begin(&path).unwrap()).unwrap();
     formed().into_iter().for_each(|sample| writer.push(sample).unwrap());
     assert!(matches!(writer.finish().unwrap(), Written::File));
     std::fs::read(path).unwrap()

@@ -5,7 +5,7 @@ use super::start::{orthonormal, principal};
 use super::{MERGED, other_model};
 use crate::error::{Error, Result};
 use crate::model::parameters::{PEFT_PREFIX, adapted_module};
-use crate::store::kept;
+use crate::store::peft_modules;
 use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ impl Adapter {
     /// One that is listed and not there.
     pub fn check_saved(&self, mut names: impl Iterator<Item = String>) -> Result<()> {
         let is_listed = |name: &String| self.config.as_ref().is_some_and(|config| config.saves(name));
-        match names.find(|name| is_listed(name) && kept::find(&self.files, name).is_none()) {
+        match names.find(|name| is_listed(name) && peft_modules::find(&self.files, name).is_none()) {
             None => Ok(()),
             Some(name) => {
                 let message = format!(
@@ -195,8 +195,8 @@ impl Adapter {
     /// Whether `name` is a head in its file that is the embedding there too, to the bit.
     pub fn repeats_head(&self, name: &str) -> bool {
         let is_head =
-            kept::find(&self.files, HEAD).is_some_and(|head| self.files.stored(&head) == Some(name));
-        let embedding = || EMBEDDINGS.iter().find_map(|embedding| kept::find(&self.files, embedding));
+            peft_modules::find(&self.files, HEAD).is_some_and(|head| self.files.stored(&head) == Some(name));
+        let embedding = || EMBEDDINGS.iter().find_map(|embedding| peft_modules::find(&self.files, embedding));
         let is_same = |embedding: String| self.files.bytes(&embedding).ok() == self.files.bytes(name).ok();
         is_head && embedding().is_some_and(is_same)
     }
@@ -205,7 +205,7 @@ impl Adapter {
     /// them.
     pub fn holds_apart(&self, name: &str) -> bool {
         let config = self.config.as_ref().filter(|config| !config.ensure_weight_tying && config.saves(name));
-        config.is_some() && kept::find(&self.files, name).is_some()
+        config.is_some() && peft_modules::find(&self.files, name).is_some()
     }
 }
 

@@ -34,7 +34,7 @@ const CODE: [&str; 3] = [".py", ".txt", ".tiktoken"];
 
 /// The files beside the weights of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct BesideWeights {
+pub(crate) struct ModelAssets {
     /// Copies, by the name that each gets.
     copied: Vec<(String, PathBuf)>,
     /// What is written where there is no copy.
@@ -66,7 +66,7 @@ pub(crate) fn are_older(folder: &Path, since: SystemTime) -> bool {
     there.chain([folder.to_path_buf()]).all(|path| changed(&path).is_some_and(|time| time < since))
 }
 
-impl BesideWeights {
+impl ModelAssets {
     /// Those of a run whose text is read `by` this, and that starts from the weights at `weights`, if there are some.
     pub fn of(by: TextBy<'_>, weights: Option<&Path>) -> Self {
         let folder = weights.map(|path| if path.is_dir() { path } else { path.parent().unwrap_or(path) });
@@ -249,7 +249,7 @@ mod tests {
             names
         };
         let by = TextBy::Tokenizer(&file, "</s>");
-        let beside = BesideWeights::of(by, Some(&theirs.path().join("model.safetensors")));
+        let beside = ModelAssets::of(by, Some(&theirs.path().join("model.safetensors")));
         beside.write(checkpoint.path(), None).unwrap();
         let all = ["chat_template.jinja", "generation_config.json", TOKENIZER, TOKENIZER_CONFIG];
         assert_eq!(names(checkpoint.path()), all);
@@ -277,8 +277,8 @@ mod tests {
         let other = theirs.path().join("other.json");
         fs::rename(&file, &other).unwrap();
         let alone = tempfile::tempdir().unwrap();
-        BesideWeights::of(TextBy::Tokenizer(&other, "</s>"), None).write(alone.path(), None).unwrap();
+        ModelAssets::of(TextBy::Tokenizer(&other, "</s>"), None).write(alone.path(), None).unwrap();
         assert_eq!(names(alone.path()), [TOKENIZER, TOKENIZER_CONFIG]);
-        assert_eq!(BesideWeights::of(TextBy::Nothing, None), BesideWeights::default());
+        assert_eq!(ModelAssets::of(TextBy::Nothing, None), ModelAssets::default());
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The base is at neither, or what is there are other weights.
-pub(super) fn located(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
+pub(super) fn resolve(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
     let path = chosen(path)?;
     let moved = moved.map(chosen).transpose()?;
     match Base::noted(&path)? {
@@ -109,7 +109,7 @@ pub(crate) fn base_at(path: &Path, adapter: Option<&Path>) -> Result<Base> {
 }
 
 /// An adapter by itself: what describes a run with it, and its base.
-pub(crate) struct Alone {
+pub(crate) struct StandaloneAdapter {
     /// The file of its tensors.
     pub weights: PathBuf,
     /// Rows of A.
@@ -124,7 +124,7 @@ pub(crate) struct Alone {
     is_apart: bool,
 }
 
-impl Alone {
+impl StandaloneAdapter {
     /// Opens the adapter at `path`: PEFT's file, its folder, or a checkpoint or run that has one.
     ///
     /// # Errors
@@ -271,8 +271,14 @@ mod tests {
     fn the_modules_of_an_adapter_are_names_and_no_patterns() {
         let modules = ["layers.0.q+k".to_string(), "layers.0.it's".to_string()].into();
         let none = BTreeSet::new();
-        let alone =
-            Alone { weights: PathBuf::new(), rank: 2, alpha: 4.0, modules, biased: none, is_apart: false };
+        let alone = StandaloneAdapter {
+            weights: PathBuf::new(),
+            rank: 2,
+            alpha: 4.0,
+            modules,
+            biased: none,
+            is_apart: false,
+        };
         let config = alone.pet_config();
         assert_eq!(config["target_modules"], json!(["layers\\.0\\.it's$", "layers\\.0\\.q\\+k$"]));
     }

@@ -9,43 +9,48 @@ use super::other_model;
 use crate::error::Result;
 use crate::model::config::LowRank;
 use crate::model::parameters::{Spec, adapted_module, module_of};
-use crate::store::kept;
+use crate::store::peft_modules;
 use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use std::collections::HashMap;
 
 /// Tensors by the names that the model has for them, as a file would hold them.
 #[derive(Default)]
-pub(in crate::store) struct Made {
+pub(in crate::store) struct ComputedTensors {
     values: HashMap<String, Vec<f32>>,
     /// The embedding of the base, if that is the head.
     head: Option<String>,
 }
 
-impl Made {
+impl ComputedTensors {
     /// Those of the model with the parameters `whole` and adapters like `low_rank`, which is `base` with `adapter`.
     ///
     /// # Errors
     /// An adapter of another model, or of a larger rank; a file that does not hold floats.
     pub fn of(adapter: &Adapter, base: &WeightFiles, whole: &[Spec], low_rank: &LowRank) -> Result<Self> {
-        let mut made = Self::default();
+        let mut computed = Self::default();
         let has_bias = adapter.config.as_ref().is_some_and(|config| config.lora_bias);
         let pieces = || whole.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
         for (spec, piece) in pieces() {
             match adapted_module(&piece.name) {
                 Some(module) if piece.name.ends_with("lora_A.weight") => {
-                    made.add_factors(adapter, base, module, &piece.name, low_rank)?;
+                    computed.add_factors(adapter, base, module, &piece.name, low_rank)?;
                 }
                 None if has_bias && piece.name.ends_with(".bias") && spec.role.is_vector() => {
-                    made.add_bias(adapter, base, &piece.name, spec.piece_shape(piece).iter().product())?;
+                    computed.add_bias(
+                        adapter,
+                        base,
+                        &piece.name,
+                        spec.piece_shape(piece).iter().product(),
+                    )?;
                 }
                 _ => {}
             }
         }
         let has_head = pieces().any(|(_, piece)| piece.name == HEAD);
-        if has_head && !base.holds(HEAD) && kept::find(&adapter.files, HEAD).is_none() {
-            made.head = EMBEDDINGS.iter().find(|name| base.holds(name)).map(|name| (*name).to_string());
+        if has_head && !base.holds(HEAD) && peft_modules::find(&adapter.files, HEAD).is_none() {
+            computed.head = EMBEDDINGS.iter().find(|name| base.holds(name)).map(|name| (*name).to_string());
         }
-        Ok(made)
+        Ok(computed)
     }
 
     fn add_factors(
@@ -100,7 +105,7 @@ impl Made {
         if added.is_none() && base.holds(name) {
             return Ok(());
         }
-        let mut values = match kept::find(&adapter.files, name) {
+        let mut values = match peft_modules::find(&adapter.files, name) {
             Some(kept) => adapter.files.values(&kept)?,
             None if base.holds(name) => base.values(name)?,
             None => vec![0.0; count],

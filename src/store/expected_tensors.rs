@@ -1,6 +1,6 @@
 //! Tensors of a file that a model has no place for.
 
-use super::foreign::remedy_of_unplaced;
+use super::unreadable::remedy_of_unplaced;
 use super::weight_files::{HEAD, WeightFiles};
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json;
@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// What the tensors of a file may be.
-pub(super) struct Places<'a> {
+pub(super) struct ExpectedTensors<'a> {
     /// The names of the model's.
     pub known: &'a HashSet<String>,
     /// The name of the embedding, which a head that the model does not have may repeat.
@@ -19,7 +19,7 @@ pub(super) struct Places<'a> {
     pub is_partial: bool,
 }
 
-impl Places<'_> {
+impl ExpectedTensors<'_> {
     /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers
     /// of multi-token prediction that the class of the file leaves out, a head that is the embedding, or other towers,
     /// which are named.

@@ -2,7 +2,7 @@
 //! beside it.
 
 use super::OUTPUT_DIR;
-use super::beside_weights::BesideWeights;
+use super::model_assets::ModelAssets;
 use super::stored_floats::{Encoding, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{MODEL, WeightFiles, name_of};
@@ -26,7 +26,7 @@ pub(super) struct Untied {
 
 /// What else than values changes.
 #[derive(Default)]
-pub(super) struct Further<'a> {
+pub(super) struct RewriteOptions<'a> {
     pub untied: Option<Untied>,
     /// The type that all floats get; otherwise each tensor keeps its own.
     pub dtype: Option<Dtype>,
@@ -45,7 +45,7 @@ pub(super) async fn rewrite(
     files: &WeightFiles,
     path: &Path,
     out: &Path,
-    Further { untied, dtype, trained }: Further<'_>,
+    RewriteOptions { untied, dtype, trained }: RewriteOptions<'_>,
     changed: impl Fn(&TensorInfo) -> Result<Option<Vec<f32>>>,
 ) -> Result<usize> {
     let mut infos = infos(files)?;
@@ -65,7 +65,7 @@ pub(super) async fn rewrite(
         }
     })
     .await?;
-    let beside = BesideWeights::of_model(path)?;
+    let beside = ModelAssets::of_model(path)?;
     let beside = if let Some(trained) = trained { beside.under(trained) } else { beside };
     beside.write(out, None)?;
     correct_config(&out.join("config.json"), is_untied, dtype)?;
