@@ -39,7 +39,7 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
 
 /// The keys by which files of the class or part `name` say what `model` computes. Of several names for the same it is
 /// the one that the class has a default for.
-fn keys_of(name: &str, model: &ModelConfig) -> Map<String, Value> {
+fn keys_of_class(name: &str, model: &ModelConfig) -> Map<String, Value> {
     let (class, facts) = (classes::named(name), facts(model));
     let said = class.facts.iter().filter_map(|(fact, said)| {
         let names = classes::keys_of(said)?;
@@ -82,7 +82,7 @@ pub(crate) fn note(model: &ModelConfig) -> Option<String> {
 
 /// The keys of `BloomConfig`.
 fn bloom_keys(model: &ModelConfig) -> Map<String, Value> {
-    let mut config = keys_of("bloom", model);
+    let mut config = keys_of_class("bloom", model);
     config.extend(entries(json!({
         "seq_length": model.seq_length,
         "hidden_dropout": model.hidden_dropout,
@@ -93,7 +93,7 @@ fn bloom_keys(model: &ModelConfig) -> Map<String, Value> {
 
 /// The keys of `GPT2Config`.
 fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
-    let mut config = keys_of("gpt2 facts", model);
+    let mut config = keys_of_class("gpt2 facts", model);
     config.extend(entries(json!({
         "n_ctx": model.max_positions,
         "resid_pdrop": model.hidden_dropout,
@@ -114,7 +114,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         RopeScaling::Ntk { factor } => model.rope_theta * factor,
         _ => model.rope_theta,
     };
-    let mut config = keys_of("llama", model);
+    let mut config = keys_of_class("llama", model);
     config.extend(entries(json!({
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
@@ -149,7 +149,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
 
 /// The keys that multi-head latent attention adds, as in DeepSeek, and those that mean something else there.
 fn latent_keys(model: &ModelConfig, latent: &LatentAttention) -> Map<String, Value> {
-    let mut keys = keys_of("latent", model);
+    let mut keys = keys_of_class("latent", model);
     keys.extend(entries(json!({
         // The frequencies are those of a head of this width, all of which rotates.
         "head_dim": latent.rope_dim,
@@ -172,7 +172,7 @@ fn mixture_keys(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Val
     };
     let is_by_sequence = losses.sequence != 0.0;
     let is_dense = |layer: &usize| model.mixture_of(*layer).is_none();
-    let mut keys = keys_of("v3 router", model);
+    let mut keys = keys_of_class("v3 router", model);
     keys.extend(entries(json!({
         // DeepSeek's names.
         "n_routed_experts": experts,

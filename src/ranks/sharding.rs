@@ -12,7 +12,7 @@
 //! | holders | the owners, and those that share their matrices: they have a parameter together (`store/holdings.rs`) |
 //! | global offsets | where the elements that a rank holds lie in the whole model ([`GlobalOffsets`](global_offsets::GlobalOffsets)) |
 //!
-//! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
+//! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/tensor_set.rs`.
 
 pub(crate) mod buckets;
 pub mod global_offsets;

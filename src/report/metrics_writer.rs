@@ -46,7 +46,7 @@ impl Instrument for MetricsWriter {
 mod tests {
     use super::*;
     use crate::report::metrics::StepMetrics;
-    use crate::store::json_lines::truncate_after;
+    use crate::store::run_folder::truncate_after;
     use std::fs::{self, OpenOptions};
     use std::io::Write;
 

@@ -16,10 +16,10 @@
 //! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads
 //! either.
 //!
-//! What trains beside adapters on a model that is named is with them (see `peft_modules`). Where only adapters train on a model
-//! of random weights, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the file
-//! system has them: each checkpoint is whole, and the model takes room once. A model that came from files is named by
-//! `adapter/base.json`, and never read back from the device.
+//! What trains beside adapters on a model that is named is with them (see `peft_modules`). Where only adapters train on
+//! a model of random weights, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the
+//! file system has them: each checkpoint is whole, and the model takes room once. A model that came from files is named
+//! by `adapter/base.json`, and never read back from the device.
 //!
 //! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
 //! content.
@@ -35,7 +35,7 @@ use super::peft_modules;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
-use super::unreadable::OTHER_MODEL;
+use super::weight_faults::OTHER_MODEL;
 use super::weight_files::{Contents, STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;

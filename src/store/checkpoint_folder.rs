@@ -6,15 +6,14 @@
 //!
 //! A run may give its checkpoints a prefix: `PREFIX-step_NNNNNNN`. Checkpoints of any prefix are found.
 
-mod best;
-mod meta;
+mod notes;
 
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub use self::best::Best;
+pub use self::notes::Best;
 use super::OUTPUT_DIR;
 use super::base::Base;
 use super::model_assets::ModelAssets;
@@ -105,7 +104,7 @@ impl CheckpointFolder {
     /// failure is a warning.
     pub(crate) fn note_newest(&self, step: u64, checkpoint: &Path) {
         let Some(steps_per_epoch) = self.steps_per_epoch else { return };
-        if let Err(error) = meta::write(&self.folder, step, steps_per_epoch, checkpoint) {
+        if let Err(error) = notes::write_meta(&self.folder, step, steps_per_epoch, checkpoint) {
             tracing::warn!("{error}; training goes on without it");
         }
     }
@@ -157,7 +156,7 @@ impl CheckpointFolder {
     /// # Errors
     /// Those of [`chosen`](Self::chosen).
     pub fn best(&self) -> Result<Option<(Best, PathBuf)>> {
-        let Some(best) = best::read(&self.folder)? else { return Ok(None) };
+        let Some(best) = notes::read_best(&self.folder)? else { return Ok(None) };
         let found = self.list()?.into_iter().find(|(step, _)| *step == best.step);
         Ok(found.map(|(_, path)| (best, path)))
     }
@@ -167,7 +166,7 @@ impl CheckpointFolder {
     /// # Errors
     /// The disk is full or fails.
     pub fn note_best(&self, best: Best) -> Result<()> {
-        best::write(&self.folder, best)
+        notes::write_best(&self.folder, best)
     }
 
     /// All complete checkpoints, oldest step first.
@@ -232,7 +231,7 @@ impl CheckpointFolder {
         // Under another prefix.
         let (same, others): (Vec<_>, Vec<_>) =
             found.into_iter().filter(|(_, path)| path != written).partition(|(other, _)| *other == step);
-        let best = best::read(&self.folder)?.map(|best| best.step);
+        let best = notes::read_best(&self.folder)?.map(|best| best.step);
         let others: Vec<PathBuf> =
             others.into_iter().filter(|(step, _)| Some(*step) != best).map(|(_, path)| path).collect();
         let excess = match self.keep {

@@ -1,6 +1,6 @@
 //! Tensors of a file that a model has no place for.
 
-use super::unreadable::remedy_of_unplaced;
+use super::weight_faults::remedy_of_unplaced;
 use super::weight_files::{HEAD, WeightFiles};
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json;

@@ -13,7 +13,7 @@ use super::peft_modules;
 use super::rewrite::{RewriteOptions, create, rewrite};
 use super::stored_floats::Encoding;
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::unreadable::OTHER_MODEL;
+use super::weight_faults::OTHER_MODEL;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles, name_of};
 use super::wrapped;
 use crate::error::{Error, Result};
@@ -82,7 +82,8 @@ pub async fn export(
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
     let trained = checkpoint.is_dir().then_some(checkpoint.as_path());
-    let options = RewriteOptions { untied: None, dtype: dtype.map(FloatType::dtype), trained };
+    let dtype = dtype.map(FloatType::dtype);
+    let options = RewriteOptions { dtype, trained, ..RewriteOptions::default() };
     let count = rewrite(&folder, like, out, options, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
     })

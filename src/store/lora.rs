@@ -17,7 +17,7 @@ pub(super) use computed::ComputedTensors;
 pub(super) use config::LoraConfig;
 
 use super::OUTPUT_DIR;
-use super::unreadable::OTHER_MODEL;
+use super::weight_faults::OTHER_MODEL;
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;

@@ -4,7 +4,7 @@ use super::base::{Base, holds_model};
 use super::lora::{self, Adapter, Factors, factor_names};
 use super::model_path::{chosen, folder_of, resolve, run_of};
 use super::peft_modules;
-use super::rewrite::{RewriteOptions, Untied, rewrite};
+use super::rewrite::{RewriteOptions, rewrite};
 use super::tensor_file::TensorInfo;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
@@ -49,8 +49,8 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let adapted = merging.adapted()?;
     adapter.check_saved(files.names().iter().map(|name| wrapped::alone(name)))?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
-    let untied = merging.untied()?;
-    let options = RewriteOptions { untied, trained: Some(folder_of(&weights)), dtype: None };
+    let (is_untied, head) = (merging.is_apart(), merging.new_head()?);
+    let options = RewriteOptions { is_untied, head, trained: Some(folder_of(&weights)), dtype: None };
     let tensors = rewrite(&files, &base, out, options, |info| {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
     })
@@ -153,20 +153,17 @@ impl Merging<'_> {
         self.head().filter(|_| name == HEAD).unwrap_or(name)
     }
 
-    /// Where the merged model has a head of its own and the base may tie it: the head, if it is a further tensor.
+    /// The head of the merged model, where that is its own and the base has none.
     ///
     /// # Errors
     /// The language model is inside another, whose configuration would have to change.
-    fn untied(&self) -> Result<Option<Untied>> {
-        if !self.is_apart() {
-            return Ok(None);
-        }
-        if self.head().is_some() && !self.base.towers().is_empty() {
+    fn new_head(&self) -> Result<Option<TensorInfo>> {
+        let Some(embedding) = self.head().filter(|_| self.is_apart()) else { return Ok(None) };
+        if !self.base.towers().is_empty() {
             let message = "trained the embedding and the head apart, which the model ties inside another; use the adapter as it is";
             return Err(Error::file(self.weights, message));
         }
-        let head = self.head().map(|embedding| self.base.info(embedding)).transpose()?;
-        Ok(Some(Untied { head: head.map(|embedding| TensorInfo { name: HEAD.to_string(), ..embedding }) }))
+        Ok(Some(TensorInfo { name: HEAD.to_string(), ..self.base.info(embedding)? }))
     }
 
     /// Changes a head that repeats the embedding as the embedding is.

@@ -18,16 +18,13 @@ const QUANTISED: &str = "quantization_config";
 /// What says of a model that its head is its embedding.
 const TIED: &str = "tie_word_embeddings";
 
-/// A head that becomes a model's own, and no longer repeats the embedding.
-pub(super) struct Untied {
-    /// The head, if the model has no tensor for it yet.
-    pub head: Option<TensorInfo>,
-}
-
 /// What else than values changes.
 #[derive(Default)]
 pub(super) struct RewriteOptions<'a> {
-    pub untied: Option<Untied>,
+    /// Whether the head becomes the model's own, and no longer repeats the embedding.
+    pub is_untied: bool,
+    /// That head, if the model has no tensor for it yet.
+    pub head: Option<TensorInfo>,
     /// The type that all floats get; otherwise each tensor keeps its own.
     pub dtype: Option<Dtype>,
     /// The folder of what was trained, whose tokenizer, chat template and generation defaults are written, if it has
@@ -45,12 +42,11 @@ pub(super) async fn rewrite(
     files: &WeightFiles,
     path: &Path,
     out: &Path,
-    RewriteOptions { untied, dtype, trained }: RewriteOptions<'_>,
+    RewriteOptions { is_untied, head, dtype, trained }: RewriteOptions<'_>,
     changed: impl Fn(&TensorInfo) -> Result<Option<Vec<f32>>>,
 ) -> Result<usize> {
     let mut infos = infos(files)?;
-    let is_untied = untied.is_some();
-    infos.extend(untied.and_then(|untied| untied.head));
+    infos.extend(head);
     for info in infos.iter_mut().filter(|info| Encoding::of(info.dtype).is_some()) {
         info.dtype = dtype.unwrap_or(info.dtype);
     }

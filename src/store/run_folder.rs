@@ -15,13 +15,15 @@
 //! ```
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::OUTPUT_DIR;
 use super::checkpoint_folder::{CheckpointFolder, Keep};
-use super::{OUTPUT_DIR, json_lines};
+use crate::durable::read_error;
 use crate::error::{Error, Result};
+use serde::Deserialize;
 
 pub(crate) const CONFIG: &str = "config.yaml";
 pub(crate) const METRICS: &str = "metrics.jsonl";
@@ -113,7 +115,7 @@ impl RunFolder {
                 return Ok(folder);
             }
             Start::Again if folder.checkpoints(Keep::All).latest()?.is_none() => {
-                json_lines::truncate_after(&folder.metrics_path(), 0)?;
+                truncate_after(&folder.metrics_path(), 0)?;
             }
             Start::New | Start::Again => refuse_existing(&folder.path)?,
         }
@@ -139,7 +141,7 @@ impl RunFolder {
     pub fn accept_resume(&self) -> Result<usize> {
         let (Some((step, _)), Some(held)) = (&self.resume_point, &self.held) else { return Ok(0) };
         OUTPUT_DIR.write(&self.config_path(), held.config_yaml.as_bytes())?;
-        json_lines::truncate_after(&self.metrics_path(), *step)
+        truncate_after(&self.metrics_path(), *step)
     }
 
     /// Step and folder of the checkpoint that a resumed run starts from; `None` for a new run.
@@ -287,6 +289,42 @@ fn locked(folder: &Path, mut file: File) -> Error {
             "{holder} is training into this folder: wait for it, or choose another folder (--output_dir, --run_name)"
         ),
     )
+}
+
+/// What matters of a line of `metrics.jsonl`.
+#[derive(Deserialize)]
+struct Line {
+    step: u64,
+}
+
+/// Removes the lines of JSON objects at `path` after `last_step` and any that a kill left incomplete, so that a resumed
+/// run does not write a step twice. Returns how many lines were removed; a missing file has none.
+///
+/// # Errors
+/// The file cannot be read or replaced.
+pub(crate) fn truncate_after(path: &Path, last_step: u64) -> Result<usize> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(read_error(path, "read", &error)),
+    };
+    let mut removed = 0;
+    let mut kept = OUTPUT_DIR.begin(path)?;
+    kept.fill(|out| {
+        // Split as bytes: an incomplete last line may not be UTF-8.
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line?;
+            if serde_json::from_slice::<Line>(&line).is_ok_and(|line| line.step <= last_step) {
+                out.write_all(&line)?;
+                out.write_all(b"\n")?;
+            } else {
+                removed += 1;
+            }
+        }
+        Ok(())
+    })?;
+    kept.finish()?;
+    Ok(removed)
 }
 
 #[cfg(test)]

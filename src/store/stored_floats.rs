@@ -5,7 +5,7 @@
 //! edges are cut off. A value is the product of both in f32. The `config.json` may give blocks of another size
 //! (`quantization_config.weight_block_size`).
 
-use super::unreadable::remedy_of_type;
+use super::weight_faults::remedy_of_type;
 use crate::element::Element;
 use safetensors::Dtype;
 use serde_json::Value as Json;

@@ -14,7 +14,7 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::unreadable::OTHER_MODEL;
+use super::weight_faults::OTHER_MODEL;
 use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_error;
 use crate::error::{Error, Result, foreign as library};

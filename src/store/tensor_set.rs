@@ -1,15 +1,21 @@
 //! The tensors of a checkpoint that belong together: weights, adapters or moments. Each rank writes a file with some of
 //! them.
+//!
+//! Ranks that write need what others hold. In each round every rank writes the next tensor of its file: it receives the
+//! parts that others hold, and sends those that it holds of what they write. So a rank has one tensor in memory and its
+//! parts of others, and all files grow at once. What a rank holds whole it streams from its device, and nothing is
+//! exchanged.
+//!
+//! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
 use super::OUTPUT_DIR;
-use super::arena_tensors::{ArenaTensor, ReadRows};
-use super::gathering::Gathering;
-use super::holdings::Holding;
+use super::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
+use super::holdings::{Content, Holding, RankCells, written};
 use super::router_tensors::RouterTensor;
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{self, file_name};
-use crate::error::Result;
-use crate::ranks::Ranks;
+use crate::error::{Error, Result};
+use crate::ranks::{Ranks, Transport};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -77,4 +83,141 @@ impl TensorSet<'_> {
         // machines.
         if ranks.is_first() { Ok(()) } else { OUTPUT_DIR.sync_file(&path) }
     }
+}
+
+/// The tensors that the ranks write, one round after the other. Every rank goes through all of them.
+struct Gathering<'a> {
+    ranks: &'a Ranks,
+    holdings: &'a [Holding<'a>],
+    /// What each rank writes, in order.
+    written: Vec<Vec<usize>>,
+    /// What this rank holds, by name.
+    own: HashMap<&'a str, &'a ArenaTensor<'a>>,
+    round: usize,
+    /// Why this rank could not send what others needed.
+    failure: Option<Error>,
+}
+
+/// A message between two ranks: a part of a tensor.
+type Message = (usize, Vec<u8>);
+
+impl<'a> Gathering<'a> {
+    /// Of `holdings`, of which this rank has `own`.
+    fn new(ranks: &'a Ranks, holdings: &'a [Holding<'a>], own: &'a [ArenaTensor<'a>]) -> Self {
+        let own = own.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        let written = written(holdings, ranks.size());
+        Self { ranks, holdings, written, own, round: 0, failure: None }
+    }
+
+    /// What this rank writes, in order.
+    fn own_tensors(&self) -> Vec<&'a Holding<'a>> {
+        self.written[self.ranks.rank()].iter().map(|index| &self.holdings[*index]).collect()
+    }
+
+    /// The ranks that write something.
+    fn writers(&self) -> Vec<usize> {
+        (0..self.written.len()).filter(|rank| !self.written[*rank].is_empty()).collect()
+    }
+
+    /// Makes the next round, and hands the rows of the tensor that this rank writes in it to `take`, as the file holds
+    /// them.
+    ///
+    /// # Errors
+    /// Those of `read` and `take`; a rank that has ended.
+    async fn next(&mut self, read: &impl ReadRows, take: TakeRow<'_>) -> Result<()> {
+        let own = self.written[self.ranks.rank()].get(self.round).map(|index| &self.holdings[*index]);
+        let cells = self.exchange(read).await?;
+        match own.map(|holding| (holding.content, self.own.get(holding.info.name.as_str()))) {
+            None => Ok(()),
+            Some((Content::Router(tensor), _)) => read.read_rows(tensor, take).await,
+            Some((Content::Parameter(_), Some(tensor))) if tensor.is_stored_whole() => {
+                tensor.read(read, take).await
+            }
+            Some((Content::Parameter(tensor), _)) => tensor.take_cells(&cells, take),
+        }
+    }
+
+    /// Makes the rounds that are left, in which others still write.
+    ///
+    /// # Errors
+    /// A rank that has ended; a device that failed in any round.
+    async fn finish(mut self, read: &impl ReadRows) -> Result<()> {
+        let rounds = self.written.iter().map(Vec::len).max().unwrap_or(0);
+        while self.round < rounds {
+            self.exchange(read).await?;
+        }
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    /// Sends what others write in this round, and returns the cells of what this rank writes, if it does not hold them
+    /// whole.
+    async fn exchange(&mut self, read: &impl ReadRows) -> Result<Vec<u8>> {
+        let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
+        self.round += 1;
+        let mut cells: Vec<u8> = Vec::new();
+        let mut incoming: Vec<(RankCells, usize)> = Vec::new();
+        let mut outgoing: Vec<Message> = Vec::new();
+        for writer in 0..self.written.len() {
+            let Some(&index) = self.written[writer].get(round) else { continue };
+            let holding = &holdings[index];
+            let own = self.own.get(holding.info.name.as_str()).copied();
+            let (is_writer, width) = (writer == rank, holding.element().bytes() as usize);
+            if is_writer && own.is_some_and(ArenaTensor::is_stored_whole) {
+                continue;
+            }
+            if is_writer {
+                cells.resize(holding.cells() * width, 0);
+            }
+            for source in holding.sources() {
+                match own.filter(|_| source.rank == rank) {
+                    Some(own) if is_writer => {
+                        source.scatter(&self.read(own, &source, read).await, width, &mut cells);
+                    }
+                    Some(own) => outgoing.push((writer, self.read(own, &source, read).await)),
+                    None if is_writer => incoming.push((source, width)),
+                    None => {}
+                }
+            }
+        }
+        if outgoing.is_empty() && incoming.is_empty() {
+            return Ok(cells);
+        }
+        self.ranks.run(move |transport| swap(transport, &outgoing, cells, &incoming)).await
+    }
+
+    /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait
+    /// for them, and the failure is kept.
+    async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &RankCells, read: &impl ReadRows) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut keep = |row: &[u8]| {
+            bytes.extend_from_slice(row);
+            Ok(())
+        };
+        let done = read.read_rows(tensor.stored(source.segment, source.place.clone()), &mut keep).await;
+        self.failure = self.failure.take().or(done.err());
+        bytes.resize(source.count() * tensor.element().bytes() as usize, 0);
+        bytes
+    }
+}
+
+/// Sends `outgoing`, and receives `incoming`, each with the bytes of its elements, into `cells`.
+fn swap(
+    transport: &mut dyn Transport,
+    outgoing: &[Message],
+    mut cells: Vec<u8>,
+    incoming: &[(RankCells, usize)],
+) -> Result<Vec<u8>> {
+    let outgoing: Vec<(usize, &[u8])> = outgoing.iter().map(|(to, bytes)| (*to, bytes.as_slice())).collect();
+    let mut received: Vec<Vec<u8>> =
+        incoming.iter().map(|(source, width)| vec![0; source.count() * width]).collect();
+    let mut places: Vec<(usize, &mut [u8])> = incoming
+        .iter()
+        .zip(&mut received)
+        .map(|((source, _), bytes)| (source.rank, &mut bytes[..]))
+        .collect();
+    transport.exchange(&outgoing, &mut places)?;
+    for ((source, width), bytes) in incoming.iter().zip(&received) {
+        source.scatter(bytes, *width, &mut cells);
+    }
+    Ok(cells)
 }

@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 use super::published_names::{Cut, Published};
 use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
-use super::unreadable::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
+use super::weight_faults::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
 use super::weight_index::{files_of, is_index, shards};
 use super::wrapped::{self, Wrapped};
 use crate::durable::read_json;

@@ -1,4 +1,4 @@
-//! Weights that no configuration makes fit: files of other formats, and tensors that are stored in another way.
+//! Weights that no configuration makes fit: files of other formats, tensors that are stored in another way, or missing.
 
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;

@@ -1,0 +1,73 @@
+//! Notes beside the checkpoints of a run: `best.json`, which says which had the lowest `eval_loss`, and `meta.json`,
+//! which tells scripts written for MindFormers where the newest is.
+//!
+//! The best is noted once its checkpoint is complete. A kill in between leaves the note of the one before, and the run
+//! notes it again when it resumes: the state of each checkpoint has the best until then. The newest is noted between
+//! the rename of a new checkpoint and the removal of old ones, so the note never names one that is gone. A run that
+//! resumes writes it first.
+
+use super::OUTPUT_DIR;
+use crate::durable::read_json;
+use crate::error::Result;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const BEST: &str = "best.json";
+const META: &str = "meta.json";
+
+/// The best evaluation of a run so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The step that it followed.
+    pub step: u64,
+    /// Its loss in nats per token.
+    pub eval_loss: f32,
+}
+
+/// What is noted in `folder`, if something is. A link is not followed, since it might lead out of the folder.
+///
+/// # Errors
+/// The file is damaged.
+pub(super) fn read_best(folder: &Path) -> Result<Option<Best>> {
+    let path = folder.join(BEST);
+    match path.is_file() && !path.is_symlink() {
+        true => read_json(&path, "the note of the best checkpoint", "remove it, and the newest one is used")
+            .map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Replaces the note in `folder`.
+///
+/// # Errors
+/// The disk is full or fails.
+pub(super) fn write_best(folder: &Path, best: Best) -> Result<()> {
+    let text = serde_json::to_vec(&best).expect("numbers are JSON");
+    OUTPUT_DIR.write(&folder.join(BEST), &text)
+}
+
+/// The keys of MindFormers.
+#[derive(Serialize)]
+struct Meta<'a> {
+    /// From 1.
+    last_epoch: u64,
+    /// In the epoch, from 1.
+    last_step: u64,
+    /// Name of the checkpoint, a folder beside this file.
+    last_ckpt_file: &'a str,
+}
+
+/// Replaces the file in `folder`: `checkpoint` was written after `step`.
+///
+/// # Errors
+/// The disk is full or fails.
+pub(super) fn write_meta(folder: &Path, step: u64, steps_per_epoch: u64, checkpoint: &Path) -> Result<()> {
+    let (before, per_epoch) = (step.saturating_sub(1), steps_per_epoch.max(1));
+    let meta = Meta {
+        last_epoch: before / per_epoch + 1,
+        last_step: before % per_epoch + 1,
+        last_ckpt_file: checkpoint.file_name().and_then(|name| name.to_str()).unwrap_or_default(),
+    };
+    let text = serde_json::to_vec(&meta).expect("numbers and a string are JSON");
+    OUTPUT_DIR.write(&folder.join(META), &text)
+}
