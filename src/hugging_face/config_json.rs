@@ -17,8 +17,8 @@ mod rotary;
 mod shape;
 mod theirs;
 
-pub(crate) use classes::Fact;
 pub(in crate::hugging_face) use classes::Windows;
+pub(crate) use classes::{Fact, TensorNames, tensor_names};
 pub(in crate::hugging_face) use ours::facts;
 pub(crate) use shape::Shape;
 pub(in crate::hugging_face) use theirs::ACTIVATIONS;

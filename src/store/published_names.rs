@@ -1,13 +1,14 @@
 //! The names and layouts under which some models were first published, which are not those of `transformers`.
 
 use crate::error::{Error, Result};
+use crate::hugging_face::config_json::{TensorNames, tensor_names};
 use serde_json::Value as Json;
 use std::ops::Range;
 use std::path::Path;
 
 /// A published layout, and the heads of the model that a file of it holds.
 pub(super) struct Published {
-    layout: &'static Naming,
+    layout: &'static TensorNames,
     heads: Option<Heads>,
 }
 
@@ -45,100 +46,15 @@ struct Heads {
     width: usize,
 }
 
-struct Naming {
-    /// The end of a name that only this layout has.
-    mark: &'static str,
-    /// Theirs for ours outside layers, without `.weight`.
-    outside: &'static [(&'static str, &'static str)],
-    /// What they write before the number of a layer.
-    layers: &'static str,
-    /// Ours and theirs in a layer, without `.weight` and `.bias`.
-    inside: &'static [(&'static str, &'static str, Cut)],
-}
-
 use Cut::{Grouped, Stacked, Whole};
 use Projection::{Key, Query, Value};
-
-const NAMINGS: [&Naming; 4] = [
-    // ChatGLM2 and 3, GLM-4.
-    &Naming {
-        mark: "layers.0.self_attention.query_key_value.weight",
-        outside: &[
-            ("model.embed_tokens", "transformer.embedding.word_embeddings"),
-            ("model.norm", "transformer.encoder.final_layernorm"),
-            ("lm_head", "transformer.output_layer"),
-        ],
-        layers: "transformer.encoder.layers",
-        inside: &[
-            ("input_layernorm", "input_layernorm", Whole),
-            ("self_attn.q_proj", "self_attention.query_key_value", Stacked(Query)),
-            ("self_attn.k_proj", "self_attention.query_key_value", Stacked(Key)),
-            ("self_attn.v_proj", "self_attention.query_key_value", Stacked(Value)),
-            ("self_attn.o_proj", "self_attention.dense", Whole),
-            ("post_attention_layernorm", "post_attention_layernorm", Whole),
-            ("mlp.gate_up_proj", "mlp.dense_h_to_4h", Whole),
-            ("mlp.down_proj", "mlp.dense_4h_to_h", Whole),
-        ],
-    },
-    // Qwen 1, whose second matrix is the gate.
-    &Naming {
-        mark: "h.0.mlp.w2.weight",
-        outside: &[("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f")],
-        layers: "transformer.h",
-        inside: &[
-            ("input_layernorm", "ln_1", Whole),
-            ("self_attn.q_proj", "attn.c_attn", Stacked(Query)),
-            ("self_attn.k_proj", "attn.c_attn", Stacked(Key)),
-            ("self_attn.v_proj", "attn.c_attn", Stacked(Value)),
-            ("self_attn.o_proj", "attn.c_proj", Whole),
-            ("post_attention_layernorm", "ln_2", Whole),
-            ("mlp.gate_proj", "mlp.w2", Whole),
-            ("mlp.up_proj", "mlp.w1", Whole),
-            ("mlp.down_proj", "mlp.c_proj", Whole),
-        ],
-    },
-    // InternLM2.
-    &Naming {
-        mark: "layers.0.attention.wqkv.weight",
-        outside: &[("model.embed_tokens", "model.tok_embeddings"), ("lm_head", "output")],
-        layers: "model.layers",
-        inside: &[
-            ("input_layernorm", "attention_norm", Whole),
-            ("self_attn.q_proj", "attention.wqkv", Grouped(Query)),
-            ("self_attn.k_proj", "attention.wqkv", Grouped(Key)),
-            ("self_attn.v_proj", "attention.wqkv", Grouped(Value)),
-            ("self_attn.o_proj", "attention.wo", Whole),
-            ("post_attention_layernorm", "ffn_norm", Whole),
-            ("mlp.gate_proj", "feed_forward.w1", Whole),
-            ("mlp.up_proj", "feed_forward.w3", Whole),
-            ("mlp.down_proj", "feed_forward.w2", Whole),
-        ],
-    },
-    // TeleChat.
-    &Naming {
-        mark: "h.0.self_attention.key_value.weight",
-        outside: &[("model.embed_tokens", "transformer.word_embeddings"), ("model.norm", "transformer.ln_f")],
-        layers: "transformer.h",
-        inside: &[
-            ("self_attn.q_proj", "self_attention.query", Whole),
-            ("self_attn.k_proj", "self_attention.key_value", Grouped(Key)),
-            ("self_attn.v_proj", "self_attention.key_value", Grouped(Value)),
-            ("self_attn.o_proj", "self_attention.dense", Whole),
-            ("input_layernorm", "input_layernorm", Whole),
-            ("post_attention_layernorm", "post_attention_layernorm", Whole),
-            ("mlp.gate_proj", "mlp.gate_proj", Whole),
-            ("mlp.up_proj", "mlp.up_proj", Whole),
-            ("mlp.down_proj", "mlp.down_proj", Whole),
-        ],
-    },
-];
 
 impl Published {
     /// The layout of a file with tensors of these `names`, if it is one of those here. Heads are those of `config`, the
     /// `config.json` beside it.
     pub fn recognise<'a>(config: &Json, names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
         let has = |mark: &str| names.clone().any(|name| name.ends_with(mark));
-        let layout = NAMINGS.into_iter().find(|layout| has(layout.mark))?;
+        let layout = tensor_names().find(|layout| has(&layout.mark))?;
         Some(Self { layout, heads: Heads::of(config) })
     }
 
@@ -146,13 +62,28 @@ impl Published {
     /// known.
     pub fn place(&self, name: &str) -> Option<Location> {
         let (base, kind) = name.rsplit_once('.')?;
-        let Some((layer, part)) = base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'))
-        else {
-            let (_, theirs) = self.layout.outside.iter().find(|(ours, _)| *ours == base)?;
-            return Some(Location { name: format!("{theirs}.{kind}"), cut: Whole });
+        let (layer, part) = match base.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, part)) => (format!("{}.{layer}.", self.layout.layers), part),
+            None => (String::new(), base),
         };
-        let (_, theirs, cut) = self.layout.inside.iter().find(|(ours, ..)| *ours == part)?;
-        Some(Location { name: format!("{}.{layer}.{theirs}.{kind}", self.layout.layers), cut: *cut })
+        let theirs = self.layout.names.get(part)?;
+        Some(Location { name: format!("{layer}{theirs}.{kind}"), cut: self.cut(part) })
+    }
+
+    /// Which rows of their tensor our `part` is: those of a projection, if others are in it too.
+    fn cut(&self, part: &str) -> Cut {
+        let projection = match part {
+            "self_attn.q_proj" => Query,
+            "self_attn.k_proj" => Key,
+            "self_attn.v_proj" => Value,
+            _ => return Whole,
+        };
+        let names = &self.layout.names;
+        match names.values().filter(|theirs| names.get(part) == Some(theirs)).count() {
+            0 | 1 => Whole,
+            _ if self.layout.is_grouped => Grouped(projection),
+            _ => Stacked(projection),
+        }
     }
 
     /// The rows that `cut` takes of a tensor with `total` rows in the file at `path`.
@@ -172,7 +103,7 @@ impl Published {
 
     /// Whether what holds keys and values by groups holds queries too.
     fn has_queries(&self) -> bool {
-        self.layout.inside.iter().any(|(.., cut)| matches!(cut, Grouped(Query)))
+        self.cut("self_attn.q_proj") == Grouped(Query)
     }
 }
 

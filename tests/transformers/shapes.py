@@ -74,6 +74,8 @@ WRAPPERS = {
     "qwen2_5_vl": ("qwen2_5_vl_text", {"vision_config": QWEN_VISION}),
     "qwen3_vl": ("qwen3_vl_text", {"vision_config": QWEN_VISION | {"deepstack_visual_indexes": [0]}}),
     "gemma3": ("gemma3_text", {"vision_config": IMAGES | {"model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4}),
+    "idefics3": ("llama", {"vision_config": IMAGES}),
+    "smolvlm": ("llama", {"vision_config": IMAGES}),
     "voxtral": ("llama", {"audio_config": TOWER}),
 }
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
@@ -167,6 +169,9 @@ SHAPES = {
     "qwen2_5_vl": ("qwen2_5_vl", MROPE, "equal"),
     "qwen2_5_vl with a tied head": ("qwen2_5_vl", {"tie_word_embeddings": True, **MROPE}, "equal"),
     "qwen3_vl": ("qwen3_vl", {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [4, 4, 4]}}, "equal"),
+    "idefics3": ("idefics3", ROPE, "equal"),
+    "smolvlm": ("smolvlm", ROPE, "equal"),
+    "smolvlm with a tied head": ("smolvlm", {"tie_word_embeddings": True, **ROPE}, "equal"),
     "voxtral": ("voxtral", ROPE, "equal"),
     "gemma3": ("gemma3", {}, None),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),

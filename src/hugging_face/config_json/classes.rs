@@ -12,7 +12,10 @@
 //! - `facts`: what it computes, by our key that decides the same. A text is its key, or several between bars of which
 //!   the first that is written counts, halved by `/2`; after `=` it is a word that it always has, and anything else is
 //!   a value that it always has;
-//! - `windows`: which layers have a sliding window.
+//! - `windows`: which layers have a sliding window;
+//! - `tensors`: the names of its tensors, where they are not those of `transformers`.
+//!
+//! `wrappers` are the classes of models of images or sound around one of these.
 //!
 //! `without_effect` lists keys of all classes that say nothing of what a model computes in training but for dropout.
 
@@ -58,6 +61,8 @@ pub(in crate::hugging_face) struct Class {
     keys: BTreeSet<String>,
     /// Which layers have a sliding window.
     pub windows: Windows,
+    /// Names of tensors that are not those of `transformers`.
+    tensors: Option<TensorNames>,
     /// Whether files may hold layers beyond the last one, of multi-token prediction, which it leaves out.
     pub has_further_layers: bool,
     /// Whether its code is published with its weights, and not in `transformers`.
@@ -85,6 +90,21 @@ pub(in crate::hugging_face) enum Windows {
     Alternate,
     /// All but every fourth.
     ThreeOfFour,
+}
+
+/// The names of tensors under which a class was first published.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TensorNames {
+    /// The end of a name that only this class has.
+    pub mark: String,
+    /// What comes before the number of a layer.
+    pub layers: String,
+    /// Whether a tensor of several projections of attention holds them head group by head group.
+    #[serde(default)]
+    pub is_grouped: bool,
+    /// Theirs for ours, outside layers and in a layer, without `.weight` and `.bias`.
+    pub names: BTreeMap<String, String>,
 }
 
 /// A class of models of images or sound that holds a language model.
@@ -157,6 +177,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Class> {
 pub(in crate::hugging_face) fn named(name: &str) -> &'static Class {
     let class = TABLE.classes.iter().find(|class| class.name == name);
     class.or_else(|| TABLE.parts.get(name)).expect("a row of classes.json")
+}
+
+/// The names of tensors of all classes that have others than `transformers`.
+pub(crate) fn tensor_names() -> impl Iterator<Item = &'static TensorNames> {
+    TABLE.classes.iter().filter_map(|class| class.tensors.as_ref())
 }
 
 /// What no key of ours changes.
