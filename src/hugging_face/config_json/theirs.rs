@@ -124,10 +124,9 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     let count = is_dense.iter().filter(|is_dense| **is_dense).count();
     if count == layers {
         facts.insert("expert_num", Fact { key, value: Value::Null });
-        let of_experts = &classes::named("experts").facts;
-        facts.retain(|fact, _| {
-            *fact == "expert_num" || *fact != "balance_via_topk_bias" && !of_experts.contains_key(*fact)
-        });
+        let experts = &classes::named("experts").facts;
+        let is_of_experts = |fact: &str| fact == "balance_via_topk_bias" || experts.contains_key(fact);
+        facts.retain(|fact, _| *fact == "expert_num" || !is_of_experts(fact));
         return;
     }
     if count == 0 {

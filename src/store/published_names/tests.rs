@@ -27,3 +27,28 @@ fn heads_that_do_not_fit_are_refused() {
         assert_eq!(HEADS.rows(Grouped(Key), Key, total, true), None, "{total}");
     }
 }
+
+#[test]
+fn projections_in_one_tensor_are_rows_of_it() {
+    for (mark, name, cut) in [
+        (
+            "transformer.encoder.layers.0.self_attention.query_key_value.weight",
+            "transformer.encoder.layers.3.self_attention.query_key_value.weight",
+            Stacked(Query),
+        ),
+        ("transformer.h.0.mlp.w2.weight", "transformer.h.3.attn.c_attn.weight", Stacked(Query)),
+        ("model.layers.0.attention.wqkv.weight", "model.layers.3.attention.wqkv.weight", Grouped(Query)),
+        (
+            "transformer.h.0.self_attention.key_value.weight",
+            "transformer.h.3.self_attention.query.weight",
+            Whole,
+        ),
+    ] {
+        let published = Published::recognise(&Json::Null, [mark].into_iter()).unwrap();
+        let place = published.place("model.layers.3.self_attn.q_proj.weight").unwrap();
+        assert_eq!((place.name.as_str(), place.cut), (name, cut));
+    }
+    assert!(
+        Published::recognise(&Json::Null, ["model.layers.0.self_attn.q_proj.weight"].into_iter()).is_none()
+    );
+}
