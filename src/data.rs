@@ -63,7 +63,7 @@ pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
 #[cfg(feature = "cli")]
 pub(crate) use file_kind::known_files;
-pub use file_kind::{FileKind, Wording};
+pub use file_kind::{FileKind, SampleLengths, Wording};
 pub use forms::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use judged::JudgedData;
 pub use notes::Notes;

@@ -4,12 +4,13 @@ use super::choices::ChoiceForm;
 use super::codec::Codec;
 use super::config::{DocumentFormat, Paths, RecordsConfig, TextConfig};
 use super::files;
-use super::forms::{ChatForm, Form, Former};
+use super::forms::{ChatForm, Form, Former, count_rows};
 use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
 use super::text;
 use crate::error::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What a file holds.
@@ -48,6 +49,59 @@ pub(crate) fn known_files(has_questions: bool) -> String {
     format!("A text, or records ({endings}) with {LEARNED}{questions}")
 }
 
+/// How many samples have how many tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleLengths(BTreeMap<usize, u64>);
+
+impl FromIterator<usize> for SampleLengths {
+    fn from_iter<I: IntoIterator<Item = usize>>(lengths: I) -> Self {
+        let mut all = Self::default();
+        lengths.into_iter().for_each(|length| *all.0.entry(length).or_default() += 1);
+        all
+    }
+}
+
+impl SampleLengths {
+    /// Those of two sets of samples.
+    #[must_use]
+    pub fn and(&self, others: &Self) -> Self {
+        let mut all = self.clone();
+        others.0.iter().for_each(|(length, count)| *all.0.entry(*length).or_default() += count);
+        all
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Tokens of all of them.
+    pub fn tokens(&self) -> u64 {
+        self.0.iter().map(|(length, count)| *length as u64 * count).sum()
+    }
+
+    /// Tokens of the longest.
+    pub fn longest(&self) -> Option<usize> {
+        self.0.keys().next_back().copied()
+    }
+
+    /// The length that this share of the samples does not exceed.
+    pub fn quantile(&self, share: f64) -> Option<usize> {
+        let wanted = (self.samples() as f64 * share).ceil() as u64;
+        let mut counted = 0;
+        let mut reaches = |count: &u64| {
+            counted += count;
+            counted >= wanted
+        };
+        self.0.iter().find(|(_, count)| reaches(count)).map(|(length, _)| *length)
+    }
+
+    /// The rows of `seq_length` tokens that they fill by [`PackStrategy::BestFit`](super::PackStrategy).
+    pub fn packed_rows(&self, seq_length: usize) -> u64 {
+        count_rows(self.0.iter().map(|(length, count)| (*(length.min(&seq_length)), *count)), seq_length)
+    }
+}
+
 impl FileKind {
     /// That of `file`.
     ///
@@ -72,11 +126,11 @@ impl FileKind {
         Ok(kind)
     }
 
-    /// Tokens of each sample that its records become, or of the whole text, none for questions; and what of the records is not read.
+    /// Tokens of the samples that its records become, or of the whole text, none for questions; and what of the records is not read.
     ///
     /// # Errors
     /// A file that cannot be read; a record that is not of this kind.
-    pub fn lengths(&self, file: &Path, codec: &Codec) -> Result<(Vec<usize>, Notes)> {
+    pub fn lengths(&self, file: &Path, codec: &Codec) -> Result<(SampleLengths, Notes)> {
         let mut notes = Notes::default();
         let form = match self {
             Self::Text => {
@@ -91,7 +145,7 @@ impl FileKind {
                 let loaded = text::load(&config, codec)?;
                 return Ok((loaded.iter().map(|one| one.content.len() as usize).collect(), notes));
             }
-            Self::Choices(_) => return Ok((Vec::new(), notes)),
+            Self::Choices(_) => return Ok((SampleLengths::default(), notes)),
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,
         };

@@ -9,7 +9,7 @@ mod prompts;
 
 pub use self::chat::{ChatForm, ChatTemplate};
 pub use self::packing::PackStrategy;
-pub(super) use self::packing::{Packed, fill_rows};
+pub(super) use self::packing::{Packed, count_rows, fill_rows};
 pub use self::prompts::{PromptForm, PromptStyle};
 use super::batch::NO_LABEL;
 use super::codec::Codec;

@@ -13,7 +13,7 @@ use super::sample_store::{Runs, SampleStore};
 use super::samples::Samples;
 use super::source::{Loaded, Split};
 use crate::error::{Error, Result};
-use std::collections::BTreeSet;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
@@ -23,9 +23,6 @@ pub(super) struct HeldOut {
     pub samples: u64,
     pub seed: u64,
 }
-
-/// A sample, or what is left of it: its first word in a store, and its tokens.
-type Run = (u64, usize);
 
 /// The source of a loader of records; samples are cut to `seq_length` tokens.
 pub(super) fn load(
@@ -54,11 +51,11 @@ pub(super) fn load(
 }
 
 impl HeldOut {
-    /// The samples to learn from, and those that are held out, both in order.
-    fn split(self, samples: Vec<Run>, name: &str) -> Result<[Vec<Run>; 2]> {
+    /// Moves the samples that are held out behind those to learn from, both in order, and returns how many the latter are.
+    fn move_last(self, samples: &mut Runs, name: &str) -> Result<usize> {
         let (total, held) = (samples.len() as u64, self.samples);
         if held == 0 {
-            return Ok([samples, Vec::new()]);
+            return Ok(samples.len());
         }
         if held >= total {
             let message = format!(
@@ -69,18 +66,22 @@ impl HeldOut {
         // By a hash of their place, so that a sample that is held out stays so when others are added behind it, as far as their
         // number allows.
         let hash = |place: u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
-        let mut places: Vec<u64> = (0..total).collect();
-        places.select_nth_unstable_by_key(held as usize, |place| (hash(*place), *place));
-        let drawn: BTreeSet<u64> = places.into_iter().take(held as usize).collect();
-        let (drawn, learned): (Vec<_>, Vec<_>) =
-            (0..).zip(samples).partition(|(place, _)| drawn.contains(place));
-        Ok([learned, drawn].map(|runs| runs.into_iter().map(|(_, run)| run).collect()))
+        let mut smallest = BinaryHeap::with_capacity(held as usize + 1);
+        for place in 0..total {
+            smallest.push((hash(place), place));
+            if smallest.len() as u64 > held {
+                smallest.pop();
+            }
+        }
+        let last = smallest.pop();
+        Ok(samples.move_last(|place| Some((hash(place), place)) <= last))
     }
 }
 
 /// Samples that are taken, and what became of the others.
 struct Taken {
-    samples: Vec<Run>,
+    /// What is left of each.
+    samples: Runs,
     packing: Option<PackStrategy>,
     /// Records read.
     records: u64,
@@ -100,7 +101,7 @@ struct Taken {
 impl Taken {
     fn of(store: &SampleStore, seq_length: usize, packing: Option<PackStrategy>) -> Self {
         let records = store.len() as u64;
-        let samples = Vec::with_capacity(store.len());
+        let samples = Runs::with_capacity(store.len());
         let mut taken = Self {
             samples,
             packing,
@@ -124,7 +125,7 @@ impl Taken {
             taken.cut += u64::from(sample.is_cut || tokens < sample.tokens);
             taken.tokens[0] += tokens as u64;
             taken.tokens[1] += predicted as u64;
-            taken.samples.push((sample.start, tokens));
+            taken.samples.push(sample.start, tokens as u64);
         }
         taken
     }
@@ -138,29 +139,28 @@ impl Taken {
         held_out: HeldOut,
         name: &str,
     ) -> Result<(Samples, Option<Split>)> {
-        if self.samples.is_empty() {
-            return Ok((Samples::stored(store, Runs::default()), None));
+        let mut runs = std::mem::take(&mut self.samples);
+        if runs.len() == 0 {
+            return Ok((Samples::stored(store, runs), None));
         }
-        let parts = held_out.split(std::mem::take(&mut self.samples), name)?;
+        let learned = held_out.move_last(&mut runs, name)?;
         let (samples, learned) = match self.packing {
-            None => {
-                let (learned, runs) = (parts[0].len() as u64, parts.into_iter().flatten());
-                (Samples::stored(store, Runs::new(runs)), learned)
-            }
+            None => (Samples::stored(store, runs), learned as u64),
             Some(strategy) => {
-                let [mut all, drawn] = parts.map(|part| strategy.pack(seq_length, &part));
-                let learned = all.ends.len() as u64;
-                all.extend(drawn);
-                let Packed { documents, ends, dropped } = all;
+                let mut packed = Packed::default();
+                let [learned, _] = [0..learned, learned..runs.len()].map(|part| {
+                    strategy.pack(seq_length, &runs, part, &mut packed);
+                    packed.ends.len() as u64
+                });
+                let Packed { documents, ends, dropped } = packed;
                 self.too_long = dropped;
-                let runs = Runs::new(documents.into_iter());
-                let is_packed = ends.len() != runs.ends.len();
-                let samples = Samples::stored(store, runs);
+                let is_packed = ends.len() != documents.len();
+                let samples = Samples::stored(store, documents);
                 (if is_packed { samples.packed(ends) } else { samples }, learned)
             }
         };
-        let all = samples.len();
-        Ok((samples, (held_out.samples > 0).then_some((0..learned, learned..all))))
+        let split = (held_out.samples > 0).then_some((0..learned, learned..samples.len()));
+        Ok((samples, split))
     }
 
     /// What was dropped, in words.

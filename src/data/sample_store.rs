@@ -112,7 +112,10 @@ impl SampleStore {
 
     /// All words, in order.
     pub fn whole(self: Arc<Self>) -> StoredTokens {
-        let runs = Runs::new([(0, self.words)].into_iter().filter(|(_, words)| *words > 0));
+        let mut runs = Runs::default();
+        if self.words > 0 {
+            runs.push(0, self.words as u64);
+        }
         let [tokens, _] = StoredTokens::of(self, runs);
         tokens
     }

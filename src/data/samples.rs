@@ -49,8 +49,9 @@ impl Samples {
 
     /// Samples of one document each, which are runs of a store.
     pub(super) fn stored(store: Arc<SampleStore>, runs: Runs) -> Self {
-        let documents = runs.ends.clone();
-        let [tokens, labels] = StoredTokens::of(store, runs).map(|tokens| {
+        let stored = StoredTokens::of(store, runs);
+        let documents = stored[0].ends.clone();
+        let [tokens, labels] = stored.map(|tokens| {
             let mut stream = TokenStream::default();
             stream.push(Chunk::Stored(tokens));
             Arc::new(stream)

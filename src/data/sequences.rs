@@ -38,13 +38,14 @@ impl PackedSequences {
     /// # Errors
     /// There is no sequence.
     pub fn new(sequences: &[Sequence], spec: &BatchSpec) -> Result<Self> {
-        let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.tokens.len()).collect();
-        let rows = fill_rows(&lengths, spec.seq_length);
+        let length = |member: usize| sequences[member].tokens.len();
+        let filled = fill_rows(sequences.len(), length, spec.seq_length);
+        let rows = filled.rows().len();
         let mut collector = SampleCollector::default();
         let mut places = vec![0..0; sequences.len()];
-        for (row, members) in rows.iter().enumerate() {
+        for (row, members) in filled.rows().enumerate() {
             let mut start = row * spec.seq_length;
-            for &member in members {
+            for member in members.iter().map(|member| *member as usize) {
                 let Sequence { tokens, targets } = &sequences[member];
                 collector.push_document(tokens, targets);
                 places[member] = start..start + tokens.len();
@@ -53,7 +54,7 @@ impl PackedSequences {
             collector.end_sample();
         }
         // The last batch is filled with rows in which nothing is predicted.
-        for _ in rows.len()..rows.len().next_multiple_of(spec.batch_size) {
+        for _ in rows..rows.next_multiple_of(spec.batch_size) {
             collector.push(&[0], &[NO_LABEL]);
         }
         let source = Source::from(collector.finish());

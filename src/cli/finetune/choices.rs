@@ -1,6 +1,8 @@
 //! What `finetune` chooses from the number of samples: how many are held out, how many a step takes, how long the run is, and how often
 //! it looks. `benches/LOG.md` has the measurements.
 
+use crate::data::SampleLengths;
+
 /// Samples that a step learns from.
 pub const SAMPLES_PER_STEP: usize = 8;
 /// Of so many samples one is held out.
@@ -43,8 +45,8 @@ pub fn interval(steps: u64) -> u64 {
 }
 
 /// Whether `samples` share `rows`: that saves enough of them, and a row has no more samples than a step is to take.
-pub fn packs(samples: usize, rows: usize) -> bool {
-    (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS) && samples <= rows * SAMPLES_PER_STEP
+pub fn packs(samples: u64, rows: u64) -> bool {
+    (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS) && samples <= rows * SAMPLES_PER_STEP as u64
 }
 
 /// Rows of a step in which `samples` in `rows` make about as many as without packing.
@@ -54,10 +56,8 @@ pub fn rows_per_step(samples: usize, rows: usize) -> usize {
 }
 
 /// The length that nearly all of `lengths` do not exceed, a multiple of 16.
-pub fn most_lengths(mut lengths: Vec<usize>) -> usize {
-    lengths.sort_unstable();
-    let whole = (lengths.len() as f64 * WHOLE_SAMPLES).ceil() as usize;
-    lengths.get(whole.max(1) - 1).map_or(16, |length| length.next_multiple_of(16))
+pub fn most_lengths(lengths: &SampleLengths) -> usize {
+    lengths.quantile(WHOLE_SAMPLES).map_or(16, |length| length.next_multiple_of(16))
 }
 
 /// A tenth of a rate, without the digits that a division leaves.
@@ -97,7 +97,9 @@ mod tests {
     #[test]
     fn a_rate_has_no_digits_of_a_division() {
         assert_eq!([1e-5, 2e-4, 3e-4].map(tenth).map(|rate| format!("{rate:e}")), ["1e-6", "2e-5", "3e-5"]);
-        assert_eq!(most_lengths(vec![]), 16);
-        assert_eq!(most_lengths([vec![20; 99], vec![900]].concat()), 32);
+        assert_eq!(most_lengths(&SampleLengths::default()), 16);
+        let most =
+            |long: usize| most_lengths(&[vec![20; 99], vec![900; long]].concat().into_iter().collect());
+        assert_eq!([most(1), most(2)], [32, 912]);
     }
 }

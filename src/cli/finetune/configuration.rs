@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::{Arguments, Packing, beside};
 use crate::cli::adapters::pet_config;
 use crate::cli::trained::AdapterArguments;
-use crate::data::{FileKind, Form, PackStrategy, Wording, plural};
+use crate::data::{FileKind, Form, SampleLengths, Wording, plural};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
@@ -24,7 +24,6 @@ const PATIENCE: u64 = 4;
 /// The rank of adapters.
 const RANK: u32 = 16;
 /// How samples share rows, if they do.
-const PACKING: PackStrategy = PackStrategy::BestFit;
 const PACKING_KEY: &str = "data_loader.packing";
 /// The handler of MindFormers that packs, which is another way to write it.
 const PACKING_HANDLER: [&str; 2] = ["train_dataset.data_loader.handler", "PackingHandler"];
@@ -34,8 +33,8 @@ const LONGEST_TEXT: usize = 2048;
 /// A file of data.
 struct Data {
     kind: FileKind,
-    /// Tokens of each of its samples, or of the whole text.
-    lengths: Vec<usize>,
+    /// Tokens of its samples, or of the whole text.
+    lengths: SampleLengths,
     loader: Value,
 }
 
@@ -55,18 +54,17 @@ impl Data {
     fn samples(&self, length: usize) -> usize {
         match self.kind {
             FileKind::Text => self.tokens().saturating_sub(1) / length.max(1),
-            _ => self.lengths.len(),
+            _ => self.lengths.samples() as usize,
         }
     }
 
     /// Whether its samples share rows of `length` tokens, where the user does not say so: a row has no more of them than a step takes.
     fn is_worth_packing(&self, length: usize) -> bool {
-        let (samples, rows) = (self.lengths.len(), || PACKING.rows(length, self.lengths.iter().copied()));
-        self.kind != FileKind::Text && packs(samples, rows())
+        self.kind != FileKind::Text && packs(self.lengths.samples(), self.lengths.packed_rows(length))
     }
 
     fn tokens(&self) -> usize {
-        self.lengths.iter().sum()
+        self.lengths.tokens() as usize
     }
 }
 
@@ -222,13 +220,12 @@ impl Arguments {
 
     /// The keys of the model and its adapters. Returns the tokens of a row.
     fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data, eval: Option<&Data>) -> usize {
-        let lengths: Vec<usize> =
-            eval.into_iter().chain([data]).flat_map(|data| &data.lengths).copied().collect();
+        let lengths = eval.map_or_else(|| data.lengths.clone(), |eval| data.lengths.and(&eval.lengths));
         // Rows are no longer than a sample needs; packed rows as long as was asked for.
-        let whole = lengths.iter().max().map_or(1, |longest| longest.next_multiple_of(16));
+        let whole = lengths.longest().map_or(1, |longest| longest.next_multiple_of(16));
         let longest = match data.kind {
             FileKind::Text => LONGEST_TEXT,
-            _ => most_lengths(lengths),
+            _ => most_lengths(&lengths),
         };
         let is_exact = data.kind == FileKind::Text || self.packing == Some(Packing::On);
         let length = match self.max_length.map(|length| length as usize) {

@@ -1,7 +1,11 @@
 //! Several samples in one row.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::repeat_n;
+use std::ops::Range;
+
+use crate::data::sample_store::Runs;
 
 /// How samples are packed into rows; the first two as MindFormers' `PackingHandler` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +25,8 @@ const CUT_AT_A_TIME: usize = 1000;
 /// Rows of samples, or of parts of them, each a document of its own.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Packed {
-    /// The documents: the first word of each, and its tokens.
-    pub documents: Vec<(u64, usize)>,
+    /// The documents.
+    pub documents: Runs,
     /// The end of each row, in documents.
     pub ends: Vec<u64>,
     /// Number of samples that were dropped because they are longer than a row.
@@ -35,40 +39,38 @@ impl PackStrategy {
         self == Self::BestFit
     }
 
-    /// The number of rows that samples of these tokens fill.
-    pub fn rows(self, seq_length: usize, samples: impl IntoIterator<Item = usize>) -> usize {
-        let most = if self.cuts_samples() { seq_length } else { usize::MAX };
-        let samples: Vec<(u64, usize)> = samples.into_iter().map(|tokens| (0, tokens.min(most))).collect();
-        self.pack(seq_length, &samples).ends.len()
-    }
-
-    /// Rows of at most `seq_length` tokens of samples with these first words and tokens.
-    pub(in crate::data) fn pack(self, seq_length: usize, samples: &[(u64, usize)]) -> Packed {
-        let mut packed = Packed::default();
-        let mut filled = 0;
+    /// Appends rows of at most `seq_length` tokens of a part of `samples`.
+    pub(in crate::data) fn pack(
+        self,
+        seq_length: usize,
+        samples: &Runs,
+        part: Range<usize>,
+        packed: &mut Packed,
+    ) {
+        let (room, mut filled) = (seq_length as u64, 0);
         match self {
             Self::Pack => {
-                for &(start, tokens) in samples {
-                    if tokens > seq_length {
+                for (start, tokens) in part.map(|number| samples.at(number)) {
+                    if tokens > room {
                         packed.dropped += 1;
                         continue;
                     }
-                    if filled + tokens > seq_length {
+                    if filled + tokens > room {
                         packed.end_row(&mut filled);
                     }
-                    packed.documents.push((start, tokens));
+                    packed.documents.push(start, tokens);
                     filled += tokens;
                 }
             }
             Self::Truncate => {
-                for (number, &(start, tokens)) in (1..).zip(samples) {
+                for (number, (start, tokens)) in (1..).zip(part.map(|number| samples.at(number))) {
                     let mut done = 0;
                     while done < tokens {
-                        let count = (tokens - done).min(seq_length - filled);
-                        packed.documents.push((start + done as u64, count));
+                        let count = (tokens - done).min(room - filled);
+                        packed.documents.push(start + done, count);
                         filled += count;
                         done += count;
-                        if filled == seq_length {
+                        if filled == room {
                             packed.end_row(&mut filled);
                         }
                     }
@@ -78,51 +80,108 @@ impl PackStrategy {
                 }
             }
             Self::BestFit => {
-                let lengths: Vec<usize> = samples.iter().map(|(_, tokens)| *tokens).collect();
-                for row in fill_rows(&lengths, seq_length) {
-                    packed.documents.extend(row.into_iter().map(|member| samples[member]));
+                let length = |member: usize| samples.at(part.start + member).1 as usize;
+                for row in fill_rows(part.len(), length, seq_length).rows() {
+                    for member in row {
+                        let (start, tokens) = samples.at(part.start + *member as usize);
+                        packed.documents.push(start, tokens);
+                    }
                     packed.ends.push(packed.documents.len() as u64);
                 }
             }
         }
         packed.end_row(&mut filled);
-        packed
     }
 }
 
 impl Packed {
-    fn end_row(&mut self, filled: &mut usize) {
+    fn end_row(&mut self, filled: &mut u64) {
         if *filled > 0 {
             self.ends.push(self.documents.len() as u64);
             *filled = 0;
         }
     }
+}
 
-    /// Appends the rows of `others`.
-    pub fn extend(&mut self, others: Self) {
-        let before = self.documents.len() as u64;
-        self.documents.extend(others.documents);
-        self.ends.extend(others.ends.into_iter().map(|end| before + end));
-        self.dropped += others.dropped;
+/// Which sequences share each row. There may be millions, of a few bytes each.
+#[derive(Debug, Default)]
+pub(in crate::data) struct FilledRows {
+    members: Vec<u32>,
+    /// The end of each row in `members`.
+    ends: Vec<u32>,
+}
+
+impl FilledRows {
+    /// The sequences in each row, in order.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        let start = |row: usize| if row == 0 { 0 } else { self.ends[row - 1] as usize };
+        (0..self.ends.len()).map(move |row| &self.members[start(row)..self.ends[row] as usize])
     }
 }
 
-/// The members of each row of `room` tokens: the longest first, each into the fullest row that has room for it.
-pub(in crate::data) fn fill_rows(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&member| Reverse(lengths[member]));
-    let mut rows: Vec<Vec<usize>> = Vec::new();
-    let mut left = BTreeSet::new();
-    for member in order {
-        let length = lengths[member];
+/// Rows of `room` tokens with `count` sequences, of which each has its `length`: the longest first, each into the fullest row that has
+/// room for it.
+pub(in crate::data) fn fill_rows(count: usize, length: impl Fn(usize) -> usize, room: usize) -> FilledRows {
+    let count = u32::try_from(count).expect("a tokenizer makes fewer sequences in a year");
+    let mut order: Vec<u32> = (0..count).collect();
+    order.sort_unstable_by_key(|&member| (Reverse(length(member as usize)), member));
+    let shortest = order.last().map_or(0, |&member| length(member as usize));
+    let mut sizes: Vec<u32> = Vec::new();
+    // The room that is left in rows that have some for the shortest.
+    let mut left: BTreeSet<(usize, u32)> = BTreeSet::new();
+    let mut rows = Vec::with_capacity(order.len());
+    for &member in &order {
+        let length = length(member as usize);
         assert!(length <= room, "a sequence of {length} tokens is longer than a row of {room}");
-        let (rest, row) = left.range((length, 0)..).next().copied().unwrap_or((room, rows.len()));
-        if row == rows.len() {
-            rows.push(Vec::new());
+        let (rest, row) = left.range((length, 0)..).next().copied().unwrap_or((room, sizes.len() as u32));
+        if row as usize == sizes.len() {
+            sizes.push(0);
         }
         left.remove(&(rest, row));
-        rows[row].push(member);
-        left.insert((rest - length, row));
+        sizes[row as usize] += 1;
+        rows.push(row);
+        if rest - length >= shortest {
+            left.insert((rest - length, row));
+        }
+    }
+    let mut ends = sizes;
+    let mut end = 0;
+    for size in &mut ends {
+        end += *size;
+        *size = end - *size; // where the next member of the row goes, which ends as the end of the row
+    }
+    let mut members = vec![0; order.len()];
+    for (member, row) in order.into_iter().zip(rows) {
+        let place = &mut ends[row as usize];
+        members[*place as usize] = member;
+        *place += 1;
+    }
+    FilledRows { members, ends }
+}
+
+/// The number of rows that [`fill_rows`] fills with so many sequences of each length.
+pub(in crate::data) fn count_rows(
+    lengths: impl DoubleEndedIterator<Item = (usize, u64)>,
+    room: usize,
+) -> u64 {
+    let mut rows = 0;
+    // How many rows have this much room left.
+    let mut left: BTreeMap<usize, u64> = BTreeMap::new();
+    for length in lengths.rev().flat_map(|(length, count)| repeat_n(length, count as usize)) {
+        let rest = match left.range_mut(length..).next() {
+            Some((rest, count)) => {
+                *count -= 1;
+                *rest
+            }
+            None => {
+                rows += 1;
+                room
+            }
+        };
+        if left.get(&rest) == Some(&0) {
+            left.remove(&rest);
+        }
+        *left.entry(rest - length).or_default() += 1;
     }
     rows
 }
@@ -133,13 +192,14 @@ mod tests {
 
     /// The documents of each row when samples of these lengths are packed into rows of `seq_length`.
     fn rows(strategy: PackStrategy, seq_length: usize, lengths: &[usize]) -> (Vec<Vec<usize>>, u64) {
-        let samples: Vec<(u64, usize)> = lengths.iter().map(|length| (0, *length)).collect();
-        let packed = strategy.pack(seq_length, &samples);
+        let mut samples = Runs::default();
+        lengths.iter().for_each(|length| samples.push(0, *length as u64));
+        let mut packed = Packed::default();
+        strategy.pack(seq_length, &samples, 0..samples.len(), &mut packed);
         let starts = [0].into_iter().chain(packed.ends.iter().copied());
-        let row = |(start, end): (u64, &u64)| {
-            packed.documents[start as usize..*end as usize].iter().map(|(_, tokens)| *tokens).collect()
-        };
-        (starts.zip(&packed.ends).map(row).collect(), packed.dropped)
+        let tokens = |document: u64| packed.documents.at(document as usize).1 as usize;
+        let rows = starts.zip(&packed.ends).map(|(start, end)| (start..*end).map(tokens).collect());
+        (rows.collect(), packed.dropped)
     }
 
     #[test]
@@ -151,10 +211,41 @@ mod tests {
 
     #[test]
     fn rows_are_filled_without_splitting_a_sequence() {
-        assert_eq!(fill_rows(&[3, 8, 4, 1, 5, 2], 8), [vec![1], vec![4, 0], vec![2, 5, 3]]);
-        assert!(fill_rows(&[], 8).is_empty());
+        assert_eq!(filled(&[3, 8, 4, 1, 5, 2], 8), [vec![1], vec![4, 0], vec![2, 5, 3]]);
+        assert!(filled(&[], 8).is_empty());
         let (rows, dropped) = rows(PackStrategy::BestFit, 8, &[3, 8, 4, 1, 5, 2]);
         assert_eq!((rows, dropped), (vec![vec![8], vec![5, 3], vec![4, 2, 1]], 0));
+    }
+
+    fn filled(lengths: &[usize], room: usize) -> Vec<Vec<u32>> {
+        fill_rows(lengths.len(), |member| lengths[member], room).rows().map(<[u32]>::to_vec).collect()
+    }
+
+    proptest::proptest! {
+        /// As a search of every row finds it.
+        #[test]
+        fn each_sequence_goes_into_the_fullest_row(lengths in proptest::collection::vec(1usize..40, 0..60)) {
+            let mut order: Vec<usize> = (0..lengths.len()).collect();
+            order.sort_by_key(|member| Reverse(lengths[*member]));
+            let mut rows: Vec<(usize, Vec<u32>)> = Vec::new();
+            for member in order {
+                let fits = rows.iter_mut().filter(|(room, _)| *room >= lengths[member]);
+                match fits.min_by_key(|(room, _)| *room) {
+                    Some((room, members)) => {
+                        *room -= lengths[member];
+                        members.push(member as u32);
+                    }
+                    None => rows.push((40 - lengths[member], vec![member as u32])),
+                }
+            }
+            let counts = lengths.iter().fold(BTreeMap::new(), |mut counts, length| {
+                *counts.entry(*length).or_insert(0) += 1;
+                counts
+            });
+            proptest::prop_assert_eq!(count_rows(counts.into_iter(), 40), rows.len() as u64);
+            let rows: Vec<Vec<u32>> = rows.into_iter().map(|(_, members)| members).collect();
+            proptest::prop_assert_eq!(filled(&lengths, 40), rows);
+        }
     }
 
     #[test]

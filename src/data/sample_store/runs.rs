@@ -5,30 +5,57 @@ use std::sync::Arc;
 use super::{MOST_TOKENS, PREDICTS, SampleStore};
 use crate::data::batch::NO_LABEL;
 
-/// Runs of words of a store, one after the other.
+/// Runs of words of a store, one after the other. There are as many as samples, so they take no more than 16 bytes each.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Runs {
     /// The first word of each.
     starts: Vec<u64>,
     /// The end of each, in words of all runs.
-    pub ends: Arc<Vec<u64>>,
+    ends: Vec<u64>,
 }
 
 impl Runs {
-    /// Runs of these first words and lengths.
-    pub fn new(runs: impl Iterator<Item = (u64, usize)>) -> Self {
-        let mut end = 0;
-        let (starts, ends) = runs
-            .map(|(start, length)| {
-                end += length as u64;
-                (start, end)
-            })
-            .unzip();
-        Self { starts, ends: Arc::new(ends) }
+    /// No run, with room for `most`.
+    pub fn with_capacity(most: usize) -> Self {
+        Self { starts: Vec::with_capacity(most), ends: Vec::with_capacity(most) }
     }
 
-    fn len(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
+    /// Appends the run of `length` words from `start`.
+    pub fn push(&mut self, start: u64, length: u64) {
+        let end = self.ends.last().copied().unwrap_or(0) + length;
+        self.starts.push(start);
+        self.ends.push(end);
+    }
+
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The first word of run `number`, and its words.
+    pub fn at(&self, number: usize) -> (u64, u64) {
+        let before = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (self.starts[number], self.ends[number] - before)
+    }
+
+    /// Moves those behind the others whose number `goes_last`, both in order, and returns how many others there are.
+    pub fn move_last(&mut self, goes_last: impl Fn(u64) -> bool) -> usize {
+        let (mut last, mut stay, mut before, mut end) = (Self::default(), 0, 0, 0);
+        for number in 0..self.len() {
+            let (start, length) = (self.starts[number], self.ends[number] - before);
+            before = self.ends[number];
+            if goes_last(number as u64) {
+                last.push(start, length);
+                continue;
+            }
+            end += length;
+            (self.starts[stay], self.ends[stay]) = (start, end);
+            stay += 1;
+        }
+        self.starts.truncate(stay);
+        self.ends.truncate(stay);
+        (0..last.len()).map(|number| last.at(number)).for_each(|(start, length)| self.push(start, length));
+        stay
     }
 }
 
@@ -36,19 +63,22 @@ impl Runs {
 #[derive(Clone, Debug)]
 pub struct StoredTokens {
     store: Arc<SampleStore>,
-    runs: Arc<Runs>,
+    starts: Arc<Vec<u64>>,
+    /// The end of each run, in tokens from the start of the first.
+    pub(in crate::data) ends: Arc<Vec<u64>>,
     is_labels: bool,
 }
 
 impl StoredTokens {
     /// The tokens of these runs, and their labels.
     pub(in crate::data) fn of(store: Arc<SampleStore>, runs: Runs) -> [Self; 2] {
-        let runs = Arc::new(runs);
-        [false, true].map(|is_labels| Self { store: store.clone(), runs: runs.clone(), is_labels })
+        let tokens =
+            Self { store, starts: Arc::new(runs.starts), ends: Arc::new(runs.ends), is_labels: false };
+        [tokens.clone(), Self { is_labels: true, ..tokens }]
     }
 
     pub(in crate::data) fn len(&self) -> usize {
-        self.runs.len() as usize
+        self.ends.last().copied().unwrap_or(0) as usize
     }
 
     pub(in crate::data) fn is_in_memory(&self) -> bool {
@@ -57,13 +87,13 @@ impl StoredTokens {
 
     pub(in crate::data) fn read(&self, start: usize, out: &mut [u32]) {
         let (mut at, mut out) = (start as u64, out);
-        let mut run = self.runs.ends.partition_point(|end| *end <= at);
+        let mut run = self.ends.partition_point(|end| *end <= at);
         while !out.is_empty() {
-            let end = self.runs.ends[run];
-            let before = if run == 0 { 0 } else { self.runs.ends[run - 1] };
+            let end = self.ends[run];
+            let before = if run == 0 { 0 } else { self.ends[run - 1] };
             let count = out.len().min((end - at) as usize);
             let (head, rest) = out.split_at_mut(count);
-            self.read_words((self.runs.starts[run] + at - before) as usize, head);
+            self.read_words((self.starts[run] + at - before) as usize, head);
             (at, out, run) = (at + count as u64, rest, run + 1);
         }
     }

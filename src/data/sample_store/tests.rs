@@ -56,8 +56,10 @@ fn check(store: SampleStore) {
     assert_eq!(store.notes.said.lines(), ["`x` is not read (1 record)"]);
     assert_eq!(store.notes.beside.lines(), ["`y` is not read (1 record)"]);
     let store = Arc::new(store);
-    let all = |runs: &[(u64, usize)]| {
-        StoredTokens::of(store.clone(), Runs::new(runs.iter().copied())).map(|tokens| {
+    let all = |places: &[(u64, u64)]| {
+        let mut runs = Runs::default();
+        places.iter().for_each(|(start, length)| runs.push(*start, *length));
+        StoredTokens::of(store.clone(), runs).map(|tokens| {
             let mut stream = TokenStream::default();
             stream.push(Chunk::Stored(tokens));
             let mut ids = vec![0; stream.len() as usize];
@@ -73,7 +75,7 @@ fn check(store: SampleStore) {
             ids
         })
     };
-    let whole: Vec<(u64, usize)> = samples.iter().map(|sample| (sample.start, sample.tokens)).collect();
+    let whole: Vec<(u64, u64)> = samples.iter().map(|sample| (sample.start, sample.tokens as u64)).collect();
     let last = MOST_TOKENS - 1;
     assert_eq!(all(&whole), [vec![7, 8, 9, 1, 2, 5], vec![NO_LABEL, 9, NO_LABEL, 2, last, NO_LABEL]]);
     // Cut, and in another order.
@@ -107,4 +109,19 @@ fn a_damaged_or_foreign_file_is_none() {
     }
     assert!(opened(folder.path(), &[]).is_none());
     assert!(opened(folder.path(), &[&bytes[..], &[0]].concat()).is_none());
+}
+
+#[test]
+fn runs_that_go_last_keep_their_order() {
+    let all: Vec<(u64, u64)> = (0..9).map(|number| (10 * number, number % 4)).collect();
+    for last in [&[][..], &[0], &[8], &[1, 2, 7], &[0, 1, 2, 3, 4, 5, 6, 7, 8]] {
+        let mut runs = Runs::default();
+        all.iter().for_each(|(start, length)| runs.push(*start, *length));
+        let stayed = runs.move_last(|number| last.contains(&number));
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            all.iter().copied().partition(|(start, _)| last.contains(&(start / 10)));
+        assert_eq!(stayed, stay.len());
+        let now: Vec<(u64, u64)> = (0..runs.len()).map(|number| runs.at(number)).collect();
+        assert_eq!(now, [stay, gone].concat());
+    }
 }
