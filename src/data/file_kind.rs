@@ -103,16 +103,16 @@ impl SampleLengths {
 }
 
 impl FileKind {
-    /// That of `file`.
+    /// That of `file`; errors name the fields of questions where the command `takes_questions`.
     ///
     /// # Errors
     /// A file that cannot be read; a first record that is of no known kind.
-    pub fn of(file: &Path, wording: Wording<'_>) -> Result<Self> {
+    pub fn of(file: &Path, wording: Wording<'_>, takes_questions: bool) -> Result<Self> {
         if file.is_dir() {
-            return Err(Error::file(file, "is a folder; name one file of text, JSON lines or Parquet"));
+            return Err(Error::file(file, "is a folder; name one file of text, JSON lines, CSV or Parquet"));
         }
         if !file.is_file() {
-            return Err(Error::file(file, "no such file; name one of text, JSON lines or Parquet"));
+            return Err(Error::file(file, "no such file; name one of text, JSON lines, CSV or Parquet"));
         }
         records::refuse_unread(file)?;
         if !files::has_extension(file, &records::EXTENSIONS) {
@@ -120,7 +120,7 @@ impl FileKind {
         }
         let mut kind = Self::Texts; // a file without a record is an error
         records::for_each(file, &mut |record| {
-            kind = Self::of_record(&record, wording)?;
+            kind = Self::of_record(&record, wording, takes_questions)?;
             Ok(false)
         })?;
         Ok(kind)
@@ -163,7 +163,7 @@ impl FileKind {
         Ok((store.samples().map(|sample| sample.tokens).collect(), notes))
     }
 
-    fn of_record(record: &Record, wording: Wording<'_>) -> Result<Self> {
+    fn of_record(record: &Record, wording: Wording<'_>, takes_questions: bool) -> Result<Self> {
         let has = |keys: &[&str]| keys.iter().all(|key| record.fields.contains_key(*key));
         let has_any = |pairs: &[[&str; 2]]| pairs.iter().any(|pair| has(pair));
         record.refuse_preferences()?;
@@ -183,7 +183,8 @@ impl FileKind {
             () if has(&["text"]) => Self::Texts,
             () => {
                 let keys: Vec<String> = record.fields.keys().map(|key| format!("`{key}`")).collect();
-                let message = format!("has {}; records have {LEARNED}, {CHOSEN}", keys.join(", "));
+                let chosen = if takes_questions { format!(", {CHOSEN}") } else { String::new() };
+                let message = format!("has {}; records have {LEARNED}{chosen}", keys.join(", "));
                 return Err(record.error(message));
             }
         })

@@ -52,7 +52,7 @@ impl JudgedData {
         most: Option<u64>,
         wording: Wording<'_>,
     ) -> Result<Self> {
-        let kind = FileKind::of(file, wording)?;
+        let kind = FileKind::of(file, wording, true)?;
         let mut left = most.unwrap_or(u64::MAX);
         match kind {
             FileKind::Text => {
@@ -255,6 +255,7 @@ mod tests {
             error("a.jsonl", "{\"title\": 1}\n")
                 .contains("line 1: has `title`; records have `text`, `messages`")
         );
+        assert!(error("a.csv", "title\n1\n").contains("or `input_ids`, `ctx` and `endings` (HellaSwag)"));
         assert!(error("a.txt", "").contains("holds nothing to predict"));
         assert!(error("a.jsonl", "{\"messages\": []}\n").contains("template"));
         let lines = "{\"text\": 1}\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n";

@@ -13,6 +13,7 @@ use crate::perf::peak::Peak;
 use crate::report::events::Event;
 use crate::report::log::Log;
 use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Resume, Run, RunPlan, Sample};
+use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
 use crate::store::run_folder::CHECKPOINTS;
 use crate::store::trainer_state::TrainerState;
@@ -244,6 +245,14 @@ pub(super) fn announce_files(
             let what = if talks { "--chat" } else { "--prompt \"...\"" };
             let (program, folder) = (command.program(), shell_word(&folder.display().to_string()));
             tracing::info!("next: {program} generate {folder} {what}");
+            // Other programs open a folder that is laid out as the one that the run started from.
+            let is_published =
+                |base: &&Path| base.join("config.json").is_file() && !base.join(STATE).is_file();
+            let full = plan.settings.run.weights().filter(|_| plan.model.low_rank.is_none());
+            if let Some(base) = full.filter(is_published) {
+                let base = shell_word(&base.display().to_string());
+                tracing::info!("next: {program} export {folder} {base} OUT");
+            }
         }
         (None, false) => {
             tracing::info!(

@@ -125,6 +125,12 @@ impl CommandLine {
         let words = without(self.words.clone(), &[resume, extend]);
         let epochs_steps = epochs.saturating_mul(steps_per_epoch);
         let twice = stop.max(done).saturating_mul(2);
+        // Beside a section that is written whole, a flag would decide its key a second time.
+        let is_whole = |one: Word| is_flag(&one.word, one.is_option, "--runner_config");
+        let [epochs_flag, steps] = match placed(&self.words).any(is_whole) {
+            true => ["--runner_config.epochs", "--runner_config.stop_step"],
+            false => ["--epochs", steps],
+        };
         let (replaced, more) = match stop {
             1.. if steps_are_length => ([&LENGTHS[..], &[SCHEDULE]].concat(), format!("{steps} {twice}")),
             1.. if stop.max(done) < epochs_steps => {
@@ -133,7 +139,7 @@ impl CommandLine {
             _ => {
                 let never = if stop > 0 && !steps_are_length { format!(" {steps} 0") } else { String::new() };
                 let epochs = epochs.max(done.div_ceil(steps_per_epoch.max(1)));
-                (LENGTHS.to_vec(), format!("--epochs {}{never}", epochs.saturating_mul(2)))
+                (LENGTHS.to_vec(), format!("{epochs_flag} {}{never}", epochs.saturating_mul(2)))
             }
         };
         format!("{} {more}", joined(&[without(words, &replaced), vec![extend.to_string()]].concat()))
@@ -354,6 +360,21 @@ mod tests {
                 runner(1, 0),
                 6,
                 "g finetune m d --lr_schedule.total_steps 6 --extend --epochs 2",
+            ),
+            // A section that is written whole.
+            (
+                "g finetune m d --runner_config={epochs:1} --resume",
+                FINETUNE,
+                runner(1, 0),
+                6,
+                "g finetune m d '--runner_config={epochs:1}' --extend --runner_config.epochs 2",
+            ),
+            (
+                "g train x --runner_config={stop_step:4}",
+                TRAIN,
+                runner(2, 4),
+                4,
+                "g train x '--runner_config={stop_step:4}' --resume_training=extend --runner_config.stop_step 8",
             ),
             // These are files, not flags.
             (

@@ -347,8 +347,14 @@ fn all_weights_and_mixtures() {
     assert_eq!(value(&full, "learning_rate"), Some("1e-5"));
     assert!(value(&full, "eval_fraction").is_some(), "{full}");
     assert!(!full.contains("pet_config"), "{full}");
-    work.finetune("gpt2", text, &["--full", "--steps=4"]).succeeded();
+    let trained = work.finetune("gpt2", text, &["--full", "--steps=4"]).succeeded();
     let (base, tuned, out) = ("tests/data/folders/gpt2", work.path("tuned"), work.path("out"));
+    let next = format!(" export {} {base} OUT", tuned.display());
+    assert!(
+        trained.stderr.lines().any(|line| line.starts_with("next: ") && line.ends_with(&next)),
+        "{}",
+        trained.stderr
+    );
     let refused = run(gristmill(["merge", base]).args([&tuned, &out]));
     let export = format!("by `gristmill export {} {base} {}`", tuned.display(), out.display());
     assert!(refused.stderr.trim_end().ends_with(&export), "{}", refused.stderr);

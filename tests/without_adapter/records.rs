@@ -337,7 +337,7 @@ fn preferences_are_refused() {
         json!({"chosen": [asked("a"), said("b")], "rejected": [asked("a"), said("c")]}),
     ] {
         let file = folder.write("x.jsonl", &record.to_string());
-        let error = FileKind::of(&file, Wording::default()).expect_err("an error").to_string();
+        let error = FileKind::of(&file, Wording::default(), false).expect_err("an error").to_string();
         assert!(
             error.contains("line 1: has `chosen` and `rejected`: preferences (DPO) are not learned"),
             "{error}"

@@ -40,7 +40,7 @@ struct Data {
 
 impl Data {
     fn read(file: &Path, wording: Wording<'_>, plan: &RunPlan) -> Result<Self> {
-        let kind = FileKind::of(file, wording)?;
+        let kind = FileKind::of(file, wording, false)?;
         let loader = loader(&kind, file)?;
         let (lengths, notes) = kind.lengths(file, &plan.codec()?)?;
         // The run says it of the others.

@@ -152,6 +152,10 @@ fn defaults_follow_what_is_written_and_fill_sections() {
         expected.iter().for_each(|expected| assert!(config.contains(expected), "{expected} in\n{config}"));
     }
     assert!(!of("--train_dataset.eval_fraction=0").contains("do_eval"));
+    // As the line that makes a run longer has it.
+    let longer = ["--runner_config={epochs: 1}", "--extend", "--runner_config.epochs", "2"];
+    let config = configured(&[&[SINGLE, SHORT][..], &longer].concat()).expect("a configuration");
+    assert!(config.contains("epochs: 2"), "{config}");
 }
 
 #[test]
