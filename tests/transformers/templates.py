@@ -5,7 +5,8 @@
 writes, beside the conversations in tests/data/samples/chat/table, what Jinja2 makes of every expression of `expressions.txt`
 (`expressions.json`), and of every template of the SOURCEs and conversation of `forms.jsonl` (`templates.json`): the length and hash of
 the text, without and with a generation prompt, and the spans that are learned, in characters. The templates are those of other people,
-so they are not in this repository: they are copied to FOLDER, where the test reads them (GRISTMILL_CHAT_TEMPLATES=FOLDER). A SOURCE is a
+so they are not in this repository: they are copied to FOLDER, where the test reads them (GRISTMILL_CHAT_TEMPLATES=FOLDER). Those in
+`table/ours` meet every construct of theirs, and are compared by each run of the tests; what a SOURCE has beyond them is printed. A SOURCE is a
 folder of `.jinja` files, or one of Python whose text constants hold templates: `trl/chat_templates` of PyPI's trl, PyPI's
 `transformers`, and `tests` of transformers' repository. Templates of a SOURCE that is not named keep their rows. Run with transformers
 5.23, trl 1.16, jinja2 3.1.6; of transformers' tests `test_tokenization_common.py` and `test_processing_common.py`.
@@ -20,6 +21,7 @@ import os
 import pathlib
 import sys
 
+from jinja2 import nodes
 from transformers.utils import chat_template_utils as utils
 
 NOW = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
@@ -128,6 +130,40 @@ def constants(path):
             yield f"{path.stem}_{brief(text)[1][:6]}", text
 
 
+def construct(node):
+    """What a node of a template is, as far as an engine may know it or not."""
+    kind = type(node).__name__
+    match node:
+        case nodes.Filter() | nodes.Test():
+            arguments = [*map(type, node.args), *(argument.key for argument in node.kwargs)]
+            return kind, node.name, str(arguments)
+        case nodes.Call(node=nodes.Getattr(attr=method)):
+            return "method", method
+        case nodes.Call(node=nodes.Name(name="namespace" | "range" | "raise_exception" | "strftime_now" as function)):
+            return "function", function
+        case nodes.Getattr(node=nodes.Name(name="loop"), attr=attribute):
+            return "loop", attribute
+        case nodes.Operand():
+            return "operand", node.op
+        case nodes.Const():
+            return "constant", type(node.value).__name__
+        case nodes.Slice():
+            return kind, node.step is not None
+        case nodes.For():
+            return kind, type(node.target).__name__, node.test is not None, bool(node.else_)
+        case nodes.If():
+            return kind, bool(node.elif_), bool(node.else_)
+        case nodes.Macro():
+            return kind, bool(node.defaults)
+    return (kind,)
+
+
+def constructs(template):
+    tree = utils._compile_jinja_template("").environment.parse(template)
+    marks = {mark for mark in ("{%-", "-%}", "{{-", "-}}", "{%+", "{#", "-#}") if mark in template}
+    return {construct(node) for node in tree.find_all(nodes.Node)} | marks
+
+
 def templates(source):
     for path in sorted(source.rglob("*.jinja")):
         yield path.stem, path.read_text(encoding="utf-8")
@@ -141,6 +177,10 @@ if __name__ == "__main__":
     (TABLE / "expressions.json").write_text(json.dumps(table, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
     table = json.loads((TABLE / "templates.json").read_text(encoding="utf-8"))
+    met = set()
+    for name, template in templates(TABLE / "ours"):
+        met |= constructs(template)
+        table[f"ours/{name}"] = {"source": brief(template), "rows": [row(template, record) for record in records]}
     if len(sys.argv) > 1:
         folder = pathlib.Path(sys.argv[1])
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,5 +188,7 @@ if __name__ == "__main__":
             for name, template in templates(source):
                 (folder / f"{name}.jinja").write_text(template, encoding="utf-8", newline="")
                 table[name] = {"source": brief(template), "rows": [row(template, record) for record in records]}
-        rows = [f'"{name}": {json.dumps(entry)}' for name, entry in sorted(table.items())]
-        (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+                for one in sorted(map(str, constructs(template) - met)):
+                    print(f"{name}: {one} is in no template of ours")
+    rows = [f'"{name}": {json.dumps(entry)}' for name, entry in sorted(table.items())]
+    (TABLE / "templates.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
