@@ -2,7 +2,9 @@
 //! `tests/transformers/folders.py` wrote.
 
 use crate::launch::{gristmill, run};
-use crate::runs::metrics;
+use crate::runs::{FolderRun, Setup, metrics};
+use gristmill::device::list_adapters;
+use pollster::block_on;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,6 +77,37 @@ fn training_goes_as_in_torch() {
             assert_near(family, f64::from(line.loss), want.as_f64().expect("a loss"), 1e-5);
         }
     }
+}
+
+/// Answers are not cut where the model has the positions, unless the device refuses as many: llvmpipe binds 128 MiB at once.
+#[test]
+fn an_answer_that_the_device_refuses_is_judged_in_part() {
+    let adapters = block_on(list_adapters());
+    if !adapters.iter().any(|adapter| adapter.name.contains("llvmpipe")) {
+        println!("of other adapters nobody knows what they refuse");
+        return;
+    }
+    let wide =
+        ["--model.model_config.intermediate_size=8192", "--model.model_config.max_position_embeddings=4096"];
+    let trained = FolderRun::new(Setup::new("wide", "").with(&wide).with(&["--device_name=llvmpipe"]));
+    trained.train(1);
+    let data = trained.home.path().join("long.jsonl");
+    let judged = |answer: usize| {
+        fs::write(&data, json!({"prompt": "a", "completion": "b".repeat(answer)}).to_string())
+            .expect("a file");
+        run(gristmill(["eval"]).arg(trained.folder()).arg(&data)).succeeded()
+    };
+    let whole = judged(2040);
+    assert!(!whole.stderr.contains("longer than"), "{}", whole.stderr);
+    let cut = judged(3000);
+    assert!(
+        cut.stderr.contains(
+            "notice: 1 sample is longer than 2048 tokens, and judged by a part of that length (--max-length)"
+        ),
+        "{}",
+        cut.stderr
+    );
+    assert!(cut.stdout.contains(" tokens of 1 samples, of at most 2048 tokens each"), "{}", cut.stdout);
 }
 
 #[test]

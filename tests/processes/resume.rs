@@ -150,7 +150,8 @@ fn interrupts_finish_the_step_and_save() {
     }
 }
 
-/// A run that is still reading its data, and one that has made its folder and counts the tokens of a long evaluation set.
+/// A run that is still reading its data, one that has made its folder and counts the tokens of a long evaluation set, and one that
+/// evaluates before its first step.
 #[test]
 fn an_interrupt_before_the_first_step_ends_the_run_at_once() {
     let place = Place::new();
@@ -208,6 +209,25 @@ fn an_interrupt_before_the_first_step_ends_the_run_at_once() {
         std::fs::read_dir(&other).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["mine.txt"]);
     run(&mut place.command(&["--run_name=other", "--stop_step=1"])).succeeded();
+
+    // Millions of tokens are read at once, and evaluated for minutes.
+    std::fs::File::create(&tokens).and_then(|file| file.set_len(8 << 20)).expect("zeros");
+    let (evaluating, events) = (place.path("evaluating"), place.path("evaluating/events.jsonl"));
+    let first = [
+        "--run_name=evaluating",
+        "--do_eval=True",
+        "--eval_on_start=True",
+        "--eval_batches=1000000000",
+        &eval,
+    ];
+    interrupt("INT", &first, &|| {
+        let has_begun = has_lines(&events);
+        if has_begun {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        has_begun
+    });
+    assert!(!evaluating.exists(), "it refuses the next start");
 }
 
 /// A scheduler repeats one command after a kill, however early that came, and also after the end.

@@ -1,7 +1,7 @@
 //! What follows from evaluations: the checkpoint of the best one is kept and stands for the run, a run without a better one ends, and
 //! both stay so through a resume and on several ranks.
 
-use crate::runs::{FolderRun, STEPS, Setup, evaluated, metrics, on_ranks, run_on_rank};
+use crate::runs::{FolderRun, STEPS, Setup, evaluated, metrics, new_trainer, on_ranks, run_on_rank};
 use gristmill::ranks::Ranks;
 use gristmill::store::checkpoint_folder::{Best, CheckpointFolder};
 use gristmill::train::run::Summary;
@@ -67,6 +67,38 @@ fn a_run_that_stops_and_resumes_keeps_the_best_and_the_bits() {
     train(&parts, &[]);
     assert_eq!(checkpoints(&parts).best().expect("a note").map(|(best, _)| best), Some(least(&whole)));
     parts.left().assert_equals("stopped three times", &whole.left());
+}
+
+/// By its loop it may come to more checkpoints than are kept.
+#[test]
+fn a_loop_of_ones_own_keeps_the_best_of_the_run_that_it_continues() {
+    const BEGUN: u64 = 30;
+    let run = judged(&UP_AND_DOWN);
+    run.train(BEGUN);
+    let before = checkpoints(&run).best().expect("a note").expect("a best one");
+    let (plan, data, length) = run.setup.data();
+    let gpu = run.setup.gpu();
+    let mut trainer = new_trainer(&gpu, &plan, &length);
+    let saved = block_on(async {
+        assert_eq!(trainer.resume(&run.folder(), &data.train).await?, BEGUN);
+        for step in BEGUN + 1..=BEGUN + 3 {
+            let micro_batches = plan.settings.runner.gradient_accumulation_steps as u64;
+            trainer.step(step, &data.train, (step - 1) * micro_batches).await?;
+            trainer.wait().await?;
+            trainer.finished_steps()?;
+            trainer.save(&run.folder(), &data.train).await?;
+        }
+        gristmill::error::Result::Ok(())
+    });
+    saved.unwrap_or_else(|e| panic!("{e}"));
+    let steps: Vec<u64> =
+        checkpoints(&run).list().expect("a folder").into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [before.0.step, BEGUN + 2, BEGUN + 3], "the best beside the newest two");
+    assert_eq!(checkpoints(&run).best().expect("a note"), Some(before.clone()));
+    assert_eq!(run.open().weights, before.1.canonicalize().expect("a folder"));
+    drop(trainer);
+    // The run goes on from there, and knows its best.
+    assert_eq!(train(&run, &[]).best, Some(least(&run)));
 }
 
 #[test]

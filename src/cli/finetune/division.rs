@@ -54,7 +54,10 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
                 bytes: None,
             }
         }
-        None => fitted(arguments, &plan, steps)?,
+        None => {
+            let (capabilities, memory) = adapter(arguments)?;
+            fitted(arguments, &plan, steps, capabilities, &memory)?
+        }
     };
     keys.add(BATCH, division.batch_size);
     keys.add(ACCUMULATION, division.gradient_accumulation_steps);
@@ -65,8 +68,13 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
 }
 
 /// The largest micro-batch with the least work that fits.
-fn fitted(arguments: &Arguments, plan: &RunPlan, steps: u64) -> Result<Candidate> {
-    let (capabilities, memory) = adapter(arguments)?;
+pub(super) fn fitted(
+    arguments: &Arguments,
+    plan: &RunPlan,
+    steps: u64,
+    capabilities: Capabilities,
+    memory: &Memory,
+) -> Result<Candidate> {
     let steps = RunLength::new(plan, steps.max(1)).total_steps;
     let budget = memory.bytes() - memory.bytes() / 10;
     let found = Fit::find(plan, capabilities, steps, budget)?;
@@ -95,7 +103,7 @@ fn fitted(arguments: &Arguments, plan: &RunPlan, steps: u64) -> Result<Candidate
 }
 
 /// Device memory, by who says how much there is.
-enum Memory {
+pub(super) enum Memory {
     Asked(u64),
     Reported(u64),
     Assumed,

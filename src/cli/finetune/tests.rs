@@ -1,12 +1,15 @@
 //! The configuration that a command line makes, without a device: its steps are divided as they are written.
 
+use super::division::{Memory, fitted};
 use super::flags::naming;
 use super::names::{NAMES, Ours};
 use super::{Arguments, beside};
 use crate::cli::parse::parse;
 use crate::cli::{Arguments as Program, Command};
 use crate::error::{Error, Result};
-use crate::settings::Override;
+use crate::kernels::Tier;
+use crate::settings::{Override, RunConfig};
+use crate::train::recordings::assumed_capabilities;
 use clap::CommandFactory;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -156,6 +159,37 @@ fn defaults_follow_what_is_written_and_fill_sections() {
     let longer = ["--runner_config={epochs: 1}", "--extend", "--runner_config.epochs", "2"];
     let config = configured(&[&[SINGLE, SHORT][..], &longer].concat()).expect("a configuration");
     assert!(config.contains("epochs: 2"), "{config}");
+}
+
+/// Whoever says how much memory there is.
+#[test]
+fn too_little_memory_is_answered_by_the_flag_that_gives_more() {
+    let small = "num_layers: 1, num_heads: 1, hidden_size: 16";
+    // Weights, gradients and moments of more bytes than are assumed.
+    let large = "num_layers: 64, num_heads: 4, hidden_size: 1024";
+    for (shape, memory, way) in [
+        (small, Memory::Asked(9_000), "; train adapters, by "),
+        (
+            small,
+            Memory::Reported(9_000),
+            "; give --memory more, if the device has more than that, or train adapters, by ",
+        ),
+        (
+            large,
+            Memory::Assumed,
+            "; give --memory what the device has, if that is more, or train adapters, by ",
+        ),
+    ] {
+        let text = format!(
+            "model: {{model_config: {{vocab_size: 64, seq_length: 16, {shape}}}}}\n\
+             runner_config: {{batch_size: 8}}\nlr_schedule: {{learning_rate: 1.0e-3}}\n"
+        );
+        let plan = RunConfig::in_memory(&text, &[]).expect("a plan").plan;
+        let arguments = arguments(&["--full"]).expect("arguments");
+        let refused = fitted(&arguments, &plan, 10, assumed_capabilities(Tier::Portable), &memory);
+        let line = refused.expect_err("refused").to_string();
+        assert!(line.starts_with("nothing fits ") && line.contains(way), "{line}");
+    }
 }
 
 #[test]
