@@ -15,7 +15,7 @@ use crate::ranks::RankLayout;
 use crate::record::{BufferId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
-use crate::train::batch_arrays::{BatchArrays, batch_stride, batch_tensors};
+use crate::train::batch_arrays::{BatchArrays, batch_tensors, for_each_array};
 
 /// Default for the longest window in tokens: the gain of a longer context is another measurement.
 const LONGEST_WINDOW: usize = 2048;
@@ -28,7 +28,6 @@ const TOKENS_AT_ONCE: usize = 4096;
 pub struct Scorer<'gpu> {
     on_device: OnDevice<'gpu>,
     spec: BatchSpec,
-    arrays: BatchArrays,
     batch: BatchTensors,
     losses: Tensor,
 }
@@ -96,7 +95,7 @@ impl<'gpu> Scorer<'gpu> {
             rank: 0,
             world: 1,
         };
-        Ok(Self { on_device, spec, arrays, batch, losses })
+        Ok(Self { on_device, spec, batch, losses })
     }
 
     /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. No sequence may be
@@ -124,10 +123,9 @@ impl<'gpu> Scorer<'gpu> {
         let BufferId::Persistent(id) = self.batch.tokens.buffer else {
             unreachable!("the batch outlives its recording")
         };
-        let stride = batch_stride(self.batch.tokens.cols);
-        for (number, array) in (0..).zip(self.arrays.list(&batch)) {
-            gpu.write(buffers, id, number * stride, bytemuck::cast_slice(array));
-        }
+        for_each_array(&self.batch, &batch, |array, ids| {
+            gpu.write(buffers, id, array.offset, bytemuck::cast_slice(ids));
+        });
         self.on_device.replay(0).await?;
         let bytes = reader.tensor(gpu, buffers, prepared, 0, &self.losses).await?;
         let losses = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);

@@ -36,22 +36,10 @@ impl BatchArrays {
             + 3 * u64::from(self.ahead);
         count * batch_stride(tokens)
     }
-
-    /// The arrays of a batch, in the order of the device buffer.
-    pub fn list(self, batch: &Batch) -> Vec<&[u32]> {
-        let Batch { tokens, targets, positions, order, position_order, starts, ends, ahead } = batch;
-        let mut arrays: Vec<&[u32]> = vec![tokens, targets, positions, order];
-        arrays.extend(self.sorts_positions.then_some(&position_order[..]));
-        arrays.extend(self.isolates_documents.then_some([&starts[..], ends]).into_iter().flatten());
-        arrays.extend(ahead.iter().map(|ahead| &ahead.tokens[..]));
-        arrays.extend(ahead.iter().map(|ahead| &ahead.targets[..]));
-        arrays.extend(ahead.iter().map(|ahead| &ahead.order[..]));
-        arrays
-    }
 }
 
 /// Bytes from one id array of a micro-batch to the next, aligned so that each can be bound.
-pub(crate) fn batch_stride(tokens: u32) -> u64 {
+fn batch_stride(tokens: u32) -> u64 {
     (4 * tokens as u64).next_multiple_of(256)
 }
 
@@ -85,4 +73,25 @@ pub(crate) fn batch_tensors(
         order: ahead_rows(),
     });
     BatchTensors { tokens, targets, positions, order, position_order, documents, ahead }
+}
+
+/// Calls `put` with each id array of a batch on the device, and what is in it.
+pub(crate) fn for_each_array(to: &BatchTensors, batch: &Batch, mut put: impl FnMut(Tensor, &[u32])) {
+    put(to.tokens, &batch.tokens);
+    put(to.targets, &batch.targets);
+    put(to.positions, &batch.positions);
+    put(to.order, &batch.order);
+    if let Some(position_order) = to.position_order {
+        put(position_order, &batch.position_order);
+    }
+    if let Some(DocumentBounds { starts, ends }) = to.documents {
+        put(starts, &batch.starts);
+        put(ends, &batch.ends);
+    }
+    let Some(AheadTensors { tokens, targets, order }) = to.ahead else { return };
+    for (row, ahead) in (0..).zip(&batch.ahead) {
+        put(tokens.rows(row, 1), &ahead.tokens);
+        put(targets.rows(row, 1), &ahead.targets);
+        put(order.rows(row, 1), &ahead.order);
+    }
 }

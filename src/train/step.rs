@@ -10,7 +10,7 @@
 //!
 //! All of it is submitted without waiting for the device, and its results are collected later.
 
-use super::batch_arrays::batch_stride;
+use super::batch_arrays::for_each_array;
 use super::monitors::SumCopy;
 use super::trainer::Trainer;
 use crate::data::Batches;
@@ -210,11 +210,10 @@ impl Trainer<'_> {
         batch: PersistentId,
     ) -> Result<()> {
         data.fill(micro_step, &mut self.batch)?;
-        let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
-        let arrays = self.recordings.tensors.batch_arrays.list(&self.batch);
-        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
-            slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
-        }
+        // The buffers of micro-batches under way are laid out alike.
+        for_each_array(&self.recordings.tensors.batch, &self.batch, |array, ids| {
+            self.staged[array.offset as usize..][..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
+        });
         self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, batch).await?;
         self.refresh_on(encoder).await
     }
