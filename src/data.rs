@@ -33,7 +33,6 @@ mod reading;
 mod record_samples;
 mod record_store;
 mod records;
-mod rows;
 mod sample_collector;
 mod sample_store;
 mod samples;

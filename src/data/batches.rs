@@ -15,7 +15,6 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::blend::Blend;
 use super::document_rules::DocumentRules;
-use super::rows::Rows;
 use super::source::{Content, Source};
 use super::statistics::{TokenCounts, fnv1a};
 use super::stream::TokenStream;
@@ -52,7 +51,7 @@ pub struct BatchSpec {
 /// rows were taken.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    sources: Vec<Rows>,
+    sources: Vec<Source>,
     spec: BatchSpec,
     rules: DocumentRules,
     rows_per_epoch: u64,
@@ -137,7 +136,7 @@ impl Batches {
         if batches.steps_per_epoch == 0 {
             let per_step = batches.rows_per_step();
             let has = if samples.is_some() { "`sizes` asks for" } else { "the data has" };
-            let (rows, remedy) = match sources[0].source.content {
+            let (rows, remedy) = match sources[0].content {
                 Content::Stream(_) => (
                     format!("windows of {} tokens", spec.seq_length),
                     "batch_size, gradient_accumulation_steps or seq_length",
@@ -177,12 +176,10 @@ impl Batches {
         assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let is_one = sources.len() == 1;
-        let rows_of = |source: Source| {
-            let name = if is_one { "the data".to_string() } else { source.name.clone() };
-            Rows::new(source, spec.seq_length, &name)
-        };
-        let sources: Vec<Rows> = sources.into_iter().map(rows_of).collect::<Result<_>>()?;
-        let all = sources.iter().fold(0u64, |sum, rows| sum.saturating_add(rows.count));
+        for source in &sources {
+            source.check(spec.seq_length, if is_one { "the data" } else { &source.name })?;
+        }
+        let all = sources.iter().fold(0u64, |sum, source| sum.saturating_add(source.rows(spec.seq_length)));
         let rows_per_epoch = samples.unwrap_or(all);
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
@@ -232,9 +229,9 @@ impl Batches {
 
     /// Number of samples in these rows, of which several may share one; or as many as there are rows, if they are windows of a text.
     pub fn samples_per_epoch(&self) -> u64 {
-        let samples = |rows: &Rows| match &rows.source.content {
-            Content::Samples(samples) => samples.documents_in(rows.source.range.clone()),
-            Content::Stream(_) => rows.count,
+        let samples = |source: &Source| match &source.content {
+            Content::Samples(samples) => samples.documents_in(source.range.clone()),
+            Content::Stream(_) => source.rows(self.spec.seq_length),
         };
         self.sources.iter().map(samples).sum()
     }
@@ -263,20 +260,20 @@ impl Batches {
         let rows =
             (first..first + all).flat_map(|number| (0..self.spec.batch_size).map(move |row| (number, row)));
         let tokens = rows.map(|(number, row)| {
-            let (rows, row) = self.locate(number, row);
-            rows.tokens_in(row)
+            let (source, row) = self.locate(number, row);
+            source.tokens_in(row, self.spec.seq_length)
         });
         tokens.sum()
     }
 
     /// The part of each source that these batches come from, in tokens or in samples.
     pub fn ranges(&self) -> Vec<Range<u64>> {
-        self.sources.iter().map(|rows| rows.source.range.clone()).collect()
+        self.sources.iter().map(|source| source.range.clone()).collect()
     }
 
     /// The streams of tokens and labels, in order, each with the part of it that rows are made of.
     pub(super) fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
-        self.sources.iter().flat_map(|rows| rows.streams()).collect()
+        self.sources.iter().flat_map(Source::streams).collect()
     }
 
     /// Unigram entropy, in nats, of the targets of an epoch.
@@ -284,7 +281,9 @@ impl Batches {
         let rows = (self.micro_steps_per_epoch() * self.spec.batch_size as u64).min(self.rows_per_epoch);
         let wanted = self.blend.as_ref().map_or_else(|| vec![rows], |blend| blend.counts(rows));
         let mut counts = TokenCounts::default();
-        self.sources.iter().zip(wanted).for_each(|(rows, wanted)| rows.count_targets(wanted, &mut counts));
+        for (source, wanted) in self.sources.iter().zip(wanted) {
+            source.count_targets(wanted, self.spec.seq_length, &mut counts);
+        }
         counts.entropy()
     }
 
@@ -292,11 +291,11 @@ impl Batches {
     /// By it a resumed run notices at once that they are others. Checkpoints store it: it must not change for the same data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0;
-        for rows in &self.sources {
-            let own = rows.fingerprint();
-            let weight = rows.source.weight;
+        for source in &self.sources {
+            let own = source.fingerprint();
             // The weight of a single source decides nothing.
-            hash = if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &weight.to_le_bytes()) };
+            hash =
+                if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &source.weight.to_le_bytes()) };
         }
         if self.rules.need_eod() || self.rules.pad.is_some() {
             hash = fnv1a(hash, self.rules.fingerprint_text().as_bytes());
@@ -329,16 +328,16 @@ impl Batches {
         batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
         let rows = batch.tokens.chunks_mut(seq_length).zip(batch.targets.chunks_mut(seq_length));
         for (index, (tokens, targets)) in rows.enumerate() {
-            let (rows, row) = self.locate(number, index);
-            rows.read(row, tokens, targets, vocab_size, pad)?;
+            let (source, row) = self.locate(number, index);
+            source.read(row, tokens, targets, vocab_size, pad)?;
         }
         batch.derive(seq_length, &self.rules, self.spec.ignore_id);
         let present = if number == wanted { self.rows_in(number) } else { 0 };
         batch.targets[present * seq_length..].fill(self.spec.ignore_id);
         for index in 0..self.spec.batch_size {
-            let (rows, row) = self.locate(number, index);
+            let (source, row) = self.locate(number, index);
             let first = index * seq_length;
-            rows.for_each_document(row, |part| {
+            source.for_each_document(row, seq_length, |part| {
                 batch.isolate(first + part.start..first + part.end, seq_length)
             });
         }
@@ -348,7 +347,7 @@ impl Batches {
     }
 
     /// The source of a row of micro-batch `number` among those of all ranks, and the number of that row there.
-    fn locate(&self, number: u64, index: usize) -> (&Rows, u64) {
+    fn locate(&self, number: u64, index: usize) -> (&Source, u64) {
         let (rows_per_batch, row) = (self.spec.batch_size as u64, index.min(self.rows_in(number) - 1) as u64);
         let (index, epoch, sample) = match &self.blend {
             None => {
@@ -358,14 +357,14 @@ impl Batches {
             }
             Some(blend) => {
                 let (index, sample) = blend.at(number * rows_per_batch + row);
-                let count = self.sources[index].count;
+                let count = self.sources[index].rows(self.spec.seq_length);
                 (index, sample / count, sample % count)
             }
         };
-        let rows = &self.sources[index];
+        let source = &self.sources[index];
         let stream = SHUFFLE_STREAM + index as u64 * SOURCE_STREAMS + epoch;
-        let shuffled = |seed| Permutation::new(rows.count, seed, stream).at(sample);
-        (rows, self.shuffle.map_or(sample, shuffled))
+        let shuffled = |seed| Permutation::new(source.rows(self.spec.seq_length), seed, stream).at(sample);
+        (source, self.shuffle.map_or(sample, shuffled))
     }
 }
 

@@ -31,8 +31,8 @@ const LOCK: &str = include_str!("../../Cargo.lock");
 pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, config, codec)?;
-    let whole = Loaded::whole(stream, "the cargo registry".to_string());
-    Ok(vec![Loaded { sentence, eod: Some(codec.end()?), ..whole }])
+    let whole = Loaded::whole(stream, "the cargo registry".to_string(), 1.0, sentence);
+    Ok(vec![Loaded { eod: Some(codec.end()?), ..whole }])
 }
 
 /// The folder in which cargo keeps the registry.

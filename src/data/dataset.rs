@@ -49,13 +49,8 @@ impl Dataset {
         let mut readings = Vec::new();
         let loaded = load_sources(train, &codec, spec, &mut readings, seed)?;
         let mut summary = sentences("training data", &loaded);
-        let (learned, held_out): (Vec<_>, Vec<_>) = loaded
-            .iter()
-            .map(|source| {
-                let (learned, held_out) = source.ranges(train.eval_fraction);
-                (source.source(learned), source.source(held_out))
-            })
-            .unzip();
+        let (learned, held_out): (Vec<_>, Vec<_>) =
+            loaded.iter().map(|source| <(Source, Source)>::from(source.parts(train.eval_fraction))).unzip();
         let shuffle = train.shuffle.then_some(train.seed.unwrap_or(seed));
         let [samples, eval_samples] = samples(&train.loader);
         let rules = rules_of(train, &loaded)?;
@@ -131,7 +126,7 @@ impl EvalData {
     ) -> Result<(Self, Vec<Loaded>)> {
         let codec = codec_of(&config.loader, tokenizer, spec.vocab_size)?;
         let loaded = load_sources(config, &codec, spec, readings, 0)?; // of which nothing is held out
-        let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
+        let sources = loaded.iter().map(|source| source.parts(0.0)[0].clone()).collect();
         let data = Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] };
         Ok((data, loaded))
     }
@@ -183,8 +178,8 @@ fn load_sources(
         Loader::Memory => return Err(Error::Plan(NO_LOADER.to_string())),
     };
     let (vocab_size, pad) = (spec.vocab_size, config.documents.pad);
-    for source in &loaded {
-        let streams = match &source.content {
+    for loaded in &loaded {
+        let streams = match &loaded.source.content {
             Content::Stream(stream) => vec![(stream, pad)],
             Content::Samples(samples) => vec![(samples.tokens(), pad), (samples.labels(), Some(NO_LABEL))],
         };
@@ -216,10 +211,10 @@ fn samples(loader: &Loader) -> [Option<u64>; 2] {
 
 /// A sentence for each source, with its share of the samples if there are several.
 fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
-    let total: f64 = loaded.iter().map(|source| source.weight).sum();
+    let total: f64 = loaded.iter().map(|source| source.source.weight).sum();
     let share = |source: &Loaded| match loaded.len() {
         1 => String::new(),
-        _ => format!(" ({:.1} % of the samples)", 100.0 * source.weight / total),
+        _ => format!(" ({:.1} % of the samples)", 100.0 * source.source.weight / total),
     };
     let lines = |source: &Loaded| {
         let lines = [&source.sentence].into_iter().chain(&source.notes);

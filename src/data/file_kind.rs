@@ -143,7 +143,7 @@ impl FileKind {
                     eod_byte: 0,
                 };
                 let loaded = text::load(&config, codec)?;
-                return Ok((loaded.iter().map(|one| one.content.len() as usize).collect(), notes));
+                return Ok((loaded.iter().map(|one| one.source.content.len() as usize).collect(), notes));
             }
             Self::Choices(_) => return Ok((SampleLengths::default(), notes)),
             Self::Texts => &Form::Columns,

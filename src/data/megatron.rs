@@ -158,8 +158,8 @@ fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded
         plural(dataset.documents() as u64, "document"),
         dataset.bin.display()
     );
-    let whole = Loaded::whole(stream, prefix.to_string());
-    Ok(Loaded { sentence, weight, split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
+    let whole = Loaded::whole(stream, prefix.to_string(), weight, sentence);
+    Ok(Loaded { split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
 }
 
 /// The number of documents before the end of the training part, and before the end of the evaluation part after it.

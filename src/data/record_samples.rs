@@ -47,7 +47,7 @@ pub(super) fn load(
     }
     let sentence = taken.sentence(&samples, files);
     let eod = codec.eod().ok();
-    Ok(vec![Loaded { sentence, notes, eod, split, ..Loaded::whole(samples, name) }])
+    Ok(vec![Loaded { notes, eod, split, ..Loaded::whole(samples, name, 1.0, sentence) }])
 }
 
 impl HeldOut {
@@ -211,7 +211,7 @@ mod tests {
             most: None,
         };
         let loaded = load(&config, &Codec::Bytes { eod: 0 }, 4, held_out)?.remove(0);
-        let crate::data::Content::Samples(samples) = &loaded.content else { panic!("samples") };
+        let crate::data::Content::Samples(samples) = &loaded.source.content else { panic!("samples") };
         let row = |sample| {
             let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);
             let count = samples.read(sample, &mut tokens, &mut targets);

@@ -1,6 +1,6 @@
 //! Samples of differing lengths, each with the labels that enter the loss.
 //!
-//! A row of a batch is a window of a token stream or a sample, and `rows.rs` numbers both alike, so order, blends
+//! A row of a batch is a window of a token stream or a sample, and `source.rs` numbers both alike, so order, blends
 //! and resuming know no difference. No real token sees the padding of a sample, which follows it, and the loss
 //! skips it; where attention keeps documents apart, it is a document of its own. Routers do route it: padding
 //! counts in tallies, capacities and balance losses.

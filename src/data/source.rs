@@ -1,10 +1,13 @@
-//! What a loader returns: tokens or samples, and which of them are for training and for evaluation.
+//! What a loader returns: tokens or samples, and which of them are for training and for evaluation; and the rows that these make.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::samples::Samples;
+use super::batch::NO_LABEL;
+use super::samples::{Samples, check_row};
+use super::statistics::{TokenCounts, check_chunk, fingerprint};
 use super::stream::TokenStream;
+use crate::error::{Error, Result};
 
 /// What rows of batches are made of.
 #[derive(Clone, Debug)]
@@ -103,22 +106,134 @@ impl<C: Into<Content>> From<C> for Source {
     }
 }
 
-/// The parts for training and for evaluation.
+impl Source {
+    /// The number of its rows of `seq_length` tokens: one for each sample, or windows of the stream, whatever documents they
+    /// span, one every `seq_length` tokens. So every token of a stream but the first is predicted once an epoch; the rest that
+    /// does not fill a window is dropped.
+    pub(super) fn rows(&self, seq_length: usize) -> u64 {
+        let len = self.range.end.saturating_sub(self.range.start);
+        match self.content {
+            Content::Samples(_) => len,
+            Content::Stream(_) => len.saturating_sub(1) / seq_length as u64, // the first has nothing before it
+        }
+    }
+
+    /// Refuses one without a row; messages call it `name`.
+    ///
+    /// # Errors
+    /// If a stream is shorter than a window, or there is no sample.
+    pub(super) fn check(&self, seq_length: usize, name: &str) -> Result<()> {
+        if self.rows(seq_length) > 0 {
+            return Ok(());
+        }
+        Err(Error::Plan(match self.content {
+            Content::Samples(_) => format!("{name} has no sample; name more data"),
+            Content::Stream(_) => format!(
+                "seq_length {seq_length} is longer than {name}: a window takes {} tokens, {} were found; lower \
+                 model.model_config.seq_length or name more data",
+                seq_length + 1,
+                self.range.end.saturating_sub(self.range.start)
+            ),
+        }))
+    }
+
+    /// Fills in the row with this number: its tokens, and for each the token after it or
+    /// [`NO_LABEL`](super::batch::NO_LABEL).
+    ///
+    /// # Errors
+    /// If it holds a token that is neither below `vocab_size` nor `pad`.
+    pub(super) fn read(
+        &self,
+        row: u64,
+        tokens: &mut [u32],
+        targets: &mut [u32],
+        vocab_size: usize,
+        pad: Option<u32>,
+    ) -> Result<()> {
+        let stream = match &self.content {
+            Content::Stream(stream) => stream,
+            Content::Samples(samples) => {
+                let sample = self.range.start + row;
+                samples.read(sample, tokens, targets);
+                return check_row(sample, tokens, targets, vocab_size, pad);
+            }
+        };
+        let start = self.range.start + row * tokens.len() as u64;
+        let end = start + tokens.len() as u64;
+        stream.read(start..end, tokens);
+        let last = tokens.len() - 1;
+        targets[..last].copy_from_slice(&tokens[1..]);
+        stream.read(end..end + 1, &mut targets[last..]);
+        check_chunk(start, tokens, vocab_size, pad)?;
+        check_chunk(start + 1, targets, vocab_size, pad)
+    }
+
+    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that of the padding. The
+    /// documents of a stream are found by the token that ends them.
+    pub(super) fn for_each_document(&self, row: u64, seq_length: usize, visit: impl FnMut(Range<usize>)) {
+        if let Content::Samples(samples) = &self.content {
+            samples.for_each_document(self.range.start + row, seq_length, visit);
+        }
+    }
+
+    /// Tokens of a row of `seq_length` that are no padding.
+    pub(super) fn tokens_in(&self, row: u64, seq_length: usize) -> u64 {
+        match &self.content {
+            Content::Samples(samples) => samples.tokens_in(self.range.start + row, seq_length),
+            Content::Stream(_) => seq_length as u64,
+        }
+    }
+
+    /// Adds the targets of the first `rows` rows of `seq_length` tokens.
+    pub(super) fn count_targets(&self, rows: u64, seq_length: usize, counts: &mut TokenCounts) {
+        let (start, rows) = (self.range.start, rows.min(self.rows(seq_length)));
+        match &self.content {
+            Content::Stream(stream) => {
+                counts.add_range(stream, start + 1..start + 1 + rows * seq_length as u64);
+            }
+            Content::Samples(samples) => {
+                let (mut tokens, mut targets) = (vec![0; seq_length], vec![0; seq_length]);
+                for sample in start..start + rows {
+                    samples.read(sample, &mut tokens, &mut targets);
+                    counts.add(targets.iter().filter(|target| **target != NO_LABEL));
+                }
+            }
+        }
+    }
+
+    /// The streams of tokens and labels, each with the part of it that rows are made of.
+    pub(super) fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
+        let range = self.range.clone();
+        match &self.content {
+            Content::Stream(stream) => vec![(stream, range)],
+            Content::Samples(samples) => {
+                let range = samples.tokens_of(range);
+                vec![(samples.tokens(), range.clone()), (samples.labels(), range)]
+            }
+        }
+    }
+
+    /// A hash of a sample of the tokens and labels.
+    pub(super) fn fingerprint(&self) -> u64 {
+        match &self.content {
+            Content::Stream(stream) => fingerprint(stream, self.range.clone()),
+            Content::Samples(samples) => samples.fingerprint(self.range.clone()),
+        }
+    }
+}
+
+/// The parts for training and for evaluation, in tokens or in samples.
 pub(super) type Split = (Range<u64>, Range<u64>);
 
-/// One source as its loader read it.
+/// A source as its loader read it.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// The tokens or samples.
-    pub content: Content,
-    /// The parts of `content` for training and for evaluation, in tokens or in samples; `None` if the loader does not split its data.
+    /// All of it.
+    pub source: Source,
+    /// Its parts; `None` if the loader does not split its data.
     pub split: Option<Split>,
     /// Id of the token that ends documents; `None` if the loader does not know it.
     pub eod: Option<u32>,
-    /// Share of the samples, relative to the weights of the other sources; above 0.
-    pub weight: f64,
-    /// The path as the configuration writes it.
-    pub name: String,
     /// What was read, for the log.
     pub sentence: String,
     /// What of records was not read.
@@ -126,32 +241,20 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// A source of weight 1 that is not split, without an end of documents or a sentence.
-    pub fn whole(content: impl Into<Content>, name: String) -> Self {
-        Self {
-            content: content.into(),
-            split: None,
-            eod: None,
-            weight: 1.0,
-            name,
-            sentence: String::new(),
-            notes: Vec::new(),
-        }
+    /// All of `content`, which is not split, without an end of documents; `name` is the path as the configuration writes it.
+    pub fn whole(content: impl Into<Content>, name: String, weight: f64, sentence: String) -> Self {
+        let source = Source { weight, name, ..content.into().into() };
+        Self { source, split: None, eod: None, sentence, notes: Vec::new() }
     }
 
     /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` is for evaluation.
-    pub fn ranges(&self, eval_fraction: f64) -> (Range<u64>, Range<u64>) {
-        if let Some(split) = &self.split {
-            return split.clone();
-        }
-        let len = self.content.len();
-        let kept = (len as f64 * eval_fraction) as u64;
-        let border = len - kept.min(len);
-        (0..border, border..len)
-    }
-
-    /// The tokens or samples of `range` as a source.
-    pub fn source(&self, range: Range<u64>) -> Source {
-        Source { content: self.content.clone(), range, weight: self.weight, name: self.name.clone() }
+    pub fn parts(&self, eval_fraction: f64) -> [Source; 2] {
+        let len = self.source.range.end;
+        let (learned, held_out) = self.split.clone().unwrap_or_else(|| {
+            let kept = (len as f64 * eval_fraction) as u64;
+            let border = len - kept.min(len);
+            (0..border, border..len)
+        });
+        [learned, held_out].map(|range| Source { range, ..self.source.clone() })
     }
 }

@@ -18,8 +18,8 @@ pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
     groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, config, codec)?;
-            let whole = Loaded::whole(stream, paths.join(", "));
-            Ok(Loaded { sentence, weight, eod: Some(codec.end()?), ..whole })
+            let whole = Loaded::whole(stream, paths.join(", "), weight, sentence);
+            Ok(Loaded { eod: Some(codec.end()?), ..whole })
         })
         .collect()
 }

@@ -17,7 +17,7 @@ pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
     groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, config.dtype)?;
-            Ok(Loaded { sentence, weight, ..Loaded::whole(stream, paths.join(", ")) })
+            Ok(Loaded::whole(stream, paths.join(", "), weight, sentence))
         })
         .collect()
 }

@@ -193,7 +193,7 @@ fn the_fingerprint_sees_what_changes_the_batches() {
     let rules = DocumentRules { eod: Some(3), resets_positions: true, ..DocumentRules::default() };
     assert_ne!(plain, three(None, None).with_rules(rules).fingerprint());
     let heavier = |mut batches: Batches| {
-        batches.sources[1].source.weight = 0.4;
+        batches.sources[1].weight = 0.4;
         batches
     };
     assert_ne!(plain, heavier(three(None, None)).fingerprint());

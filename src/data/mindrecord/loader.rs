@@ -28,7 +28,7 @@ pub(in crate::data) fn load(config: &MindRecordConfig, seq_length: usize) -> Res
     groups
         .map(|(paths, weight)| {
             let (samples, sentence) = load_one(paths, columns, config.pad, seq_length)?;
-            Ok(Loaded { sentence, weight, ..Loaded::whole(samples, paths.join(", ")) })
+            Ok(Loaded::whole(samples, paths.join(", "), weight, sentence))
         })
         .collect()
 }

@@ -20,7 +20,7 @@ fn ranks_take_the_micro_batches_of_one_in_turns() {
     // A blend counts in rows and knows no epochs.
     let one = three(Some(3), None);
     let (spec, sources) = (BatchSpec { rank: 1, world: 2, ..one.spec().clone() }, one.sources.iter());
-    let sources = sources.map(|rows| rows.source.clone()).collect();
+    let sources = sources.cloned().collect();
     let odd = Batches::of_sources(sources, spec, Some(3), None).unwrap();
     (0..50).for_each(|number| assert_eq!(odd.batch(number).unwrap(), one.batch(2 * number + 1).unwrap()));
 }
