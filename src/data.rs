@@ -6,7 +6,7 @@ mod background_check;
 mod batch;
 mod batches;
 mod blend;
-mod cargo_registry;
+pub(crate) mod cargo_registry;
 mod choices;
 mod codec;
 mod config;
@@ -30,7 +30,7 @@ mod pending;
 mod plural;
 pub mod progress;
 mod reading;
-mod record_samples;
+pub(crate) mod record_samples;
 mod record_store;
 mod records;
 mod sample_collector;
@@ -40,10 +40,10 @@ mod sequences;
 mod source;
 mod statistics;
 mod stream;
-mod text;
+pub(crate) mod text;
 pub mod token_cache;
 mod token_encoding;
-mod token_file;
+pub(crate) mod token_file;
 pub mod tokenize;
 pub mod tokenizer;
 
@@ -52,12 +52,10 @@ pub use batch::{Ahead, Batch, NO_LABEL};
 pub use batches::{BatchSpec, Batches};
 pub use choices::{Answer, ChoiceForm, Question};
 pub use codec::{Codec, TokenizerConfig};
-pub use config::{
-    CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, MindRecordConfig, Paths,
-    RecordsConfig, TextConfig, TokenType, TokensConfig,
-};
+pub use config::{DocumentFormat, Paths, RecordsConfig, TokenType};
 pub use content_hash::DataHashes;
-pub use dataset::{Dataset, codec};
+pub use dataset::Dataset;
+pub(crate) use dataset::Sources;
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
 #[cfg(feature = "cli")]

@@ -34,7 +34,7 @@ impl<'a> Chat<'a> {
     /// # Errors
     /// There is no template, or it is broken.
     pub fn new(run: &'a OpenedModel, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
-        let tokenizer = run.plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
+        let tokenizer = run.plan.settings.train_dataset.tokenizer_file();
         let template = ChatTemplate::load(run.wording(template, false).template, tokenizer)?;
         let messages = system.iter().map(|text| (SYSTEM, text.to_string())).collect();
         Ok(Self { codec: &run.codec, template, messages })

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use self::locked::packages;
 use super::codec::Codec;
-use super::config::{CargoRegistryConfig, DocumentFormat};
+use super::config::DocumentFormat;
 use super::corpus::{Corpus, corpus_of};
 use super::files::{self, InputFile};
 use super::plural::plural;
@@ -27,10 +27,10 @@ const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The packages of this version of the crate, sorted by name and version.
 const LOCK: &str = include_str!("../../Cargo.lock");
 
-/// The one source of the loader.
-pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
+/// The one source of the loader, at most `max_bytes` of text.
+pub(crate) fn load(max_bytes: u64, codec: &Codec) -> Result<Vec<Loaded>> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, config, codec)?;
+    let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, max_bytes, codec)?;
     let whole = Loaded::whole(stream, "the cargo registry".to_string(), 1.0, sentence);
     Ok(vec![Loaded { eod: Some(codec.end()?), ..whole }])
 }
@@ -46,12 +46,12 @@ fn load_from(
     home: Option<&Path>,
     repository: &Path,
     lock: &str,
-    config: &CargoRegistryConfig,
+    max_bytes: u64,
     codec: &Codec,
 ) -> Result<(TokenStream, String)> {
     let folders = home.map(folders_below).unwrap_or_default();
     let origin = RefCell::new(String::new());
-    let (stream, counts) = corpus_of(codec, Some(config.max_bytes), None, &[], &|corpus| {
+    let (stream, counts) = corpus_of(codec, Some(max_bytes), None, &[], &|corpus| {
         let (mut taken, mut missing) = (Vec::new(), Vec::new());
         for package in packages(lock) {
             if corpus.is_full() {
@@ -159,10 +159,8 @@ mod tests {
     #[test]
     fn the_text_is_that_of_the_locked_packages_whatever_else_is_there() {
         let (home, repository) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let load = || {
-            let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-            load_from(Some(home.path()), repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 }).unwrap()
-        };
+        let load =
+            || load_from(Some(home.path()), repository.path(), LOCK, 100, &Codec::Bytes { eod: 0 }).unwrap();
         write(home.path(), "registry/src/z-host/a-1.0.0/src/lib.rs", "a");
         write(home.path(), "registry/src/a-host/b-2.0.0/src/lib.rs", "b");
         let (stream, sentence) = load();
@@ -190,15 +188,14 @@ mod tests {
     #[test]
     fn falls_back_to_the_repository() {
         let (home, repository) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-        let error = load_from(Some(home.path()), repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 })
+        let error = load_from(Some(home.path()), repository.path(), LOCK, 100, &Codec::Bytes { eod: 0 })
             .unwrap_err()
             .to_string();
         assert!(error.contains("no Rust source found"), "{error}");
         write(repository.path(), "src/lib.rs", "x");
         write(repository.path(), "shaders/rope.wgsl", "y");
         let (stream, sentence) =
-            load_from(None, repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 }).unwrap();
+            load_from(None, repository.path(), LOCK, 100, &Codec::Bytes { eod: 0 }).unwrap();
         assert_eq!(text(&stream), "x\0y\0");
         assert!(sentence.ends_with("as no cargo registry was found"), "{sentence}");
     }

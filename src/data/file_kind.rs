@@ -2,13 +2,13 @@
 
 use super::choices::ChoiceForm;
 use super::codec::Codec;
-use super::config::{DocumentFormat, Paths, RecordsConfig, TextConfig};
+use super::config::{DocumentFormat, Paths, RecordsConfig};
 use super::files;
 use super::forms::{ChatForm, Form, Former, count_rows};
 use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
-use super::text;
+use super::text::{self, Texts};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -134,15 +134,14 @@ impl FileKind {
         let mut notes = Notes::default();
         let form = match self {
             Self::Text => {
-                let paths = Paths { paths: vec![file.display().to_string()], weights: Vec::new() };
-                let config = TextConfig {
-                    data_path: paths,
+                let files = Paths { paths: vec![file.display().to_string()], weights: Vec::new() };
+                let texts = Texts {
+                    files: &files,
                     documents: DocumentFormat::File,
-                    extensions: Vec::new(),
+                    extensions: &[],
                     max_bytes: None,
-                    eod_byte: 0,
                 };
-                let loaded = text::load(&config, codec)?;
+                let loaded = text::load(&texts, codec)?;
                 return Ok((loaded.iter().map(|one| one.source.content.len() as usize).collect(), notes));
             }
             Self::Choices(_) => return Ok((SampleLengths::default(), notes)),

@@ -11,7 +11,7 @@ use memmap2::Mmap;
 
 use self::index::Index;
 pub use self::writer::MegatronWriter;
-use super::config::MegatronConfig;
+use super::config::Paths;
 use super::files;
 use super::plural::plural;
 use super::source::Loaded;
@@ -136,13 +136,14 @@ impl MegatronDataset {
     }
 }
 
-/// The sources of a Megatron loader.
-pub(super) fn load(config: &MegatronConfig) -> Result<Vec<Loaded>> {
-    let groups = config.data_path.groups().into_iter();
-    groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, config)).collect()
+/// The sources of a Megatron loader, of which each has shares of its documents, in order, for training, for evaluation, and for neither.
+/// They sum to 1.
+pub(crate) fn load(prefixes: &Paths, shares: [f64; 3]) -> Result<Vec<Loaded>> {
+    let groups = prefixes.groups().into_iter();
+    groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, shares)).collect()
 }
 
-fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded> {
+fn load_one(prefix: &str, weight: f64, shares: [f64; 3]) -> Result<Loaded> {
     let dataset = MegatronDataset::open(prefix)?;
     let stream = dataset.stream();
     if stream.is_empty() {
@@ -151,7 +152,7 @@ fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded
             "contains no tokens; write it again, or leave it out of `data_path`",
         ));
     }
-    let borders = split(dataset.documents(), config.split).map(|documents| dataset.tokens_of(documents));
+    let borders = split(dataset.documents(), shares).map(|documents| dataset.tokens_of(documents));
     let sentence = format!(
         "{} tokens of {} mapped from {}",
         stream.len(),

@@ -21,7 +21,8 @@ use memmap2::Mmap;
 
 use self::column::{Column, Encoding, Numbers};
 use self::header::{Header, Page};
-pub(super) use self::loader::{load, open_all};
+pub(crate) use self::loader::load;
+pub(super) use self::loader::open_all;
 pub use self::part::TokensOfRows;
 use super::files;
 use crate::error::{Error, Result};

@@ -19,13 +19,13 @@ use twox_hash::XxHash3_64;
 
 /// How many samples are for evaluation, and by which seed they are drawn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldOut {
+pub(crate) struct HeldOut {
     pub samples: u64,
     pub seed: u64,
 }
 
 /// The source of a loader of records; samples are cut to `seq_length` tokens.
-pub(super) fn load(
+pub(crate) fn load(
     config: &RecordsConfig,
     codec: &Codec,
     seq_length: usize,

@@ -227,7 +227,7 @@ pub(super) type Split = (Range<u64>, Range<u64>);
 
 /// A source as its loader read it.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     /// All of it.
     pub source: Source,
     /// Its parts; `None` if the loader does not split its data.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::codec::Codec;
-use super::config::TextConfig;
+use super::config::{DocumentFormat, Paths};
 use super::corpus::corpus_of;
 use super::files::{self, DATASET_KEYS};
 use super::plural::plural;
@@ -12,12 +12,24 @@ use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
+/// Files of text.
+pub(crate) struct Texts<'a> {
+    /// Where they are.
+    pub files: &'a Paths,
+    /// What counts as one document.
+    pub documents: DocumentFormat,
+    /// The extensions, without the dot, of files that are read from folders and patterns; empty: all text files.
+    pub extensions: &'a [String],
+    /// Most bytes of text to read for each source; `None`: all.
+    pub max_bytes: Option<u64>,
+}
+
 /// The sources of a text loader.
-pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
-    let groups = config.data_path.groups().into_iter();
+pub(crate) fn load(texts: &Texts<'_>, codec: &Codec) -> Result<Vec<Loaded>> {
+    let groups = texts.files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
-            let (stream, sentence) = load_one(paths, config, codec)?;
+            let (stream, sentence) = load_one(paths, texts, codec)?;
             let whole = Loaded::whole(stream, paths.join(", "), weight, sentence);
             Ok(Loaded { eod: Some(codec.end()?), ..whole })
         })
@@ -25,37 +37,37 @@ pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
 }
 
 /// All files of `paths` as one stream, and a sentence on what was read.
-fn load_one(paths: &[String], config: &TextConfig, codec: &Codec) -> Result<(TokenStream, String)> {
-    let wanted = |path: &Path| config.extensions.is_empty() || files::has_extension(path, &config.extensions);
+fn load_one(paths: &[String], texts: &Texts<'_>, codec: &Codec) -> Result<(TokenStream, String)> {
+    let wanted = |path: &Path| texts.extensions.is_empty() || files::has_extension(path, texts.extensions);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
     let found: Vec<bool> = files.iter().map(|file| file.is_found).collect(); // others are not skipped
-    let identity = codec.identity().map(|codec| format!("{codec} {:?} {found:?}", config.documents));
-    let (stream, counts) = corpus_of(codec, config.max_bytes, identity, &files, &|corpus| {
+    let identity = codec.identity().map(|codec| format!("{codec} {:?} {found:?}", texts.documents));
+    let (stream, counts) = corpus_of(codec, texts.max_bytes, identity, &files, &|corpus| {
         for file in &files {
             if corpus.is_full() {
                 break;
             }
-            corpus.take_file(file, &config.documents)?;
+            corpus.take_file(file, &texts.documents)?;
         }
         Ok(())
     })?;
     if counts.documents == 0 {
         let has_tokens = files.iter().any(|file| files::has_extension(&file.path, &files::TOKEN_FILES));
-        return Err(nothing_found(paths, config, &counts, has_tokens));
+        return Err(nothing_found(paths, texts.extensions, &counts, has_tokens));
     }
-    let sentence = counts.sentence(codec, &stream, &config.documents);
+    let sentence = counts.sentence(codec, &stream, &texts.documents);
     Ok((stream, sentence))
 }
 
-fn nothing_found(paths: &[String], config: &TextConfig, counts: &TextCounts, has_tokens: bool) -> Error {
+fn nothing_found(paths: &[String], extensions: &[String], counts: &TextCounts, has_tokens: bool) -> Error {
     let what = if counts.binary > 0 {
         format!("{} found, none of them UTF-8 text", plural(counts.binary, "file"))
     } else if counts.empty > 0 {
         format!("{} found, none with text", plural(counts.empty, "document"))
-    } else if config.extensions.is_empty() {
+    } else if extensions.is_empty() {
         "no text found".to_string()
     } else {
-        format!("no text with the extension {}", config.extensions.join(", "))
+        format!("no text with the extension {}", extensions.join(", "))
     };
     let tokens = if has_tokens { format!("; {}", files::TOKEN_LOADERS) } else { String::new() };
     Error::file(paths.join(", "), format!("{what}; name text files with {DATASET_KEYS}{tokens}"))
@@ -64,21 +76,12 @@ fn nothing_found(paths: &[String], config: &TextConfig, counts: &TextCounts, has
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::config::{DocumentFormat, Paths};
 
-    fn config(paths: &[&Path]) -> TextConfig {
+    fn load(paths: &[&Path], max_bytes: Option<u64>) -> Result<(TokenStream, String)> {
         let paths = paths.iter().map(|path| path.display().to_string()).collect();
-        TextConfig {
-            data_path: Paths { paths, weights: Vec::new() },
-            documents: DocumentFormat::File,
-            extensions: Vec::new(),
-            max_bytes: None,
-            eod_byte: 0,
-        }
-    }
-
-    fn load(config: &TextConfig) -> Result<(TokenStream, String)> {
-        load_one(&config.data_path.paths, config, &Codec::Bytes { eod: config.eod_byte })
+        let files = Paths { paths, weights: Vec::new() };
+        let texts = Texts { files: &files, documents: DocumentFormat::File, extensions: &[], max_bytes };
+        load_one(&files.paths, &texts, &Codec::Bytes { eod: 0 })
     }
 
     fn bytes(stream: &TokenStream) -> Vec<u8> {
@@ -100,20 +103,18 @@ mod tests {
         write("a/a.md", "é".as_bytes());
         write("binary", &[1, 0, 2]);
         write(".hidden", b"no");
-        let (stream, sentence) = load(&config(&[folder.path()])).unwrap();
+        let (stream, sentence) = load(&[folder.path()], None).unwrap();
         assert_eq!(bytes(&stream), "é\0bee\0".as_bytes());
         assert_eq!(sentence, "7 bytes of text from 2 files (1 binary file skipped)");
 
-        let (stream, _) = load(&config(&[&folder.path().join("*.txt"), &b])).unwrap();
+        let (stream, _) = load(&[&folder.path().join("*.txt"), &b], None).unwrap();
         assert_eq!(bytes(&stream), b"bee\0bee\0");
 
         // The limit never cuts a character in two.
-        let capped = TextConfig { max_bytes: Some(2), ..config(&[folder.path()]) };
-        assert_eq!(bytes(&load(&capped).unwrap().0), b"\0");
-        let capped = TextConfig { max_bytes: Some(6), ..config(&[folder.path()]) };
-        assert_eq!(bytes(&load(&capped).unwrap().0), "é\0be\0".as_bytes());
+        assert_eq!(bytes(&load(&[folder.path()], Some(2)).unwrap().0), b"\0");
+        assert_eq!(bytes(&load(&[folder.path()], Some(6)).unwrap().0), "é\0be\0".as_bytes());
 
-        let error = load(&config(&[&folder.path().join("binary")])).unwrap_err().to_string();
+        let error = load(&[&folder.path().join("binary")], None).unwrap_err().to_string();
         let expected = "binary: contains the byte 0, which ends documents (`eod_byte`); remove it, or choose another byte";
         assert!(error.ends_with(expected), "{error}");
     }
@@ -126,7 +127,7 @@ mod tests {
         for ids in [[1u16, 0xff80, 3], [1, 2, 3]] {
             std::fs::write(&path, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()).unwrap();
             for paths in [&path, &folder.path().to_path_buf()] {
-                let error = load(&config(&[paths])).unwrap_err().to_string();
+                let error = load(&[paths], None).unwrap_err().to_string();
                 assert!(error.contains("`type: TokenDataLoader`") && !error.contains('\n'), "{error}");
             }
         }
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn an_empty_folder_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let error = load(&config(&[folder.path()])).unwrap_err().to_string();
+        let error = load(&[folder.path()], None).unwrap_err().to_string();
         let expected = "no text found; name text files with `dataset_dir` or `dataset_files`";
         assert_eq!(error, format!("{}: {expected}", folder.path().display()));
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::config::{TokenType, TokensConfig};
+use super::config::{Paths, TokenType};
 use super::files::{self, DATASET_KEYS, TOKEN_FILES};
 use super::llm_c::{HEADER_BYTES, Header};
 use super::plural::plural;
@@ -11,12 +11,12 @@ use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// The sources of a token loader.
-pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
-    let groups = config.data_path.groups().into_iter();
+/// The sources of a token loader; of a folder its `*.bin` files. `dtype` is the width of a token in files without a header.
+pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<Loaded>> {
+    let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
-            let (stream, sentence) = load_one(paths, config.dtype)?;
+            let (stream, sentence) = load_one(paths, dtype)?;
             Ok(Loaded::whole(stream, paths.join(", "), weight, sentence))
         })
         .collect()

@@ -125,9 +125,9 @@ impl OpenedModel {
         let mut plan = sound(config)?;
         let weights = chosen(path)?;
         let kept = weights.join("tokenizer.json");
-        if let Some(tokenizer) = plan.train_dataset.tokenizer.as_mut().filter(|_| !is_named && kept.is_file())
-        {
-            tokenizer.file = kept;
+        let tokenizer = plan.settings.train_dataset.keys.tokenizer.as_mut();
+        if let Some(tokenizer) = tokenizer.filter(|_| !is_named && kept.is_file()) {
+            tokenizer.tokenizer_file = kept.display().to_string();
         }
         if !plan.has_text() {
             return Err(Error::file(
@@ -147,7 +147,7 @@ impl OpenedModel {
             return Err(Error::config("--base-model", message));
         }
         check_weights(&plan)?;
-        if plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 {
+        if plan.settings.train_dataset.keys.tokenizer.is_none() && plan.model.vocab_size > 256 {
             return Err(no_tokenizer(folder, Some("--tokenizer")));
         }
         let (codec, generation) = (plan.codec()?, GenerationConfig::of(folder)?);
@@ -157,9 +157,9 @@ impl OpenedModel {
     /// How records are written for the model: by the chat template in the file `template`, or the one that it was
     /// trained with, and with prompts as it was trained with them.
     pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
-        let trained = self.plan.conversations();
-        let own = self.template.as_deref().or_else(|| trained?.template.as_deref());
-        Wording { template: template.or(own), raw: raw || trained.is_some_and(|form| form.raw) }
+        let trained = self.plan.settings.train_dataset.wording();
+        let own = self.template.as_deref().or_else(|| trained?.template);
+        Wording { template: template.or(own), raw: raw || trained.is_some_and(|trained| trained.raw) }
     }
 
     /// The place of the weights of `model`, which is the plan's model, perhaps with another window.

@@ -5,10 +5,11 @@ mod checks;
 use super::Settings;
 use super::decide::{Decided, decide};
 use super::engine::Source;
+use super::sections::dataset::Dataset;
 use super::sections::model::{BaseType, Pet};
 use super::sections::parallel::{Sharding, Started};
 use super::sections::recompute::Operators;
-use crate::data::{self, BatchSpec, ChatForm, Codec, DataConfig, Dataset, Form, Loader, RecordsConfig};
+use crate::data::{self, BatchSpec, ChatForm, Codec};
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::config::{LowRank, ModelConfig};
@@ -36,10 +37,6 @@ pub struct RunPlan {
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
     pub tokens_per_step: usize,
-    /// Where the tokens come from.
-    pub train_dataset: DataConfig,
-    /// Where the tokens of evaluation come from, if not from the tail of the training data.
-    pub eval_dataset: Option<DataConfig>,
 }
 
 /// The key under which a checkpoint has the micro-batches of a step.
@@ -73,16 +70,7 @@ impl RunPlan {
                 return None;
             }
         }
-        let plan = Self {
-            layout,
-            sharding,
-            stages: distribution.stages,
-            model,
-            tokens_per_step,
-            train_dataset: settings.train_dataset.config(),
-            eval_dataset: settings.eval_dataset.as_ref().map(|data| data.config()),
-            settings,
-        };
+        let plan = Self { layout, sharding, stages: distribution.stages, model, tokens_per_step, settings };
         checks::check(&plan, source);
         Some(plan)
     }
@@ -191,38 +179,39 @@ impl RunPlan {
 
     /// Whether attention must keep documents apart, in training or in evaluation.
     pub fn isolates_documents(&self) -> bool {
-        let datasets = [Some(&self.train_dataset), self.eval_dataset.as_ref()];
-        datasets.into_iter().flatten().any(DataConfig::isolates_documents)
+        let datasets = [Some(&self.settings.train_dataset), self.settings.eval_dataset.as_ref()];
+        datasets.into_iter().flatten().any(Dataset::isolates_documents)
     }
 
-    /// Loads the data of the run; of that of evaluation, what an evaluation takes.
+    /// Loads the data of the run; of that of evaluation, what an evaluation takes. An `eval_dataset` without a tokenizer has that of
+    /// `train_dataset`.
     ///
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
-    pub fn load_data(&self) -> Result<Dataset> {
-        let seed = self.settings.run.seed;
-        let mut data =
-            Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), seed)?;
-        data.eval = data.eval.map(|eval| eval.first(self.settings.run.eval_batches));
+    pub fn load_data(&self) -> Result<data::Dataset> {
+        let Settings { run, train_dataset: train, eval_dataset: eval, .. } = &self.settings;
+        let (spec, codec) = (self.batch_spec(), self.codec()?);
+        let learned = train.load(&codec, &spec, run.seed)?;
+        let shuffle = train.loader.shuffle.then_some(train.keys.seed.unwrap_or(run.seed));
+        let batches = learned.batches(&spec, shuffle)?;
+        let evaluated = eval.as_ref().map(|eval| {
+            let tokenizer = eval.keys.tokenizer.as_ref().or(train.keys.tokenizer.as_ref());
+            eval.load(&eval.codec(tokenizer, spec.vocab_size)?, &spec, 0)
+        });
+        let mut data = data::Dataset::new(codec, &learned, batches, evaluated.transpose()?.as_ref())?;
+        data.eval = data.eval.map(|eval| eval.first(run.eval_batches));
         Ok(data)
     }
 
     /// How the conversations are written that it learns, if it learns such.
-    pub fn conversations(&self) -> Option<&ChatForm> {
-        match &self.train_dataset.loader {
-            Loader::Records(RecordsConfig { form: Form::Chat(form), .. }) => Some(form),
-            _ => None,
-        }
+    pub fn conversations(&self) -> Option<ChatForm> {
+        self.settings.train_dataset.conversations()
     }
 
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
     pub(crate) fn has_text(&self) -> bool {
-        let is_raw = match &self.train_dataset.loader {
-            Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) | Loader::Memory => true,
-            Loader::Records(config) => config.form == Form::Columns,
-            Loader::Text(_) | Loader::CargoRegistry(_) => false,
-        };
-        !is_raw || self.train_dataset.tokenizer.is_some() || self.model.vocab_size <= 256
+        let train = &self.settings.train_dataset;
+        train.has_text() || train.keys.tokenizer.is_some() || self.model.vocab_size <= 256
     }
 
     /// How its text becomes tokens, and tokens text.
@@ -230,7 +219,8 @@ impl RunPlan {
     /// # Errors
     /// If the tokenizer cannot be read, or has more tokens than the model.
     pub fn codec(&self) -> Result<Codec> {
-        data::codec(&self.train_dataset, self.model.vocab_size)
+        let train = &self.settings.train_dataset;
+        train.codec(train.keys.tokenizer.as_ref(), self.model.vocab_size)
     }
 
     /// The settings as a configuration file: reading it gives the same plan.

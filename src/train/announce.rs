@@ -240,7 +240,7 @@ pub(super) fn announce_files(
     }
     match (&summary.checkpoint, summary.is_interrupted) {
         (Some(_), false) if plan.has_text() => {
-            let tokenizer = plan.train_dataset.tokenizer.as_ref().map(|tokenizer| tokenizer.file.as_path());
+            let tokenizer = plan.settings.train_dataset.tokenizer_file();
             let talks = plan.conversations().is_some_and(|form| form.is_templated(tokenizer));
             let what = if talks { "--chat" } else { "--prompt \"...\"" };
             let (program, folder) = (command.program(), shell_word(&folder.display().to_string()));

@@ -31,8 +31,9 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
 /// # Errors
 /// There is no tokenizer.
 pub fn check_tokenizer(plan: &RunPlan, flag: Option<&str>) -> Result<()> {
-    let reads_bytes =
-        plan.train_dataset.tokenizer.is_none() && plan.model.vocab_size > 256 && plan.has_text();
+    let reads_bytes = plan.settings.train_dataset.keys.tokenizer.is_none()
+        && plan.model.vocab_size > 256
+        && plan.has_text();
     let Some(path) = plan.settings.run.weights().filter(|_| reads_bytes) else { return Ok(()) };
     let model = model_at(path)?;
     let folder = if model.is_dir() { &model } else { model.parent().unwrap_or(&model) };

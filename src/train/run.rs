@@ -360,8 +360,8 @@ impl Loaded {
         }
         self.evaluation().iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
         warn_of_warmup(plan, length);
-        let template = plan.conversations().and_then(|form| form.template.as_deref());
-        let lacking = template.map(|file| lacking_tokens(file, &data.codec)).transpose()?.flatten();
+        let template = plan.conversations().and_then(|form| form.template);
+        let lacking = template.map(|file| lacking_tokens(&file, &data.codec)).transpose()?.flatten();
         lacking.iter().for_each(|line| tracing::warn!("{line}"));
         let Opened { start, folder, restored: Restored { state, changes, .. }, .. } = opened;
         if let Some((_, checkpoint)) = folder.resume_point() {

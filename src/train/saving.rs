@@ -5,12 +5,12 @@ use super::command::CommandLine;
 use super::home::Home;
 use super::resume::{Restored, fresh_state, open_folder, restore};
 use super::trainer::Trainer;
-use crate::data::{Batches, ChatForm, Loader};
+use crate::data::{Batches, ChatForm};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::record::Tensor;
-use crate::settings::{CheckpointMonitor, RunPlan};
+use crate::settings::{CheckpointMonitor, Dataset, RunPlan, Tokenizer};
 use crate::store::Base;
 use crate::store::arena_tensors::ReadRows;
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
@@ -204,20 +204,19 @@ fn keep(config: &CheckpointMonitor) -> Keep {
 
 /// The files that a checkpoint of `plan` has beside its weights.
 fn model_assets(plan: &RunPlan) -> ModelAssets {
-    let data = &plan.train_dataset;
-    let by = match (&data.tokenizer, &data.loader) {
-        (Some(tokenizer), _) => TextBy::Tokenizer(&tokenizer.file, &tokenizer.eos_token),
-        (None, Loader::Text(config)) if plan.model.vocab_size >= 256 => TextBy::Bytes(config.eod_byte),
-        (None, Loader::CargoRegistry(config)) if plan.model.vocab_size >= 256 => {
-            TextBy::Bytes(config.eod_byte)
+    let Dataset { keys, loader, .. } = &plan.settings.train_dataset;
+    let by = match &keys.tokenizer {
+        Some(Tokenizer { tokenizer_file, eos_token }) => {
+            TextBy::Tokenizer(Path::new(tokenizer_file), eos_token)
         }
-        _ => TextBy::Nothing,
+        None if loader.has_bytes() && plan.model.vocab_size >= 256 => TextBy::Bytes(loader.end_byte()),
+        None => TextBy::Nothing,
     };
     let weights =
         plan.settings.run.weights().map(|path| model_at(path).unwrap_or_else(|_| path.to_path_buf()));
     let chat = plan.conversations();
-    let template = chat.and_then(|form| form.template.as_deref());
-    let stops = chat.map_or_else(Vec::new, |form| stops(form, plan));
+    let template = chat.as_ref().and_then(|form| form.template.as_deref());
+    let stops = chat.as_ref().map_or_else(Vec::new, |form| stops(form, plan));
     ModelAssets::of(by, weights.as_deref()).with_template(template).stopping_at(stops)
 }
 

@@ -108,7 +108,7 @@ impl Arguments {
         self.length_keys(&mut probe, 1, held_out);
         probe.add("runner_config.batch_size", 1);
         let probe = RunConfig::parse(&probe.yaml(), &file, &[])?.plan;
-        let is_packed = probe.train_dataset.is_packed();
+        let is_packed = probe.settings.train_dataset.is_packed();
         if is_packed && self.packing == Some(Packing::Off) {
             let [key, handler] = PACKING_HANDLER;
             return Err(Error::config(

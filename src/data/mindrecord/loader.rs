@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::part::{Mask, Reading, TokensOfRows};
 use super::{MindRecordFile, NumberColumn};
-use crate::data::config::MindRecordConfig;
+use crate::data::config::Paths;
 use crate::data::files::{self, DATASET_KEYS};
 use crate::data::plural::plural;
 use crate::data::samples::Samples;
@@ -21,13 +21,21 @@ const LABELS: [&str; 2] = ["labels", "target_ids"];
 const LOSS_MASK: &str = "loss_mask";
 const ATTENTION_MASKS: [&str; 2] = ["attention_mask", "input_mask"];
 
-/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens.
-pub(in crate::data) fn load(config: &MindRecordConfig, seq_length: usize) -> Result<Vec<Loaded>> {
-    let columns = Columns::of(&config.columns)?;
-    let groups = config.data_path.groups().into_iter();
+/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens; of a folder the files named `*.mindrecord`, with or
+/// without the number of a shard. Of the `columns` it reads `input_ids`, and what the file has of `labels` (or `target_ids`), `loss_mask`,
+/// `attention_mask` (or `input_mask`). A row has one token more than the model reads, or with `labels` that are shifted as many. Nothing is
+/// predicted from `pad`, unless there is a `loss_mask`.
+pub(crate) fn load(
+    files: &Paths,
+    columns: &[String],
+    pad: Option<u32>,
+    seq_length: usize,
+) -> Result<Vec<Loaded>> {
+    let columns = Columns::of(columns)?;
+    let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
-            let (samples, sentence) = load_one(paths, columns, config.pad, seq_length)?;
+            let (samples, sentence) = load_one(paths, columns, pad, seq_length)?;
             Ok(Loaded::whole(samples, paths.join(", "), weight, sentence))
         })
         .collect()

@@ -1,6 +1,7 @@
 //! `train_dataset` and `eval_dataset`: where the tokens come from and how they are split into batches.
 
 mod chat_names;
+mod load;
 mod loader;
 mod megatron;
 mod paths;
@@ -14,7 +15,6 @@ use paths::FORMATS;
 pub(crate) use paths::SOURCES;
 pub use rows::{DatasetKeys, Tokenizer};
 
-use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> 
         }
         return None;
     }
-    let keeps_evaluation = train.is_some_and(|train| train.config().keeps_evaluation());
+    let keeps_evaluation = train.is_some_and(Dataset::keeps_evaluation);
     if is_there {
         let eval = read(source, "eval_dataset")?;
         let kept =
@@ -91,30 +91,6 @@ pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> 
 }
 
 impl Dataset {
-    /// The data set as the data module needs it.
-    pub fn config(&self) -> DataConfig {
-        let keys = &self.keys;
-        let id = |id: Option<i64>| id.and_then(|id| u32::try_from(id).ok());
-        DataConfig {
-            loader: self.loader.config(self.megatron.as_ref(), keys),
-            tokenizer: keys.tokenizer.as_ref().map(|tokenizer| TokenizerConfig {
-                file: tokenizer.tokenizer_file.clone().into(),
-                eos_token: tokenizer.eos_token.clone(),
-            }),
-            shuffle: self.loader.shuffle,
-            seed: keys.seed,
-            eval_fraction: keys.eval_fraction,
-            eval_samples: keys.eval_samples,
-            documents: DocumentRules {
-                eod: id(keys.eod_token_id),
-                pad: id(self.megatron.as_ref().and_then(|megatron| megatron.pad)),
-                resets_positions: keys.reset_position_ids,
-                isolates_documents: keys.reset_attention_mask,
-                masks_eod_loss: keys.eod_mask_loss,
-            },
-        }
-    }
-
     /// Its sections and where they belong, below `path`; `decides` says whether they count when a run resumes.
     pub(crate) fn placed(&self, path: &str, decides: bool) -> Vec<Placed> {
         let mut placed = vec![self.keys.placed(path), self.loader.placed(format!("{path}.data_loader"))];
@@ -126,9 +102,7 @@ impl Dataset {
 
     /// Moves what Megatron's loader says of documents to the data set's own keys, and checks what must fit together.
     fn fill(&mut self, reader: &Reader<'_>, of_loader: &Reader<'_>) {
-        let has_records =
-            matches!(self.loader.kind, LoaderType::Prompts | LoaderType::Records | LoaderType::Chat);
-        if self.keys.eval_samples > 0 && !has_records {
+        if self.keys.eval_samples > 0 && !self.loader.has_records() {
             reader.fault("eval_samples", "counts samples of loaders of records; write `eval_fraction: 0.05`");
         } else if self.keys.eval_samples > 0 && self.keys.eval_fraction > 0.0 {
             reader.fault("eval_samples", "stands beside `eval_fraction`; keep one of them");

@@ -1,7 +1,7 @@
 //! The sections about data.
 
 use super::{BASE, assert_reads_back, resolve};
-use gristmill::data::Loader;
+use gristmill::settings::Megatron;
 
 /// Data sets with every loader and every key about documents.
 const DATASETS: [&str; 11] = [
@@ -63,14 +63,15 @@ fn keys_of_handlers_that_are_not_read_are_noticed() {
 #[test]
 fn a_megatron_section_of_the_original() {
     let (plan, notices) = resolve(BASE, &[&format!("--train_dataset={}", DATASETS[5])]).unwrap();
-    let data = &plan.train_dataset;
-    let Loader::Megatron(config) = &data.loader else { panic!("{:?}", data.loader) };
+    let data = &plan.settings.train_dataset;
+    let Megatron { data_path, split, .. } = data.megatron.as_ref().unwrap();
     assert_eq!(
-        (&config.data_path.paths, &config.data_path.weights),
+        (&data_path.paths, &data_path.weights),
         (&vec!["/path/a".into(), "/path/b".into()], &vec![0.3, 0.7])
     );
-    assert_eq!((config.split, config.sizes, data.seed), ([0.25, 0.25, 0.5], [1000, 7], Some(1234)));
-    let rules = &data.documents;
+    assert_eq!((split.0, data.keys.seed), ([0.25, 0.25, 0.5], Some(1234)));
+    assert_eq!(data.loader.sizes[..2], [1000, 7]);
+    let rules = data.rules();
     assert_eq!((rules.eod, rules.pad, rules.masks_eod_loss), (Some(1), Some(0), false));
     assert!(rules.resets_positions && rules.isolates_documents && plan.isolates_documents());
     assert!(data.keeps_evaluation(), "the second share is for evaluation");
@@ -83,6 +84,6 @@ fn a_megatron_section_of_the_original() {
             "--model.model_config.eod_token_id=6",
         ],
     );
-    let rules = plan.unwrap().0.train_dataset.documents;
+    let rules = plan.unwrap().0.settings.train_dataset.rules();
     assert_eq!((rules.eod, rules.pad), (Some(6), None));
 }

@@ -1,8 +1,8 @@
 //! Keys set on the command line: what they do, and what they are called where they are at fault.
 
 use super::{BASE, assert_answers, message, resolve};
-use gristmill::data::Loader;
 use gristmill::kernels::Tier;
+use gristmill::settings::Dataset;
 use gristmill::settings::Resume;
 
 #[test]
@@ -38,7 +38,7 @@ fn overrides_are_named_by_their_flag() {
     );
     assert_eq!((plan.model.num_heads, plan.model.head_dim), (2, 32));
     assert_eq!(plan.settings.callbacks.checkpoint.unwrap().save_checkpoint_steps, 6);
-    assert!(matches!(plan.train_dataset.loader, Loader::Text(text) if text.data_path.paths == ["a", "b"]));
+    assert_eq!(plan.settings.train_dataset.loader.dataset_files, ["a", "b"]);
     assert_eq!(
         (plan.settings.context.tier, plan.settings.run.resume_training),
         (Some(Tier::Software), Resume::Latest)
@@ -94,14 +94,12 @@ fn a_flag_that_makes_a_key_of_a_base_wrong_is_named() {
 
 /// The files that a run reads.
 fn sources(text: &str, arguments: &[&str]) -> Vec<String> {
-    let loader = resolve(text, arguments).unwrap_or_else(|error| panic!("{error}")).0.train_dataset.loader;
-    match loader {
-        Loader::Text(config) => config.data_path.paths,
-        Loader::Tokens(config) => config.data_path.paths,
-        Loader::Megatron(config) => config.data_path.paths,
-        Loader::Records(config) => config.files,
-        other => panic!("{other:?}"),
-    }
+    let plan = resolve(text, arguments).unwrap_or_else(|error| panic!("{error}")).0;
+    let Dataset { loader, megatron, .. } = plan.settings.train_dataset;
+    let is_file = |path: &String| !["", "json", "csv", "parquet"].contains(&path.as_str());
+    let path = Some(loader.path).filter(is_file).into_iter().collect();
+    let of_megatron = megatron.map_or_else(Vec::new, |megatron| megatron.data_path.paths);
+    [loader.dataset_files, loader.data_path.paths, loader.data_files, path, of_megatron].concat()
 }
 
 /// A base with `of_base` as its loader, and a child with `of_child`.

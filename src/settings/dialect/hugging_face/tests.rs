@@ -79,7 +79,7 @@ fn written_keys_count_over_those_of_a_folder() {
     let file = folder.path().join("config.json");
     let note = format!("load_checkpoint: the shape of the model is that of {}, Named", file.display());
     assert!(run.notices.contains(&note), "{:?}", run.notices);
-    assert!(run.plan.train_dataset.tokenizer.is_none());
+    assert!(run.plan.settings.train_dataset.keys.tokenizer.is_none());
 
     std::fs::write(folder.path().join("tokenizer.json"), "{}").expect("a file");
     std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"eos_token": {"content": "</s>"}}"#)
@@ -93,16 +93,14 @@ fn written_keys_count_over_those_of_a_folder() {
         (model.rope_theta, model.seq_length, model.hidden_dropout, model.hidden_size),
         (1000.0, 12, 0.5, 16)
     );
-    let tokenizer = run.plan.train_dataset.tokenizer.as_ref().expect("a tokenizer");
-    assert_eq!(
-        (&tokenizer.file, tokenizer.eos_token.as_str()),
-        (&folder.path().join("tokenizer.json"), "</s>")
-    );
+    let train = &run.plan.settings.train_dataset;
+    assert_eq!(train.tokenizer_file(), Some(&*folder.path().join("tokenizer.json")));
+    assert_eq!(train.keys.tokenizer.as_ref().expect("a tokenizer").eos_token, "</s>");
 
     // A file of weights stands for its folder.
     let weights = folder.path().join("model.safetensors");
     let of_file = parse(&yaml.replace(&folder.path().display().to_string(), &weights.display().to_string()));
-    assert_eq!(of_file.expect("a run").plan.train_dataset, run.plan.train_dataset);
+    assert_eq!(of_file.expect("a run").plan.settings.train_dataset, *train);
 
     // What is resolved reads no folder.
     std::fs::remove_dir_all(folder.path()).expect("a folder");
@@ -191,7 +189,7 @@ fn a_tokenizer_moves_with_its_base() {
         let run = RunConfig::parse(&yaml, Path::new("x.yaml"), &[] as &[Override]).expect("a run");
         let told =
             run.notices.iter().any(|note| note.contains("is not there; that of load_checkpoint is read"));
-        (run.plan.train_dataset.tokenizer.expect("a tokenizer").file, told)
+        (run.plan.settings.train_dataset.tokenizer_file().expect("a tokenizer").to_path_buf(), told)
     };
     let gone = folder.path().join("gone/tokenizer.json");
     assert_eq!(resolved(&gone, "True"), (gone.clone(), false), "there is no other");

@@ -4,11 +4,7 @@ use super::chat_names::ChatNames;
 use super::megatron::Megatron;
 use super::paths::read_blend;
 use super::records::{Handlers, data_files};
-use super::rows::DatasetKeys;
-use crate::data::{
-    CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, PackStrategy, Paths, TextConfig,
-    TokenType, TokensConfig,
-};
+use crate::data::{DocumentFormat, PackStrategy, Paths, TokenType};
 use crate::settings::engine::*;
 
 rows! {
@@ -80,7 +76,7 @@ const NAMED: &str =
 const HUB: &str = "HFDataLoader";
 const CHAT: &str = "SFTDataLoader";
 const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
-const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
+pub(super) const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
 const BYTE: Range = Range::new("a byte, 0 to 255", |byte| (0.0..=255.0).contains(&byte), 256.0);
 
 words! {
@@ -171,51 +167,6 @@ impl Loader {
         self.sizes = [&self.sizes()[..], &[0]].concat();
     }
 
-    /// The loader as the data module needs it, of a section that was filled.
-    pub(super) fn config(&self, megatron: Option<&Megatron>, keys: &DatasetKeys) -> crate::data::Loader {
-        let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };
-        let data_path = if self.data_path.paths.is_empty() { files } else { self.data_path.clone() };
-        let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
-        let text = |documents: DocumentFormat| TextConfig {
-            data_path: data_path.clone(),
-            documents,
-            extensions: self.extensions.clone().unwrap_or_default(),
-            max_bytes: self.max_bytes,
-            eod_byte,
-        };
-        match self.kind {
-            LoaderType::Text => {
-                crate::data::Loader::Text(text(self.documents.clone().unwrap_or(DocumentFormat::File)))
-            }
-            LoaderType::Jsonl => {
-                let key = self.text_key.clone().unwrap_or_default();
-                crate::data::Loader::Text(text(DocumentFormat::Jsonl(key)))
-            }
-            LoaderType::Tokens => {
-                let dtype = self.dtype.unwrap_or(TokenType::Auto);
-                crate::data::Loader::Tokens(TokensConfig { data_path, dtype })
-            }
-            LoaderType::Megatron => {
-                let Megatron { data_path, split, .. } = megatron.cloned().unwrap_or_default();
-                let sizes = self.sizes();
-                crate::data::Loader::Megatron(MegatronConfig { data_path, split: split.0, sizes })
-            }
-            LoaderType::MindRecord => {
-                let pad = keys.pad_token_id.and_then(|id| u32::try_from(id).ok());
-                let columns = keys.input_columns.clone().unwrap_or_default();
-                crate::data::Loader::MindRecord(MindRecordConfig { data_path, columns, pad })
-            }
-            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
-                crate::data::Loader::Records(self.records_config(keys))
-            }
-            LoaderType::Memory => crate::data::Loader::Memory,
-            LoaderType::CargoRegistry => {
-                let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
-                crate::data::Loader::CargoRegistry(CargoRegistryConfig { max_bytes, eod_byte })
-            }
-        }
-    }
-
     /// One form of the paths remains, and the defaults of the kind are filled in.
     fn fill(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
         if let Some(extensions) = &mut self.extensions {
@@ -251,7 +202,7 @@ impl Loader {
                 self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
             }
         }
-        if matches!(self.kind, LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry) {
+        if self.has_bytes() {
             self.eod_byte.get_or_insert(0);
         }
     }

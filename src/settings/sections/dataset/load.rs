@@ -1,0 +1,160 @@
+//! Loading the data that a section names.
+
+use super::loader::{DEFAULT_CARGO_BYTES, Loader, LoaderType};
+use super::rows::Tokenizer;
+use super::{Dataset, Megatron};
+use crate::data::cargo_registry;
+use crate::data::record_samples::{self, HeldOut};
+use crate::data::text::{self, Texts};
+use crate::data::{BatchSpec, ChatForm, Codec, DocumentFormat, DocumentRules, Form, Paths, RecordsConfig};
+use crate::data::{Sources, TokenType, TokenizerConfig, Wording, megatron, mindrecord, token_file};
+use crate::error::{Error, Result};
+use std::path::Path;
+
+/// Why a run cannot read data that only a program has.
+const NO_LOADER: &str = "the configuration names no data: its batches came from a program's own memory; write `train_dataset: \
+    {data_loader: {type: TextDataLoader, dataset_dir: FOLDER}}` or another loader";
+
+impl Dataset {
+    /// How its text becomes tokens, by `tokenizer` or byte by byte, for a model of `vocab_size` tokens.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model.
+    pub(crate) fn codec(&self, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<Codec> {
+        let config = tokenizer.map(|Tokenizer { tokenizer_file, eos_token }| TokenizerConfig {
+            file: tokenizer_file.into(),
+            eos_token: eos_token.clone(),
+        });
+        Codec::load(config.as_ref(), self.loader.end_byte(), vocab_size)
+    }
+
+    /// What its loader reads. `seed` draws the samples that are held out.
+    ///
+    /// # Errors
+    /// If a file is missing or malformed, or what the document rules need.
+    pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<Sources> {
+        let Self { keys, loader, megatron: of_megatron } = self;
+        let named = Paths { paths: loader.dataset_files.clone(), weights: Vec::new() };
+        let files = if loader.data_path.paths.is_empty() { &named } else { &loader.data_path };
+        let loaded = match loader.kind {
+            LoaderType::Text | LoaderType::Jsonl => {
+                let documents = match loader.kind {
+                    LoaderType::Jsonl => DocumentFormat::Jsonl(loader.text_key.clone().unwrap_or_default()),
+                    _ => loader.documents.clone().unwrap_or(DocumentFormat::File),
+                };
+                let extensions = loader.extensions.as_deref().unwrap_or_default();
+                text::load(&Texts { files, documents, extensions, max_bytes: loader.max_bytes }, codec)?
+            }
+            LoaderType::Tokens => token_file::load(files, loader.dtype.unwrap_or(TokenType::Auto))?,
+            LoaderType::Megatron => {
+                let Megatron { data_path, split, .. } = of_megatron.clone().unwrap_or_default();
+                megatron::load(&data_path, split.0)?
+            }
+            LoaderType::MindRecord => {
+                let columns = keys.input_columns.as_deref().unwrap_or_default();
+                mindrecord::load(files, columns, id(keys.pad_token_id), spec.seq_length)?
+            }
+            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
+                let held_out = HeldOut { samples: keys.eval_samples, seed };
+                record_samples::load(&self.records(), codec, spec.seq_length, held_out)?
+            }
+            LoaderType::CargoRegistry => {
+                cargo_registry::load(loader.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES), codec)?
+            }
+            LoaderType::Memory => return Err(Error::Plan(NO_LOADER.to_string())),
+        };
+        let samples = match loader.kind {
+            LoaderType::Megatron => loader.sizes().map(|size| Some(size).filter(|size| *size > 0)),
+            _ => [None; 2],
+        };
+        let (eval_fraction, eval_samples) = (keys.eval_fraction, keys.eval_samples);
+        Sources { loaded, rules: self.rules(), samples, eval_fraction, eval_samples }.with_ends()
+    }
+
+    /// How documents are treated.
+    pub fn rules(&self) -> DocumentRules {
+        DocumentRules {
+            eod: id(self.keys.eod_token_id),
+            pad: id(self.megatron.as_ref().and_then(|megatron| megatron.pad)),
+            resets_positions: self.keys.reset_position_ids,
+            isolates_documents: self.keys.reset_attention_mask,
+            masks_eod_loss: self.keys.eod_mask_loss,
+        }
+    }
+
+    /// Whether attention must keep documents apart: a rule says so, or samples are packed into rows.
+    pub fn isolates_documents(&self) -> bool {
+        self.keys.reset_attention_mask || self.is_packed()
+    }
+
+    /// Whether several samples may share a row.
+    pub fn is_packed(&self) -> bool {
+        self.loader.has_records() && self.records().packing.is_some()
+    }
+
+    /// Whether a part of the data is held out for evaluation.
+    pub fn keeps_evaluation(&self) -> bool {
+        match &self.megatron {
+            Some(megatron) => megatron.split.0[1] > 0.0,
+            None => self.keys.eval_fraction > 0.0 || self.keys.eval_samples > 0,
+        }
+    }
+
+    /// The file of its tokenizer.
+    pub fn tokenizer_file(&self) -> Option<&Path> {
+        self.keys.tokenizer.as_ref().map(|tokenizer| Path::new(&tokenizer.tokenizer_file))
+    }
+
+    /// How its conversations become samples, if it has such.
+    pub fn conversations(&self) -> Option<ChatForm> {
+        let is_chat = self.loader.kind == LoaderType::Chat;
+        match is_chat.then(|| self.records().form)? {
+            Form::Chat(form) => Some(form),
+            _ => None,
+        }
+    }
+
+    /// How its conversations are written, if it has such.
+    pub(crate) fn wording(&self) -> Option<Wording<'_>> {
+        let Loader { chat_template, raw, .. } = &self.loader;
+        let template = chat_template.as_ref().map(Path::new);
+        (self.loader.kind == LoaderType::Chat).then_some(Wording { template, raw: raw.unwrap_or(false) })
+    }
+
+    /// Whether it is text that is encoded, and not ready ids.
+    pub(crate) fn has_text(&self) -> bool {
+        match self.loader.kind {
+            LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry => true,
+            LoaderType::Tokens | LoaderType::Megatron | LoaderType::MindRecord | LoaderType::Memory => false,
+            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
+                self.records().form != Form::Columns
+            }
+        }
+    }
+
+    fn records(&self) -> RecordsConfig {
+        self.loader.records_config(&self.keys)
+    }
+}
+
+impl Loader {
+    /// The byte that ends a document where bytes are tokens.
+    pub(crate) fn end_byte(&self) -> u8 {
+        self.eod_byte.map_or(0, |byte| byte as u8)
+    }
+
+    /// Whether each token is a byte of text, unless there is a tokenizer.
+    pub(crate) fn has_bytes(&self) -> bool {
+        matches!(self.kind, LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry)
+    }
+
+    /// Whether it reads records, each of which becomes a sample.
+    pub(super) fn has_records(&self) -> bool {
+        matches!(self.kind, LoaderType::Prompts | LoaderType::Records | LoaderType::Chat)
+    }
+}
+
+/// An id that is not negative, which says that there is none.
+fn id(id: Option<i64>) -> Option<u32> {
+    id.and_then(|id| u32::try_from(id).ok())
+}
