@@ -7,7 +7,7 @@
 
 mod common;
 
-use gristmill::data::Dataset;
+use gristmill::data::LoadedData;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
 use gristmill::settings::{Override, RunConfig};
@@ -32,7 +32,7 @@ const WARM_UP: usize = 2;
 
 struct Case<'gpu> {
     trainer: Trainer<'gpu>,
-    data: Dataset,
+    data: LoadedData,
     micro_batches: u64,
     steps: u64,
     milliseconds: Vec<f64>,

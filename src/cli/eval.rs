@@ -2,7 +2,7 @@
 
 use super::output::say;
 use super::trained::{ModelArguments, note_lacking_tokens};
-use crate::data::{JudgedData, known_files};
+use crate::data::{EvalData, known_files};
 use crate::error::{Error, Result};
 use crate::infer::{Judgement, OpenedModel, Scorer, Share};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     let run = model.open()?;
     note_lacking_tokens(arguments.chat_template.as_deref(), &run.codec)?;
     let (mut data, mut window) = judged(arguments, &run)?;
-    if let JudgedData::Answers { notes, .. } | JudgedData::Texts { notes, .. } = &data {
+    if let EvalData::Answers { notes, .. } | EvalData::Texts { notes, .. } = &data {
         notes.lines().iter().for_each(|line| eprintln!("notice: {line}"));
     }
     run.notices().iter().for_each(|notice| eprintln!("notice: {notice}"));
@@ -62,7 +62,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
             loaded => break loaded?,
         }
     };
-    if let JudgedData::Answers { cut, .. } = &data
+    if let EvalData::Answers { cut, .. } = &data
         && *cut > 0
     {
         let samples = if *cut == 1 { "1 sample is".to_string() } else { format!("{cut} samples are") };
@@ -81,7 +81,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
 }
 
 /// The data in sequences, and the tokens of the longest one. Answers are not cut if the model has enough positions.
-fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize)> {
+fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(EvalData, usize)> {
     let positions = run.plan.model.max_positions;
     let load = |window| load(arguments, run, window);
     if let Some(length) = arguments.max_length.map(|length| length as usize) {
@@ -94,12 +94,12 @@ fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize
     }
     let window = Scorer::window(&run.plan);
     let mut data = load(window)?;
-    if matches!(data, JudgedData::Answers { cut, .. } if cut > 0) && window < positions {
+    if matches!(data, EvalData::Answers { cut, .. } if cut > 0) && window < positions {
         data = load(positions)?;
     }
     let longest = match &data {
-        JudgedData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
-        JudgedData::Texts { .. } | JudgedData::Questions(_) => None,
+        EvalData::Answers { samples, .. } => samples.iter().map(|sample| sample.tokens.len()).max(),
+        EvalData::Texts { .. } | EvalData::Questions(_) => None,
     };
     // A pass computes whole windows, whatever they contain.
     let window = longest.map_or(window, |longest| longest.next_multiple_of(SHORTEST_WINDOW).min(positions));
@@ -107,17 +107,17 @@ fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(JudgedData, usize
 }
 
 /// The data in sequences of up to `window` tokens.
-fn load(arguments: &Arguments, run: &OpenedModel, window: usize) -> Result<JudgedData> {
+fn load(arguments: &Arguments, run: &OpenedModel, window: usize) -> Result<EvalData> {
     let Arguments { data, limit, chat_template, raw, .. } = arguments;
-    JudgedData::load(data, &run.codec, window, *limit, run.wording(chat_template.as_deref(), *raw))
+    EvalData::load(data, &run.codec, window, *limit, run.wording(chat_template.as_deref(), *raw))
 }
 
 /// The most rows that a pass over the data needs.
-fn sequences(data: &JudgedData) -> usize {
+fn sequences(data: &EvalData) -> usize {
     match data {
-        JudgedData::Texts { windows, .. } => windows.len(),
-        JudgedData::Answers { samples, .. } => samples.len(),
-        JudgedData::Questions(questions) => questions.iter().map(|question| question.answers.len()).sum(),
+        EvalData::Texts { windows, .. } => windows.len(),
+        EvalData::Answers { samples, .. } => samples.len(),
+        EvalData::Questions(questions) => questions.iter().map(|question| question.answers.len()).sum(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use super::reading::{Reading, Stopped};
+use super::stream_pass::{Stopped, StreamPass};
 use crate::error::Error;
 
 /// Streams that a thread checks and hashes while the run trains. Dropping it asks the thread to end.
@@ -20,12 +20,12 @@ struct Shared {
 }
 
 impl BackgroundCheck {
-    /// Starts `readings`. Where no thread starts, batches are checked one by one, and the data have no hash.
-    pub(super) fn start(readings: Vec<Reading>) -> Self {
+    /// Starts `passes`. Where no thread starts, batches are checked one by one, and the data have no hash.
+    pub(super) fn start(passes: Vec<StreamPass>) -> Self {
         let shared = Arc::new(Shared::default());
-        if !readings.is_empty() {
+        if !passes.is_empty() {
             let ours = shared.clone();
-            let check = move || readings.iter().for_each(|reading| ours.check(reading));
+            let check = move || passes.iter().for_each(|pass| ours.check(pass));
             if let Err(error) = thread::Builder::new().name("data check".to_string()).spawn(check) {
                 tracing::warn!(
                     "no thread can read the data ahead ({error}): checkpoints know them by their fingerprint alone"
@@ -48,8 +48,8 @@ impl Drop for BackgroundCheck {
 }
 
 impl Shared {
-    fn check(&self, reading: &Reading) {
-        if let Err(Stopped::Fault(error)) = reading.read(|| self.is_dropped.load(Ordering::Relaxed)) {
+    fn check(&self, pass: &StreamPass) {
+        if let Err(Stopped::Fault(error)) = pass.read(|| self.is_dropped.load(Ordering::Relaxed)) {
             let _ = self.fault.set(error); // only the first counts
         }
     }
@@ -61,15 +61,15 @@ mod tests {
     use crate::data::stream::TokenStream;
     use std::time::Duration;
 
-    fn reading(tokens: Vec<u8>) -> Reading {
-        Reading::new(Arc::new(TokenStream::from_bytes(tokens)), 9, Some(11))
+    fn pass(tokens: Vec<u8>) -> StreamPass {
+        StreamPass::new(Arc::new(TokenStream::from_bytes(tokens)), 9, Some(11))
     }
 
     #[test]
     fn the_first_bad_token_of_all_streams_is_named() {
         let mut long = vec![8; 300_000];
         long[200_000] = 10;
-        let check = BackgroundCheck::start(vec![reading(vec![1, 11, 8]), reading(long), reading(vec![12])]);
+        let check = BackgroundCheck::start(vec![pass(vec![1, 11, 8]), pass(long), pass(vec![12])]);
         while check.fault().is_none() {
             thread::sleep(Duration::from_millis(1));
         }

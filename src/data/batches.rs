@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::blend::Blend;
 use super::document_rules::DocumentRules;
-use super::source::{Content, Source};
+use super::source::{Content, DataSource};
 use super::statistics::{TokenCounts, fnv1a};
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ pub struct BatchSpec {
 /// rows were taken.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    sources: Vec<Source>,
+    sources: Vec<DataSource>,
     spec: BatchSpec,
     rules: DocumentRules,
     rows_per_epoch: u64,
@@ -82,8 +82,8 @@ impl Batches {
         spec: BatchSpec,
         shuffle: Option<u64>,
     ) -> Result<Self> {
-        let source = Source::from(Content::Stream(stream));
-        Self::of_sources(vec![Source { range, ..source }], spec, shuffle, None)
+        let source = DataSource::from(Content::Stream(stream));
+        Self::of_sources(vec![DataSource { range, ..source }], spec, shuffle, None)
     }
 
     /// The rows of `sources`, in proportion to their weights. An epoch has `samples` rows, or without that
@@ -126,7 +126,7 @@ impl Batches {
     /// ```
     #[track_caller]
     pub fn of_sources(
-        sources: Vec<Source>,
+        sources: Vec<DataSource>,
         spec: BatchSpec,
         shuffle: Option<u64>,
         samples: Option<u64>,
@@ -159,7 +159,7 @@ impl Batches {
     /// # Panics
     /// If there is no source, a weight is not above 0, or a size in `spec` is 0.
     #[track_caller]
-    pub fn of_evaluation(sources: Vec<Source>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
+    pub fn of_evaluation(sources: Vec<DataSource>, spec: BatchSpec, samples: Option<u64>) -> Result<Self> {
         let batches = Self::of_rows(sources, spec, None, samples)?;
         let end = Some(batches.rows_per_epoch.div_ceil(batches.spec.batch_size as u64));
         Ok(Self { end, ..batches })
@@ -167,7 +167,7 @@ impl Batches {
 
     #[track_caller]
     fn of_rows(
-        sources: Vec<Source>,
+        sources: Vec<DataSource>,
         spec: BatchSpec,
         shuffle: Option<u64>,
         samples: Option<u64>,
@@ -229,7 +229,7 @@ impl Batches {
 
     /// Number of samples in these rows, of which several may share one; or as many as there are rows, if they are windows of a text.
     pub fn samples_per_epoch(&self) -> u64 {
-        let samples = |source: &Source| match &source.content {
+        let samples = |source: &DataSource| match &source.content {
             Content::Samples(samples) => samples.documents_in(source.range.clone()),
             Content::Stream(_) => source.rows(self.spec.seq_length),
         };
@@ -273,7 +273,7 @@ impl Batches {
 
     /// The streams of tokens and labels, in order, each with the part of it that rows are made of.
     pub(super) fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
-        self.sources.iter().flat_map(Source::streams).collect()
+        self.sources.iter().flat_map(DataSource::streams).collect()
     }
 
     /// Unigram entropy, in nats, of the targets of an epoch.
@@ -347,7 +347,7 @@ impl Batches {
     }
 
     /// The source of a row of micro-batch `number` among those of all ranks, and the number of that row there.
-    fn locate(&self, number: u64, index: usize) -> (&Source, u64) {
+    fn locate(&self, number: u64, index: usize) -> (&DataSource, u64) {
         let (rows_per_batch, row) = (self.spec.batch_size as u64, index.min(self.rows_in(number) - 1) as u64);
         let (index, epoch, sample) = match &self.blend {
             None => {

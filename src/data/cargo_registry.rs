@@ -16,7 +16,7 @@ use super::codec::Codec;
 use super::config::DocumentFormat;
 use super::corpus::{Corpus, corpus_of};
 use super::files::{self, InputFile};
-use super::plural::plural;
+use super::notes::plural;
 use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};

@@ -42,7 +42,7 @@ pub struct Answer {
 }
 
 /// A question as text.
-struct Worded {
+struct ChoicePrompt {
     question: String,
     answers: Vec<String>,
     right: usize,
@@ -54,7 +54,7 @@ impl ChoiceForm {
     /// # Errors
     /// A record without what the form needs; a text that cannot be encoded.
     pub(super) fn question(self, record: &Record, codec: &Codec, window: usize) -> Result<Question> {
-        let Worded { question, answers, right } = match self {
+        let ChoicePrompt { question, answers, right } = match self {
             Self::HellaSwag => hella_swag(record)?,
             Self::Arc => arc(record)?,
             Self::Mmlu => mmlu(record)?,
@@ -88,7 +88,7 @@ fn answered(question: &str, answer: &str, codec: &Codec, window: usize) -> Resul
     Ok(Sequence { tokens: tokens.split_off(cut), targets: targets.split_off(cut) })
 }
 
-fn hella_swag(record: &Record) -> Result<Worded> {
+fn hella_swag(record: &Record) -> Result<ChoicePrompt> {
     let context = match (record.optional_text("ctx_a")?, record.optional_text("ctx_b")?) {
         (Some(start), next) => format!("{start} {}", capitalized(next.unwrap_or_default())),
         (None, _) => record.text("ctx")?.to_string(),
@@ -97,10 +97,10 @@ fn hella_swag(record: &Record) -> Result<Worded> {
     let question = without_brackets(&format!("{}{context}", activity.unwrap_or_default()));
     let answers = texts(record, "endings", record.list("endings")?)?;
     let answers = answers.iter().map(|ending| without_brackets(ending)).collect();
-    Ok(Worded { question, answers, right: number(record, "label")? })
+    Ok(ChoicePrompt { question, answers, right: number(record, "label")? })
 }
 
-fn arc(record: &Record) -> Result<Worded> {
+fn arc(record: &Record) -> Result<ChoicePrompt> {
     let question = format!("Question: {}\nAnswer:", record.text("question")?);
     let choices = record.fields.get("choices").ok_or_else(|| record.missing("choices"))?;
     let list = |key: &str| match choices.get(key) {
@@ -112,10 +112,10 @@ fn arc(record: &Record) -> Result<Worded> {
     let right = labels.iter().position(|label| label == key);
     let right = right
         .ok_or_else(|| record.error(format!("`answerKey` is `{key}`, which no label of `choices` is")))?;
-    Ok(Worded { question, answers, right })
+    Ok(ChoicePrompt { question, answers, right })
 }
 
-fn mmlu(record: &Record) -> Result<Worded> {
+fn mmlu(record: &Record) -> Result<ChoicePrompt> {
     let about = record.optional_text("subject")?.map(|subject| {
         let subject = subject.replace('_', " ");
         format!("The following are multiple choice questions (with answers) about {subject}.\n\n")
@@ -131,7 +131,7 @@ fn mmlu(record: &Record) -> Result<Worded> {
         Some(right) => right,
         None => number(record, "answer")?,
     };
-    Ok(Worded { question, answers: letters, right })
+    Ok(ChoicePrompt { question, answers: letters, right })
 }
 
 /// A whole number under `key`, which some files write as text.

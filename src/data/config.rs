@@ -1,6 +1,6 @@
 //! What loaders read, and how.
 
-use super::forms::{Form, PackStrategy};
+use super::sample_formats::{Form, PackStrategy};
 
 /// Which files a loader reads, as one source or as several.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,7 @@
 //! Hashes by which a run notices that any of its data have changed.
 
 use super::batches::Batches;
-use super::reading::{Reading, hash_of};
+use super::stream_pass::{StreamPass, hash_of};
 
 /// Hashes of everything that a run may read of its data: tokens, labels, where samples end, and what decides how they are
 /// read. Equal data have equal hashes, whatever files they lie in.
@@ -25,23 +25,23 @@ impl DataHashes {
 pub(super) struct HashParts {
     /// That of lengths, weights, ends of samples and rules, for which no stream needs to be read.
     fingerprint: u64,
-    /// The numbers of a reading, and of a part of its stream.
+    /// The numbers of a pass, and of a part of its stream.
     parts: Vec<(usize, usize)>,
 }
 
 impl HashParts {
-    /// What the hash of `batches` is made of; their streams' parts are added to `readings`.
-    pub fn of(batches: &Batches, readings: &mut [Reading]) -> Self {
+    /// What the hash of `batches` is made of; their streams' parts are added to `passes`.
+    pub fn of(batches: &Batches, passes: &mut [StreamPass]) -> Self {
         let parts = batches.streams().into_iter().filter_map(|(stream, range)| {
-            let index = readings.iter().position(|reading| reading.is_of(stream))?;
-            Some((index, readings[index].add_part(range)))
+            let index = passes.iter().position(|pass| pass.is_of(stream))?;
+            Some((index, passes[index].add_part(range)))
         });
         Self { parts: parts.collect(), fingerprint: batches.fingerprint() }
     }
 
-    /// The hash, once all of `readings` that it takes were read.
-    pub fn hash(&self, readings: &[Reading]) -> Option<u64> {
-        let parts = self.parts.iter().map(|(reading, part)| readings[*reading].hash(*part));
+    /// The hash, once all of `passes` that it takes were read.
+    pub fn hash(&self, passes: &[StreamPass]) -> Option<u64> {
+        let parts = self.parts.iter().map(|(pass, part)| passes[*pass].hash(*part));
         let numbers: Option<Vec<u64>> = [Some(self.fingerprint)].into_iter().chain(parts).collect();
         numbers.map(|numbers| hash_of(&numbers))
     }

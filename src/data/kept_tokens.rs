@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::files::InputFile;
-use super::plural::plural;
+use super::notes::plural;
 use super::progress::{Progress, Shown};
 use super::sample_store::{SampleStore, StoreWriter, Written};
 use super::token_cache::{Place, bytes_of, say_once};

@@ -13,7 +13,7 @@ use self::index::Index;
 pub use self::writer::MegatronWriter;
 use super::config::Paths;
 use super::files;
-use super::plural::plural;
+use super::notes::plural;
 use super::source::Loaded;
 use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;

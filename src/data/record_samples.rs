@@ -1,14 +1,14 @@
 //! The loaders of records: files of JSON or Parquet whose records become samples.
 //!
-//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `forms` makes tokens and
+//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `sample_formats` makes tokens and
 //! targets of each (prompts and answers, Alpaca, ready ids, conversations), which `record_store` keeps; and this file cuts, holds
 //! out, packs and counts them.
 
 use super::codec::Codec;
 use super::config::RecordsConfig;
-use super::forms::{Former, PackStrategy, Packed};
-use super::plural::plural;
+use super::notes::plural;
 use super::record_store;
+use super::sample_formats::{Former, PackStrategy, Packed};
 use super::sample_store::{Runs, SampleStore};
 use super::samples::Samples;
 use super::source::{Loaded, Split};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::config::RecordsConfig;
 use super::files::InputFile;
-use super::forms::{Formed, Former};
 use super::kept_tokens::{Making, kept_or_made};
 use super::records::{self, Record};
+use super::sample_formats::{Formed, Former};
 use super::sample_store::{MOST_TOKENS, SampleStore};
 use super::token_cache::bytes_of;
 use crate::error::Result;

@@ -3,9 +3,9 @@
 use super::batch::{Batch, NO_LABEL};
 use super::batches::{BatchSpec, Batches};
 use super::document_rules::DocumentRules;
-use super::forms::fill_rows;
 use super::sample_collector::SampleCollector;
-use super::source::Source;
+use super::sample_formats::fill_rows;
+use super::source::DataSource;
 use crate::error::Result;
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl PackedSequences {
         for _ in rows..rows.next_multiple_of(spec.batch_size) {
             collector.push(&[0], &[NO_LABEL]);
         }
-        let source = Source::from(collector.finish());
+        let source = DataSource::from(collector.finish());
         let rules =
             DocumentRules { resets_positions: true, isolates_documents: true, ..DocumentRules::default() };
         let batches = Batches::of_sources(vec![source], spec.clone(), None, None)?.with_rules(rules);

@@ -60,13 +60,13 @@ impl From<Samples> for Content {
 /// Rows of two sources, of one three times as many as of the other:
 ///
 /// ```
-/// use gristmill::data::{BatchSpec, Batches, SampleCollector, Source};
+/// use gristmill::data::{BatchSpec, Batches, SampleCollector, DataSource};
 ///
 /// # fn main() -> gristmill::error::Result<()> {
 /// let source = |token: u32, weight: f64, name: &str| {
 ///     let mut samples = SampleCollector::default();
 ///     samples.push(&[token], &[token + 1]);
-///     Source { weight, name: name.to_string(), ..samples.finish().into() }
+///     DataSource { weight, name: name.to_string(), ..samples.finish().into() }
 /// };
 /// let spec = BatchSpec {
 ///     seq_length: 1,
@@ -87,7 +87,7 @@ impl From<Samples> for Content {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct DataSource {
     /// The tokens or samples.
     pub content: Content,
     /// The part of `content` that is used, in tokens or in samples.
@@ -98,7 +98,7 @@ pub struct Source {
     pub name: String,
 }
 
-impl<C: Into<Content>> From<C> for Source {
+impl<C: Into<Content>> From<C> for DataSource {
     /// All of it, as the only source.
     fn from(content: C) -> Self {
         let content = content.into();
@@ -106,7 +106,7 @@ impl<C: Into<Content>> From<C> for Source {
     }
 }
 
-impl Source {
+impl DataSource {
     /// The number of its rows of `seq_length` tokens: one for each sample, or windows of the stream, whatever documents they
     /// span, one every `seq_length` tokens. So every token of a stream but the first is predicted once an epoch; the rest that
     /// does not fill a window is dropped.
@@ -229,7 +229,7 @@ pub(super) type Split = (Range<u64>, Range<u64>);
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// All of it.
-    pub source: Source,
+    pub source: DataSource,
     /// Its parts; `None` if the loader does not split its data.
     pub split: Option<Split>,
     /// Id of the token that ends documents; `None` if the loader does not know it.
@@ -243,18 +243,18 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// All of `content`, which is not split, without an end of documents; `name` is the path as the configuration writes it.
     pub fn whole(content: impl Into<Content>, name: String, weight: f64, sentence: String) -> Self {
-        let source = Source { weight, name, ..content.into().into() };
+        let source = DataSource { weight, name, ..content.into().into() };
         Self { source, split: None, eod: None, sentence, notes: Vec::new() }
     }
 
     /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` is for evaluation.
-    pub fn parts(&self, eval_fraction: f64) -> [Source; 2] {
+    pub fn parts(&self, eval_fraction: f64) -> [DataSource; 2] {
         let len = self.source.range.end;
         let (learned, held_out) = self.split.clone().unwrap_or_else(|| {
             let kept = (len as f64 * eval_fraction) as u64;
             let border = len - kept.min(len);
             (0..border, border..len)
         });
-        [learned, held_out].map(|range| Source { range, ..self.source.clone() })
+        [learned, held_out].map(|range| DataSource { range, ..self.source.clone() })
     }
 }

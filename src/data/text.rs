@@ -6,7 +6,7 @@ use super::codec::Codec;
 use super::config::{DocumentFormat, Paths};
 use super::corpus::corpus_of;
 use super::files::{self, DATASET_KEYS};
-use super::plural::plural;
+use super::notes::plural;
 use super::sample_store::TextCounts;
 use super::source::Loaded;
 use super::stream::TokenStream;

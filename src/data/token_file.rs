@@ -5,7 +5,7 @@ use std::path::Path;
 use super::config::{Paths, TokenType};
 use super::files::{self, DATASET_KEYS, TOKEN_FILES};
 use super::llm_c::{HEADER_BYTES, Header};
-use super::plural::plural;
+use super::notes::plural;
 use super::source::Loaded;
 use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;

@@ -15,8 +15,8 @@ use super::codec::{Codec, TokenizerConfig};
 use super::config::DocumentFormat;
 use super::documents::{self, Document};
 use super::files::{self, InputFile};
+use super::notes::{plural, skipped};
 use super::pending::Pending;
-use super::plural::{plural, skipped};
 use crate::error::{Error, Result};
 
 /// Which text to encode, how, and where to write the token ids.

@@ -2,7 +2,7 @@
 //! questions that it answers correctly.
 
 use super::scoring::Scorer;
-use crate::data::{JudgedData, NO_LABEL, Question, Sequence};
+use crate::data::{EvalData, NO_LABEL, Question, Sequence};
 use crate::error::Result;
 use serde::Serialize;
 
@@ -53,17 +53,17 @@ impl Judgement {
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.
-    pub async fn of(scorer: &Scorer<'_>, data: &JudgedData, on_batch: impl FnMut(u64, u64)) -> Result<Self> {
+    pub async fn of(scorer: &Scorer<'_>, data: &EvalData, on_batch: impl FnMut(u64, u64)) -> Result<Self> {
         match data {
-            JudgedData::Texts { windows, bytes, .. } => {
+            EvalData::Texts { windows, bytes, .. } => {
                 let losses = scorer.losses(windows, on_batch).await?;
                 Ok(Self::of_losses(windows, &losses, Some(*bytes)))
             }
-            JudgedData::Answers { samples, .. } => {
+            EvalData::Answers { samples, .. } => {
                 let losses = scorer.losses(samples, on_batch).await?;
                 Ok(Self::of_losses(samples, &losses, None))
             }
-            JudgedData::Questions(questions) => {
+            EvalData::Questions(questions) => {
                 let answers = questions.iter().flat_map(|question| &question.answers);
                 let sequences: Vec<Sequence> = answers.map(|answer| answer.sequence.clone()).collect();
                 let losses = scorer.losses(&sequences, on_batch).await?;

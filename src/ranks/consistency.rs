@@ -7,7 +7,7 @@
 //! data ranks) devices may differ. If one rank must widen f16 in integers, all do, and all divide products for the
 //! compute units of the first rank.
 
-use crate::data::Dataset;
+use crate::data::LoadedData;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::kernels::Units;
@@ -23,7 +23,7 @@ use crate::train::run::data_watch::unlike;
 ///
 /// # Errors
 /// The difference, on the first rank that differs; a rank that has ended.
-pub(crate) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<bool> {
+pub(crate) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &LoadedData) -> Result<bool> {
     let place = format!("{:?} {}", std::env::current_dir().ok(), plan.to_yaml());
     let mut shared = plan.clone();
     let settings = &mut shared.settings;

@@ -188,7 +188,7 @@ impl RunPlan {
     ///
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
-    pub fn load_data(&self) -> Result<data::Dataset> {
+    pub fn load_data(&self) -> Result<data::LoadedData> {
         let Settings { run, train_dataset: train, eval_dataset: eval, .. } = &self.settings;
         let (spec, codec) = (self.batch_spec(), self.codec()?);
         let learned = train.load(&codec, &spec, run.seed)?;
@@ -198,7 +198,7 @@ impl RunPlan {
             let tokenizer = eval.keys.tokenizer.as_ref().or(train.keys.tokenizer.as_ref());
             eval.load(&eval.codec(tokenizer, spec.vocab_size)?, &spec, 0)
         });
-        let mut data = data::Dataset::new(codec, &learned, batches, evaluated.transpose()?.as_ref())?;
+        let mut data = data::LoadedData::new(codec, &learned, batches, evaluated.transpose()?.as_ref())?;
         data.eval = data.eval.map(|eval| eval.first(run.eval_batches));
         Ok(data)
     }

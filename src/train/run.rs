@@ -22,7 +22,7 @@ use super::open_device::{check_tier, open_device};
 use super::reporter::{Losses, Reporter};
 use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
 use super::trainer::Trainer;
-use crate::data::Dataset;
+use crate::data::LoadedData;
 use crate::device::Gpu;
 use crate::error::Result;
 use crate::perf::peak::Peak;
@@ -190,7 +190,7 @@ fn load_config(file: &Path, overrides: &[String], ranks: &Ranks) -> Result<RunCo
 }
 
 /// The data of `plan`, checked to have a tokenizer that can write its sample.
-fn load_data(plan: &RunPlan) -> Result<Dataset> {
+fn load_data(plan: &RunPlan) -> Result<LoadedData> {
     let data = plan.load_data()?;
     if let Some(sample) = &plan.settings.sample {
         check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
@@ -202,7 +202,7 @@ fn load_data(plan: &RunPlan) -> Result<Dataset> {
 struct Loaded {
     config: RunConfig,
     command: CommandLine,
-    data: Dataset,
+    data: LoadedData,
     length: RunLength,
     ranks: Ranks,
     /// The log, on the first rank.

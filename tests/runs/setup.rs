@@ -1,7 +1,7 @@
 //! The configuration of a small run.
 
 use super::{Leased, Weights, reference_tensors};
-use gristmill::data::Dataset;
+use gristmill::data::LoadedData;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
 use gristmill::model::init::initial_row;
@@ -128,7 +128,7 @@ seed: 7
     }
 
     /// The plan, the data it names, and the steps that follow from both.
-    pub fn data(&self) -> (RunPlan, Dataset, RunLength) {
+    pub fn data(&self) -> (RunPlan, LoadedData, RunLength) {
         let plan = self.plan();
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
         let length = RunLength::new(&plan, data.train.steps_per_epoch());

@@ -1,4 +1,4 @@
-"""Chat templates as transformers renders them, for src/data/forms/chat/tests/table.rs.
+"""Chat templates as transformers renders them, for src/data/sample_formats/chat/tests/table.rs.
 
     SOURCE_DATE_EPOCH=1751500800 python templates.py [FOLDER [SOURCE...]]
 

@@ -1,6 +1,6 @@
 //! Plans and data sets from the text of a configuration.
 
-use gristmill::data::Dataset;
+use gristmill::data::LoadedData;
 use gristmill::error::Result;
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use std::path::Path;
@@ -12,6 +12,6 @@ pub fn plan(yaml: &str, overrides: &[&str]) -> Result<RunPlan> {
 }
 
 /// The data that a configuration names, or the error's line.
-pub fn load(yaml: &str) -> std::result::Result<Dataset, String> {
+pub fn load(yaml: &str) -> std::result::Result<LoadedData, String> {
     plan(yaml, &[]).and_then(|plan| plan.load_data()).map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use crate::configuration;
 use gristmill::data::megatron::{MegatronDataset, MegatronWriter};
-use gristmill::data::{Dataset, TokenEncoding};
+use gristmill::data::{LoadedData, TokenEncoding};
 use std::path::Path;
 
 /// An index written from the description of the format, without the crate's code.
@@ -214,7 +214,7 @@ fn a_writer_refuses_what_it_cannot_store() {
 }
 
 /// The data of `loader`, unshuffled by default, or the error's line.
-fn load(loader: &str, others: &str) -> Result<Dataset, String> {
+fn load(loader: &str, others: &str) -> Result<LoadedData, String> {
     configuration::load(&format!(
         "
 model:

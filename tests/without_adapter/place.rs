@@ -1,7 +1,7 @@
 //! A folder for tokenizers, texts and token files.
 
 use crate::configuration::load;
-use gristmill::data::Dataset;
+use gristmill::data::LoadedData;
 use gristmill::data::tokenize::train_tokenizer;
 use gristmill::data::tokenizer::Tokenizer;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl Place {
     }
 
     /// The data of `loader` and the other keys of `train_dataset`, or the error's line.
-    pub fn load(&self, loader: &str, others: &str) -> Result<Dataset, String> {
+    pub fn load(&self, loader: &str, others: &str) -> Result<LoadedData, String> {
         load(&format!(
             "
 model:
@@ -50,7 +50,7 @@ train_dataset:
 }
 
 /// All tokens of an unshuffled data set.
-pub fn tokens(data: &Dataset) -> Vec<u32> {
+pub fn tokens(data: &LoadedData) -> Vec<u32> {
     let steps = 0..data.train.micro_steps_per_epoch();
     steps.flat_map(|step| data.train.batch(step).expect("a batch").tokens).collect()
 }

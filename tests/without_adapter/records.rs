@@ -1,7 +1,7 @@
 //! What people bring: records, messages and special tokens mean here what they mean in transformers 5.23 and TRL 1.16, or a note says that
 //! they are not read. Each row is a kind of what was silent once.
 
-use gristmill::data::{Codec, FileKind, JudgedData, TokenizerConfig, Wording};
+use gristmill::data::{Codec, EvalData, FileKind, TokenizerConfig, Wording};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -45,12 +45,11 @@ impl Folder {
     fn judged(&self, file: &Path, raw: bool) -> Result<(String, Vec<String>), String> {
         let codec = self.codec();
         let wording = Wording { raw, ..Wording::default() };
-        let judged =
-            JudgedData::load(file, &codec, 1000, None, wording).map_err(|error| error.to_string())?;
+        let judged = EvalData::load(file, &codec, 1000, None, wording).map_err(|error| error.to_string())?;
         let (samples, notes) = match judged {
-            JudgedData::Answers { samples, notes, .. } => (samples, notes),
-            JudgedData::Texts { windows, notes, .. } => (windows, notes),
-            JudgedData::Questions(_) => panic!("questions"),
+            EvalData::Answers { samples, notes, .. } => (samples, notes),
+            EvalData::Texts { windows, notes, .. } => (windows, notes),
+            EvalData::Questions(_) => panic!("questions"),
         };
         let mut text = String::new();
         for sample in &samples {

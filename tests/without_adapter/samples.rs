@@ -1,7 +1,7 @@
 //! Loaders of records: the samples that they form, beside those of MindFormers, and what they refuse.
 
 use crate::configuration;
-use gristmill::data::{Batch, Dataset};
+use gristmill::data::{Batch, LoadedData};
 use std::path::Path;
 
 const FOLDER: &str = "tests/data/samples";
@@ -15,7 +15,7 @@ const TOKENIZER: &str = "  tokenizer: {tokenizer_file: tests/data/samples/tokeni
 type Row = (Vec<u32>, Vec<u32>);
 
 /// Loads `data_loader: {loader}` with the other keys `others`, in rows of `seq_length` tokens, one to a batch.
-fn load(loader: &str, others: &str, seq_length: usize) -> Result<Dataset, String> {
+fn load(loader: &str, others: &str, seq_length: usize) -> Result<LoadedData, String> {
     configuration::load(&format!(
         "
 model: {{ model_config: {{ type: LlamaConfig, hidden_size: 32, num_layers: 1, num_heads: 1, vocab_size: 512, seq_length: {seq_length} }} }}
@@ -29,7 +29,7 @@ train_dataset:
     ))
 }
 
-fn batches(data: &Dataset) -> Vec<Batch> {
+fn batches(data: &LoadedData) -> Vec<Batch> {
     (0..data.train.steps_per_epoch()).map(|step| data.train.batch(step).expect("a batch")).collect()
 }
 

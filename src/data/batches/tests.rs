@@ -74,7 +74,7 @@ fn an_evaluation_takes_every_row_once() {
     let targets = |batch_size| -> Vec<u32> {
         let stream = TokenStream::from_bytes((0..30).collect());
         let (range, content) = (0..stream.len(), Content::Stream(Arc::new(stream)));
-        let source = Source { content, range, weight: 1.0, name: String::new() };
+        let source = DataSource { content, range, weight: 1.0, name: String::new() };
         let batches = Batches::of_evaluation(vec![source], spec(4, batch_size), None).unwrap();
         assert_eq!(batches.micro_steps_per_epoch(), 7_u64.div_ceil(batch_size as u64));
         assert!((batches.unigram_entropy() - 28_f64.ln()).abs() < 1e-12, "every target occurs once");
@@ -130,7 +130,7 @@ fn three(shuffle: Option<u64>, samples: Option<u64>) -> Batches {
     let source = |name: &str, first: u8, tokens: usize, weight: f64| {
         let bytes: Vec<u8> = (0..tokens).map(|i| first + (i % 64) as u8).collect();
         let stream = TokenStream::from_bytes(bytes);
-        Source { range: 0..stream.len(), content: stream.into(), weight, name: name.to_string() }
+        DataSource { range: 0..stream.len(), content: stream.into(), weight, name: name.to_string() }
     };
     let sources = vec![source("a", 0, 41, 0.5), source("b", 64, 121, 0.3), source("c", 128, 401, 0.2)];
     Batches::of_sources(sources, spec(4, 3), shuffle, samples).unwrap()
@@ -175,7 +175,7 @@ fn a_run_resumed_within_a_blend_sees_the_next_samples() {
 fn sizes_decide_the_epoch_of_one_source_too() {
     assert_eq!((three(None, Some(31)).rows_per_epoch(), three(None, Some(31)).steps_per_epoch()), (31, 10));
     let stream = TokenStream::from_bytes((0..21).collect());
-    let source = Source { range: 0..21, content: stream.into(), weight: 1.0, name: String::new() };
+    let source = DataSource { range: 0..21, content: stream.into(), weight: 1.0, name: String::new() };
     let batches = Batches::of_sources(vec![source.clone()], spec(4, 2), None, Some(8)).unwrap();
     // Five windows, one epoch after the other.
     let firsts: Vec<u32> =
@@ -226,7 +226,7 @@ fn fingerprints_are_frozen() {
 fn a_source_too_short_is_named() {
     let source = |name: &str, tokens: usize| {
         let stream = TokenStream::from_bytes(vec![0; tokens]);
-        Source { range: 0..tokens as u64, content: stream.into(), weight: 1.0, name: name.to_string() }
+        DataSource { range: 0..tokens as u64, content: stream.into(), weight: 1.0, name: name.to_string() }
     };
     let error = Batches::of_sources(vec![source("long", 99), source("short", 4)], spec(4, 1), None, None);
     let error = error.unwrap_err().to_string();
@@ -255,7 +255,7 @@ fn samples() -> Samples {
 fn of_samples(spec: BatchSpec, shuffle: Option<u64>) -> Batches {
     let samples = samples();
     let source =
-        Source { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: String::new() };
+        DataSource { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: String::new() };
     Batches::of_sources(vec![source], spec, shuffle, None).unwrap()
 }
 
@@ -309,7 +309,7 @@ fn the_fingerprint_of_samples_is_frozen_and_sees_labels() {
         let mut collector = SampleCollector::default();
         collector.push(&[1, 2, 3], targets);
         let samples = collector.finish();
-        let source = Source { range: 0..1, content: samples.into(), weight: 1.0, name: String::new() };
+        let source = DataSource { range: 0..1, content: samples.into(), weight: 1.0, name: String::new() };
         Batches::of_sources(vec![source], spec(4, 1), None, None).unwrap().fingerprint()
     };
     assert_ne!(of(&[NO_LABEL, 3, 4]), of(&[2, 3, 4]));
@@ -320,8 +320,8 @@ fn samples_beside_windows_are_one_blend() {
     let stream: Content = TokenStream::from_bytes((200..233).collect()).into();
     let samples = samples();
     let sources = vec![
-        Source { range: 0..33, content: stream, weight: 1.0, name: "a".to_string() },
-        Source { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: "b".to_string() },
+        DataSource { range: 0..33, content: stream, weight: 1.0, name: "a".to_string() },
+        DataSource { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: "b".to_string() },
     ];
     let batches = Batches::of_sources(sources, spec(4, 2), None, None).unwrap();
     assert_eq!(batches.batch(1).unwrap().tokens, [204, 205, 206, 207, 11, 12, 0, 0]);

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::part::{Mask, Reading, TokensOfRows};
+use super::part::{Mask, RowColumns, TokensOfRows};
 use super::{MindRecordFile, NumberColumn};
 use crate::data::config::Paths;
 use crate::data::files::{self, DATASET_KEYS};
-use crate::data::plural::plural;
+use crate::data::notes::plural;
 use crate::data::samples::Samples;
 use crate::data::source::Loaded;
 use crate::data::stream::{Chunk, TokenStream};
@@ -99,7 +99,7 @@ impl<'a> Columns<'a> {
     }
 
     /// How the rows of a file are read.
-    fn reading(self, file: MindRecordFile, pad: Option<u32>, seq_length: usize) -> Result<Reading> {
+    fn reading(self, file: MindRecordFile, pad: Option<u32>, seq_length: usize) -> Result<RowColumns> {
         let column = |name: Option<&str>| name.map(|name| file.column(name)).transpose();
         let tokens = file.column(TOKENS)?;
         let (labels, loss_mask) = (column(self.labels)?, column(self.loss_mask)?);
@@ -119,7 +119,7 @@ impl<'a> Columns<'a> {
         // A loss mask says all that enters the loss, as in MindFormers.
         let pad = pad.filter(|_| loss_mask.is_none()).map(i64::from);
         let mask = Mask { pad, column: masks };
-        Ok(Reading {
+        Ok(RowColumns {
             tokens,
             labels: labels.unwrap_or(tokens),
             shift: shift.unwrap_or(1),

@@ -8,7 +8,7 @@ use crate::data::token_encoding::NO_TOKEN;
 
 /// How the rows of a file become tokens and targets. All rows have the same length.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct RowColumns {
     /// The file.
     pub file: MindRecordFile,
     /// Token ids.
@@ -35,13 +35,13 @@ pub(super) struct Mask {
 /// The tokens or the targets of all rows of a file, one after the other.
 #[derive(Clone, Debug)]
 pub struct TokensOfRows {
-    reading: Arc<Reading>,
+    reading: Arc<RowColumns>,
     is_targets: bool,
 }
 
 impl TokensOfRows {
     /// The tokens and the targets.
-    pub(super) fn pair(reading: Reading) -> [Self; 2] {
+    pub(super) fn pair(reading: RowColumns) -> [Self; 2] {
         let reading = Arc::new(reading);
         [false, true].map(|is_targets| Self { reading: reading.clone(), is_targets })
     }
@@ -67,7 +67,7 @@ impl TokensOfRows {
     }
 }
 
-impl Reading {
+impl RowColumns {
     /// The tokens of a row from place `start`. What a file lacks that has changed since the start reads as no token, which no
     /// vocabulary has.
     fn tokens(&self, row: usize, start: usize, out: &mut [u32]) {

@@ -4,7 +4,7 @@ use super::writer::Written;
 use super::*;
 use crate::data::batch::NO_LABEL;
 use crate::data::files;
-use crate::data::forms::Formed;
+use crate::data::sample_formats::Formed;
 use crate::data::stream::{Chunk, TokenStream};
 use crate::durable::PathOrigin;
 use std::collections::BTreeSet;

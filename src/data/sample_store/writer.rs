@@ -9,7 +9,7 @@ use super::{
     Bytes, HAS_NEXT, HEADER_BYTES, IS_CUT, MAGIC, MOST_TOKENS, PREDICTS, SampleStore, StoredNotes, TextCounts,
 };
 use crate::data::batch::NO_LABEL;
-use crate::data::forms::Formed;
+use crate::data::sample_formats::Formed;
 use crate::durable::AtomicFile;
 use crate::error::Result;
 

@@ -5,7 +5,7 @@
 //! difference in training data ends the run without saving; a difference in evaluation data is only logged, since they
 //! change no weight. A checkpoint without a hash is compared by its fingerprint.
 
-use crate::data::{BackgroundCheck, DataHashes, Dataset};
+use crate::data::{BackgroundCheck, DataHashes, LoadedData};
 use crate::error::{Error, Result};
 use crate::store::hex::hex;
 use crate::store::trainer_state::TrainerState;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// The data of a run, as far as this rank has read them.
 pub(super) struct DataWatch<'a> {
-    data: &'a Dataset,
+    data: &'a LoadedData,
     /// Reads long data; only on ranks that have to.
     check: Option<BackgroundCheck>,
     /// The checkpoint that the run continues.
@@ -25,7 +25,7 @@ pub(super) struct DataWatch<'a> {
 
 impl<'a> DataWatch<'a> {
     /// Watches `data` for a run that continues `checkpoint`. This rank reads all data if `reads`.
-    pub fn start(data: &'a Dataset, reads: bool, checkpoint: Option<PathBuf>) -> Self {
+    pub fn start(data: &'a LoadedData, reads: bool, checkpoint: Option<PathBuf>) -> Self {
         let check = reads.then(|| data.check_in_background());
         Self { data, check, checkpoint, hashes: None, difference: None }
     }

@@ -4,7 +4,7 @@
 //! first rank found, or from whether all succeeded.
 
 use super::data_watch::DataWatch;
-use crate::data::Dataset;
+use crate::data::LoadedData;
 use crate::error::Result;
 use crate::perf::profile::Profiling;
 use crate::ranks::Ranks;
@@ -31,7 +31,7 @@ pub(super) struct RunLoop<'a> {
     pub plan: &'a RunPlan,
     pub ranks: Ranks,
     pub total_steps: u64,
-    pub data: &'a Dataset,
+    pub data: &'a LoadedData,
     pub data_watch: DataWatch<'a>,
     pub evaluation: Option<Evaluation<'a>>,
     pub checkpoints: CheckpointFolder,
@@ -307,7 +307,7 @@ async fn write_sample(
     trainer: &mut Trainer<'_>,
     config: &Sample,
     plan: &RunPlan,
-    data: &Dataset,
+    data: &LoadedData,
     checkpoint: Option<&Path>,
 ) -> Result<Option<String>> {
     if trainer.recordings().sample.is_some() {

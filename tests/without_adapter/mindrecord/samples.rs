@@ -3,7 +3,7 @@
 use super::{COLUMNS, SHARDS, copied, fixture};
 use crate::configuration::{load, plan};
 use gristmill::data::tokenize::{MindRecordRows, TokenFormat, copy_mindrecord};
-use gristmill::data::{Batch, Dataset};
+use gristmill::data::{Batch, LoadedData};
 use std::fs;
 use std::path::Path;
 
@@ -25,11 +25,11 @@ train_dataset: {{ data_loader: {{ shuffle: False, {loader} }}, {others} }}
     )
 }
 
-fn mindrecord(paths: &str, others: &str) -> Result<Dataset, String> {
+fn mindrecord(paths: &str, others: &str) -> Result<LoadedData, String> {
     load(&yaml(&format!("type: MindDataset, {paths}"), others, 100_000, 16))
 }
 
-fn batches(data: &Dataset) -> Vec<Batch> {
+fn batches(data: &LoadedData) -> Vec<Batch> {
     (0..data.train.micro_steps_per_epoch()).map(|step| data.train.batch(step).expect("a batch")).collect()
 }
 

@@ -6,9 +6,9 @@ use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
 use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
-use super::plural::plural;
-use super::reading::{Reading, Stopped};
-use super::source::{Content, Loaded, Source};
+use super::notes::plural;
+use super::source::{Content, DataSource, Loaded};
+use super::stream_pass::{Stopped, StreamPass};
 use crate::error::{Error, Result};
 
 /// Streams in files of at most this many tokens are read before step 1, longer ones while the run trains.
@@ -19,7 +19,7 @@ const NO_END: &str = "files of token ids do not say which token ends a document,
 
 /// Training and evaluation data, loaded and checked.
 #[derive(Clone, Debug)]
-pub struct Dataset {
+pub struct LoadedData {
     /// The batches of training.
     pub train: Batches,
     /// The batches of an evaluation, in the same order every time; `None` if nothing is held out.
@@ -29,12 +29,12 @@ pub struct Dataset {
     /// For the log: a sentence for each source on what was read, and one on the split.
     pub summary: Vec<String>,
     /// All streams, of which the long ones are still to be read.
-    readings: Vec<Reading>,
+    passes: Vec<StreamPass>,
     train_hash: HashParts,
     eval_hash: Option<HashParts>,
 }
 
-impl Dataset {
+impl LoadedData {
     /// The `batches` of `train`, and those of an evaluation: of `eval`, or else of the part of `train` that is held out.
     ///
     /// # Errors
@@ -46,12 +46,12 @@ impl Dataset {
         eval: Option<&Sources>,
     ) -> Result<Self> {
         let spec = batches.spec();
-        let mut readings = train.readings(spec.vocab_size);
+        let mut passes = train.passes(spec.vocab_size);
         let mut summary = train.sentences("training data");
         let held_out = train.parts(1);
         let eval = match eval {
             Some(eval) => {
-                readings.extend(eval.readings(spec.vocab_size));
+                passes.extend(eval.passes(spec.vocab_size));
                 summary.extend(eval.sentences("evaluation data"));
                 Some(eval.evaluation(eval.parts(0), eval.samples[0], spec)?)
             }
@@ -61,35 +61,35 @@ impl Dataset {
                 Some(train.evaluation(held_out, train.samples[1], spec)?)
             }
         };
-        let train_hash = HashParts::of(&batches, &mut readings);
-        let eval_hash = eval.as_ref().map(|eval| HashParts::of(eval, &mut readings));
-        readings.iter().filter(|reading| is_read_at_once(reading)).try_for_each(|reading| {
-            reading.read(|| false).map_err(|stopped| match stopped {
+        let train_hash = HashParts::of(&batches, &mut passes);
+        let eval_hash = eval.as_ref().map(|eval| HashParts::of(eval, &mut passes));
+        passes.iter().filter(|pass| is_read_at_once(pass)).try_for_each(|pass| {
+            pass.read(|| false).map_err(|stopped| match stopped {
                 Stopped::Fault(error) => error,
-                Stopped::Cancelled => unreachable!("nothing asks a reading to stop while the data load"),
+                Stopped::Cancelled => unreachable!("nothing asks it to stop while the data load"),
             })
         })?;
-        Ok(Self { train: batches, eval, codec, summary, readings, train_hash, eval_hash })
+        Ok(Self { train: batches, eval, codec, summary, passes, train_hash, eval_hash })
     }
 
     /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case, but a
     /// bad one may come up days later.
     pub(crate) fn check_in_background(&self) -> BackgroundCheck {
-        let later = self.readings.iter().filter(|reading| !is_read_at_once(reading));
+        let later = self.passes.iter().filter(|pass| !is_read_at_once(pass));
         BackgroundCheck::start(later.cloned().collect())
     }
 
     /// The hashes of the data: `None` until everything was read, which for long data the background check does.
     pub(crate) fn hashes(&self) -> Option<DataHashes> {
-        let eval = self.eval_hash.as_ref().map(|parts| parts.hash(&self.readings));
+        let eval = self.eval_hash.as_ref().map(|parts| parts.hash(&self.passes));
         let eval = eval.map_or(Some(None), |hash| hash.map(Some))?;
-        Some(DataHashes { train: self.train_hash.hash(&self.readings)?, eval })
+        Some(DataHashes { train: self.train_hash.hash(&self.passes)?, eval })
     }
 }
 
 /// Whether a stream is read when it is loaded: it is in memory, and was written there a moment ago, or it is short.
-fn is_read_at_once(reading: &Reading) -> bool {
-    reading.stream.is_in_memory() || reading.stream.len() <= READ_AT_ONCE
+fn is_read_at_once(pass: &StreamPass) -> bool {
+    pass.stream.is_in_memory() || pass.stream.len() <= READ_AT_ONCE
 }
 
 /// The sources of a data set as their loader read them, and how batches are made of them.
@@ -129,7 +129,12 @@ impl Sources {
     }
 
     /// The batches of an evaluation of `sources`, in the order of the files, for steps of one micro-batch.
-    fn evaluation(&self, sources: Vec<Source>, samples: Option<u64>, spec: &BatchSpec) -> Result<Batches> {
+    fn evaluation(
+        &self,
+        sources: Vec<DataSource>,
+        samples: Option<u64>,
+        spec: &BatchSpec,
+    ) -> Result<Batches> {
         let spec = BatchSpec { micro_batches: 1, ..spec.clone() };
         let batches = Batches::of_evaluation(sources, spec, samples);
         let in_evaluation = |error| {
@@ -141,24 +146,24 @@ impl Sources {
     }
 
     /// The part of each source that is for training, 0, or for evaluation, 1.
-    fn parts(&self, part: usize) -> Vec<Source> {
+    fn parts(&self, part: usize) -> Vec<DataSource> {
         self.loaded.iter().map(|source| source.parts(self.eval_fraction)[part].clone()).collect()
     }
 
     /// All streams, to be read.
-    fn readings(&self, vocab_size: usize) -> Vec<Reading> {
+    fn passes(&self, vocab_size: usize) -> Vec<StreamPass> {
         let pad = self.rules.pad;
         let streams = self.loaded.iter().flat_map(|loaded| match &loaded.source.content {
             Content::Stream(stream) => vec![(stream, pad)],
             Content::Samples(samples) => vec![(samples.tokens(), pad), (samples.labels(), Some(NO_LABEL))],
         });
-        streams.map(|(stream, pad)| Reading::new(stream.clone(), vocab_size, pad)).collect()
+        streams.map(|(stream, pad)| StreamPass::new(stream.clone(), vocab_size, pad)).collect()
     }
 
     /// A sentence for each source, with its share of the samples if there are several.
     fn sentences(&self, what: &str) -> Vec<String> {
         let total: f64 = self.loaded.iter().map(|loaded| loaded.source.weight).sum();
-        let share = |source: &Source| match self.loaded.len() {
+        let share = |source: &DataSource| match self.loaded.len() {
             1 => String::new(),
             _ => format!(" ({:.1} % of the samples)", 100.0 * source.weight / total),
         };
@@ -171,7 +176,7 @@ impl Sources {
 }
 
 /// Which part of the data is held out: so many samples that a hash has `drawn`, if any, or else the end.
-fn split_sentence(held_out: &[Source], drawn: u64) -> String {
+fn split_sentence(held_out: &[DataSource], drawn: u64) -> String {
     let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
     match held_out {
         [one] => {
@@ -209,8 +214,8 @@ mod tests {
         Sources { loaded, rules, samples: [None; 2], eval_fraction, eval_samples: 0 }.with_ends().unwrap()
     }
 
-    fn load(train: &Sources, eval: Option<&Sources>, spec: &BatchSpec) -> Result<Dataset> {
-        Dataset::new(BYTES, train, train.batches(spec, Some(0))?, eval)
+    fn load(train: &Sources, eval: Option<&Sources>, spec: &BatchSpec) -> Result<LoadedData> {
+        LoadedData::new(BYTES, train, train.batches(spec, Some(0))?, eval)
     }
 
     fn spec() -> BatchSpec {

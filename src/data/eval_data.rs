@@ -5,17 +5,17 @@ use super::choices::Question;
 use super::codec::Codec;
 use super::file_kind::{FileKind, Wording};
 use super::files;
-use super::forms::{Form, Formed, Former};
 use super::notes::Notes;
-use super::plural::plural;
+use super::notes::plural;
 use super::records::{self, Record};
+use super::sample_formats::{Form, Formed, Former};
 use super::sequences::Sequence;
 use crate::error::{Error, Result};
 use std::path::Path;
 
 /// What a model is judged by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JudgedData {
+pub enum EvalData {
     /// The loss of each token of texts.
     Texts {
         /// Their windows: each token is predicted once, from what is before it in its window and the token before that. Records of
@@ -39,7 +39,7 @@ pub enum JudgedData {
     Questions(Vec<Question>),
 }
 
-impl JudgedData {
+impl EvalData {
     /// Reads `file`: JSON lines, an array of JSON, Parquet, or else a text. What records hold follows from the first of them.
     /// Sequences have at most `window` tokens; at most `most` records are read.
     ///
@@ -171,9 +171,9 @@ impl<'a> Texts<'a> {
         }
     }
 
-    fn finish(self, file: &Path) -> Result<JudgedData> {
+    fn finish(self, file: &Path) -> Result<EvalData> {
         non_empty(file, &self.windows)?;
-        Ok(JudgedData::Texts { windows: self.windows, bytes: self.bytes, notes: self.notes })
+        Ok(EvalData::Texts { windows: self.windows, bytes: self.bytes, notes: self.notes })
     }
 }
 
@@ -188,11 +188,11 @@ fn non_empty(file: &Path, sequences: &[Sequence]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn load(name: &str, content: &str, window: usize, most: Option<u64>) -> Result<JudgedData> {
+    fn load(name: &str, content: &str, window: usize, most: Option<u64>) -> Result<EvalData> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(name);
         std::fs::write(&file, content).unwrap();
-        JudgedData::load(&file, &Codec::Bytes { eod: 7 }, window, most, Wording::default())
+        EvalData::load(&file, &Codec::Bytes { eod: 7 }, window, most, Wording::default())
     }
 
     fn shown(sequences: &[Sequence]) -> Vec<(String, String)> {
@@ -208,13 +208,13 @@ mod tests {
 
     #[test]
     fn each_token_of_a_text_is_predicted_once() {
-        let JudgedData::Texts { windows, bytes, .. } = load("mill.txt", "the mill", 3, None).unwrap() else {
+        let EvalData::Texts { windows, bytes, .. } = load("mill.txt", "the mill", 3, None).unwrap() else {
             panic!("texts")
         };
         assert_eq!(shown(&windows), pairs(&[("\nth", "the"), ("e m", " mi"), ("il", "ll")]));
         assert_eq!(bytes, 8);
         let lines = "{\"text\": \"ab\"}\n{\"text\": \"cde\"}\n{\"text\": \"unread\"}\n";
-        let JudgedData::Texts { windows, bytes, .. } = load("mill.jsonl", lines, 8, Some(2)).unwrap() else {
+        let EvalData::Texts { windows, bytes, .. } = load("mill.jsonl", lines, 8, Some(2)).unwrap() else {
             panic!("texts")
         };
         assert_eq!(shown(&windows), pairs(&[("ab", "b\u{7}"), ("cde", "de\u{7}")]));
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn answers_alone_are_predicted() {
         let lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"long prompt\", \"completion\": \"e\"}\n";
-        let JudgedData::Answers { samples, cut, .. } = load("a.jsonl", lines, 5, None).unwrap() else {
+        let EvalData::Answers { samples, cut, .. } = load("a.jsonl", lines, 5, None).unwrap() else {
             panic!("answers")
         };
         // Of what is longer than the window the part is judged that has an answer.
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn what_is_not_read_is_named() {
         let notes = |lines: &str| match load("a.jsonl", lines, 8, None).unwrap() {
-            JudgedData::Texts { notes, .. } | JudgedData::Answers { notes, .. } => notes.lines(),
-            JudgedData::Questions(_) => panic!("questions"),
+            EvalData::Texts { notes, .. } | EvalData::Answers { notes, .. } => notes.lines(),
+            EvalData::Questions(_) => panic!("questions"),
         };
         assert_eq!(
             notes("{\"text\": \"ab\", \"title\": \"c\", \"meta\": null}\n"),

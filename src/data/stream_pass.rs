@@ -17,7 +17,7 @@ use crate::error::Error;
 
 /// A stream to be read once, from its start to its end. Clones share what was found.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct StreamPass {
     pub stream: Arc<TokenStream>,
     /// The vocabulary that its tokens must fit.
     pub vocab_size: usize,
@@ -29,7 +29,7 @@ pub(super) struct Reading {
     hashes: Arc<OnceLock<Vec<u64>>>,
 }
 
-/// Why a reading ended early.
+/// Why a pass ended early.
 #[derive(Debug)]
 pub(super) enum Stopped {
     /// It was asked to.
@@ -38,7 +38,7 @@ pub(super) enum Stopped {
     Fault(Error),
 }
 
-impl Reading {
+impl StreamPass {
     pub fn new(stream: Arc<TokenStream>, vocab_size: usize, pad: Option<u32>) -> Self {
         Self { stream, vocab_size, pad, parts: Vec::new(), hashes: Arc::default() }
     }
@@ -76,7 +76,7 @@ impl Reading {
             }
             Ok(())
         })?;
-        let _ = self.hashes.set(hashers.iter().map(XxHash3_64::finish).collect()); // a second reading finds the same
+        let _ = self.hashes.set(hashers.iter().map(XxHash3_64::finish).collect()); // a second pass finds the same
         Ok(())
     }
 }
@@ -98,11 +98,11 @@ mod tests {
 
     fn hashes(tokens: &[u8], parts: &[Range<u64>]) -> Vec<u64> {
         let stream = Arc::new(TokenStream::from_bytes(tokens.to_vec()));
-        let mut reading = Reading::new(stream, 256, None);
-        let numbers: Vec<usize> = parts.iter().map(|part| reading.add_part(part.clone())).collect();
-        assert_eq!(reading.hash(0), None);
-        reading.read(|| false).unwrap();
-        numbers.into_iter().map(|number| reading.hash(number).unwrap()).collect()
+        let mut pass = StreamPass::new(stream, 256, None);
+        let numbers: Vec<usize> = parts.iter().map(|part| pass.add_part(part.clone())).collect();
+        assert_eq!(pass.hash(0), None);
+        pass.read(|| false).unwrap();
+        numbers.into_iter().map(|number| pass.hash(number).unwrap()).collect()
     }
 
     #[test]
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn a_reading_stops_when_asked() {
-        let reading = Reading::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 256, None);
-        assert!(matches!(reading.read(|| true), Err(Stopped::Cancelled)));
-        let reading = Reading::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 2, None);
-        assert!(matches!(reading.read(|| false), Err(Stopped::Fault(_))));
+        let pass = StreamPass::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 256, None);
+        assert!(matches!(pass.read(|| true), Err(Stopped::Cancelled)));
+        let pass = StreamPass::new(Arc::new(TokenStream::from_bytes(vec![1, 2])), 2, None);
+        assert!(matches!(pass.read(|| false), Err(Stopped::Fault(_))));
     }
 }
