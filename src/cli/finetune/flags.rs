@@ -17,85 +17,57 @@ struct Flag {
 const PET: &str = "model.model_config.pet_config";
 
 const FLAGS: [Flag; 21] = [
-    Flag {
-        name: "--lora",
-        is_given: |given| given.lora.is_some(),
-        keys: &["model.model_config.pet_config.lora_rank"],
-    },
-    Flag {
-        name: "--lora-alpha",
-        is_given: |given| given.lora_alpha.is_some(),
-        keys: &["model.model_config.pet_config.lora_alpha"],
-    },
-    Flag {
-        name: "--lora-dropout",
-        is_given: |given| given.lora_dropout.is_some(),
-        keys: &["model.model_config.pet_config.lora_dropout"],
-    },
-    Flag {
-        name: "--targets",
-        is_given: |given| !given.targets.is_empty(),
-        keys: &["model.model_config.pet_config.target_modules"],
-    },
-    Flag {
-        name: "--base",
-        is_given: |given| given.base.is_some(),
-        keys: &["model.model_config.pet_config.base_dtype"],
-    },
-    Flag { name: "--full", is_given: |given| given.full, keys: &[PET] },
-    Flag {
-        name: "--learning-rate",
-        is_given: |given| given.learning_rate.is_some(),
-        keys: &["lr_schedule.learning_rate"],
-    },
-    Flag { name: "--epochs", is_given: |given| given.epochs.is_some(), keys: &["runner_config.epochs"] },
-    Flag {
-        name: "--steps",
-        is_given: |given| given.steps.is_some(),
-        keys: &["runner_config.stop_step", "runner_config.epochs", "lr_schedule.total_steps"],
-    },
-    Flag { name: "--batch-size", is_given: |given| given.batch_size.is_some(), keys: &[BATCH, ACCUMULATION] },
-    Flag { name: "--accumulate", is_given: |given| given.accumulate.is_some(), keys: &[ACCUMULATION, BATCH] },
+    flag("--lora", |given| given.lora.is_some(), &["model.model_config.pet_config.lora_rank"]),
+    flag("--lora-alpha", |given| given.lora_alpha.is_some(), &["model.model_config.pet_config.lora_alpha"]),
+    flag(
+        "--lora-dropout",
+        |given| given.lora_dropout.is_some(),
+        &["model.model_config.pet_config.lora_dropout"],
+    ),
+    flag("--targets", |given| !given.targets.is_empty(), &["model.model_config.pet_config.target_modules"]),
+    flag("--base", |given| given.base.is_some(), &["model.model_config.pet_config.base_dtype"]),
+    flag("--full", |given| given.full, &[PET]),
+    flag("--learning-rate", |given| given.learning_rate.is_some(), &["lr_schedule.learning_rate"]),
+    flag("--epochs", |given| given.epochs.is_some(), &["runner_config.epochs"]),
+    flag(
+        "--steps",
+        |given| given.steps.is_some(),
+        &["runner_config.stop_step", "runner_config.epochs", "lr_schedule.total_steps"],
+    ),
+    flag("--batch-size", |given| given.batch_size.is_some(), &[BATCH, ACCUMULATION]),
+    flag("--accumulate", |given| given.accumulate.is_some(), &[ACCUMULATION, BATCH]),
     // Which divides the samples of a step.
-    Flag { name: "--memory", is_given: |given| given.memory.is_some(), keys: &[BATCH, ACCUMULATION] },
-    Flag {
-        name: "--max-length",
-        is_given: |given| given.max_length.is_some(),
-        keys: &["model.model_config.seq_length"],
-    },
-    Flag { name: "--seed", is_given: |given| given.seed.is_some(), keys: &["seed"] },
-    Flag {
-        name: "--eval",
-        is_given: |given| given.eval.is_some(),
-        keys: &[
+    flag("--memory", |given| given.memory.is_some(), &[BATCH, ACCUMULATION]),
+    flag("--max-length", |given| given.max_length.is_some(), &["model.model_config.seq_length"]),
+    flag("--seed", |given| given.seed.is_some(), &["seed"]),
+    flag(
+        "--eval",
+        |given| given.eval.is_some(),
+        &[
             "eval_dataset.data_loader.dataset_files",
             "eval_dataset.data_loader.data_files",
             "eval_dataset.data_loader.dataset_dir",
         ],
-    },
-    Flag {
-        name: "--eval-fraction",
-        is_given: |given| given.eval_fraction.is_some(),
-        keys: &["train_dataset.eval_samples", "train_dataset.eval_fraction"],
-    },
-    Flag {
-        name: "--chat-template",
-        is_given: |given| given.chat_template.is_some(),
-        keys: &["train_dataset.data_loader.chat_template"],
-    },
-    Flag {
-        name: "--packing",
-        is_given: |given| given.packing.is_some(),
-        keys: &["train_dataset.data_loader.packing"],
-    },
-    Flag { name: "--raw", is_given: |given| given.raw, keys: &["train_dataset.data_loader.raw"] },
-    Flag {
-        name: "--device-name",
-        is_given: |given| given.adapter.device_name.is_some(),
-        keys: &["context.device_name"],
-    },
-    Flag { name: "--tier", is_given: |given| given.adapter.tier.is_some(), keys: &["context.tier"] },
+    ),
+    flag(
+        "--eval-fraction",
+        |given| given.eval_fraction.is_some(),
+        &["train_dataset.eval_samples", "train_dataset.eval_fraction"],
+    ),
+    flag(
+        "--chat-template",
+        |given| given.chat_template.is_some(),
+        &["train_dataset.data_loader.chat_template"],
+    ),
+    flag("--packing", |given| given.packing.is_some(), &["train_dataset.data_loader.packing"]),
+    flag("--raw", |given| given.raw, &["train_dataset.data_loader.raw"]),
+    flag("--device-name", |given| given.adapter.device_name.is_some(), &["context.device_name"]),
+    flag("--tier", |given| given.adapter.tier.is_some(), &["context.tier"]),
 ];
+
+const fn flag(name: &'static str, is_given: fn(&Arguments) -> bool, keys: &'static [&'static str]) -> Flag {
+    Flag { name, is_given, keys }
+}
 
 /// What errors of a run say, and how it is said here.
 const SAID: [(&str, &str); 5] = [
