@@ -8,7 +8,7 @@ use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
 use super::sample_formats::{ChatForm, Form, Former, count_rows};
-use super::text::{self, Texts};
+use super::text;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -135,13 +135,7 @@ impl FileKind {
         let form = match self {
             Self::Text => {
                 let files = Paths { paths: vec![file.display().to_string()], weights: Vec::new() };
-                let texts = Texts {
-                    files: &files,
-                    documents: DocumentFormat::File,
-                    extensions: &[],
-                    max_bytes: None,
-                };
-                let loaded = text::load(&texts, codec)?;
+                let loaded = text::load(&files, &DocumentFormat::File, &[], None, codec)?;
                 return Ok((loaded.iter().map(|one| one.source.content.len() as usize).collect(), notes));
             }
             Self::Choices(_) => return Ok((SampleLengths::default(), notes)),

@@ -4,11 +4,10 @@ use super::background_check::BackgroundCheck;
 use super::batch::NO_LABEL;
 use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
-use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
 use super::notes::plural;
 use super::source::{Content, DataSource, Loaded};
-use super::stream_pass::{Stopped, StreamPass};
+use super::stream_pass::{Stopped, StreamPass, hash_of};
 use crate::error::{Error, Result};
 
 /// Streams in files of at most this many tokens are read before step 1, longer ones while the run trains.
@@ -197,19 +196,61 @@ fn split_sentence(held_out: &[DataSource], drawn: u64) -> String {
     }
 }
 
+/// Hashes of everything that a run may read of its data: tokens, labels, where samples end, and what decides how they are
+/// read. Equal data have equal hashes, whatever files they lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHashes {
+    /// Of the training data.
+    pub train: u64,
+    /// Of the evaluation data, if there are any.
+    pub eval: Option<u64>,
+}
+
+impl DataHashes {
+    /// One number that stands for both, other than 0.
+    pub fn combined(&self) -> u64 {
+        hash_of(&[self.train, self.eval.unwrap_or(0)]).max(1)
+    }
+}
+
+/// What the hash of some batches is made of.
+#[derive(Clone, Debug)]
+pub(super) struct HashParts {
+    /// That of lengths, weights, ends of samples and rules, for which no stream needs to be read.
+    fingerprint: u64,
+    /// The numbers of a pass, and of a part of its stream.
+    parts: Vec<(usize, usize)>,
+}
+
+impl HashParts {
+    /// What the hash of `batches` is made of; their streams' parts are added to `passes`.
+    pub fn of(batches: &Batches, passes: &mut [StreamPass]) -> Self {
+        let parts = batches.streams().into_iter().filter_map(|(stream, range)| {
+            let index = passes.iter().position(|pass| pass.is_of(stream))?;
+            Some((index, passes[index].add_part(range)))
+        });
+        Self { parts: parts.collect(), fingerprint: batches.fingerprint() }
+    }
+
+    /// The hash, once all of `passes` that it takes were read.
+    pub fn hash(&self, passes: &[StreamPass]) -> Option<u64> {
+        let parts = self.parts.iter().map(|(pass, part)| passes[*pass].hash(*part));
+        let numbers: Option<Vec<u64>> = [Some(self.fingerprint)].into_iter().chain(parts).collect();
+        numbers.map(|numbers| hash_of(&numbers))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::config::{DocumentFormat, Paths};
-    use crate::data::text::{self, Texts};
+    use crate::data::text;
 
     const BYTES: Codec = Codec::Bytes { eod: 0 };
 
     fn sources(path: &std::path::Path, eval_fraction: f64) -> Sources {
         let files = Paths { paths: vec![path.display().to_string()], weights: Vec::new() };
-        let texts =
-            Texts { files: &files, documents: DocumentFormat::File, extensions: &[], max_bytes: None };
-        let loaded = text::load(&texts, &BYTES).unwrap();
+        let loaded = text::load(&files, &DocumentFormat::File, &[], None, &BYTES).unwrap();
         let rules = DocumentRules::default();
         Sources { loaded, rules, samples: [None; 2], eval_fraction, eval_samples: 0 }.with_ends().unwrap()
     }

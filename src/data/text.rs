@@ -12,24 +12,19 @@ use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
-/// Files of text.
-pub(crate) struct Texts<'a> {
-    /// Where they are.
-    pub files: &'a Paths,
-    /// What counts as one document.
-    pub documents: DocumentFormat,
-    /// The extensions, without the dot, of files that are read from folders and patterns; empty: all text files.
-    pub extensions: &'a [String],
-    /// Most bytes of text to read for each source; `None`: all.
-    pub max_bytes: Option<u64>,
-}
-
-/// The sources of a text loader.
-pub(crate) fn load(texts: &Texts<'_>, codec: &Codec) -> Result<Vec<Loaded>> {
-    let groups = texts.files.groups().into_iter();
+/// The sources of a text loader, of each at most `max_bytes` of text. Of folders and patterns files with `extensions` are read, all if
+/// there are none.
+pub(crate) fn load(
+    files: &Paths,
+    documents: &DocumentFormat,
+    extensions: &[String],
+    max_bytes: Option<u64>,
+    codec: &Codec,
+) -> Result<Vec<Loaded>> {
+    let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
-            let (stream, sentence) = load_one(paths, texts, codec)?;
+            let (stream, sentence) = load_one(paths, documents, extensions, max_bytes, codec)?;
             let whole = Loaded::whole(stream, paths.join(", "), weight, sentence);
             Ok(Loaded { eod: Some(codec.end()?), ..whole })
         })
@@ -37,25 +32,31 @@ pub(crate) fn load(texts: &Texts<'_>, codec: &Codec) -> Result<Vec<Loaded>> {
 }
 
 /// All files of `paths` as one stream, and a sentence on what was read.
-fn load_one(paths: &[String], texts: &Texts<'_>, codec: &Codec) -> Result<(TokenStream, String)> {
-    let wanted = |path: &Path| texts.extensions.is_empty() || files::has_extension(path, texts.extensions);
+fn load_one(
+    paths: &[String],
+    documents: &DocumentFormat,
+    extensions: &[String],
+    max_bytes: Option<u64>,
+    codec: &Codec,
+) -> Result<(TokenStream, String)> {
+    let wanted = |path: &Path| extensions.is_empty() || files::has_extension(path, extensions);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
     let found: Vec<bool> = files.iter().map(|file| file.is_found).collect(); // others are not skipped
-    let identity = codec.identity().map(|codec| format!("{codec} {:?} {found:?}", texts.documents));
-    let (stream, counts) = corpus_of(codec, texts.max_bytes, identity, &files, &|corpus| {
+    let identity = codec.identity().map(|codec| format!("{codec} {documents:?} {found:?}"));
+    let (stream, counts) = corpus_of(codec, max_bytes, identity, &files, &|corpus| {
         for file in &files {
             if corpus.is_full() {
                 break;
             }
-            corpus.take_file(file, &texts.documents)?;
+            corpus.take_file(file, documents)?;
         }
         Ok(())
     })?;
     if counts.documents == 0 {
         let has_tokens = files.iter().any(|file| files::has_extension(&file.path, &files::TOKEN_FILES));
-        return Err(nothing_found(paths, texts.extensions, &counts, has_tokens));
+        return Err(nothing_found(paths, extensions, &counts, has_tokens));
     }
-    let sentence = counts.sentence(codec, &stream, &texts.documents);
+    let sentence = counts.sentence(codec, &stream, documents);
     Ok((stream, sentence))
 }
 
@@ -78,10 +79,8 @@ mod tests {
     use super::*;
 
     fn load(paths: &[&Path], max_bytes: Option<u64>) -> Result<(TokenStream, String)> {
-        let paths = paths.iter().map(|path| path.display().to_string()).collect();
-        let files = Paths { paths, weights: Vec::new() };
-        let texts = Texts { files: &files, documents: DocumentFormat::File, extensions: &[], max_bytes };
-        load_one(&files.paths, &texts, &Codec::Bytes { eod: 0 })
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        load_one(&paths, &DocumentFormat::File, &[], max_bytes, &Codec::Bytes { eod: 0 })
     }
 
     fn bytes(stream: &TokenStream) -> Vec<u8> {

@@ -1,6 +1,5 @@
 //! `train_dataset` and `eval_dataset`: where the tokens come from and how they are split into batches.
 
-mod chat_names;
 mod load;
 mod loader;
 mod megatron;

@@ -5,7 +5,7 @@ use super::rows::Tokenizer;
 use super::{Dataset, Megatron};
 use crate::data::cargo_registry;
 use crate::data::record_samples::{self, HeldOut};
-use crate::data::text::{self, Texts};
+use crate::data::text;
 use crate::data::{BatchSpec, ChatForm, Codec, DocumentFormat, DocumentRules, Form, Paths, RecordsConfig};
 use crate::data::{Sources, TokenType, TokenizerConfig, Wording, megatron, mindrecord, token_file};
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Dataset {
                     _ => loader.documents.clone().unwrap_or(DocumentFormat::File),
                 };
                 let extensions = loader.extensions.as_deref().unwrap_or_default();
-                text::load(&Texts { files, documents, extensions, max_bytes: loader.max_bytes }, codec)?
+                text::load(files, &documents, extensions, loader.max_bytes, codec)?
             }
             LoaderType::Tokens => token_file::load(files, loader.dtype.unwrap_or(TokenType::Auto))?,
             LoaderType::Megatron => {

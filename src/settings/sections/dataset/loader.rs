@@ -1,10 +1,9 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
-use super::chat_names::ChatNames;
 use super::megatron::Megatron;
 use super::paths::read_blend;
-use super::records::{Handlers, data_files};
-use crate::data::{DocumentFormat, PackStrategy, Paths, TokenType};
+use super::records::{Handlers, chat_names, data_files};
+use crate::data::{ChatForm, DocumentFormat, PackStrategy, Paths, TokenType};
 use crate::settings::engine::*;
 
 rows! {
@@ -56,7 +55,7 @@ rows! {
         /// Names of a conversation's parts, where they are others than `messages` or `conversations`, `role` or `from`,
         /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`, `value_keyword`,
         /// `user_role_name` and `assistant_role_name`.
-        map_function_kwargs: ChatNames = Numbers.optional().read_by(ChatNames::read).of(CHAT).example("{data_field: talk}"),
+        map_function_kwargs: ChatForm = Numbers.optional().read_by(chat_names).of(CHAT).example("{data_field: talk}"),
         /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
         /// its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the environment has it.
         chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),

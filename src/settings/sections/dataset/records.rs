@@ -157,6 +157,39 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
     })
 }
 
+/// The names of a conversation's parts in `map_function_kwargs` of `SFTDataLoader`.
+const CHAT_NAMES: [&str; 5] =
+    ["data_field", "from_keyword", "value_keyword", "user_role_name", "assistant_role_name"];
+
+/// The names of a conversation's parts; what else MindFormers' function takes is said by the chat template.
+pub(super) fn chat_names(reader: &Reader<'_>, key: &'static str) -> Option<ChatForm> {
+    let node = reader.node(key)?;
+    let Node::Map(entries) = node else {
+        reader.fault(key, format!("expected {}, found {node}", ChatForm::kind().expected()));
+        return None;
+    };
+    let [messages, role, content, user, assistant] =
+        CHAT_NAMES.map(|name| node.get(name).and_then(String::from_node));
+    for (other, _) in entries.iter().filter(|(name, _)| !CHAT_NAMES.contains(&name.as_str())) {
+        reader.note(key, format!("`{other}` is not read; the chat template says what surrounds a turn"));
+    }
+    Some(ChatForm { messages, role, content, user, assistant, ..ChatForm::default() })
+}
+
+impl Setting for ChatForm {
+    fn kind() -> ValueKind {
+        ValueKind::Form("a section of names, such as `from_keyword`")
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        let names = [&self.messages, &self.role, &self.content, &self.user, &self.assistant];
+        let named = CHAT_NAMES.iter().zip(names);
+        let pairs = named.filter_map(|(key, name)| Some((key.to_string(), name.as_deref()?.into())));
+        let pairs: Vec<(String, Node)> = pairs.collect();
+        (!pairs.is_empty()).then_some(Node::Map(pairs))
+    }
+}
+
 /// `data_files`: files, or a section with those of each split.
 pub(super) fn data_files(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
     let node = reader.node(key)?;
@@ -278,7 +311,7 @@ impl Loader {
             _ => {
                 let template = self.chat_template.as_ref().map(Into::into);
                 let raw = self.raw.unwrap_or(false);
-                let form = Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.form() });
+                let form = Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.clone() });
                 RecordsConfig { packing: self.packing, ..plain(form) }
             }
         }
