@@ -126,7 +126,8 @@ impl FileKind {
         Ok(kind)
     }
 
-    /// Tokens of the samples that its records become, or of the whole text, none for questions; and what of the records is not read.
+    /// Tokens of the samples that its records become, or of the whole text, none for questions; and what of the
+    /// records is not read.
     ///
     /// # Errors
     /// A file that cannot be read; a record that is not of this kind.

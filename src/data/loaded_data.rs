@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 const READ_AT_ONCE: u64 = 64 << 20;
 
 /// Why documents cannot be told apart.
-const NO_END: &str = "files of token ids do not say which token ends a document, and eod_reset, reset_position_ids, reset_attention_mask and eod_mask_loss need it: write `eod_token_id` under train_dataset, or `eod` under the loader's `config`";
+const NO_END: &str = "files of token ids do not say which token ends a document, and eod_reset, reset_position_ids, \
+    reset_attention_mask and eod_mask_loss need it: write `eod_token_id` under train_dataset, or `eod` \
+    under the loader's `config`";
 
 /// Training and evaluation data, loaded and checked.
 #[derive(Clone, Debug)]
@@ -34,7 +36,8 @@ pub struct LoadedData {
 }
 
 impl LoadedData {
-    /// The `batches` of `train`, and those of an evaluation: of `eval`, or else of the part of `train` that is held out.
+    /// The `batches` of `train`, and those of an evaluation: of `eval`, or else of the part of `train` that is held
+    /// out.
     ///
     /// # Errors
     /// If there is no row to evaluate, or a token is outside the vocabulary.
@@ -71,8 +74,8 @@ impl LoadedData {
         Ok(Self { train: batches, eval, codec, summary, passes, train_hash, eval_hash })
     }
 
-    /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case, but a
-    /// bad one may come up days later.
+    /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case,
+    /// but a bad one may come up days later.
     pub(crate) fn check_in_background(&self) -> BackgroundCheck {
         let later = self.passes.iter().filter(|pass| !is_read_at_once(pass));
         BackgroundCheck::start(later.cloned().collect())
@@ -196,8 +199,8 @@ fn split_sentence(held_out: &[DataSource], drawn: u64) -> String {
     }
 }
 
-/// Hashes of everything that a run may read of its data: tokens, labels, where samples end, and what decides how they are
-/// read. Equal data have equal hashes, whatever files they lie in.
+/// Hashes of everything that a run may read of its data: tokens, labels, where samples end, and what decides how they
+/// are read. Equal data have equal hashes, whatever files they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHashes {
     /// Of the training data.

@@ -136,8 +136,8 @@ impl MegatronDataset {
     }
 }
 
-/// The sources of a Megatron loader, of which each has shares of its documents, in order, for training, for evaluation, and for neither.
-/// They sum to 1.
+/// The sources of a Megatron loader, of which each has shares of its documents, in order, for training, for
+/// evaluation, and for neither. They sum to 1.
 pub(crate) fn load(prefixes: &Paths, shares: [f64; 3]) -> Result<Vec<Loaded>> {
     let groups = prefixes.groups().into_iter();
     groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, shares)).collect()

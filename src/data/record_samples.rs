@@ -1,8 +1,8 @@
 //! The loaders of records: files of JSON or Parquet whose records become samples.
 //!
-//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `sample_formats` makes tokens and
-//! targets of each (prompts and answers, Alpaca, ready ids, conversations), which `record_store` keeps; and this file cuts, holds
-//! out, packs and counts them.
+//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `sample_formats` makes
+//! tokens and targets of each (prompts and answers, Alpaca, ready ids, conversations), which `record_store` keeps; and
+//! this file cuts, holds out, packs and counts them.
 
 use super::codec::Codec;
 use super::config::RecordsConfig;
@@ -51,7 +51,8 @@ pub(crate) fn load(
 }
 
 impl HeldOut {
-    /// Moves the samples that are held out behind those to learn from, both in order, and returns how many the latter are.
+    /// Moves the samples that are held out behind those to learn from, both in order, and returns how many the latter
+    /// are.
     fn move_last(self, samples: &mut Runs, name: &str) -> Result<usize> {
         let (total, held) = (samples.len() as u64, self.samples);
         if held == 0 {

@@ -1,4 +1,5 @@
-//! What a loader returns: tokens or samples, and which of them are for training and for evaluation; and the rows that these make.
+//! What a loader returns: tokens or samples, and which of them are for training and for evaluation; and the rows that
+//! these make.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,9 +108,9 @@ impl<C: Into<Content>> From<C> for DataSource {
 }
 
 impl DataSource {
-    /// The number of its rows of `seq_length` tokens: one for each sample, or windows of the stream, whatever documents they
-    /// span, one every `seq_length` tokens. So every token of a stream but the first is predicted once an epoch; the rest that
-    /// does not fill a window is dropped.
+    /// The number of its rows of `seq_length` tokens: one for each sample, or windows of the stream, whatever
+    /// documents they span, one every `seq_length` tokens. So every token of a stream but the first is predicted once
+    /// an epoch; the rest that does not fill a window is dropped.
     pub(super) fn rows(&self, seq_length: usize) -> u64 {
         let len = self.range.end.saturating_sub(self.range.start);
         match self.content {
@@ -168,8 +169,8 @@ impl DataSource {
         check_chunk(start + 1, targets, vocab_size, pad)
     }
 
-    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that of the padding. The
-    /// documents of a stream are found by the token that ends them.
+    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that
+    /// of the padding. The documents of a stream are found by the token that ends them.
     pub(super) fn for_each_document(&self, row: u64, seq_length: usize, visit: impl FnMut(Range<usize>)) {
         if let Content::Samples(samples) = &self.content {
             samples.for_each_document(self.range.start + row, seq_length, visit);
@@ -241,7 +242,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// All of `content`, which is not split, without an end of documents; `name` is the path as the configuration writes it.
+    /// All of `content`, which is not split, without an end of documents; `name` is the path as the configuration
+    /// writes it.
     pub fn whole(content: impl Into<Content>, name: String, weight: f64, sentence: String) -> Self {
         let source = DataSource { weight, name, ..content.into().into() };
         Self { source, split: None, eod: None, sentence, notes: Vec::new() }

@@ -12,8 +12,8 @@ use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
-/// The sources of a text loader, of each at most `max_bytes` of text. Of folders and patterns files with `extensions` are read, all if
-/// there are none.
+/// The sources of a text loader, of each at most `max_bytes` of text. Of folders and patterns files with `extensions`
+/// are read, all if there are none.
 pub(crate) fn load(
     files: &Paths,
     documents: &DocumentFormat,

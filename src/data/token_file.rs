@@ -11,7 +11,8 @@ use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// The sources of a token loader; of a folder its `*.bin` files. `dtype` is the width of a token in files without a header.
+/// The sources of a token loader; of a folder its `*.bin` files. `dtype` is the width of a token in files without a
+/// header.
 pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<Loaded>> {
     let groups = files.groups().into_iter();
     groups

@@ -183,8 +183,8 @@ impl RunPlan {
         datasets.into_iter().flatten().any(Dataset::isolates_documents)
     }
 
-    /// Loads the data of the run; of that of evaluation, what an evaluation takes. An `eval_dataset` without a tokenizer has that of
-    /// `train_dataset`.
+    /// Loads the data of the run; of that of evaluation, what an evaluation takes. An `eval_dataset` without a
+    /// tokenizer has that of `train_dataset`.
     ///
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.

@@ -79,7 +79,8 @@ fn training_goes_as_in_torch() {
     }
 }
 
-/// Answers are not cut where the model has the positions, unless the device refuses as many: llvmpipe binds 128 MiB at once.
+/// Answers are not cut where the model has the positions, unless the device refuses as many: llvmpipe binds 128 MiB at
+/// once.
 #[test]
 fn an_answer_that_the_device_refuses_is_judged_in_part() {
     let adapters = block_on(list_adapters());

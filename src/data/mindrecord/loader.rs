@@ -21,10 +21,11 @@ const LABELS: [&str; 2] = ["labels", "target_ids"];
 const LOSS_MASK: &str = "loss_mask";
 const ATTENTION_MASKS: [&str; 2] = ["attention_mask", "input_mask"];
 
-/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens; of a folder the files named `*.mindrecord`, with or
-/// without the number of a shard. Of the `columns` it reads `input_ids`, and what the file has of `labels` (or `target_ids`), `loss_mask`,
-/// `attention_mask` (or `input_mask`). A row has one token more than the model reads, or with `labels` that are shifted as many. Nothing is
-/// predicted from `pad`, unless there is a `loss_mask`.
+/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens; of a folder the files named
+/// `*.mindrecord`, with or without the number of a shard. Of the `columns` it reads `input_ids`, and what the file has
+/// of `labels` (or `target_ids`), `loss_mask`, `attention_mask` (or `input_mask`). A row has one token more than the
+/// model reads, or with `labels` that are shifted as many. Nothing is predicted from `pad`, unless there is a
+/// `loss_mask`.
 pub(crate) fn load(
     files: &Paths,
     columns: &[String],

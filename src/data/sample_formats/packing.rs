@@ -14,8 +14,8 @@ pub enum PackStrategy {
     Pack,
     /// All samples in a row, cut where a row is full.
     Truncate,
-    /// Whole samples, the longest first, each into the fullest row that has room for it; one that is longer than a row is cut, as
-    /// without packing.
+    /// Whole samples, the longest first, each into the fullest row that has room for it; one that is longer than a row
+    /// is cut, as without packing.
     BestFit,
 }
 
@@ -119,8 +119,8 @@ impl FilledRows {
     }
 }
 
-/// Rows of `room` tokens with `count` sequences, of which each has its `length`: the longest first, each into the fullest row that has
-/// room for it.
+/// Rows of `room` tokens with `count` sequences, of which each has its `length`: the longest first, each into the
+/// fullest row that has room for it.
 pub(in crate::data) fn fill_rows(count: usize, length: impl Fn(usize) -> usize, room: usize) -> FilledRows {
     let count = u32::try_from(count).expect("a tokenizer makes fewer sequences in a year");
     let mut order: Vec<u32> = (0..count).collect();

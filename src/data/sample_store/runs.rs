@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{MOST_TOKENS, PREDICTS, SampleStore};
 use crate::data::batch::NO_LABEL;
 
-/// Runs of words of a store, one after the other. There are as many as samples, so they take no more than 16 bytes each.
+/// Runs of words of a store, one after the other. There are as many as samples, so they take no more than 16 bytes
+/// each.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Runs {
     /// The first word of each.
