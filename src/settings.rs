@@ -1,12 +1,12 @@
-//! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its
-//! sections.
+//! From a YAML file to a plan: [`RunConfig`] reads a file, [`Settings`] are its sections, and [`RunPlan`] is every
+//! number decided.
 //!
 //! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is
 //! one row of a table in `sections`: its name, type, default, range, documentation and what it decides. Reading,
 //! checking, writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived
-//! from the rows. What other programs write is translated to these keys before, by `dialect`; `decide` leaves what
-//! counts. A key is used, ignored with a notice, or an error that says where it stands and what to write instead;
-//! none is dropped in silence.
+//! from the rows. Files of other programs are first translated to these keys, by `dialect`. `decide` then settles what
+//! follows from several sections, and leaves out settings that have no effect. A key is used, ignored with a notice, or
+//! an error that says where it stands and what to write instead; none is dropped in silence.
 //!
 //! ```
 //! use std::path::Path;
@@ -81,7 +81,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use tables::row_at;
 
-/// Every setting of a run: what the file says, and in its place the defaults where it is silent.
+/// Every setting of a run: the value that the file gives, or the default where the file is silent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// The top level.
@@ -123,8 +123,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that
-    /// were `started`, whose section is still to be decided.
+    /// Reads every section of `source`, and reports faults to it. Also returns how the run is spread over the ranks
+    /// that were `started`; the settings of that section are still to be decided.
     fn read(source: &Source, started: Option<Started>) -> (Self, Distribution) {
         let run = run::read(source);
         let mut model = model::read(source);
@@ -231,8 +231,8 @@ impl Settings {
     }
 }
 
-/// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default
-/// depends on others.
+/// The value that a setting has in [`Settings::decisions`] if no file says otherwise; `None` if its default depends on
+/// other settings.
 pub(crate) fn default_decision(path: &str) -> Option<Value> {
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let row = row_at(section, key, None).filter(|row| row.default_of.is_none())?;

@@ -1,4 +1,4 @@
-//! A YAML file, and those it builds on, with the overrides of the command line laid over it.
+//! A YAML file and the files that it builds on, with the overrides of the command line laid over them.
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,17 @@ pub(crate) struct Document {
     layers: Layers,
     root: Node,
     overrides: Vec<Override>,
-    /// Where values were written that are read elsewhere, as (where they are read, where they were written).
+    /// Values that are read elsewhere than they were written, as pairs of paths (where read, where written).
     origins: Vec<(String, String)>,
-    /// Keys of values on the command line that are there twice.
+    /// Keys that occur twice in one value of the command line.
     repeated: Vec<String>,
 }
 
 impl Document {
-    /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides`
-    /// over it, the last one on top. Without `bases` no other file is read. `names` are the names of keys that have
-    /// several; what a layer writes of `replaced` takes the place of what the layers below it do.
+    /// Parses `text`, which was read from `file`. It is laid over the files that its key `bases` names, and `overrides`
+    /// are laid over it, the last one on top. Without `bases` no other file is read. `names` are the keys that have
+    /// several names. Where a layer writes a key of `replaced`, what the layers below say by any of these keys no
+    /// longer counts.
     pub fn parse(
         text: &str,
         file: &Path,
@@ -48,7 +49,8 @@ impl Document {
         replaced.drop_below(&mut root, &flags);
         let mut document =
             Self { layers, root, overrides: Vec::new(), origins: Vec::new(), repeated: Vec::new() };
-        // Names of files are handled; anything else is laid over to be reported.
+        // An override of `bases` that names files was handled above; any other value of it is laid over, to be
+        // reported.
         let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());
         for one in overrides.iter().filter(|one| !names_files || !is_base(one)) {
             document.lay_over(one, names)?;
@@ -116,8 +118,8 @@ impl Document {
         }
     }
 
-    /// Puts at `path` what follows from the value that was written for `origin`, where `path` is not in something
-    /// else than sections.
+    /// Puts `node`, which follows from the value that was written for `origin`, at `path`. Does nothing if a part of
+    /// `path` already holds something else than a section.
     pub fn put(&mut self, path: &str, node: Node, origin: &str) {
         let written = self.written(origin);
         if set(&mut self.root, path, node).is_ok() {
@@ -141,24 +143,24 @@ impl Document {
         if self.flag(&path).is_some() { 0 } else { self.layers.line(&path) }
     }
 
-    /// Where the value at `path` was written.
+    /// The path at which the value that is read at `path` was written.
     pub fn written(&self, path: &str) -> String {
         let mut moved = self.origins.iter().rev().filter(|(read, _)| is_below(path, read));
         let Some((read, written)) = moved.next() else { return path.to_string() };
         format!("{written}{}", &path[read.len()..])
     }
 
-    /// Where the value at `path` was written, unless by a flag.
+    /// The path at which the value that is read at `path` was written; `None` if a flag set it.
     pub fn written_in_file(&self, path: &str) -> Option<String> {
         Some(self.written(path)).filter(|path| self.flag(path).is_none())
     }
 
-    /// The override that set the value at `path`, written so, if one did.
+    /// The last override that set the value written at `path`, if one did.
     fn flag(&self, path: &str) -> Option<&Override> {
         self.overrides.iter().rev().find(|one| is_below(path, &one.path))
     }
 
-    /// Lays `one` over the file, whose own name for the key counts.
+    /// Lays `one` over the file, under the name of the key that the file uses.
     fn lay_over(&mut self, one: &Override, names: &Names) -> Result<()> {
         let Parsed { root: value, repeated } = value_of(one)?;
         self.repeated.extend(repeated.iter().map(|key| format!("{}: {key}", one.flag)));
@@ -173,8 +175,8 @@ impl Document {
     }
 }
 
-/// Calls `each` with every value in `node`, which is at `path`, and with sections that have no keys, or keys that no
-/// path can name.
+/// Calls `each` with every value in `node`, which is at `path`. Sections that have no keys, or keys that no path can
+/// name, count as values.
 #[cfg(feature = "cli")]
 fn take_apart(path: &str, node: &Node, each: &mut impl FnMut(&str, &Node)) {
     let is_name = |name: &str| name.parse::<usize>().is_err() && !name.is_empty() && !name.contains('.');
@@ -228,24 +230,24 @@ pub struct Override {
 }
 
 impl Override {
-    /// One that sets the key `path` to `value`, whatever characters a text in it has.
+    /// An override that sets the key `path` to `value`, whatever characters a text in `value` has.
     pub(crate) fn of(path: &str, value: &serde_json::Value) -> Self {
         Self { flag: format!("--{path}"), path: path.to_string(), value: value.to_string() } // JSON is YAML
     }
 
-    /// Whether it sets the value at the dotted path `section`, or one in it.
+    /// Whether the override sets the value at the dotted path `section`, or a value in it.
     pub(crate) fn lies_within(&self, section: &str) -> bool {
         is_below(&self.path, section)
     }
 
-    /// Whether it sets the value at the dotted path, or a section that has it.
+    /// Whether the override sets the value at the dotted `path`, or a section that holds it.
     #[cfg(feature = "cli")]
     pub(crate) fn covers(&self, path: &str) -> bool {
         is_below(path, &self.path)
     }
 
-    /// One for each value, of one that sets a section. What cannot be read stays, to be reported where it is laid
-    /// over a file.
+    /// Splits an override that sets a section into one override for each value. An override that cannot be read stays
+    /// whole, to be reported where it is laid over a file.
     #[cfg(feature = "cli")]
     pub(crate) fn values(self) -> Vec<Self> {
         match parse(&self.value) {

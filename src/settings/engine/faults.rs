@@ -7,9 +7,9 @@ use crate::error::Error;
 pub(crate) struct Fault {
     /// Dotted path of the key or section, under the names we use.
     pub path: String,
-    /// The line of the file that it was written on; 0 for one that a flag set.
+    /// The line of the file on which the key was written; 0 if a flag set it.
     pub line: usize,
-    /// The dotted path under which a file writes it; nothing where a flag does, or where no file could be read.
+    /// The dotted path under which a file writes the key; `None` if a flag does, or if no file could be read.
     pub written: Option<String>,
     /// The line for the user.
     pub error: Error,
@@ -27,9 +27,9 @@ impl Fault {
 pub(crate) struct Faults {
     /// The faults, in the order they were found.
     pub list: Vec<Fault>,
-    /// Faults that keep the data from being loaded, and nothing else.
+    /// Faults that only keep the data from being loaded.
     pub data_faults: Vec<Fault>,
-    /// Faults of what can be planned for and not be trained yet.
+    /// Faults of settings that can be planned for but not trained yet.
     pub unsupported: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,

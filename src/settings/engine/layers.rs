@@ -1,5 +1,4 @@
-//! A file and the files that it builds on: each is a layer, and what an upper layer says goes before what a lower one
-//! does.
+//! A file and the files that it builds on. Each is a layer; values of an upper layer go before those of a lower one.
 
 use std::path::{Path, PathBuf};
 
@@ -28,9 +27,10 @@ struct Layer {
 }
 
 impl Layers {
-    /// Reads `text`, which was read from `file`, and the files that its key `bases` names, a path or several relative
-    /// to it, which may name others; with the tree that all of them make. `written` stands in for the key's value;
-    /// what an upper layer writes of `replaced` takes the place of all that lower ones do.
+    /// Reads `text`, which was read from `file`, and the files that its key `bases` names: one path or several,
+    /// relative to the file. Those files may name others. Also returns the tree that all layers make together.
+    /// `written`, if given, stands in for the value of the key `bases`. Where an upper layer writes a key of
+    /// `replaced`, it takes the place of all that lower layers say by these keys.
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.
@@ -57,7 +57,8 @@ impl Layers {
         format!("{}:{}", layer.file.display(), locate::line(&layer.text, path))
     }
 
-    /// The line of the file itself on which the value at `path` was written; its first where another file wrote it.
+    /// The line of the file itself on which the value at `path` was written; its first line if another file wrote the
+    /// value.
     pub fn line(&self, path: &str) -> usize {
         locate::line(&self.all[0].text, path)
     }
@@ -99,7 +100,7 @@ impl Layers {
         let Some(key) = bases else { return Ok(Node::Map(own)) };
         let index = own.iter().position(|(name, _)| name == key);
         let found = written.or(index.map(|index| &own[index].1)).filter(|node| !node.is_off());
-        // A value of another shape stays, to be reported as any other.
+        // A value that is not one path or a list of paths stays, to be reported like any other value.
         let Some(names) = found.and_then(Vec::<PathBuf>::from_node) else { return Ok(Node::Map(own)) };
         index.map(|index| own.remove(index));
         let origin = if written.is_some() { format!("--{key}") } else { place(key) };
@@ -127,7 +128,7 @@ impl Layers {
         let mut base = Vec::new();
         for node in lower.into_iter().rev() {
             let Node::Map(entries) = node else { continue };
-            // Of several bases the last that has a top-level key gives all of it.
+            // If several bases have a top-level key, the last of them gives the whole value of the key.
             for (key, value) in entries {
                 *Node::entry(&mut base, &key) = value;
             }

@@ -1,5 +1,6 @@
-//! The line on which a key was written. The parser keeps no positions, so this reads the text again: block style by
-//! indentation, anchors through their definition; inside `{...}` and `[...]` the line of the key that holds them.
+//! The line on which a key was written. The parser keeps no positions, so this file reads the text again: block style
+//! by indentation, and anchors through their definition. A value inside `{...}` or `[...]` has the line of the key that
+//! holds the brackets.
 
 /// The line (from 1) of the value at a dotted path, or of the deepest part of the path that can be found.
 pub(super) fn line(text: &str, path: &str) -> usize {
@@ -82,7 +83,7 @@ fn child(entries: &[Entry], range: std::ops::Range<usize>, key: &str) -> Option<
         let number = key.parse().ok()?;
         return direct.filter(|index| entries[*index].key.is_none()).nth(number);
     }
-    // Of a key that is there twice the last one counts.
+    // If a key is there twice, the last one counts.
     direct.rfind(|index| entries[*index].key.as_deref() == Some(key))
 }
 

@@ -1,7 +1,7 @@
 //! Several names of one key: other programs write other names, and each section has its own.
 
-/// A key under the name that sections read, where it is (sections between spaces), and its other names (between
-/// spaces).
+/// A key: the name by which it is read, the sections that have it, and its other names; sections and names stand
+/// between spaces.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub sections: &'static str,
@@ -20,7 +20,7 @@ impl Names {
         words(found.map_or("", |named| named.names)).map(|name| -> &'n str { name })
     }
 
-    /// The key of `section` that `name` means: itself, unless it is another name of one.
+    /// The key of `section` that `name` means: `name` itself, unless it is another name of a key.
     pub fn key<'n>(&self, section: &str, name: &'n str) -> &'n str {
         let is_meant = |named: &&Named| named.is_in(section) && words(named.names).any(|other| other == name);
         self.0.iter().find(is_meant).map_or(name, |named| named.key)
@@ -29,7 +29,7 @@ impl Names {
 
 impl Named {
     fn is_in(&self, section: &str) -> bool {
-        // The top level has no name, and is never one of several.
+        // The top level has no name, so it is never one of several sections.
         self.sections == section || words(self.sections).any(|one| one == section)
     }
 }

@@ -1,4 +1,4 @@
-//! The values of a configuration, free of the parser that read them, and the dotted paths of its keys; that of the
+//! The values of a configuration, free of the parser that read them, and the dotted paths of its keys. The path of the
 //! whole document is empty.
 
 use serde::{Serialize, Serializer};
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// The number, or those of a list.
+    /// The number, or the numbers of a list.
     pub fn numbers(&self) -> Vec<f64> {
         match self {
             Self::Int(number) => vec![*number as f64],
@@ -85,7 +85,7 @@ impl Node {
     }
 }
 
-/// As a message shows it.
+/// The value as a message shows it.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,7 +102,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// As YAML and JSON write it. A number beyond 64 bits becomes text.
+/// The value as YAML and JSON write it. A number beyond 64 bits becomes text.
 impl Serialize for Node {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -152,7 +152,7 @@ pub(super) fn parent_and_key(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }
 
-/// Whether `path` is `ancestor` or something in it; everything is in the whole, whose path is empty.
+/// Whether `path` is `ancestor` or something in it. Everything is in the whole document, whose path is empty.
 pub(super) fn is_below(path: &str, ancestor: &str) -> bool {
     let rest = path.strip_prefix(ancestor);
     ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -15,7 +15,8 @@ pub(super) fn whole(text: &str) -> Option<i128> {
     Some(if is_negative { -number } else { number })
 }
 
-/// The number that PyYAML reads in `text`, or means: `1e-5` without a dot is text to it, and real files write it.
+/// The number that PyYAML reads in `text`, or that the text means: `1e-5` without a dot is text to PyYAML, but real
+/// files write it.
 pub(super) fn real(text: &str) -> Option<f64> {
     if let Some((minutes, seconds)) = text.rsplit_once(':')
         && let Some(minutes) = whole(minutes)
@@ -30,7 +31,7 @@ pub(super) fn real(text: &str) -> Option<f64> {
     text.replace('_', "").parse().ok()
 }
 
-/// Whether there is a minus, and what follows the sign.
+/// Whether `text` has a minus sign, and the text after the sign.
 fn signed(text: &str) -> (bool, &str) {
     match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -38,14 +39,14 @@ fn signed(text: &str) -> (bool, &str) {
     }
 }
 
-/// Digits with underscores between them.
+/// The number of `digits` in base `base`; underscores may stand between the digits.
 fn based(digits: &str, base: u32) -> Option<i128> {
     // A second sign would be accepted by the standard library.
     let is_digit = |digit: char| digit == '_' || digit.is_digit(base);
     digits.chars().all(is_digit).then(|| i128::from_str_radix(&digits.replace('_', ""), base).ok())?
 }
 
-/// Groups of digits with a colon between them: the first as it is, the others of base 60.
+/// The number of groups of digits with colons between them: digits of base 60, of which the first may be larger.
 fn sexagesimal(text: &str) -> Option<i128> {
     let (first, groups) = text.split_once(':')?;
     groups.split(':').try_fold(based(first, 10)?, |number, group| {
@@ -68,8 +69,8 @@ mod tests {
 
     const SCALARS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/yaml_scalars.tsv"));
 
-    /// Text to PyYAML, and numbers here where a key wants one: exponents without a sign or a dot, and YAML 1.2's
-    /// octal numbers.
+    /// Whether `text` is text to PyYAML, and a number here where a key wants one: exponents without a sign or a dot,
+    /// and YAML 1.2's octal numbers.
     fn is_lenient(text: &str) -> bool {
         text.contains(['e', 'E']) || text.contains("0o") || matches!(text, "-.5" | "+.5")
     }

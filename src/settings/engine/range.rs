@@ -19,8 +19,8 @@ impl Range {
     }
 }
 
-/// The memory plan compares every tensor with every buffer, which takes seconds at this depth. The deepest models are
-/// far below it (Llama 3.1 405B has 126 layers) or at it (DeepNet).
+/// Most layers of a model. The memory plan compares every tensor with every buffer, which takes seconds at this depth.
+/// The deepest models are far below it (Llama 3.1 405B has 126 layers) or at it (DeepNet).
 pub(crate) const MAX_LAYERS: f64 = 1_000.0;
 
 /// Most parameters of a model: 2^40 are 4 TiB of float32, weights alone.

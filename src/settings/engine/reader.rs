@@ -41,7 +41,8 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// The section at `path`, of which some keys are read that other readers need not know.
+    /// Opens the section at `path` without checking its keys, to read some that other readers of the section do not
+    /// know.
     pub fn unchecked(source: &'a Source, path: &str) -> Self {
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         Self { entries, ..Self::empty(source, path) }
     }
 
-    /// A section of which nothing is read.
+    /// A reader of `path` that finds no keys in it.
     pub fn empty(source: &'a Source, path: &str) -> Self {
         Self { source, section: path.to_string(), entries: &[], kinds: Vec::new() }
     }
@@ -93,7 +94,7 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// The value of `key` that `read` makes, or a fault that says which part of it is wrong.
+    /// The value that `read` makes of `key`; an error of `read` says which part is wrong, and is reported as a fault.
     pub fn form<T: Setting>(&self, key: &str, read: impl Fn(&Node) -> Result<T, String>) -> Option<T> {
         let wrong = |found| self.fault(key, format!("expected {}, found {found}", T::kind().expected()));
         read(self.node(key)?).map_err(wrong).ok()
@@ -164,19 +165,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Says something about `key`.
+    /// Adds a notice about `key`.
     pub fn note(&self, key: &str, text: impl std::fmt::Display) {
         self.source.note(format!("{}: {text}", self.source.document.written(&self.path(key))));
     }
 
-    /// Says that `keys` have no meaning, where they were written and ask for something.
+    /// Notes that `keys` have no meaning, if they were written and ask for something.
     pub fn ignore(&self, keys: &[&str]) {
         for key in keys.iter().filter(|key| self.asks(key)) {
             self.source.ignore(&self.path(key));
         }
     }
 
-    /// Says that `keys` have no meaning, where they were written at all.
+    /// Notes that `keys` have no meaning, if they were written at all.
     pub fn ignore_any(&self, keys: &[&str]) {
         for key in keys.iter().filter(|key| self.has(key)) {
             self.source.ignore(&self.path(key));
@@ -200,7 +201,7 @@ impl<'a> Reader<'a> {
         keys.iter().all(|key| self.is_sound(key))
     }
 
-    /// Whether a section of this type reads rows of `types`; none means all.
+    /// Whether a section of this type reads rows of `types`; an empty list means all types.
     pub fn reads(&self, types: &[&str]) -> bool {
         types.is_empty() || self.kinds.is_empty() || self.kinds.iter().any(|kind| types.contains(kind))
     }

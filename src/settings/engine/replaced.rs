@@ -1,5 +1,6 @@
-//! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer
-//! counts: the files of a run are those that its flag names, not also those of its file.
+//! Keys that say one thing in several ways. Where a layer writes one of them, what lower layers say by any of them no
+//! longer counts: a flag that names the files of a run replaces the files that the configuration names, and does not
+//! add to them.
 
 use super::node::Node;
 
@@ -10,7 +11,8 @@ pub(crate) struct Replaced {
     pub section: &'static str,
     /// Their paths below it.
     pub keys: &'static [&'static str],
-    /// A key that says by some words only how the value of another is read, and so belongs to that one.
+    /// A key some of whose words only say how the value of another key is read. With such a word it belongs to that
+    /// key.
     pub format: Format,
 }
 
@@ -23,7 +25,7 @@ pub(crate) struct Format {
 }
 
 impl Replaced {
-    /// Drops from the section `lower` what `upper`, which is laid over it, writes by any of the keys.
+    /// Drops the keys from the section `lower` if `upper`, which is laid over it, writes any of them.
     pub fn drop(&self, lower: &mut Vec<(String, Node)>, upper: &[(String, Node)]) {
         let writes = |path: &str| {
             let node = get(upper, path).filter(|node| !node.is_off());
@@ -41,7 +43,7 @@ impl Replaced {
         }
     }
 
-    /// Does so in every such section of the tree `lower` that the tree `upper` has, too.
+    /// Calls [`drop`](Self::drop) for every such section of the tree `lower` that the tree `upper` has, too.
     pub fn drop_below(&self, lower: &mut Node, upper: &Node) {
         let Node::Map(entries) = upper else { return };
         for (key, upper) in entries {

@@ -11,17 +11,17 @@ use super::table::{ResumeImpact, RowText, paragraph};
 /// The row of a key whose values are of type `T`.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<T> {
-    /// Whether another value is another model or run.
+    /// Whether another value makes another model or another run.
     pub decides: ResumeImpact,
-    /// Its value where none is written.
+    /// The value of the key where none is written.
     pub default: T,
-    /// The default of some types of the section, named between spaces, where it is another.
+    /// Some types of the section, named between spaces, and their default, if it differs.
     pub default_of: Option<(&'static str, T)>,
-    /// Whether it must be written; the default then only stands in for it after that fault was reported.
+    /// Whether the key must be written. Its default then only stands in for the value after that fault was reported.
     pub is_required: bool,
-    /// The numbers that it takes.
+    /// The range of the numbers that the key takes.
     pub range: Option<Range>,
-    /// The types (`type` of the section, between spaces) that read it; empty: all.
+    /// The types (`type` of the section, between spaces) that read the key; empty: all.
     pub types: &'static str,
     /// Reads a key of several shapes; `None` after a fault was reported.
     pub reader: Option<fn(&Reader<'_>, &'static str) -> Option<T>>,
@@ -59,37 +59,37 @@ impl ResumeImpact {
 }
 
 impl<T: Setting> Row<T> {
-    /// The numbers that are accepted.
+    /// Sets the range of the numbers that are accepted.
     pub fn within(self, range: Range) -> Self {
         Self { range: Some(range), ..self }
     }
 
-    /// Read by these types of the section only, between spaces.
+    /// Lets only these types of the section, between spaces, read the key.
     pub fn of(self, types: &'static str) -> Self {
         Self { types, ..self }
     }
 
-    /// Read by these types, but for a row that is read by fewer.
+    /// Lets only these types read the key, unless its row already names the types that do.
     pub fn of_variant(self, types: &'static str) -> Self {
         if self.types.is_empty() { self.of(types) } else { self }
     }
 
-    /// The default in sections of these types, between spaces.
+    /// Sets the default in sections of these types, between spaces.
     pub fn default_of(self, types: &'static str, default: T) -> Self {
         Self { default_of: Some((types, default)), ..self }
     }
 
-    /// Read by `reader` instead of the type's own rule.
+    /// Lets `reader` read the key instead of the type's own rule.
     pub fn read_by(self, reader: fn(&Reader<'_>, &'static str) -> Option<T>) -> Self {
         Self { reader: Some(reader), ..self }
     }
 
-    /// The value of an absent key that other keys decide, in Markdown.
+    /// Describes, in Markdown, the value of an absent key that other keys decide.
     pub fn filled(self, filled: &'static str) -> Self {
         Self { filled, ..self }
     }
 
-    /// An accepted value that is not the default, in YAML.
+    /// Gives an accepted value that is not the default, in YAML.
     pub fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }
@@ -135,17 +135,17 @@ impl<T: Setting> Row<T> {
         }
     }
 
-    /// The values that it takes in the words of a message.
+    /// The accepted values in the words of a message.
     fn expected(&self) -> String {
         self.range.map_or_else(|| T::kind().expected(), |range| range.words.into())
     }
 
-    /// The row with `value`.
+    /// The entry of `key` with `value`.
     pub fn entry(&self, key: &'static str, value: &T) -> Entry {
         Entry { key, decides: self.decides, written: self.written(value), decision: value.to_decision() }
     }
 
-    /// `value` in a file: nothing where it is empty, as its default is.
+    /// `value` as it is written in a file; `None` if it is empty, and empty by default.
     pub fn written(&self, value: &T) -> Option<Node> {
         let is_empty = |node: &Node| match node {
             Node::Text(text) => text.is_empty(),

@@ -7,7 +7,7 @@ use super::table::{ResumeImpact, RowText, Table, TableId};
 
 /// A struct made by [`rows!`].
 pub(crate) trait Section: Sized + Clone {
-    /// Its table, and the section under which it is documented.
+    /// Identifies the section's table, and so the section under which it is documented.
     const ID: TableId;
 
     /// Reads every row; faults are reported to the reader, and the field then has its default.
@@ -19,7 +19,7 @@ pub(crate) trait Section: Sized + Clone {
     /// The rows as data.
     fn table() -> Table;
 
-    /// The table and what it is.
+    /// The table with its id.
     fn documented() -> (TableId, Table) {
         (Self::ID, Self::table())
     }
@@ -35,14 +35,14 @@ pub(crate) trait Section: Sized + Clone {
         Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect())
     }
 
-    /// The section with its place, below the dotted `path`; it counts when a run resumes.
+    /// The entries of the section, placed at the dotted `path`. They count when a run resumes.
     fn placed(&self, path: impl Into<String>) -> Placed {
         Placed { path: path.into(), decides: true, entries: self.entries() }
     }
 }
 
-/// The keys that each `type` of a section has alone: an enum made by [`rows!`], a variant for the types that share
-/// their keys.
+/// The keys that only some types (`type`) of a section have: an enum made by [`rows!`], with one variant for all types
+/// that share the same keys.
 pub(crate) trait Variants: Sized + Default {
     /// Reads the rows of the reader's type; faults are reported to the reader.
     fn read(reader: &Reader<'_>) -> Self;
@@ -69,11 +69,11 @@ pub(crate) struct Placed {
 pub(crate) struct Entry {
     /// The key.
     pub key: &'static str,
-    /// Whether another value is another model or run.
+    /// Whether another value makes another model or another run.
     pub decides: ResumeImpact,
-    /// Its form in a file, if it is written.
+    /// The value as it stands in a file; `None` if it is not written.
     pub written: Option<Node>,
-    /// Its form for a resumed run, which must have the same.
+    /// The part of the value that a resumed run must share, if any.
     pub decision: Option<Node>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum ValueKind {
     Words(Vec<&'static str>),
     /// One or several of this kind.
     List(Box<ValueKind>),
-    /// Several shapes, in words.
+    /// A value of several shapes, described in words.
     Form(&'static str),
 }
 
@@ -52,7 +52,7 @@ pub(crate) trait Setting: Clone {
     /// The kind of value.
     fn kind() -> ValueKind;
 
-    /// The value, if `node` has the right shape; none for a type that only its row's own reader can read.
+    /// The value, if `node` has the right shape; `None` for a type that only its row's own reader can read.
     fn from_node(_: &Node) -> Option<Self> {
         None
     }
@@ -148,7 +148,7 @@ scalars! {
     bool: ValueKind::Switch, switch;
     String: ValueKind::Text, text;
     PathBuf: ValueKind::Text, |node| text(node).map(Self::from);
-    // A value that its section makes sense of.
+    // A value that its section interprets.
     Node: ValueKind::Form("a number or a section"), |node: &Node| Some(node.clone());
 }
 
@@ -174,7 +174,7 @@ fn real(node: &Node) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// The words of YAML 1.1 included.
+/// The value of a switch, in the words of YAML 1.1 too.
 fn switch(node: &Node) -> Option<bool> {
     match node {
         Node::Bool(value) => Some(*value),
@@ -231,7 +231,7 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
-/// A list of so many.
+/// A list of exactly `N` values.
 impl<T: Setting, const N: usize> Setting for [T; N] {
     fn kind() -> ValueKind {
         Vec::<T>::kind()

@@ -48,7 +48,7 @@ pub(crate) struct Claim {
 }
 
 impl Source {
-    /// Nothing said yet but what the document says of itself.
+    /// A source with no faults, and with the notices of the document itself.
     pub fn new(document: Document, names: &'static Names, tables: &'static [(TableId, Table)]) -> Self {
         let source = Self { document, names, tables, claims: Vec::new(), faults: RefCell::default() };
         source.document.notices().for_each(|notice| source.note(notice));
@@ -99,13 +99,14 @@ impl Source {
         self.add(Fault { line: self.document.line(&key), path: key, ..self.fault_at(path, message) });
     }
 
-    /// Reports what at `path` keeps the data from being loaded; everything else of the run can be decided without it.
+    /// Reports a data fault at `path`: it keeps the data from being loaded, but everything else of the run can be
+    /// decided.
     pub fn data_fault(&self, path: &str, message: impl std::fmt::Display) {
         let fault = self.fault_at(path, message);
         self.faults.borrow_mut().data_faults.push(fault);
     }
 
-    /// Reports what at `path` can be planned for and not be trained yet.
+    /// Reports a setting at `path` that can be planned for but not trained yet.
     pub fn unsupported(&self, path: &str, message: impl std::fmt::Display) {
         let fault = self.fault_at(path, message);
         self.faults.borrow_mut().unsupported.push(fault);
@@ -123,8 +124,8 @@ impl Source {
         !faulty.any(|faulty| is_below(faulty, path) || is_below(path, faulty))
     }
 
-    /// Whether a fault that was found explains why `key` is absent in the section at `path`: one of the section
-    /// itself, or of a name that is much like the key's or like that of a section on the way to it.
+    /// Whether a fault that was found explains why `key` is absent in the section at `path`: a fault of the section
+    /// itself, or of a name that is much like the key's, or like the name of a section on the way to it.
     pub fn explains_absence(&self, path: &str, key: &str) -> bool {
         let is_misspelt = |section: &str, key: &str| {
             let names = [key].into_iter().chain(self.names.of(section, key));
@@ -149,12 +150,12 @@ impl Source {
         self.faults.borrow().list.is_empty()
     }
 
-    /// Says something that the user should hear once.
+    /// Adds a notice that the user should read once.
     pub fn note(&self, text: impl Into<String>) {
         self.faults.borrow_mut().note(text.into());
     }
 
-    /// Says that what was written for `path` has no meaning here.
+    /// Notes that the key written for `path` has no meaning here.
     pub fn ignore(&self, path: &str) {
         let line = self.document.line(path);
         let path = self.document.written(path);
@@ -162,13 +163,13 @@ impl Source {
         self.faults.borrow_mut().ignore(line, section, key);
     }
 
-    /// Says that what `word` names in the section at `path` has no meaning here.
+    /// Notes that what `word` names in the section at `path` has no meaning here.
     pub fn ignore_word(&self, path: &str, word: &str) {
         let line = self.document.line(path);
         self.faults.borrow_mut().ignore(line, &self.document.written(path), word);
     }
 
-    /// Everything said.
+    /// All faults and notices.
     pub fn into_faults(self) -> Faults {
         self.faults.into_inner()
     }
@@ -195,7 +196,7 @@ impl Source {
         if found.is_empty() {
             found = homes(&|table| table.names().any(|known| known == key));
         }
-        // Of the many sections with a `type` the one that has such.
+        // Many sections have a `type`: the ones that take this word as theirs are meant.
         let takers = homes(&|table| table.takes(key, node));
         if !takers.is_empty() {
             found = takers;
@@ -247,7 +248,7 @@ pub(crate) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, name)| name)
 }
 
-/// The message for a type that nobody knows.
+/// The message for an unknown type.
 pub(crate) fn unknown_type<'a>(kind: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     match closest(kind, known.clone()) {
         Some(name) => format!("unknown type `{kind}`; did you mean `{name}`?"),

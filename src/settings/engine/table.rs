@@ -7,7 +7,7 @@ use super::setting::ValueKind;
 use super::unused_keys::{AllowedValues, Handling, UnusedKeys};
 use std::fmt;
 
-/// Which keys a table has.
+/// Identifies a table by the keys that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableId {
     /// The dotted path of the section; the top level has none.
@@ -38,17 +38,17 @@ impl TableId {
         Self { keys: KeysOf::Type(word), ..self }
     }
 
-    /// Their other forms.
+    /// The id of the table with other forms of these keys.
     pub const fn forms(self) -> Self {
         Self { keys: KeysOf::Forms, ..self }
     }
 
-    /// The type whose sections alone have the keys, if so.
+    /// The type whose sections alone have the keys, if there is one.
     pub fn type_word(&self) -> Option<&'static str> {
         if let KeysOf::Type(word) = self.keys { Some(word) } else { None }
     }
 
-    /// Whether a user means it by `name`: the end of its section's path, or its type.
+    /// Whether a user means the table by `name`: the end of its section's path, or its type.
     pub fn is_called(&self, name: &str) -> bool {
         match self.keys {
             KeysOf::Section => {
@@ -60,7 +60,7 @@ impl TableId {
     }
 }
 
-/// As documentation and messages show it.
+/// The id as documentation and messages show it.
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.section.is_empty() { "top level" } else { self.section })?;
@@ -88,23 +88,23 @@ pub(crate) struct Table {
 pub(crate) struct RowText {
     /// The key.
     pub key: &'static str,
-    /// Its other names.
+    /// The other names of the key.
     pub names: Vec<&'static str>,
-    /// Its documentation.
+    /// The documentation of the key.
     pub about: String,
-    /// Whether another value is another model or run.
+    /// Whether another value makes another model or another run.
     pub decides: ResumeImpact,
-    /// Whether it must be written.
+    /// Whether the key must be written.
     pub is_required: bool,
-    /// Its default, if it has one of its own.
+    /// The default, if the key has one of its own.
     pub default: Option<Node>,
-    /// The default of some types of the section, where it is another.
+    /// Some types of the section and their default, if it differs.
     pub default_of: Option<(Vec<&'static str>, Node)>,
-    /// The kind of value that it takes.
+    /// The kind of value that the key takes.
     pub kind: ValueKind,
-    /// The numbers that it takes.
+    /// The range of the numbers that the key takes.
     pub range: Option<Range>,
-    /// The types of the section that read it; empty: all.
+    /// The types of the section that read the key; empty: all.
     pub types: Vec<&'static str>,
     /// The value of an absent key that other keys decide, where a few words say it.
     pub filled: &'static str,
@@ -112,7 +112,7 @@ pub(crate) struct RowText {
     pub example: &'static str,
 }
 
-/// Whether a run resumes with another value of a key. Every row starts with it: there is no other way to make one.
+/// Whether a run resumes with another value of a key. Every row starts with this: there is no other way to make a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResumeImpact {
     /// The shapes of tensors: another value makes another model.
@@ -140,7 +140,7 @@ impl Table {
         self.rows.iter().filter(|row| row.key == key).find(is_read).or_else(|| self.row(key))
     }
 
-    /// Whether `key` is one whose values are words, and the word `node` is one of them.
+    /// Whether the values of `key` are words, and `node` is one of them.
     pub fn takes(&self, key: &str, node: &Node) -> bool {
         let Some(word) = node.word() else { return false };
         let of_row = self
@@ -165,7 +165,7 @@ impl Table {
         self.rows.iter().filter(|row| row.key == key).flat_map(|row| row.types.iter().copied()).collect()
     }
 
-    /// The keys that are not used, but for sections with a table of their own.
+    /// The keys that are not used, except sections with a table of their own.
     pub fn unused_keys(&self) -> impl Iterator<Item = &UnusedKeys> {
         self.unused.iter().filter(|other| !matches!(other.handling, Handling::Section))
     }
@@ -179,7 +179,7 @@ impl Table {
 }
 
 impl RowText {
-    /// Its default in sections of type `kind`.
+    /// The key's default in sections of type `kind`.
     pub fn default_in(&self, kind: Option<&str>) -> Option<&Node> {
         let of_kind =
             self.default_of.as_ref().filter(|(kinds, _)| kind.is_some_and(|kind| kinds.contains(&kind)));
@@ -188,7 +188,7 @@ impl RowText {
 }
 
 impl ResumeImpact {
-    /// Its word in the documentation.
+    /// The word for it in the documentation.
     pub fn word(self) -> &'static str {
         match self {
             Self::Shape => "shape",

@@ -4,7 +4,7 @@ use super::names::words;
 use super::node::Node;
 use super::setting::{Setting, ValueKind};
 
-/// Keys with one fate and the sentence that says why.
+/// Keys that are answered in the same way, and the sentence that says why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnusedKeys {
     /// The keys, between spaces.
@@ -31,9 +31,9 @@ pub(crate) enum IdleKind {
 /// How a key that is not used is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handling {
-    /// Listed in one notice where it asks for something; a switch whatever it says.
+    /// Listed in one notice if its value asks for something; a switch is listed whatever its value.
     Ignored,
-    /// A notice, unless the value passes; a switch that passes is listed with what is ignored.
+    /// A notice, unless the value passes; a switch that passes is listed with the ignored keys.
     Differs(AllowedValues),
     /// An error, unless the value passes.
     Refused(AllowedValues),
@@ -41,7 +41,7 @@ pub(crate) enum Handling {
     Section,
 }
 
-/// Values that pass without a word.
+/// Values that pass without a notice or an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AllowedValues {
     /// None, False, 0, an empty text, lists of such.

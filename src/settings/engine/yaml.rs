@@ -1,5 +1,5 @@
-//! YAML text as [`Node`]s and back, as PyYAML's `safe_load` reads it: anchors and merge keys are resolved, and of a
-//! key that a section has twice the last value counts. The only file that knows the parser.
+//! YAML text as [`Node`]s and back, as PyYAML's `safe_load` reads it: anchors and merge keys are resolved, and if a
+//! section has a key twice, its last value counts. No other file knows the parser.
 
 use std::fmt;
 
@@ -22,11 +22,12 @@ pub(super) struct Parsed {
 
 /// The tree of `text`, or the line and the reason why there is none.
 pub(super) fn parse(text: &str) -> Result<Parsed, (usize, String)> {
-    // Editors of other systems mark UTF-8 by a first character that is none of YAML's.
+    // Some editors mark UTF-8 by a first character that is not part of the YAML text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let read = foreign(|| Raw::deserialize(Deserializer::from_str(text)));
     let reason = |error: Error| {
-        // A fault before that line is another one; of several documents the parser gives no line.
+        // A fault before the end of the document is a different one. If there are several documents, the parser gives
+        // no line.
         let line = error.location().map_or(usize::MAX, |location| location.line());
         let end = end_of_document(text).filter(|(end, _)| *end <= line);
         end.unwrap_or_else(|| line_and_reason(error))
@@ -48,8 +49,8 @@ pub(super) fn to_yaml(node: &Node) -> String {
 /// The key whose value's keys become keys of its section.
 const MERGE: &str = "<<";
 
-/// Merge keys resolved and repeated keys reduced to the last, below `path`; the path of a merge key that holds no
-/// section.
+/// Resolves merge keys, and reduces repeated keys to their last value, below `path`. The error is the path of a merge
+/// key that holds no section.
 fn resolve(node: Node, path: &str, repeated: &mut Vec<String>) -> Result<Node, String> {
     match node {
         Node::List(items) => {
@@ -72,7 +73,7 @@ fn resolve(node: Node, path: &str, repeated: &mut Vec<String>) -> Result<Node, S
                 repeated.extend(is_repeated.then(|| place.clone()));
                 *Node::entry(&mut own, &key) = resolve(value, &place, repeated)?;
             }
-            // What a section says itself goes before what it takes over.
+            // The section's own keys go before those that it merges.
             merged.retain(|(key, _)| own.iter().all(|(other, _)| other != key));
             own.extend(merged);
             Ok(Node::Map(own))
@@ -81,8 +82,8 @@ fn resolve(node: Node, path: &str, repeated: &mut Vec<String>) -> Result<Node, S
     }
 }
 
-/// The entries that a merge key adds to the section at `path`, those that count last; of several sections the first
-/// counts.
+/// The entries that a merge key adds to the section at `path`. Later entries count; sections of a list are reversed,
+/// since the first of them goes before the others.
 fn merge(value: Node, path: &str, repeated: &mut Vec<String>) -> Result<Vec<(String, Node)>, String> {
     match resolve(value, path, repeated)? {
         Node::Map(entries) => Ok(entries),
@@ -98,8 +99,8 @@ fn merge(value: Node, path: &str, repeated: &mut Vec<String>) -> Result<Vec<(Str
     }
 }
 
-/// The line that ends the document where more follows, and what to do: `...`, which examples write for what they
-/// leave out, or `---` after the first line that says something.
+/// The line that ends the document although more follows, and advice for the user. Such a line is `...`, which examples
+/// write for parts that they leave out, or `---` after the first line that says something.
 fn end_of_document(text: &str) -> Option<(usize, String)> {
     let says = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let lines: Vec<&str> = text.lines().collect();
@@ -117,7 +118,7 @@ fn end_of_document(text: &str) -> Option<(usize, String)> {
 
 fn line_and_reason(error: Error) -> (usize, String) {
     let line = error.location().map_or(1, |location| location.line());
-    // The line stands in front; a message that repeats it reads badly.
+    // The message starts with the line number already; to repeat it reads badly.
     (line, error.to_string().split(" at line ").next().unwrap_or_default().replace('\n', " "))
 }
 
@@ -195,7 +196,7 @@ impl<'de> Visitor<'de> for RawVisitor {
         Ok(Node::Map(map))
     }
 
-    /// A tag says nothing to us; the value under it does.
+    /// A tag is ignored; the value under it counts.
     fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<Node, A::Error> {
         let (IgnoredAny, value) = tagged.variant()?;
         value.newtype_variant::<Raw>().map(|Raw(node)| node)
@@ -217,7 +218,7 @@ mod tests {
         parse(text).map(|parsed| parsed.root).unwrap_or_else(|(line, message)| panic!("{line}: {message}"))
     }
 
-    /// What PyYAML 6 prints for the same text.
+    /// The expected values are those that PyYAML 6 prints for the same text.
     #[test]
     fn merge_keys_and_repeated_keys_as_pyyaml_reads_them() {
         let same = [
