@@ -19,9 +19,10 @@ pub struct RunConfig {
     pub plan: RunPlan,
     /// Notices, each to be shown once.
     pub notices: Vec<String>,
-    /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
+    /// Reasons why the data cannot be loaded, as far as the configuration says so; only [`RunConfig::outline`] allows
+    /// any.
     pub data_faults: Vec<Error>,
-    /// Faults of what can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
+    /// Faults of settings that can be planned for but not trained yet; only [`RunConfig::outline`] allows any.
     pub unsupported: Vec<Error>,
     /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file
     /// accumulates.
@@ -40,35 +41,37 @@ impl RunConfig {
     /// Like [`RunConfig::load`], for rank number `rank` of the `size` that were started.
     ///
     /// # Errors
-    /// Those of [`RunConfig::load`]; the file asks for another number of ranks.
+    /// As [`RunConfig::load`]; also if the file asks for another number of ranks.
     pub fn load_on_rank(path: &Path, overrides: &[Override], rank: usize, size: usize) -> Result<Self> {
         resolve(&text_of(path)?, path, overrides, Purpose::Run(Started::on(rank, size)))
     }
 
-    /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader that is not
-    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as Muon on parts of
-    /// matrices, is one of the `unsupported`. The plan is that of the first of as many ranks as the file asks for.
+    /// Like [`RunConfig::load`], for a plan. A setting that keeps the data from being loaded, such as a loader that is
+    /// not built, is no error but one of the `data_faults`. A setting that cannot be trained yet, such as Muon on parts
+    /// of matrices, is one of the `unsupported`. The plan is that of the first rank, of as many ranks as the file asks
+    /// for.
     ///
     /// # Errors
-    /// The others of [`RunConfig::load`].
+    /// The other errors of [`RunConfig::load`].
     pub fn outline(path: &Path, overrides: &[Override]) -> Result<Self> {
         resolve(&text_of(path)?, path, overrides, Purpose::Plan(None))
     }
 
-    /// The same for `size` ranks. A `data_parallel` that is not written is as large as fills them.
+    /// Like [`RunConfig::outline`], for `size` ranks. A `data_parallel` that is not written becomes as large as fills
+    /// the ranks.
     ///
     /// # Errors
-    /// The others of [`RunConfig::load`]; the file asks for another number of ranks.
+    /// The other errors of [`RunConfig::load`]; also if the file asks for another number of ranks.
     pub fn outline_on(path: &Path, overrides: &[Override], size: usize) -> Result<Self> {
         resolve(&text_of(path)?, path, overrides, Purpose::Plan(Some(size)))
     }
 
     /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has
     /// every key itself: `base_config` would let a folder from elsewhere name any file of this machine, so it is an
-    /// error. For `ranks` ranks, or else as many as it asks for.
+    /// error. The plan is for `ranks` ranks, or otherwise for as many as the file asks for.
     ///
     /// # Errors
-    /// The others of [`RunConfig::outline_on`].
+    /// The other errors of [`RunConfig::outline_on`].
     pub fn of_run_folder(
         text: &str,
         file: &Path,
@@ -78,8 +81,8 @@ impl RunConfig {
         resolve(text, file, overrides, Purpose::RunFolder(ranks))
     }
 
-    /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: what it says of training
-    /// is arbitrary.
+    /// Like [`RunConfig::outline`] for the model of the Hugging Face folder `folder` alone: the plan's settings of
+    /// training are arbitrary.
     ///
     /// # Errors
     /// A folder whose model cannot be computed.
@@ -150,13 +153,13 @@ const UNTRAINED: &str = "lr_schedule: {learning_rate: 1.0}\ntrain_dataset: \
 /// The purpose for which a configuration is read.
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// A plan, which needs no data: for as many ranks as these, or else as the file asks for.
+    /// A plan, which needs no data, for this many ranks or otherwise for as many as the file asks for.
     Plan(Option<usize>),
     /// A plan of the run whose folder the file is in.
     RunFolder(Option<usize>),
     /// A run on these ranks.
     Run(Started),
-    /// The training of a program, on one rank, with batches of its own.
+    /// The training inside a program that has batches of its own, on one rank.
     Memory,
 }
 

@@ -1,4 +1,4 @@
-//! From what the sections say to what counts in a run: after this pass settings do not change.
+//! Decides which settings count in a run, from what the sections say. After this pass settings do not change.
 
 mod micro_batches;
 
@@ -15,7 +15,7 @@ pub(super) struct Decided {
     pub settings: Settings,
     /// How the ranks share the work.
     pub layout: RankLayout,
-    /// Which tensors each of them holds a part of.
+    /// Which tensors each rank holds a part of.
     pub sharding: Sharding,
     /// Tokens that all ranks together learn from in a step.
     pub tokens_per_step: usize,
@@ -38,7 +38,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     Decided { settings, layout, sharding, tokens_per_step }
 }
 
-/// Compares what a file repeats of a setting with the setting.
+/// Compares what a file repeats of a setting with the setting itself.
 fn check_claims(settings: &Settings, source: &Source) {
     let placed = settings.placed();
     for claim in &source.claims {
@@ -54,8 +54,8 @@ fn check_claims(settings: &Settings, source: &Source) {
     }
 }
 
-/// There is a summary exactly where distributions are written, and a monitor of hot experts where there are any.
-/// Folders are those of the run unless others are named.
+/// Keeps a summary exactly if token distributions are written, and a monitor of hot experts only if there are hot
+/// experts. Folders are those of the run unless others are named.
 fn decide_outputs(settings: &mut Settings) {
     let folder = settings.run.folder();
     let Settings { callbacks, moe, tensorboard, .. } = settings;
@@ -73,7 +73,7 @@ fn decide_outputs(settings: &mut Settings) {
     }
 }
 
-/// Checks that the keys agree in what type weights are stored, or says that they are float32.
+/// Checks that the keys agree on the type in which weights are stored, or notes that they are float32.
 fn check_stored_weights(settings: &mut Settings, source: &Source) {
     const ROUNDING: &str = "optimizer.stochastic_rounding";
     const TYPE: &str = "model.model_config.param_init_type";
@@ -99,7 +99,7 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
     }
 }
 
-/// Ranks wait for each other between launches, which would then be part of their times.
+/// Refuses to profile several ranks: they wait for each other between launches, and the times would include that.
 fn check_profile(settings: &Settings, layout: RankLayout, source: &Source) {
     const STEPS: &str = "runner_config.profile_steps";
     if settings.runner.profile_steps > 0 && layout.world() > 1 && source.is_sound(STEPS) {
@@ -107,7 +107,7 @@ fn check_profile(settings: &Settings, layout: RankLayout, source: &Source) {
     }
 }
 
-/// Tokens in a step of `data` ranks that share a batch; windows that no buffer holds are a fault.
+/// Tokens in a step of `data` ranks that share a batch. Windows that no buffer can hold are a fault.
 fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
     let (runner, length) = (&settings.runner, settings.model.seq_length);
     let of_batch = runner.batch_size.saturating_mul(length);
@@ -121,7 +121,7 @@ fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
     tokens.unwrap_or(0)
 }
 
-/// Leaves what has an effect: nothing where the monitor is off, and what goes to TensorBoard only where there is one.
+/// Keeps the settings that have an effect: none if the monitor is off, and outputs to TensorBoard only if there is one.
 fn decide_monitor(settings: &mut Settings, source: &Source) {
     if !settings.monitor.monitor_on {
         note_idle(settings, source);
@@ -141,7 +141,7 @@ fn decide_monitor(settings: &mut Settings, source: &Source) {
     });
 }
 
-/// Says which keys a monitor that is off leaves without effect.
+/// Notes the keys that have no effect because the monitor is off.
 fn note_idle(settings: &Settings, source: &Source) {
     let other = |keys: &str| ["global_norm_spike_count_threshold", "device_local_metrics"].contains(&keys);
     let default = Monitor::default().entries();

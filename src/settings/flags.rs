@@ -91,12 +91,12 @@ impl Override {
     }
 }
 
-/// No key has a hyphen, and a flag may be written as other programs write theirs.
+/// `flag` with underscores in place of hyphens: no key has a hyphen, but other programs write their flags with them.
 fn underscored(flag: &str) -> String {
     flag.replace('-', "_")
 }
 
-/// A flag may be repeated, and its last value counts; two different flags for one key may only agree.
+/// Refuses two different flags that set one key to different values. One flag may be repeated; its last value counts.
 fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
     let canonical = |path: &str| {
         let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
@@ -118,7 +118,7 @@ fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
     Ok(())
 }
 
-/// How `flag` is written with a value.
+/// An example of how `flag` is written with a value.
 fn example(flag: &str) -> String {
     match flag {
         OPTIONS => format!("{OPTIONS} section.key=value"),

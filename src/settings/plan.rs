@@ -21,8 +21,8 @@ use checks::{check_base, is_of_possible_size};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A run: its settings, and the few numbers that follow from several of them. Only its length is missing,
-/// which depends on the data.
+/// A run: its settings, and the few numbers that follow from several of them. Only its length is missing, which depends
+/// on the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunPlan {
     /// Every setting, filled.
@@ -39,13 +39,13 @@ pub struct RunPlan {
     pub tokens_per_step: usize,
 }
 
-/// The key under which a checkpoint has the micro-batches of a step.
+/// The key under which a checkpoint has the number of micro-batches of a step.
 const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
 
 const WINDOW: &str = "model.model_config.sliding_window";
 
-/// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it
-/// too.
+/// The name of a step at which hot experts are chosen, in the comparison when a run resumes. A `ColdHotExpertMonitor`
+/// may name the step too.
 const HOT_STEP: &str =
     "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
 
@@ -75,7 +75,7 @@ impl RunPlan {
         Some(plan)
     }
 
-    /// How the parameters are sorted.
+    /// How the parameters are sorted into groups.
     pub fn grouping(&self) -> Grouping {
         let Settings { run, model, groups, .. } = &self.settings;
         let pet = model.pet_config.as_ref();
@@ -102,7 +102,8 @@ impl RunPlan {
         plan
     }
 
-    /// The same run on a frozen base of another storage type, if it has adapters on one that is not quantised.
+    /// The same run with its frozen base stored as `base`; `None` unless it has adapters on a base that is not
+    /// quantised.
     pub(crate) fn quantised(&self, base: BaseType) -> Option<Self> {
         let mut plan = self.clone();
         let (pet, low_rank) = (plan.settings.model.pet_config.as_mut()?, plan.model.low_rank.as_mut()?);
@@ -120,10 +121,10 @@ impl RunPlan {
         own.unwrap_or(self.settings.optimizer.weight_decay)
     }
 
-    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, but for a base of adapters that is
-    /// named, and moments of those that train.
+    /// Bytes of the tensors in a checkpoint of all ranks together: the weights, and the moments of those that train.
+    /// The weights of a base under adapters are left out if the run names the base.
     pub fn checkpoint_bytes(&self) -> u64 {
-        // The plan was refused if its patterns do not fit.
+        // Patterns that do not fit were refused when the plan was made.
         let specs = self.grouping().apply(Gpt::describe(&self.model)).unwrap_or_default();
         let is_named = self.model.low_rank.is_some() && self.settings.run.weights().is_some();
         let is_saved = |spec: &&Spec| spec.trains || !is_named;
@@ -146,18 +147,18 @@ impl RunPlan {
         self.model.compute == Element::F16
     }
 
-    /// Micro-batches of a step, those of all ranks together: one rank would accumulate as many.
+    /// Micro-batches of a step on all ranks together; a single rank would accumulate as many.
     pub fn micro_batches_per_step(&self) -> usize {
         self.settings.runner.gradient_accumulation_steps * self.layout.data
     }
 
-    /// Samples of a step, those of all ranks together.
+    /// Samples of a step on all ranks together.
     pub fn samples_per_step(&self) -> usize {
         self.settings.runner.batch_size * self.micro_batches_per_step()
     }
 
     /// Each rank's share of the samples of a step, also where several ranks compute one sample together. Speeds are
-    /// of it.
+    /// those of this share.
     pub fn samples_per_rank(&self) -> f64 {
         self.samples_per_step() as f64 / self.layout.world() as f64
     }
@@ -183,8 +184,7 @@ impl RunPlan {
         datasets.into_iter().flatten().any(Dataset::isolates_documents)
     }
 
-    /// Loads the data of the run; of that of evaluation, what an evaluation takes. An `eval_dataset` without a
-    /// tokenizer has that of `train_dataset`.
+    /// Loads the training data of the run, and the part of the evaluation data that an evaluation takes.
     ///
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
@@ -203,18 +203,19 @@ impl RunPlan {
         Ok(data)
     }
 
-    /// How the conversations are written that it learns, if it learns such.
+    /// The form of the conversations that the run learns from, if it learns from conversations.
     pub fn conversations(&self) -> Option<ChatForm> {
         self.settings.train_dataset.conversations()
     }
 
-    /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
+    /// Whether it is known what the run's tokens mean: text was encoded, a tokenizer is named, or tokens can only be
+    /// bytes.
     pub(crate) fn has_text(&self) -> bool {
         let train = &self.settings.train_dataset;
         train.has_text() || train.keys.tokenizer.is_some() || self.model.vocab_size <= 256
     }
 
-    /// How its text becomes tokens, and tokens text.
+    /// How the text of the run becomes tokens, and tokens become text.
     ///
     /// # Errors
     /// If the tokenizer cannot be read, or has more tokens than the model.
@@ -228,8 +229,9 @@ impl RunPlan {
         self.settings.to_yaml()
     }
 
-    /// The values that decide the numbers of a run, by the path of each key, but for what follows from the data. How
-    /// many ranks there are decides none: what counts is how many micro-batches a step has on all of them.
+    /// The values that decide the numbers of a run, by the path of each key, except those that follow from the data.
+    /// The number of ranks decides none of them: what counts is the number of micro-batches of a step on all ranks
+    /// together.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
         if self.model.wide_window.is_some() {

@@ -8,21 +8,21 @@ use serde_json::Value;
 /// A setting of a run.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Resolved {
-    /// Its dotted path.
+    /// The dotted path of the setting.
     pub path: String,
-    /// Its value.
+    /// The value of the setting.
     pub value: Value,
-    /// Its default; none where it must be written or follows from other keys.
+    /// The default; `None` if the setting must be written or follows from other keys.
     pub default: Option<Value>,
     /// Whether value and default differ, or there is no default.
     pub differs: bool,
-    /// Its documentation.
+    /// The documentation of the setting.
     pub about: String,
 }
 
 impl Settings {
-    /// Every setting with its default, in the order of a written file. What is empty by default and left so has no
-    /// entry.
+    /// Every setting with its default, in the order of a written file. Settings that are empty, and empty by default,
+    /// have no entry.
     pub fn resolved(&self) -> Vec<Resolved> {
         let mut resolved = Vec::new();
         for section in self.placed() {
@@ -37,7 +37,7 @@ impl Settings {
     }
 }
 
-/// The setting `key` of the section at `path`; of one that is a section itself, such as adapters, its keys.
+/// Adds the setting `key` of the section at `path`; of a setting that is a section itself, such as adapters, its keys.
 fn resolve(path: &str, key: &str, kind: Option<&str>, value: &Node, resolved: &mut Vec<Resolved>) {
     let below = join(path, key);
     if let Node::Map(keys) = value

@@ -85,10 +85,11 @@ fn bases() -> Vec<Vec<String>> {
     BASES.iter().map(|base| base.iter().map(|flag| flag.to_string()).collect()).chain(optimizers).collect()
 }
 
-/// Checkpoints decide nothing, except that hot experts are selected again where one is written; the second needs 0 at the first.
+/// Checkpoints decide nothing, except that hot experts are selected again at a step that writes one. The second key
+/// only works with 0 at the first.
 const HOT_STEPS: [&str; 2] = ["callbacks.1.save_checkpoint_steps", "callbacks.1.save_checkpoint_seconds"];
 
-/// What a row that decides nothing must not be found to do.
+/// The finding that a row that decides nothing must never have.
 const CHANGES: &str = "changes what the run computes";
 
 /// Positions of the callbacks in the last base.
@@ -103,7 +104,7 @@ const CALLBACKS: [&str; 8] = [
     "TrainCallBack",
 ];
 
-/// Keys that may only repeat what others say, have one value, or name a file that must be there.
+/// Keys that may only repeat other keys, have a single value, or name a file that must be there.
 const REPEATS: [&str; 9] = [
     "base_config",
     "pretrained_model_dir",
@@ -116,7 +117,7 @@ const REPEATS: [&str; 9] = [
     "train_dataset.tokenizer.tokenizer_file",
 ];
 
-/// Keys whose readers have messages of their own: that they are one line is all that is generated for them.
+/// Keys whose readers have messages of their own; the generated tests only check that these are one line.
 const OWN_MESSAGES: [&str; 13] = [
     "runner_config.gradient_accumulation_steps",
     "runner_wrapper.scale_sense",
@@ -133,8 +134,8 @@ const OWN_MESSAGES: [&str; 13] = [
     "train_dataset.data_loader.config.split",
 ];
 
-/// Switches that a file need not have where they are on: what a class of models always has, other ways to say what another key says,
-/// and what is so on one device.
+/// Switches that may be on without being in the file: properties that a class of models always has, other ways to say
+/// what another key says, and what is so on one device.
 const SO_WITHOUT: [&str; 15] = [
     "as_single",
     "use_parallel",
@@ -211,7 +212,7 @@ fn resolve(text: &str, flags: Vec<&str>) -> Resolved {
     Ok((config.plan, config.notices))
 }
 
-/// What `check` finds in the last base, if it finds something in every one.
+/// The finding of `check` in the last base, if there is a finding in every base.
 fn all_fail(check: impl Fn(&[String]) -> std::result::Result<(), String>) -> Option<String> {
     let mut finding = None;
     for base in bases() {
@@ -248,7 +249,7 @@ fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// What is not so for another value of each row.
+/// The findings about rows whose key has another value.
 fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, row) in rows {
@@ -269,7 +270,7 @@ fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
             if again != plan {
                 return Err("reads back as something else".to_string());
             }
-            // Without the row, but with the others it needs, where that can be.
+            // The plan without the row's flag, but with the others that it needs, if that is accepted.
             let before =
                 with(base, &others).or_else(|_| with(base, &[])).map_err(|error| error.to_string())?.0;
             let changes = plan.decisions() != before.decisions();
@@ -284,7 +285,7 @@ fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
         if let Some(finding) = all_fail(check) {
             wrong.push(format!("{name}={value}: {finding}"));
         }
-        // What decides nothing decides nothing anywhere.
+        // A row that decides nothing must decide nothing in any base.
         let is_host = row.decides == ResumeImpact::Host && !HOT_STEPS.contains(&name.as_str());
         let lies = |base: &Vec<String>| is_host && check(base) == Err(CHANGES.to_string());
         if bases().iter().any(lies) {
@@ -294,7 +295,7 @@ fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
     wrong
 }
 
-/// What is wrong where no base answers the flag `--path.key=value` in one line that starts with `answer`.
+/// The failure if no base answers the flag `--path.key=value` in one line that starts with `answer`.
 fn unanswered(path: &str, key: &str, value: &str, answer: &str) -> Option<String> {
     let fault = flag(path, key, value);
     let expected = format!("{}: {answer}", flag(path, key, "").trim_end_matches('='));
@@ -345,7 +346,8 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
             keys.map(move |key| (key, other))
         });
         for (key, other) in others {
-            // What has a kind is of that kind, and a switch that changes nothing is named whichever way it stands.
+            // A key with a kind takes only values of that kind, and a switch that changes nothing is named, whether it
+            // is on or off.
             if let Some(kind) = other.kind {
                 let wrong_kind = if kind == IdleKind::Text { "3" } else { "other" };
                 let answer = format!("expected {}, found `{wrong_kind}`", kind.expected());
@@ -394,7 +396,7 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Of what a section fills in, where the documentation gives one value.
+/// Checks the values that a section fills in, where the documentation gives one value.
 #[test]
 fn a_default_that_is_filled_in_is_the_documented_one() {
     let mut wrong = Vec::new();
@@ -420,7 +422,7 @@ fn a_default_that_is_filled_in_is_the_documented_one() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// In every base a switch changes the plan, is what the plan says, or a notice names it.
+/// In every base a switch changes the plan, agrees with the plan already, or is named in a notice.
 #[test]
 fn a_switch_that_changes_nothing_is_named() {
     let mut wrong = Vec::new();

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::settings::engine::{MAX_SIZE, Source};
 use crate::settings::sections::parallel::{Distribution, culprit};
 
-/// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
+/// Decides how many micro-batches a rank accumulates; with `as_single` it accumulates those of several devices.
 pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {
     note_reset(settings, distribution, source);
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
@@ -30,8 +30,8 @@ pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, sourc
     }
 }
 
-/// In MindFormers only a run in semi-automatic parallel mode accumulates. Each of its files says `use_parallel`; one
-/// without it is not from there.
+/// Notes that accumulation counts here where MindFormers ignores it: there only a run in semi-automatic parallel mode
+/// accumulates. Each of its files says `use_parallel`; a file without it is not from there.
 fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source) {
     const KEY: &str = "runner_config.gradient_accumulation_steps";
     let steps = source.value::<u64>(KEY).unwrap_or(1);
@@ -44,7 +44,8 @@ fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source)
     }
 }
 
-/// The cap is that of one of several devices; one that does the work of all needs the memory of all.
+/// Drops the cap on memory: it is that of one of several devices, and a device that does the work of all needs the
+/// memory of all.
 fn drop_memory_cap(settings: &mut Settings, source: &Source) {
     if settings.context.max_device_memory.take().is_some() {
         source.note(
@@ -53,9 +54,9 @@ fn drop_memory_cap(settings: &mut Settings, source: &Source) {
     }
 }
 
-/// Keeps the windows of a step, on one rank or on those that share them. With one pipeline stage MindFormers ignores
-/// `micro_batch_num`, with several `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its
-/// base trainer).
+/// Decides how many micro-batches a rank accumulates, such that a step keeps its windows, on one rank or on the ranks
+/// that share them. With one pipeline stage MindFormers ignores `micro_batch_num`, with several it ignores
+/// `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its base trainer).
 fn accumulate(
     settings: &mut Settings,
     distribution: &Distribution,

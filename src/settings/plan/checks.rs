@@ -14,10 +14,10 @@ use crate::settings::sections::run::Resume;
 
 const DEGREE: &str = "parallel_config.model_parallel";
 
-/// Widths are divided in groups of so many: what one invocation of a kernel works on.
+/// Widths are divided in groups of this many columns, which one invocation of a kernel works on.
 const GROUP: usize = 4;
 
-/// Reports what of `plan` does not fit together.
+/// Reports settings of `plan` that do not fit together.
 pub(super) fn check(plan: &RunPlan, source: &Source) {
     check_token_weights(plan, source);
     note_cold_slots(plan, source);
@@ -42,7 +42,7 @@ pub(super) fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
     }
 }
 
-/// Says where the share of a cold expert comes to less than one slot.
+/// Notes if the share of a cold expert comes to less than one slot.
 fn note_cold_slots(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     let Some(share) = settings.moe.as_ref().and_then(|moe| moe.cold_token_percent) else { return };
     let tokens = settings.runner.batch_size.saturating_mul(model.seq_length);
@@ -55,8 +55,8 @@ fn note_cold_slots(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     }
 }
 
-/// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not
-/// known before the step's last one.
+/// Reports balance losses beside a loss per token: balance losses are means over micro-batches, and the number of
+/// targets of a step is not known before its last micro-batch.
 fn check_token_weights(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
     if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
@@ -66,7 +66,7 @@ fn check_token_weights(RunPlan { settings, model, .. }: &RunPlan, source: &Sourc
     }
 }
 
-/// Whether the parameters can be listed, which all that follows does. If not, that is a fault.
+/// Whether the parameters can be listed, as everything that follows does. Reports a fault if not.
 pub(super) fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
     let count::Extent { parameters, tensors } = count::extent(model);
     let message = if parameters > MAX_PARAMETERS {
@@ -99,7 +99,7 @@ fn check_groups(plan: &RunPlan, source: &Source) {
     }
 }
 
-/// Reports what the ranks of `model_parallel` cannot divide evenly.
+/// Reports sizes that the ranks of `model_parallel` cannot divide evenly.
 fn check_matrices(plan: &RunPlan, source: &Source) {
     let RankLayout { model: ranks, shares_tokens, shares_vocabulary, .. } = plan.layout;
     if ranks == 1 {
