@@ -123,14 +123,15 @@ pub struct Recomputed {
     pub layers: Vec<usize>,
     /// Operators of other layers, each with the numbers of its layers, ascending.
     pub operators: Vec<(Operator, Vec<usize>)>,
-    /// Whether ranks that share matrices keep what they have exchanged, instead of exchanging it again.
+    /// Whether ranks that share matrices keep what they exchanged, instead of exchanging it again.
     pub keeps_exchanged: bool,
-    /// Whether each of them keeps its rows of a layer's input alone, and gathers the others to compute the layer again.
+    /// Whether each of these ranks keeps only its own rows of a layer's input, and gathers the others to compute the
+    /// layer again.
     pub keeps_slices: bool,
 }
 
 impl Recomputed {
-    /// Whether it has what is launched at `path` below layer number `layer`.
+    /// Whether the launches at `path` below layer number `layer` are computed again.
     pub fn covers(&self, layer: usize, path: &str) -> bool {
         let has = |layers: &[usize]| layers.binary_search(&layer).is_ok();
         has(&self.layers)
@@ -298,8 +299,8 @@ impl ModelConfig {
         self.sliding_window.or(self.wide_window.filter(|window| *window < self.max_positions))
     }
 
-    /// Factor of the attention scores: 1 / √head_dim; with latent attention under YaRN times m(mscale_all_dim)², as the
-    /// published code of DeepSeek-V2 has it.
+    /// Factor of the attention scores: 1 / √head_dim. With latent attention under YaRN it is multiplied by
+    /// m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
     pub fn softmax_scale(&self) -> f32 {
         let stretch = match self.rope_scaling {
             RopeScaling::Yarn(yarn) if self.latent.is_some() => yarn.m(yarn.mscale_all_dim).powi(2),
@@ -364,7 +365,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether its files hold heads in the order of interleaved pairs, which is the order in which they rotate.
+    /// Whether the family's files hold heads in the order of interleaved pairs, which is the order in which they
+    /// rotate.
     pub fn holds_pairs(self) -> bool {
         matches!(self, Self::Glm | Self::Ernie45 | Self::Helium)
     }

@@ -17,13 +17,13 @@ use crate::ops::latent_heads::LatentHeads;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
-    /// Width of the latent vector of the queries; `None`: they are computed directly from h. A multiple of 4.
+    /// Width of the latent vector of the queries, a multiple of 4; `None`: queries are computed directly from h.
     pub q_rank: Option<usize>,
     /// Width of the latent vector of keys and values (c). A multiple of 4.
     pub kv_rank: usize,
-    /// Width of a head's part that does not rotate (q_nope, k_nope). A multiple of 4.
+    /// Width of the part of a head that does not rotate (q_nope, k_nope). A multiple of 4.
     pub nope_dim: usize,
-    /// Width of the part that rotates (q_rope, k_rope), in pairs (2i, 2i + 1). A multiple of 4.
+    /// Width of the part of a head that rotates (q_rope, k_rope), in pairs (2i, 2i + 1). A multiple of 4.
     pub rope_dim: usize,
     /// Width of a value. A multiple of 4.
     pub value_dim: usize,

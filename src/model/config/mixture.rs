@@ -144,8 +144,8 @@ impl ModelConfig {
         mixture.first_dense_layers..end.max(mixture.first_dense_layers)
     }
 
-    /// Whether the first and the second product of an expert have biases: as in dense layers, but none if there is a
-    /// gate.
+    /// Whether the first and the second product of an expert have biases: as in dense layers, except that there are
+    /// none if there is a gate.
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
         match self.activation {
             Activation::SwiGlu => [false; 2],
@@ -231,7 +231,7 @@ impl Capacity {
 pub struct HotExperts {
     /// Number of hot experts.
     pub count: usize,
-    /// Capacity of the others, as a share in (0, 1].
+    /// Capacity of the other experts, as a share in (0, 1].
     pub cold_token_share: f64,
     /// Hot experts are selected anew after every step whose number is a multiple of this, and before the first of these
     /// after every power of two.
@@ -246,6 +246,6 @@ pub struct HotExperts {
 pub struct MultiToken {
     /// Number of blocks: block i, from 0, predicts i + 1 tokens further than the model.
     pub depth: usize,
-    /// Factor of their mean loss in the objective.
+    /// Factor of the blocks' mean loss in the objective.
     pub loss_factor: f64,
 }

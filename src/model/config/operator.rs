@@ -57,7 +57,8 @@ pub enum Feature {
     SharedExpertGate,
 }
 
-/// Each operator, in the order of the enum: what a layer needs to have it, and its path below the layer.
+/// Each operator, in the order of the enum: the feature that a layer must have to contain it, and its path below the
+/// layer.
 const TABLE: [(Operator, Feature, &str); 22] = [
     (Operator::AttentionNorm, Feature::Any, "attention_norm"),
     (Operator::Qkv, Feature::Any, "attention.wqkv"),
@@ -94,7 +95,7 @@ impl Operator {
         TABLE[self as usize].2
     }
 
-    /// The feature that a layer must have to contain it.
+    /// The feature that a layer must have to contain the operator.
     pub fn needs(self) -> Feature {
         TABLE[self as usize].1
     }
@@ -104,7 +105,7 @@ impl Operator {
         Self::all().find(|operator| operator.path() == path)
     }
 
-    /// Whether the launches at `path` below the layer belong to it.
+    /// Whether the launches at `path` below the layer belong to the operator.
     pub fn covers(self, path: &str) -> bool {
         path.strip_prefix(self.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
