@@ -123,7 +123,7 @@ impl Callbacks {
         }
     }
 
-    /// The step after which hot experts are chosen anew, that of a checkpoint unless a monitor says another.
+    /// The step after which hot experts are chosen anew: that of a checkpoint, unless a monitor says another.
     pub(crate) fn hot_step(&self) -> Option<u64> {
         let own =
             self.cold_hot.as_ref().and_then(|monitor| u64::try_from(monitor.save_checkpoint_steps).ok());
@@ -131,7 +131,7 @@ impl Callbacks {
         own.filter(|step| *step > 0).or(checkpoint.filter(|step| *step > 0))
     }
 
-    /// Its sections, to be written as items of a list. What the callbacks repeat of the model is left out.
+    /// The sections of the callbacks, to be written as items of a list. Keys that only repeat the model are left out.
     pub(crate) fn placed(&self) -> Vec<Placed> {
         let mut items: Vec<(&'static str, Vec<Entry>)> = Vec::new();
         items.extend(self.loss.as_ref().map(|section| (LOSS, section.entries())));

@@ -42,7 +42,7 @@ pub struct Bytes(pub u64);
 const UNITS: [(&str, u64); 6] =
     [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
 
-/// Numbers without a unit are bytes from here on; smaller ones lack their unit.
+/// Numbers without a unit are bytes from this one on; a smaller number lacks its unit.
 const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
 
 impl FromStr for Bytes {
@@ -83,7 +83,7 @@ impl Setting for Bytes {
         }
     }
 
-    /// In megabytes; fractions keep the odd bytes.
+    /// In megabytes, with a fraction for bytes that do not fill one.
     fn to_node(&self) -> Option<Node> {
         Some(format!("{}MB", self.0 as f64 / (1 << 20) as f64).into())
     }

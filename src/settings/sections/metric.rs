@@ -19,15 +19,15 @@ words! {
         Perplexity = "PerplexityMetric",
         /// The share of targets with the largest logit.
         Accuracy = "Accuracy",
-        /// Of generated advertisements.
+        /// A metric of generated advertisements.
         Adgen = "ADGENMetric",
-        /// Of recognised entities.
+        /// A metric of recognised entities.
         Entity = "EntityScore",
-        /// Of answers in a text.
+        /// A metric of answers in a text.
         Squad = "SQuADMetric",
-        /// Of prompts with choices.
+        /// A metric of prompts with choices.
         Prompt = "PromptAccMetric",
-        /// Of generated answers.
+        /// A metric of generated answers.
         EmF1 = "EmF1Metric",
     }
 }
@@ -43,7 +43,7 @@ pub struct Metrics {
 
 const PATH: &str = "metric";
 
-/// Reads the section or the list of them, of a run that evaluates or does not.
+/// Reads the section, or the list of sections, of a run that `evaluates` or does not.
 pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
     let mut metrics = Metrics::default();
     let Some(node) = source.node(PATH) else { return metrics };
@@ -71,7 +71,7 @@ pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
 }
 
 impl Metrics {
-    /// The sections of those that are reported, as items of a list.
+    /// The sections of the reported metrics, as items of a list.
     pub(crate) fn placed(self) -> Vec<Placed> {
         let reported = [(MetricType::Perplexity, self.perplexity), (MetricType::Accuracy, self.accuracy)];
         let kinds = reported.into_iter().filter(|(_, is_reported)| *is_reported).map(|(kind, _)| kind);

@@ -20,8 +20,8 @@ pub(crate) use words::PATH;
 
 use crate::settings::engine::*;
 
-/// The types whose rows all others share: those with gated layers and without positions added to the embedding, and
-/// the others.
+/// The two types whose rows all others share: `LLAMA` for types with gated layers and without positions added to the
+/// embedding, and `GPT2` for the others.
 pub(crate) const LLAMA: &str = "LlamaConfig";
 pub(crate) const GPT2: &str = "GPT2Config";
 /// A type with keys of its own.
@@ -44,7 +44,7 @@ pub(crate) fn read(source: &Source) -> Model {
     Reader::open(source, "model", &[OUTER]);
     let class = ["model.model_config.type", "model.arch.type"];
     if !class.iter().all(|path| source.is_sound(path)) || is_elsewhere(source) {
-        // Another model's keys are unknown only because the model is; adapters are none of the model's.
+        // Another model's keys are unknown only because the model is; adapters do not depend on it.
         pet::check(source);
         source.distrust(PATH);
         return Model::default();
@@ -73,13 +73,13 @@ impl Model {
     }
 }
 
-/// Whether the shape is in a folder that could not be read, which is reported already.
+/// Whether the shape is in a folder that could not be read; that fault is reported already.
 pub(crate) fn is_elsewhere(source: &Source) -> bool {
     let is_named = source.node("pretrained_model_dir").is_some_and(|node| !node.is_off());
     is_named || !source.is_sound("load_checkpoint")
 }
 
-/// Whether any required key is written. Templates leave out all of them, which is one fault and not five.
+/// Whether any required key is written. Templates leave out all of them; that is one fault and not five.
 fn is_described(source: &Source) -> bool {
     let rows = source.table(Model::ID).map_or(&[][..], |table| &table.rows);
     let required: Vec<&str> = rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();

@@ -20,7 +20,7 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     let experts = reader.node("expert_num").map_or(Some(1), usize::from_node);
     if experts == Some(1) {
         ignore_all(&reader);
-        // For what is wrong in it.
+        // The section is read only to report its faults.
         Moe::read(&reader);
         return None;
     }

@@ -51,7 +51,7 @@ rows! {
 pub(crate) const PATH: &str = "monitor_config";
 
 impl Monitor {
-    /// Changes what each key says of where its number goes.
+    /// Applies `change` to the places where the number of each key goes.
     pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {
         self.local_norm_format = change("local_norm_format", self.local_norm_format);
         self.local_loss_format = change("local_loss_format", self.local_loss_format);

@@ -79,9 +79,9 @@ words! {
         AdamW = "AdamW" "adamw" "FusedAdamW",
         /// AdamW with eps 1e-6.
         FusedAdamWeightDecay = "FusedAdamWeightDecay",
-        /// Without correction of the moments.
+        /// AdamW without correction of the moments.
         Fp32StateAdamWeightDecay = "FP32StateAdamWeightDecay",
-        /// eps before the correction.
+        /// AdamW with eps added before the correction.
         AdamWeightDecayX = "AdamWeightDecayX",
         /// Orthogonalised momentum.
         Muon = "Muon",
@@ -132,8 +132,8 @@ impl Optimizer {
         }
     }
 
-    /// The storage type of the weights that it updates, or of frozen ones, of a parameter that layers read as
-    /// `compute`.
+    /// The storage type of a parameter's weights: those that the optimizer updates, or frozen ones. Layers read the
+    /// parameter as `compute`.
     pub fn stored(&self, is_frozen: bool, compute: Element) -> Element {
         if is_frozen || self.stochastic_rounding { compute } else { Element::F32 }
     }
@@ -185,10 +185,10 @@ pub(crate) fn read(source: &Source) -> Optimizer {
         let fits = kind == OptimizerType::Momentum || (*momentum > 0.0 && *dampening == 0.0);
         let message = "needs a `momentum` above 0, and no `dampening`";
         reader.require(&["nesterov", "momentum", "dampening"], fits || !*nesterov, message);
-        // Without a momentum there is nothing ahead.
+        // Without momentum there is no step to look ahead by.
         *nesterov &= *momentum > 0.0;
     }
-    // With its numbers written out it is the same rule under another name.
+    // With its numbers written out, such a type is the same rule under another name.
     optimizer.kind = match kind {
         OptimizerType::FusedAdamWeightDecay => OptimizerType::AdamW,
         OptimizerType::Momentum => OptimizerType::Sgd,

@@ -5,10 +5,10 @@
 //! `outline`, for `plan`, takes the layout from the file alone. A plan for several ranks writes these sections into
 //! `config.yaml`, a plan for one does not.
 //!
-//! Differences from MindFormers: `expert_parallel` divides `data_parallel`, there `data_parallel` times
-//! `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share
-//! parameters of any size, in parts of their arena; there those below `parallel_optimizer_threshold` stay whole.
-//! `optimizer_shard` has no effect, as there since version 0.7.
+//! Differences from MindFormers: `expert_parallel` divides `data_parallel`. In MindFormers it divides `data_parallel`
+//! times `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share
+//! parameters of any size here, in parts of their arena; in MindFormers those below `parallel_optimizer_threshold` stay
+//! whole. `optimizer_shard` has no effect, as in MindFormers since version 0.7.
 
 mod degrees;
 mod rows;
@@ -50,7 +50,7 @@ pub(crate) struct Started {
     pub rank: usize,
     /// How many ranks there are.
     pub size: usize,
-    /// Whether they are only planned for. A `data_parallel` that is not written then fills them.
+    /// Whether the ranks are only planned for. A `data_parallel` that is not written then fills them.
     pub is_planned: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Distribution {
     pub asked: Parallelism,
     /// Whether `parallel_config` is applied.
     pub counts: bool,
-    /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
+    /// How the run is spread. One rank if the file or `as_single` says so, or after a fault.
     pub layout: RankLayout,
     /// Which layers each stage of a pipeline holds.
     pub stages: Stages,
@@ -98,8 +98,8 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
     ]
 }
 
-/// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as
-/// for a plan, over those that the file asks for.
+/// Reads the sections and decides how the run is spread over the ranks that were `started`. If their number is open, as
+/// for a plan, it is spread over the ranks that the file asks for.
 pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
     let degrees = Reader::open(source, PATH, &[Parallel::ID]);
     let mut asked = Parallelism {
@@ -177,8 +177,8 @@ impl Distribution {
         sharding::sharding(&self.asked, &self.layout, comm_recompute, source)
     }
 
-    /// The sections with what counts in them, for a run of several ranks that accumulates `steps` micro-batches on
-    /// each.
+    /// The sections, with only the settings that count, for a run of several ranks that accumulates `steps`
+    /// micro-batches on each.
     pub fn sections(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
         let RankLayout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);

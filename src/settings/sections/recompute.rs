@@ -34,7 +34,7 @@ rows! {
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// Which operators the layers of a model have.
+/// The model whose layers have operators, with its mixture.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerFeatures<'a> {
     pub model: &'a Model,
@@ -60,7 +60,7 @@ fn operators(reader: &Reader<'_>, key: &'static str) -> Option<Operators> {
     reader.form(key, Operators::read)
 }
 
-/// Says which switches of what ranks exchange have nothing to switch.
+/// Notes the switches of exchanges between ranks that have no effect.
 fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Distribution) {
     let Recompute {
         parallel_optimizer_comm_recompute, mp_comm_recompute, recompute_slice_activation, ..
@@ -87,7 +87,7 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
 }
 
 impl Recompute {
-    /// The layers and operators, in the form that a model has.
+    /// The layers and operators in the form that a model's configuration has.
     pub(crate) fn recomputed(&self) -> Recomputed {
         Recomputed {
             layers: self.layers.clone(),
@@ -97,7 +97,7 @@ impl Recompute {
         }
     }
 
-    /// Checks that the model has what is listed, and puts it in order.
+    /// Checks that the model has the listed layers and operators, and sorts the lists.
     fn check(&mut self, reader: &Reader<'_>, parts: LayerFeatures<'_>) {
         let layers = parts.model.blocks();
         let last = layers.saturating_sub(1);

@@ -160,12 +160,12 @@ impl Run {
         u64::try_from(self.eval_step_interval).ok().filter(|steps| self.do_eval && *steps > 0)
     }
 
-    /// Whether something follows from the loss of an evaluation, which the run waits for then.
+    /// Whether the run decides something by the loss of an evaluation. It then waits for that loss.
     pub(crate) fn judges_evaluations(&self) -> bool {
         self.do_eval && (self.keep_best || self.early_stopping_patience > 0)
     }
 
-    /// Whether so many evaluations without a better one end the run.
+    /// Whether the run ends after this many `evaluations` without a better one.
     pub(crate) fn stops_after(&self, evaluations: u64) -> bool {
         self.do_eval && (1..=evaluations).contains(&self.early_stopping_patience)
     }
@@ -176,7 +176,8 @@ impl Run {
     }
 }
 
-/// Files have these keys where nothing is evaluated, too.
+/// Notes keys about evaluation that have no effect, and checks the others. Files have these keys even if nothing is
+/// evaluated.
 pub(crate) fn check_evaluation(source: &Source, run: &Run) {
     if !run.do_eval {
         let asked = [
@@ -197,7 +198,7 @@ pub(crate) fn check_evaluation(source: &Source, run: &Run) {
     }
 }
 
-/// The name becomes one folder below output_dir, nothing else.
+/// Reads the name, which becomes one folder below output_dir, and nothing else.
 fn folder_name(reader: &Reader<'_>, key: &'static str) -> Option<String> {
     let name: String = reader.convert(key, reader.node(key)?)?;
     check_folder_name(reader, key, &name).then_some(name)

@@ -19,7 +19,7 @@ rows! {
     }
 }
 
-/// With the messages of MindFormers.
+/// Reads the number of micro-batches, with the messages of MindFormers.
 fn accumulation(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
     match reader.node(key)? {
         Node::Int(steps) if *steps >= 1 => reader.convert(key, &Node::Int(*steps)),

@@ -11,7 +11,7 @@ use rows::PLANNED;
 /// `grouped_lr_schedule.grouped.N`: parameters with a schedule of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Which parameters, and their weight decay.
+    /// The parameters of the group, and their weight decay.
     pub keys: GroupKeys,
     /// Their schedule.
     pub schedule: Schedule,
@@ -42,7 +42,7 @@ pub(crate) fn placed(base: &Schedule, groups: &[Group]) -> Vec<Placed> {
     placed
 }
 
-/// The section of one schedule, and the one in it where its rates are scaled.
+/// The section of one schedule and, if its rates are scaled, the section of the scaled schedule in it.
 fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
     if schedule.lr_scale.is_none() {
         return vec![schedule.placed(path)];
@@ -121,9 +121,9 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
     Schedule { lr_scale: Some(base.lr_scale.unwrap_or(1.0) * scale), ..base }
 }
 
-/// Says which of the given keys the type does not read.
+/// Notes which of the given keys the type does not read.
 fn note_idle(reader: &Reader<'_>, kind: ScheduleType) {
-    // -1 and 0 say what an absent length says.
+    // -1 and 0 mean the same as an absent length.
     let says_nothing = |node: &Node| node.is_off() || *node == Node::Int(-1);
     for (key, _) in reader.foreign::<Schedule>() {
         let is_scaled_schedule = key == "base_lr" && kind == ScheduleType::WiseLayer;

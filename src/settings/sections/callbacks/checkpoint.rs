@@ -1,9 +1,9 @@
 //! `CheckpointMonitor`: when checkpoints are written, which are kept, what they are called.
 //!
-//! Differences from MindFormers: `keep_checkpoint_max: 0` alone keeps all checkpoints, there one. A monitor that
-//! never saves (both strategies 0) is an error, there it saves nothing. Old checkpoints are removed after the new
-//! one is complete, there before it is written. On several ranks a checkpoint that is due by the clock is written a
-//! step later, since the first rank's clock decides for all.
+//! Differences from MindFormers: `keep_checkpoint_max: 0` alone keeps all checkpoints here, and one in MindFormers. A
+//! monitor that never saves (both strategies 0) is an error here; in MindFormers it saves nothing. Old checkpoints are
+//! removed after the new one is complete; MindFormers removes them before it is written. On several ranks a checkpoint
+//! that is due by the clock is written a step later, since the first rank's clock decides for all.
 
 use crate::settings::engine::*;
 
@@ -28,7 +28,7 @@ rows! {
     sections "type"
 }
 
-/// Where none is written.
+/// The prefix if none is written.
 const NO_PREFIX: &str = "CKP";
 
 impl CheckpointMonitor {
@@ -37,10 +37,10 @@ impl CheckpointMonitor {
         if self.prefix == NO_PREFIX { "" } else { &self.prefix }
     }
 
-    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts.
+    /// Reads the callback at `path`. If two strategies that exclude each other are written, the one by number counts.
     pub(crate) fn read_checked(source: &Source, path: &str) -> Self {
         let mut monitor = Self::read_at(source, path);
-        // An empty value is no number there.
+        // MindFormers takes an empty value for no number.
         let is_empty = |key: &str| source.document.get(&format!("{path}.{key}")).is_some_and(Node::is_none);
         if is_empty("save_checkpoint_steps") && monitor.save_checkpoint_seconds > 0 {
             monitor.save_checkpoint_steps = 0;
@@ -73,7 +73,7 @@ impl CheckpointMonitor {
     }
 }
 
-/// It becomes the beginning of a folder's name.
+/// Reads the prefix, which becomes the beginning of a folder's name.
 fn prefix(reader: &Reader<'_>, key: &'static str) -> Option<String> {
     let prefix: String = reader.convert(key, reader.node(key)?)?;
     let is_wrong = prefix.contains(['/', '\\']) || prefix.chars().any(char::is_control);

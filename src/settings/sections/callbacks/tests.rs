@@ -1,4 +1,4 @@
-//! What callbacks answer that say the same as other keys, or two things at once.
+//! The answers to callbacks that say the same as other keys, or two things at once.
 
 use crate::settings::{Override, RunConfig, RunPlan};
 use std::path::Path;
@@ -12,7 +12,7 @@ train_dataset:
 lr_schedule: { learning_rate: 1.e-3 }
 ";
 
-/// The plan and the notices, or what is wrong.
+/// The plan and the notices, or the error.
 fn read(more: &str, flags: &[&str]) -> Result<(RunPlan, Vec<String>), String> {
     let overrides = Override::parse_all(flags.iter().copied()).unwrap();
     let config = RunConfig::parse(&format!("{TEXT}{more}"), Path::new("x.yaml"), &overrides);

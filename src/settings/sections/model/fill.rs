@@ -86,13 +86,13 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     }
 }
 
-/// Dimensions of a head that rotate: rounded down, but not from 47.999… where the share stands for 48.
+/// Dimensions of a head that rotate: rounded down, except that 47.999… gives 48 where the share stands for 48.
 pub(crate) fn rotary_dim(head_dim: usize, share: f64) -> usize {
     (head_dim as f64 * share + 1e-6) as usize
 }
 
-/// GPT-2: a multiple of the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier,
-/// rounded up to `multiple_of`.
+/// Fills in the inner width of the feed-forward layer. GPT-2: a multiple of the width. Llama's rule where no size is
+/// given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.
 fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     let (ratio, multiplier, multiple) =
         (model.expand_ratio.take(), model.ffn_dim_multiplier.take(), model.multiple_of.take());
@@ -116,7 +116,8 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
 }
 
-/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on.
+/// Fills in the number of positions, which is at least the length of a window. A table of positions must be given that
+/// long; rotary positions are extended to it.
 fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let (length, kind) = (model.seq_length, model.kind);
     let rows = *model.max_position_embedding.get_or_insert(length);
@@ -134,7 +135,7 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     };
     model.mtp_loss_factor.get_or_insert(0.3);
     let (width, length) = (model.hidden_size, model.seq_length);
-    // Two halves of a matrix, each of which starts at a whole group of 4 columns.
+    // A matrix has two halves, each of which starts at a whole group of 4 columns.
     let message = format!("needs a hidden_size that is a multiple of 4, not {width}");
     reader.require(&["mtp_depth", "hidden_size"], width.is_multiple_of(4), message);
     let message = format!("expected a whole number below seq_length {length}, found `{depth}`");
@@ -144,11 +145,11 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     reader.require(&["mtp_depth", "num_layers"], layers.saturating_add(depth) <= most, message);
 }
 
-/// Decides each switch.
+/// Decides each switch of a bias.
 fn fill_biases(model: &mut Model, reader: &Reader<'_>) {
     let base = model.kind.is(GPT2);
     let is_base = [LLAMA, GPT2].contains(&model.kind.word());
-    // What the base has by default is left out, as files without these keys mean it.
+    // A switch that agrees with the base's default is left out, as files without these keys mean the default.
     let decide = |switch: &mut Option<bool>| {
         let has_bias = switch.unwrap_or(base);
         *switch = (has_bias != base || !is_base).then_some(has_bias);

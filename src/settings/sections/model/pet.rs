@@ -62,7 +62,7 @@ words! {
         /// 4-bit NormalFloat.
         #[default]
         Nf4 = "nf4",
-        /// Bytes.
+        /// 8-bit integers.
         Int8 = "int8",
     }
 }
@@ -76,15 +76,15 @@ impl BaseType {
         }
     }
 
-    /// That with this storage type.
+    /// The type whose storage type is `element`, if there is one.
     pub(crate) fn of(element: Element) -> Option<Self> {
         Self::ALL.into_iter().find(|base| base.element() == element)
     }
 
-    /// All of them, that with the smallest error first.
+    /// All types, the one with the smallest error first.
     pub const ALL: [Self; 2] = [Self::Int8, Self::Nf4];
 
-    /// Its word in a configuration.
+    /// The word for the type in a configuration.
     pub fn name(self) -> &'static str {
         self.word()
     }
@@ -112,7 +112,7 @@ impl Setting for Pet {
         Some(self.written())
     }
 
-    /// Where adapters and their model start from does not matter once they have.
+    /// Where adapters and their model start from does not matter once they have started.
     fn to_decision(&self) -> Option<Node> {
         let decides = |entry: &Entry| entry.decides != Host;
         let entries = self.entries().into_iter().filter(decides);
@@ -171,7 +171,7 @@ pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>
 fn read_at(source: &Source, path: &str) -> Pet {
     let kind = format!("{path}.pet_type");
     if let Some(word) = source.word(&kind).filter(|word| words(OTHER_KINDS).any(|other| other == *word)) {
-        // Its other keys are unknown only because the kind is.
+        // The other keys of the section are unknown only because its kind is.
         source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
         return Pet::default();
     }

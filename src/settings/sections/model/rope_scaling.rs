@@ -33,7 +33,7 @@ rows! {
 words! {
     /// `rope_type`.
     pub enum Method {
-        /// Not at all.
+        /// Frequencies are not stretched.
         #[default]
         Default = "default",
         /// Positions are divided by `factor`.
@@ -42,14 +42,14 @@ words! {
         Ntk = "ntk",
         /// The base grows with the length.
         DynamicNtk = "dynamic_ntk",
-        /// By parts.
+        /// Pairs are stretched by parts, depending on how often they turn over the original context.
         Yarn = "yarn",
-        /// By wavelength.
+        /// Pairs are stretched depending on their wavelength.
         Llama3 = "llama3",
     }
 }
 
-/// With every parameter in place that the method takes.
+/// A value that was read has every parameter that its method takes.
 impl Setting for Scaling {
     fn kind() -> ValueKind {
         ValueKind::Form("a section with `rope_type`")
@@ -61,7 +61,7 @@ impl Setting for Scaling {
 }
 
 impl Scaling {
-    /// The scaling of a model whose longest position is `length`, of a section that was filled.
+    /// The scaling of a section that was filled, for a model whose longest position is `length`.
     pub(crate) fn config(&self, length: usize) -> RopeScaling {
         let given = Option::unwrap_or_default;
         let (factor, original) = (given(self.factor), given(self.original_max_position_embeddings));
@@ -108,7 +108,7 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
     };
     let mut parameters = read_parameters(reader, key, method, word)?;
     if method == Method::Yarn {
-        // What Hugging Face takes where its file is silent.
+        // Hugging Face's defaults.
         parameters.beta_slow.get_or_insert(1.0);
         parameters.beta_fast.get_or_insert(32.0);
         parameters.mscale.get_or_insert(1.0);

@@ -1,9 +1,9 @@
 //! The types of models, one entry each.
 //!
-//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names
-//! of a checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). Which classes of MindFormers
-//! are of which type, what other keys these have, and which classes stay out, the dialect knows
-//! (`settings/dialect/mindformers/classes.tsv`).
+//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names of
+//! a checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). The dialect
+//! (`settings/dialect/mindformers/classes.tsv`) knows which classes of MindFormers are of which type, what other keys
+//! they have, and which classes stay out.
 //!
 //! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in
 //! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a
@@ -17,13 +17,13 @@ use crate::settings::engine::*;
 pub(crate) struct TypeEntry {
     /// The word of `type`. Unique.
     pub word: &'static str,
-    /// Its documentation: which models it is, and how it differs from MindFormers.
+    /// The type's documentation: which models it is, and how it differs from MindFormers.
     pub about: &'static str,
-    /// The type whose rows, rules and defaults it shares: [`LLAMA`] or [`GPT2`].
+    /// The type whose rows, rules and defaults this one shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
-    /// Sets what it fixes, and its defaults. Comes before the defaults of its base.
+    /// Sets the keys that the type fixes, and its defaults. Comes before the defaults of its base.
     pub prepare: fn(&mut Model, &Reader<'_>),
-    /// The published family whose names its checkpoint has.
+    /// The published family whose names of tensors its checkpoint has.
     pub family: Family,
     /// Sets in the model what follows from the type beyond its rows.
     pub finish: fn(&Model, &mut ModelConfig),
@@ -202,12 +202,12 @@ impl ModelType {
         self.0.word
     }
 
-    /// The words of the types whose rows it reads.
+    /// The words of the types whose rows the type reads.
     pub(crate) fn reads(self) -> [&'static str; 2] {
         [self.0.word, self.0.base]
     }
 
-    /// Whether it shares the rows and rules of `base`.
+    /// Whether the type shares the rows and rules of `base`.
     pub(crate) fn is(self, base: &str) -> bool {
         self.reads().contains(&base)
     }
@@ -217,7 +217,7 @@ impl ModelType {
         self.0.family == Family::Pangu
     }
 
-    /// Its entry in [`TYPES`].
+    /// The type's entry in [`TYPES`].
     pub(crate) fn entry(self) -> &'static TypeEntry {
         self.0
     }
@@ -260,7 +260,7 @@ impl Setting for ModelType {
     }
 }
 
-/// A table for each type: what it is.
+/// A table for each type, with its documentation.
 pub(crate) fn tables() -> impl Iterator<Item = (TableId, Table)> {
     TYPES.iter().map(|entry| {
         let shares = match entry.base == entry.word {
@@ -283,8 +283,8 @@ fn prepare_glm(model: &mut Model, reader: &Reader<'_>) {
     }
 }
 
-/// The published GLM computes neither experts nor other variations of a Llama, whose names such a model then has. Its
-/// checkpoint holds gate and up as one tensor, without the padding between them that odd widths have here.
+/// The published GLM computes neither experts nor other variations of a Llama; a model that has these gets Llama's
+/// names. GLM's checkpoint holds gate and up as one tensor, without the padding between them that odd widths have here.
 fn finish_glm(_: &Model, model: &mut ModelConfig) {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
     let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;

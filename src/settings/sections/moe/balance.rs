@@ -32,7 +32,7 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
 }
 
 impl Moe {
-    /// The losses, of a section that was filled.
+    /// The losses of a section that was filled.
     pub(crate) fn losses(&self) -> BalanceLosses {
         BalanceLosses {
             expert: self.aux_loss_factors.first().copied().unwrap_or(0.0),

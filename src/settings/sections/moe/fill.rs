@@ -10,7 +10,7 @@ const CAPACITY_FACTOR: f64 = 1.1;
 /// `update_step` where none is written.
 const UPDATE_STEP: u64 = 10_000;
 
-/// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.
+/// Fills in what `moe`, a mixture in the layers of `model`, leaves open, and checks it.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     if model.kind.is(GPT2) && !reader.has("routing_policy") {
         moe.routing_policy = RoutingPolicy::V1;
@@ -41,7 +41,8 @@ fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {
     }
 }
 
-/// Leaves `use_gmm: True` or a factor above 0: what drops nothing is computed as grouped products.
+/// Reduces the keys to `use_gmm: True` or a factor above 0: a mixture that drops nothing is computed by grouped
+/// products.
 fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let is_written = moe.capacity_factor.is_some();
     let factor = *moe.capacity_factor.get_or_insert(CAPACITY_FACTOR);
@@ -51,7 +52,7 @@ fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
         reader.note("capacity_factor", "not above 0, so no token is dropped");
     }
     let is_dropless = moe.use_gmm || factor <= 0.0;
-    // In GPT-2's layers the first router is what makes a single gate 1.
+    // In GPT-2's layers the first router (V1) is what sets the gate of a single choice to 1.
     let normalises_one =
         model.kind.is(GPT2) && moe.num_experts_chosen == 1 && moe.norm_topk_prob == Some(true);
     if !normalises_one {
@@ -81,7 +82,7 @@ fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     (moe.use_gmm, moe.capacity_factor, moe.enable_sdrop) = (true, None, false);
 }
 
-/// Says where `TopkRouterV1` has no gates to renormalise.
+/// Notes if `TopkRouterV1` has no gates to renormalise.
 fn note_idle_policy(moe: &Moe, reader: &Reader<'_>, is_dropless: bool) {
     let text = match moe.routing_policy {
         RoutingPolicy::V2 => return,
@@ -119,7 +120,7 @@ fn fill_hot(moe: &mut Moe, reader: &Reader<'_>) {
     moe.update_step.get_or_insert(UPDATE_STEP);
 }
 
-/// The widths of an expert and of the shared ones, unless what they follow from is at fault.
+/// Fills in the widths of an expert and of the shared ones, unless a key that they follow from is at fault.
 fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let keys = ["moe_intermediate_size", "shared_expert_num", "moe_shared_expert_intermediate_size"];
     if !reader.are_sound(&keys) {

@@ -1,11 +1,12 @@
-//! Which experts are chosen, and what the chosen count.
+//! Which experts are chosen, and how much each chosen one counts.
 
 use super::rows::{Moe, RoutingPolicy, TopkMethod};
 use crate::model::config::GroupScore;
 use crate::settings::engine::*;
 use crate::settings::sections::model::{GPT2, Model};
 
-/// Decides the groups, of which one or all leave nothing out, and whether gates are normalised.
+/// Decides the groups and whether gates are normalised. One group, or the choice of all groups, excludes no expert, so
+/// there are none then.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
     let message = format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");

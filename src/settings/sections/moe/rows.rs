@@ -119,9 +119,9 @@ const SCALING: Range = Range::new(
 /// `topk_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopkMethod {
-    /// Among all experts.
+    /// A token chooses among all experts.
     Greedy,
-    /// In the best groups, by this score.
+    /// A token chooses in the best groups, by this score.
     Grouped(GroupScore),
 }
 
@@ -136,14 +136,15 @@ impl Words for TopkMethod {
 words! {
     /// `moe_router_load_balancing_type`.
     pub enum Balancing {
-        /// Over the tokens of each sequence.
+        /// The loss is over the tokens of each sequence.
         #[default]
         Sequence = "seq_aux_loss" "sub_seq_aux_loss",
-        /// Over the tokens of a micro-batch.
+        /// The loss is over the tokens of a micro-batch.
         MicroBatch = "aux_loss",
-        /// Megatron: over those of the global batch; here of the micro-batch, with a notice.
+        /// Megatron: the loss is over the tokens of the global batch; here over those of the micro-batch, with a
+        /// notice.
         GlobalBatch = "gbs_aux_loss",
-        /// None.
+        /// There is no such loss.
         None = "none",
     }
 }
@@ -151,10 +152,10 @@ words! {
 words! {
     /// `routing_policy`.
     pub enum RoutingPolicy {
-        /// Gates of what was kept stay as they are.
+        /// Gates of kept choices stay as they are.
         #[default]
         V2 = "TopkRouterV2",
-        /// They are renormalised.
+        /// Gates of kept choices are renormalised.
         V1 = "TopkRouterV1",
     }
 }

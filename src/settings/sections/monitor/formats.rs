@@ -5,9 +5,9 @@ use crate::settings::engine::{Node, Setting, ValueKind};
 /// Where a number goes; nowhere by default, and then it is not computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Formats {
-    /// Whether it is a line of the log.
+    /// Whether the number is in a line of the log.
     pub log: bool,
-    /// Whether it is a scalar of TensorBoard.
+    /// Whether the number is a scalar of TensorBoard.
     pub tensorboard: bool,
 }
 
@@ -17,7 +17,7 @@ const TENSORBOARD: &str = "tensorboard";
 impl Formats {
     /// The log alone.
     pub const LOG: Self = Self { log: true, tensorboard: false };
-    /// Both.
+    /// The log and TensorBoard.
     pub const BOTH: Self = Self { log: true, tensorboard: true };
 
     /// Whether the number goes anywhere.

@@ -7,7 +7,8 @@ use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;
 
-/// The layout of a run of `asked`; `None` after a fault. With nothing `started` it is the one that the file asks for.
+/// The layout of a run as `asked`; `None` after a fault. If no ranks were `started`, it is the one that the file asks
+/// for.
 pub(super) fn layout(
     source: &Source,
     run: &Run,
@@ -68,8 +69,8 @@ pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &S
     }
 }
 
-/// The path to blame for the product of `factors`: that of the largest that a flag sets, or else the section,
-/// which may not be there.
+/// The path to blame for the product of `factors`: the path of the largest factor that a flag sets, or otherwise the
+/// section, or `use_parallel` if there is no section.
 pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>, u64)]) -> String {
     let set =
         factors.iter().filter(|(path, factor)| *factor > 1 && source.document.is_overridden(path.as_ref()));
@@ -77,8 +78,8 @@ pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>,
     set.max_by_key(|(_, factor)| *factor).map_or(of_section, |(path, _)| path.as_ref()).to_string()
 }
 
-/// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and
-/// remedy.
+/// The layout of one rank. If several were started, or are planned for, that is a fault of `path`, whose message has
+/// the `reason` and the remedy.
 fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<RankLayout> {
     if size > 1 {
         let (happened, other) =
@@ -89,7 +90,7 @@ fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: boo
     Some(RankLayout::one())
 }
 
-/// The layout of `degrees`, which count.
+/// The layout of `degrees`, in a run to which they apply.
 fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<RankLayout> {
     let keys = ["data_parallel", "model_parallel", "pipeline_stage", "context_parallel", "expert_parallel"];
     if !keys.iter().all(|key| source.is_sound(&format!("{PATH}.{key}"))) {
@@ -120,7 +121,7 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
         source.fault(&format!("{PATH}.expert_parallel"), message);
         return None;
     }
-    // All are at most `MAX_RANKS`, as the product is and `expert` divides one of them.
+    // All degrees are at most `MAX_RANKS`, since their product is, and `expert` divides one of them.
     let [data, expert, model, pipeline] =
         [data, expert, model, degrees.pipeline_stage].map(|degree| degree as usize);
     Some(RankLayout {
@@ -175,7 +176,7 @@ fn note_ones(source: &Source, degrees: &Parallel) {
     }
 }
 
-/// Says what of the data-parallel mode is done otherwise.
+/// Notes what is done differently in the data-parallel mode.
 fn note_data_mode(source: &Source, degrees: &Parallel, size: usize) {
     if size == 1 {
         let text =
@@ -198,7 +199,7 @@ fn shown((key, degree): (&str, u64)) -> String {
 }
 
 impl Parallel {
-    /// Makes `data_parallel` as large as fills `size` ranks, if the other degrees divide that.
+    /// Makes `data_parallel` so large that the degrees fill `size` ranks, if the other degrees divide `size`.
     pub(super) fn fill(&mut self, size: usize) {
         let others = Self { data_parallel: 1, ..self.clone() }.ranks();
         if (size as u64).is_multiple_of(others) {
@@ -206,12 +207,12 @@ impl Parallel {
         }
     }
 
-    /// The path to blame for their product: see [`culprit`].
+    /// The path to blame for the product of the degrees: see [`culprit`].
     fn culprit(&self, source: &Source) -> String {
         culprit(source, &self.factors().map(|(key, degree)| (format!("{PATH}.{key}"), degree)))
     }
 
-    /// Ranks that the degrees ask for; experts are spread over those of the others.
+    /// The number of ranks that the degrees ask for. Experts are spread over the ranks of the other degrees.
     fn ranks(&self) -> u64 {
         self.factors().into_iter().fold(1, |ranks, (_, degree)| ranks.saturating_mul(degree))
     }

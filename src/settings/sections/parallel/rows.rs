@@ -84,14 +84,14 @@ rows! {
     }
 }
 
-/// `parallel.pipeline_config.pipeline_scheduler`: its place among those of MindSpore, of which the first is built.
+/// `parallel.pipeline_config.pipeline_scheduler`: its index among the schedulers of MindSpore. Only the first is built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scheduler(usize);
 
 const SCHEDULERS: [&str; 6] = ["1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v"];
 
 impl Scheduler {
-    /// Its name, unless it is built.
+    /// The scheduler's name, unless it is built.
     pub(super) fn unbuilt(self) -> Option<&'static str> {
         (self.0 > 0).then_some(SCHEDULERS[self.0])
     }
@@ -130,7 +130,7 @@ pub enum ParallelMode {
     StandAlone,
 }
 
-/// The number of each, if it has one, and its word.
+/// The modes, each with its number, if it has one, and its word.
 const MODES: [(ParallelMode, &str, &str); 6] = [
     (ParallelMode::Data, "0", "DATA_PARALLEL"),
     (ParallelMode::SemiAuto, "1", "SEMI_AUTO_PARALLEL"),

@@ -7,7 +7,7 @@ pub use crate::ranks::sharding::{Sharded, Sharding};
 use crate::settings::engine::*;
 
 impl Sharding {
-    /// The keys that say this.
+    /// The values of the keys that ask for this sharding.
     pub(super) fn settings(&self) -> (bool, OptimizerShards) {
         let optimizer = OptimizerShards {
             gradient_accumulation_shard: self.what == Sharded::Gradients,
@@ -21,7 +21,8 @@ impl Sharding {
 const SIZE_KEY: &str = "optimizer_weight_shard_size";
 const GRADIENTS_KEY: &str = "gradient_accumulation_shard";
 
-/// The tensors that a run of `layout` divides, as `asked`; `comm_recompute` is the key of `recompute_config`.
+/// The tensors that a run of `layout` divides, as `asked` says. `comm_recompute` is `parallel_optimizer_comm_recompute`
+/// of `recompute_config`.
 pub(super) fn sharding(
     asked: &Parallelism,
     layout: &RankLayout,
@@ -59,7 +60,7 @@ fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
             }
             data
         }
-        // As in MindSpore, which takes no group of one and none that leaves ranks over.
+        // As in MindSpore, which accepts neither groups of one rank nor groups that leave ranks over.
         Ok(size) => {
             let path = source.document.written(path);
             source.note(format!("{path}: `{size}` cannot group {data} ranks, so all of them share one copy"));
@@ -68,7 +69,7 @@ fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
     }
 }
 
-/// Says that keys have no effect where nothing is shared out.
+/// Notes keys that have no effect, as nothing is shared out.
 fn note_idle(asked: &Parallelism, data: usize, source: &Source) {
     let shards = &asked.optimizer;
     let is_written = [

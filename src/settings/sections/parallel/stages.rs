@@ -1,4 +1,4 @@
-//! How many layers the stages of a pipeline have, and each of the chunks of a stage with `pp_interleave_num`.
+//! How many layers each stage of a pipeline has and, with `pp_interleave_num`, each chunk of a stage.
 
 use super::{Distribution, Parallelism};
 use crate::model::stages::Stages;
@@ -10,16 +10,16 @@ use crate::settings::sections::model::{self, Model};
 pub enum Offset {
     /// One number for every chunk.
     Every(i64),
-    /// For each stage, the same in every interleave.
+    /// One number for each stage, the same in every interleave.
     Stages(Vec<i64>),
-    /// For each interleave, for each stage.
+    /// One number for each stage of each interleave.
     Chunks(Vec<Vec<i64>>),
 }
 
 /// The switch that makes `pp_interleave_num` count.
 const INTERLEAVE: &str = "parallel.pipeline_config.pipeline_interleave";
 
-/// The layers of the stages that a run is spread over. All in one after a fault.
+/// The layers of the stages that a run is spread over. After a fault all layers are in one stage.
 pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
     let one = || Stages::one(model.blocks());
     if parallel.layout.pipeline == 1 || !is_shape_sound(source) {
@@ -30,8 +30,8 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
     or_fault(source, model, parallel, asked(model, parallel).and_then(check)).unwrap_or_else(one)
 }
 
-/// The stages by which counts of layers are distributed, on one rank too: those that the file asks for. Where nothing
-/// `counts` them, keys about them have no meaning on one rank. `None` after a fault.
+/// The stages by which counts of layers are distributed, on one rank too: those that the file asks for. If no key
+/// `counts` layers by stages, the keys about stages have no meaning on one rank. `None` after a fault.
 pub(crate) fn counted_stages(
     source: &Source,
     model: &Model,
@@ -78,7 +78,7 @@ pub(crate) fn is_shape_sound(source: &Source) -> bool {
     is_sound && ["model.arch", "parallel_config"].iter().all(|path| source.is_sound(path))
 }
 
-/// The stages of the degrees that were written.
+/// The stages that the written degrees ask for.
 fn asked(model: &Model, parallel: &Distribution) -> Result<Stages, String> {
     let Parallelism { degrees, pipeline, .. } = &parallel.asked;
     let interleaves = if pipeline.pipeline_interleave { interleaves(model, parallel) } else { 1 };
@@ -91,8 +91,8 @@ fn interleaves(model: &Model, parallel: &Distribution) -> u64 {
     model.pp_interleave_num.unwrap_or(parallel.asked.degrees.pp_interleave_num)
 }
 
-/// Says that interleaves do not count without their switch, and reports why there are no stages: that switch where
-/// `offset` has a list for each interleave, the offsets, or the number of stages.
+/// Notes that interleaves do not count without their switch, and reports why there are no stages: as a fault of that
+/// switch if `offset` has a list for each interleave, otherwise of the offsets or of the number of stages.
 fn or_fault(
     source: &Source,
     model: &Model,
@@ -188,7 +188,7 @@ fn list<T>(node: &Node, read: impl Fn(&Node) -> Option<T>) -> Option<Vec<T>> {
     if let Node::List(items) = node { items.iter().map(read).collect() } else { None }
 }
 
-/// `offset` for each chunk; `None` if it has other dimensions.
+/// The `offset` of each chunk; `None` if `offset` has other dimensions.
 fn by_chunk(offset: &Offset, stages: usize, interleaves: usize) -> Option<Vec<Vec<i64>>> {
     let offsets = match offset {
         Offset::Every(offset) => vec![vec![*offset; stages]; interleaves],

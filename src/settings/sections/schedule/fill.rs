@@ -57,7 +57,7 @@ impl Schedule {
 /// `learning_rate` too.
 fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
     let rate = schedule.base_lr.or(schedule.learning_rate);
-    // A rate of the optimizer that is at fault is what is missing here.
+    // If the optimizer's rate is at fault, that fault explains why the rate is missing.
     if rate.is_none() && reader.source.is_sound("optimizer.learning_rate") {
         let key = if schedule.is_annealing() && reader.has("base_lr") { "base_lr" } else { "learning_rate" };
         reader.missing(key, "a number");
@@ -66,7 +66,7 @@ fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
         if schedule.is_annealing() { (None, rate) } else { (rate, None) };
 }
 
-/// A ratio wins over epochs, epochs over steps.
+/// Decides the length of the warm-up: a ratio goes before epochs, and epochs go before steps.
 fn fill_warmup(schedule: &mut Schedule, reader: &Reader<'_>) {
     schedule.warmup_lr_init.get_or_insert(0.0);
     let has_steps = schedule.warmup_steps.is_some_and(|steps| steps > 0);

@@ -52,9 +52,9 @@ words! {
         /// The scale never changes.
         #[default]
         Fixed = "FixedLossScaleUpdateCell",
-        /// One window.
+        /// The scale adapts, with one window.
         Dynamic = "DynamicLossScaleUpdateCell",
-        /// A list of windows.
+        /// The scale adapts, with a list of windows.
         Adaptive = "AdaptiveLossScaleUpdateCell",
     }
 }
@@ -62,7 +62,7 @@ words! {
 /// The windows of a loss scale that adapts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adaptation {
-    /// The scale is multiplied and divided by this, from 1.
+    /// The scale is multiplied and divided by this factor, which is at least 1.
     pub factor: f64,
     /// Steps without overflow before the scale grows, shortest first; one for a window that never changes.
     pub windows: Vec<u32>,
@@ -70,7 +70,7 @@ pub struct Adaptation {
     pub first: usize,
 }
 
-/// The scale and its inverse are far from the limits of float32, also times a loss or a gradient.
+/// Scales for which the scale and its inverse are far from the limits of float32, also times a loss or a gradient.
 const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
 const FACTOR: Range = Range::new("a number from 1 to 65536", |factor| (1.0..=65536.0).contains(&factor), 0.5);
 
