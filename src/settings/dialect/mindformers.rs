@@ -30,7 +30,7 @@ pub(super) fn unify(source: &mut Source) {
     places::gather(source);
 }
 
-/// Puts what `source` says in MindFormers' words where this program's keys are.
+/// Translates MindFormers' words in `source` to this program's keys.
 pub(super) fn translate(source: &mut Source) {
     callbacks::translate(source);
     let kind = classes::translate(source);
@@ -64,10 +64,10 @@ pub(crate) fn about_classes(id: TableId) -> String {
     }
 }
 
-/// The lines of a table of data, of as many columns between tabs.
+/// The lines of a table of data, each with `COLUMNS` columns between tabs.
 ///
 /// # Panics
-/// If a line of the table has other columns, which a test would find.
+/// If a line of the table has another number of columns, which a test would find.
 fn lines<const COLUMNS: usize>(text: &'static str) -> impl Iterator<Item = [&'static str; COLUMNS]> {
     text.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let columns: Vec<&str> = line.split('\t').collect();

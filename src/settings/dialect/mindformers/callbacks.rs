@@ -1,5 +1,5 @@
-//! Callbacks that say what keys of other sections say: each is translated to these, and its place in the list stays
-//! empty.
+//! Callbacks that say what keys of other sections say: each is translated to those keys, and its place in the list
+//! stays empty.
 
 use crate::settings::engine::*;
 
@@ -68,7 +68,7 @@ const TRAIN: &str = "TrainCallBack";
 const DROP_RATE: &str = "MoEDropRateCallback";
 const TOPK_BIAS: &str = "TopkBiasBalanceCallback";
 
-/// Other names of callbacks. The misspelling is that of half of all files.
+/// Other names of callbacks. Half of all files have the misspelling.
 const NAMES: [(&str, &str); 2] =
     [("LossMonitor", "MFLossMonitor"), ("CheckpointMointor", "CheckpointMonitor")];
 /// Uploads to a cloud that is not ours.
@@ -112,7 +112,7 @@ pub(super) fn translate(source: &mut Source) {
                 continue;
             }
         }
-        // MindFormers keeps the last one without a word.
+        // MindFormers keeps the last one without a notice.
         if seen.contains(&kind) {
             source.fault(&kind_path, format!("a second {kind}; keep one of them"));
         }
@@ -121,7 +121,7 @@ pub(super) fn translate(source: &mut Source) {
     }
 }
 
-/// `do_eval: True`, with its intervals where they are not at the top level.
+/// Writes `do_eval: True`, with the callback's intervals where none are at the top level.
 fn evaluate(source: &mut Source, path: &str) {
     let callback = EvalCallback::read_at(source, path);
     let kind_path = join(path, "type");
@@ -153,7 +153,7 @@ fn evaluate(source: &mut Source, path: &str) {
     }
 }
 
-/// `runner_config.stop_step`, unless that is earlier.
+/// Writes `runner_config.stop_step`, unless an earlier step is written there.
 fn stop(source: &mut Source, path: &str) {
     const NATIVE: &str = "runner_config.stop_step";
     let stop = TrainCallback::read_at(source, path).stop_step;
@@ -172,17 +172,17 @@ fn stop(source: &mut Source, path: &str) {
     }
 }
 
-/// As in MindFormers the switch must be on, too: `moe_config.callback_moe_droprate: True`.
+/// Logs drop rates. As in MindFormers the switch must be on, too: `moe_config.callback_moe_droprate: True`.
 fn show_drop_rates(source: &mut Source, path: &str) {
     const SWITCH: &str = "moe_config.callback_moe_droprate";
     claim(source, path, DropRateCallback::read_at);
-    // What is neither on nor off is a fault of the switch.
+    // A value that is neither on nor off is a fault of the switch.
     if source.node(SWITCH).is_none_or(|node| bool::from_node(node) == Some(false)) {
         source.note(format!("{LIST}: {DROP_RATE} logs nothing without `{SWITCH}: True`"));
     }
 }
 
-/// Settings that the callback at `path` repeats, to be compared with them.
+/// Collects the settings that the callback at `path` repeats, to be compared with them.
 fn claim<S: Section>(source: &mut Source, path: &str, read: fn(&Source, &str) -> S) {
     for entry in read(source, path).entries() {
         let repeated = REPEATED.iter().find(|(key, _)| *key == entry.key);
@@ -193,7 +193,7 @@ fn claim<S: Section>(source: &mut Source, path: &str, read: fn(&Source, &str) ->
     }
 }
 
-/// The keys with which callbacks repeat settings, and these.
+/// The keys with which callbacks repeat settings, and those settings.
 const REPEATED: [(&str, &str); 7] = [
     ("expert_num", "moe_config.expert_num"),
     ("num_layers", "model.model_config.num_layers"),
@@ -204,7 +204,7 @@ const REPEATED: [(&str, &str); 7] = [
     ("gradient_accumulation_steps", "runner_config.gradient_accumulation_steps"),
 ];
 
-/// What such a key must be where the setting is absent; anything, if that is nothing: no slot follows from an absent
+/// The value that such a key must have if the setting is absent. `None` means any value: no slot follows from an absent
 /// `capacity_factor`.
 fn where_absent(key: &str) -> Option<Node> {
     match key {

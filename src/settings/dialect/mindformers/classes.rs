@@ -16,7 +16,7 @@ struct Class {
     why: &'static str,
 }
 
-/// The classes that are built, or those that stay out.
+/// The classes that are built, or the classes that stay out.
 fn classes(are_built: bool) -> impl Iterator<Item = Class> {
     let class = |[word, config, models, why]: [&'static str; 4]| Class { word, config, models, why };
     lines(include_str!("classes.tsv")).map(class).filter(move |class| class.word.is_empty() != are_built)
@@ -63,7 +63,7 @@ impl Class {
         arch.word().is_some_and(|word| words(self.models).any(|known| known == word))
     }
 
-    /// Why `arch` is not its model, where the classes `named` have the name that is written.
+    /// Why `arch` is not the model of this class. The classes `named` have the name that is written.
     fn does_not_go_with(&self, arch: &Node, named: &[Self]) -> String {
         if classes(true).any(|class| class.computes(arch)) {
             return format!("is not the model of `{}`; change one of the two", self.word);
@@ -94,7 +94,7 @@ pub(super) fn about_outside() -> String {
     classes(false).map(about).collect()
 }
 
-/// Whether the class at `path` stays out; then that is a fault.
+/// Whether the class at `path` stays out; that is reported as a fault.
 pub(super) fn stays_out(source: &Source, path: &str) -> bool {
     let Some(word) = source.word(path) else { return false };
     let outside = classes(false).find(|class| words(class.models).any(|class| class == word));

@@ -11,8 +11,7 @@ rows! {
     }
 }
 
-/// Writes each form as the keys that are read. The model's token that ends documents is that of data sets that name
-/// none.
+/// Writes each form as the keys that are read. Data sets that name no token that ends documents take that of the model.
 pub(super) fn translate(source: &mut Source, model: &ModelForms) {
     for section in ["train_dataset", "eval_dataset"] {
         if !matches!(source.node(section), Some(Node::Map(_))) {

@@ -54,15 +54,15 @@ words! {
     }
 }
 
-/// Writes each form as the key that is read. A dense model has none: there these keys have no meaning, and all but
-/// `use_moe` are ignored.
+/// Writes each form as the key that is read. A dense model has no mixture: there these keys have no meaning, and all
+/// but `use_moe` are ignored.
 pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) {
     let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else { return };
     let reader = Reader::unchecked(source, PATH);
     let use_moe = reader.node("use_moe").and_then(bool::from_node);
     let experts = match reader.node("expert_num").map_or(Some(1), usize::from_node) {
         Some(1) => {
-            // For what is wrong in them.
+            // The forms are read only to report their faults.
             MixtureForms::read(&reader);
             if use_moe == Some(true) {
                 reader.fault("use_moe", "asks for experts; give `expert_num` a number above 1");
@@ -89,7 +89,7 @@ fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Says how routed tokens are exchanged where they are: between ranks that share the experts.
+/// Notes how routed tokens are exchanged, if they are: between ranks that share the experts.
 fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatcher>) {
     const KEY: &str = "moe_token_dispatcher_type";
     let is_on = |key: &str| source.value(key) == Some(true);
@@ -104,8 +104,8 @@ fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatc
     }
 }
 
-/// The router of DeepSeek-V3: sigmoid scores, and a bias that balances the experts. That of V2 leaves gates as they
-/// are. Both have shared experts.
+/// Writes the router and the shared experts that a class implies. The router of DeepSeek-V3 has sigmoid scores, and a
+/// bias that balances the experts; the router of DeepSeek-V2 leaves gates as they are. Both have shared experts.
 fn imply_class(source: &mut Source, kind: ModelType) {
     const TYPE: &str = "model.model_config.type";
     let shared = match kind.word() {
@@ -127,7 +127,8 @@ fn imply_class(source: &mut Source, kind: ModelType) {
     }
 }
 
-/// A softmax over the chosen alone is one over all, normalised, which gates are unless a file says otherwise.
+/// A softmax over the chosen experts alone equals one over all experts whose gates are normalised. Gates are normalised
+/// unless a file says otherwise.
 fn normalise(source: &Source, forms: &MixtureForms) {
     let key = path("moe_router_pre_softmax");
     let is_sigmoid = source.value::<bool>(&path("use_gating_sigmoid")) == Some(true)
@@ -143,7 +144,8 @@ fn normalise(source: &Source, forms: &MixtureForms) {
     }
 }
 
-/// V1 of MindFormers adds one term for each of the k rounds of its choice, unless another key gives the `expert` loss.
+/// Translates the loss of V1: MindFormers adds one term for each of the k rounds of its choice, unless another key
+/// gives the `expert` loss.
 fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms, kind: ModelType) {
     const KEY: &str = "aux_loss_factor";
     let is_v1 = match source.word(&path("routing_policy")) {
@@ -173,7 +175,7 @@ fn add_loss_of_v1(source: &mut Source, forms: &MixtureForms, kind: ModelType) {
     }
 }
 
-/// A balance loss joins the objective because its factor is written.
+/// Notes that a balance loss joins the objective because its factor is written, though `return_extra_loss` is off.
 fn note_extra_loss(source: &Source, forms: &MixtureForms) {
     let factors = ["z_loss_factor", "moe_aux_loss_coeff", "aux_loss_factors"];
     let is_written = |key: &&str| source.node(&path(key)).is_some_and(|node| !node.is_off());

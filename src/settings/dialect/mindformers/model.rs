@@ -75,7 +75,8 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
     forms
 }
 
-/// An architecture with adapters says which layers have them where nothing else does; without `pet_config` it has none.
+/// Takes the layers that have adapters from the architecture where nothing else names them. Without `pet_config` there
+/// are no adapters.
 fn name_targets(source: &mut Source) {
     const ARCH: &str = "model.arch.type";
     let Some(word) = source.word(ARCH).filter(|word| word.ends_with("WithLora")) else { return };
@@ -93,7 +94,7 @@ fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Says of types that are not followed what is done instead.
+/// Notes what is done instead for types that are not followed.
 fn note_types(reader: &Reader<'_>, forms: &ModelForms) {
     let types = [
         ("embedding_init_type", forms.embedding_init_type),
@@ -146,7 +147,7 @@ fn add_biases(source: &mut Source, forms: &ModelForms, kind: ModelType) {
     }
 }
 
-/// One form of the window remains: Hugging Face's, in tokens.
+/// Reduces the forms of the window to one: Hugging Face's, in tokens.
 fn bound_window(source: &mut Source, forms: &ModelForms) {
     let key = path("sliding_window");
     if !forms.window_size.is_empty() && source.node(&key).is_some() {

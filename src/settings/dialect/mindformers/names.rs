@@ -10,7 +10,7 @@ pub(crate) static NAMES: LazyLock<Names> = LazyLock::new(|| {
     Names(lines(include_str!("names.tsv")).map(named).collect())
 });
 
-/// Writes each key under the name that is read. One that is given under two names is a fault.
+/// Writes each key under the name that is read. A key that is given under two names is a fault.
 pub(super) fn unify(source: &mut Source) {
     let mut sections: Vec<&str> = NAMES.0.iter().flat_map(|named| words(named.sections)).collect();
     sections.push(""); // the top level
@@ -24,7 +24,7 @@ pub(super) fn unify(source: &mut Source) {
     }
 }
 
-/// Leaves of several names of one key the first.
+/// If a key was written under several of its names, keeps the first.
 fn drop_twins(source: &mut Source, section: &str) {
     let names = names_in(source, section);
     for (index, name) in names.iter().enumerate() {

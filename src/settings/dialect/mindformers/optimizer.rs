@@ -35,7 +35,7 @@ pub(super) fn translate(source: &mut Source) {
     }
 }
 
-/// Where the schedules of the run are.
+/// The paths of the run's schedules.
 fn schedules(source: &Source) -> Vec<String> {
     if source.node(GROUPED).is_none_or(Node::is_off) {
         return vec!["lr_schedule".to_string()];
@@ -48,7 +48,7 @@ fn schedules(source: &Source) -> Vec<String> {
     groups.chain([join(GROUPED, "default")]).collect()
 }
 
-/// Gives the schedule at `path` its rate, unless it has one; one that scales another gives it to that.
+/// Gives the schedule at `path` its rate, unless it has one. A schedule that scales another passes the rate on to it.
 fn give_rate(source: &mut Source, path: &str, rate: f64) {
     let base = join(path, "base_lr");
     if matches!(source.node(&base), Some(Node::Map(_))) {

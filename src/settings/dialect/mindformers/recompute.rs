@@ -50,7 +50,7 @@ rows! {
 
 const NOTHING: Selection = Selection(Vec::new());
 
-/// The keys that select operators, and those that exclude some of theirs.
+/// The keys that select operators, and the keys that exclude some of the selected operators.
 pub const SELECTIONS: [&str; 4] = [
     "select_recompute",
     "select_comm_recompute",
@@ -60,7 +60,7 @@ pub const SELECTIONS: [&str; 4] = [
 
 /// The operators that are recomputed where none are named: the activation of a network with a gate.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
-/// That of a network without one, in which MindFormers' default finds nothing.
+/// The activation of a network without a gate, in which MindFormers' default finds nothing.
 const SELECTED_WITHOUT_GATE: [&str; 1] = [r"feed_forward\.gelu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
@@ -97,7 +97,7 @@ pub(in crate::settings) fn translate(
     let forms = RecomputeForms::read(&reader);
     let counts_stages = forms.count_stages();
     let Some(stages) = parallel::counted_stages(source, parts.model, parallel, counts_stages) else { return };
-    // Every key is read before the first fault ends this.
+    // Every key is read before the first fault ends this function.
     let full = fitted(&reader, "recompute", forms.recompute.distribute(&stages));
     let chosen = forms.chosen(&reader, &stages, parts);
     let (Some(full), Some(chosen), true) = (full, chosen, source.is_sound(PATH)) else { return };
@@ -231,8 +231,8 @@ fn idle(key: &str, chosen: &Chosen, parts: LayerFeatures<'_>) -> Option<String> 
     })
 }
 
-/// The operators of `layer` that the patterns of `key` select, by the names that they match: an operator's, or where
-/// the key takes modules also that of a module which contains it.
+/// The operators of `layer` that the patterns of `key` select, each with the name that a pattern matches: a name of the
+/// operator or, if the key takes modules, also of a module that contains it.
 fn found_in(
     layer: usize,
     key: &str,
@@ -253,9 +253,9 @@ fn found_in(
     found
 }
 
-/// Makes `layers` and `operators` of `recompute` what the patterns say, and logs it by layer. Layers that are
-/// recomputed as a whole are not selected from; where some of their operators are excluded, the others are listed in
-/// their place.
+/// Sets `layers` and `operators` of `recompute` as the patterns say, and logs them by layer. Operators are not selected
+/// in layers that are recomputed as a whole; if some operators of such a layer are excluded, its other operators are
+/// listed in place of the layer.
 fn apply(
     chosen: &[Vec<Chosen>; 4],
     recompute: &mut Recompute,

@@ -4,7 +4,7 @@ use super::model::ModelForms;
 use crate::settings::engine::*;
 use crate::settings::sections::model::{LLAMA, PATH, ScalingMethod, scaling_keys, scaling_takes};
 
-/// `extend_method`: its words.
+/// The words of `extend_method`.
 const METHODS: [(&str, ScalingMethod); 9] = [
     ("PI", ScalingMethod::Linear),
     ("NTK", ScalingMethod::Ntk),
@@ -17,7 +17,7 @@ const METHODS: [(&str, ScalingMethod); 9] = [
     ("llama3", ScalingMethod::Llama3),
 ];
 
-/// Length that DYNAMIC_NTK starts from where the file does not say: MindFormers' default.
+/// Length that DYNAMIC_NTK starts from if the file does not say: MindFormers' default.
 const PRETRAIN_SEQLEN: u64 = 2048;
 
 const SECTION: &str = "rope_scaling";
@@ -91,7 +91,7 @@ fn extend(source: &mut Source, forms: &ModelForms, word: &str, method: ScalingMe
                 let message = format!("unknown key; {}", scaling_takes(method, word));
                 source.fault(&join(&path(FACTOR), key), message);
             }
-            // Where Hugging Face's section is silent, it takes defaults; MindFormers' takes none.
+            // Hugging Face's section has defaults for absent keys; MindFormers' section has none.
             let keys = scaling_keys(method);
             let is_known = |name: &str| keys.contains(&name);
             let missing = keys.iter().find(|key| !has(key));

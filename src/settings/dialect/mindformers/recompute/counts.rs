@@ -6,9 +6,9 @@ use crate::settings::engine::*;
 /// How many layers, counted from the first of each chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Of each stage, distributed to its interleaves in turn.
+    /// Counts for the stages, distributed to the interleaves of each stage in turn.
     OfStages(Counts),
-    /// Of each interleave.
+    /// Counts for the stages of each interleave.
     OfInterleaves(Vec<Counts>),
 }
 
@@ -17,7 +17,8 @@ pub enum Amount {
 pub enum Counts {
     /// All layers, or none.
     Every(bool),
-    /// So many; a count above the layers of its stage takes them all, and stages at the end without a count have 0.
+    /// A count for each stage. A count above the layers of its stage takes them all, and stages at the end without a
+    /// count have 0.
     Listed(Vec<usize>),
 }
 
@@ -45,7 +46,7 @@ impl Amount {
         }
     }
 
-    /// Whether it depends on which layers the stages have.
+    /// Whether the amount depends on which layers the stages have.
     pub fn depends_on_stages(&self) -> bool {
         !matches!(self, Self::OfStages(Counts::Every(_)))
     }
@@ -75,7 +76,7 @@ impl Amount {
 }
 
 impl Counts {
-    /// Reads `node`; `found` says of another value what it is.
+    /// Reads `node`; `found` describes a value of another kind.
     fn read(node: &Node, found: impl Fn(&Node) -> String) -> Result<Self, String> {
         match node {
             Node::List(items) => items.iter().map(count).collect::<Result<_, _>>().map(Self::Listed),
@@ -83,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// The counts of stages with so many `layers`, at most these.
+    /// The counts of stages that have `layers` layers, limited to these.
     fn limit(&self, layers: &[usize]) -> Result<Vec<usize>, String> {
         match self {
             Self::Every(all) => Ok(layers.iter().map(|layers| layers * usize::from(*all)).collect()),
@@ -103,7 +104,7 @@ impl Setting for Amount {
         )
     }
 
-    /// A default alone: the section's own keys say it in the run folder.
+    /// Only a default is written: in the run folder the section's own keys say what is recomputed.
     fn to_node(&self) -> Option<Node> {
         (*self == Self::every(false)).then(|| false.into())
     }

@@ -11,14 +11,14 @@ use crate::settings::engine::*;
 use regex::bytes::Regex;
 use std::sync::LazyLock;
 
-/// Patterns, each with an amount of layers; one without text stands for the default patterns of the key.
+/// Patterns, each with an amount of layers; an entry without a pattern stands for the default patterns of the key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection(pub Vec<(Option<Pattern>, Amount)>);
 
 /// A pattern: its text, and the levels that it has.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    /// As it is written.
+    /// The pattern as it is written.
     pub text: String,
     levels: Vec<Regex>,
 }
@@ -28,7 +28,8 @@ const SEPARATOR: &str = r"\.";
 /// The operators of MindFormers that ours fuse.
 static OPERATORS: LazyLock<Vec<[&str; 2]>> = LazyLock::new(|| lines(include_str!("operators.tsv")).collect());
 
-/// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
+/// Names of operators that have no output of their own which could be dropped: the reason, and the names between
+/// spaces.
 const WITHOUT_OUTPUT: [(&str, &str); 3] = [
     (
         "writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is recomputed",
@@ -98,7 +99,7 @@ impl Pattern {
         fits.then(|| &name[..levels[..self.levels.len()].join(".").len()])
     }
 
-    /// Whether both name the same operators: at each level one of the two matches the other.
+    /// Whether both patterns name the same operators: at each level one of the two matches the other.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let texts = self.text.split(SEPARATOR).zip(other.text.split(SEPARATOR));
         let mut levels = texts.zip(self.levels.iter().zip(&other.levels));
@@ -108,7 +109,7 @@ impl Pattern {
         self.levels.len() == other.levels.len() && levels.all(matches)
     }
 
-    /// Why it selects nothing, if it names what has no output of its own.
+    /// Why the pattern selects nothing, if it names an operator that has no output of its own.
     pub fn without_output(&self) -> Option<String> {
         WITHOUT_OUTPUT.iter().find_map(|(reason, names)| {
             let name = words(names).find(|name| self.part_of(name).is_some())?;
@@ -131,7 +132,7 @@ impl Setting for Selection {
         )
     }
 
-    /// A default alone: the section's own keys say it in the run folder.
+    /// Only a default is written: in the run folder the section's own keys say what is recomputed.
     fn to_node(&self) -> Option<Node> {
         self.0.is_empty().then(|| false.into())
     }
@@ -160,7 +161,7 @@ pub fn listing() -> String {
     text
 }
 
-/// Text other than the words of YAML 1.1 for True and False.
+/// Whether `node` is text other than the words of YAML 1.1 for True and False.
 fn is_pattern(node: &Node) -> bool {
     node.word().is_some() && bool::from_node(node).is_none()
 }

@@ -35,7 +35,7 @@ fn chosen(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<Chosen> {
     choose(&Selection::read(&node(selection)).expect("a selection"), defaults, stages).expect("counts")
 }
 
-/// These patterns as text, each with its counts by chunk.
+/// The patterns that `select_recompute` chooses as text, each with its counts by chunk.
 fn selected(stages: &Stages, selection: &str, defaults: &[&str]) -> Vec<(String, Chunks)> {
     let chosen = chosen(stages, selection, defaults).into_iter();
     chosen.map(|one| (one.pattern.text, one.chunks)).collect()
@@ -143,7 +143,7 @@ fn default_operators_of_80_layers() {
     }
 }
 
-/// Also what MindFormers runs forever on, a negative count, and what it takes for something else, text.
+/// Includes a negative count, on which MindFormers runs forever, and text, which it takes for something else.
 #[test]
 fn what_is_no_amount() {
     let cases = [
