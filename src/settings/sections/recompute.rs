@@ -34,7 +34,7 @@ rows! {
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// The model whose layers have operators, with its mixture.
+/// A model and its mixture, which say what operators each layer has.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerFeatures<'a> {
     pub model: &'a Model,
@@ -60,7 +60,7 @@ fn operators(reader: &Reader<'_>, key: &'static str) -> Option<Operators> {
     reader.form(key, Operators::read)
 }
 
-/// Notes the switches of exchanges between ranks that have no effect.
+/// Notes the switches about exchanges between ranks that have no effect in this run.
 fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Distribution) {
     let Recompute {
         parallel_optimizer_comm_recompute, mp_comm_recompute, recompute_slice_activation, ..

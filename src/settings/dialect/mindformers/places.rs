@@ -28,7 +28,7 @@ pub(super) fn gather(source: &mut Source) {
     unwrap_data_sets(source);
 }
 
-/// In MindFormers, gradients are clipped in a run whose file has no such section.
+/// Clips gradients if the file has no `runner_wrapper`, as MindFormers does.
 fn clip_without_wrapper(source: &mut Source) {
     if !matches!(source.node(WRAPPER), Some(Node::Map(entries)) if !entries.is_empty()) {
         source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers");

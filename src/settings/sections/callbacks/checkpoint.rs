@@ -40,7 +40,7 @@ impl CheckpointMonitor {
     /// Reads the callback at `path`. If two strategies that exclude each other are written, the one by number counts.
     pub(crate) fn read_checked(source: &Source, path: &str) -> Self {
         let mut monitor = Self::read_at(source, path);
-        // MindFormers takes an empty value for no number.
+        // In MindFormers an empty value is not a number.
         let is_empty = |key: &str| source.document.get(&format!("{path}.{key}")).is_some_and(Node::is_none);
         if is_empty("save_checkpoint_steps") && monitor.save_checkpoint_seconds > 0 {
             monitor.save_checkpoint_steps = 0;

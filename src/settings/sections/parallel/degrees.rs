@@ -7,8 +7,8 @@ use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;
 
-/// The layout of a run as `asked`; `None` after a fault. If no ranks were `started`, it is the one that the file asks
-/// for.
+/// The layout of a run that asks for `asked`; `None` after a fault. If no ranks were `started`, it is the one that the
+/// file asks for.
 pub(super) fn layout(
     source: &Source,
     run: &Run,
