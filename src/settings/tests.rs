@@ -1,4 +1,4 @@
-//! What holds of every row of every section. `tests/without_adapter/settings` tests whole files.
+//! Checks that hold for every row of every section. `tests/without_adapter/settings` tests whole files.
 
 use super::*;
 use crate::error::Result;

@@ -37,13 +37,13 @@ pub(crate) struct Source {
 
 /// A key by which another program's file repeats a setting.
 pub(crate) struct Claim {
-    /// Where it is written.
+    /// The path at which the key is written.
     pub path: String,
-    /// Its value.
+    /// The value of the key.
     pub claimed: Node,
     /// The setting that must say the same.
     pub native: &'static str,
-    /// The value that it must have where there is no such setting; nothing: any.
+    /// The value that the key must have if there is no such setting; `None`: any.
     pub absent: Option<Node>,
 }
 

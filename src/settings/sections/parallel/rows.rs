@@ -119,12 +119,12 @@ const FROM_MINUS_ONE: Range = Range::new("-1 or a whole number from 0", |n| n >=
 pub enum ParallelMode {
     /// Every device has the whole model.
     Data,
-    /// As `parallel_config` says.
+    /// A run is spread as `parallel_config` says.
     #[default]
     SemiAuto,
-    /// As `parallel_config` says; what it leaves open is searched for.
+    /// A run is spread as `parallel_config` says; what it leaves open is searched for.
     Auto,
-    /// As the program says.
+    /// A run is spread as the program says.
     Hybrid,
     /// One device.
     StandAlone,

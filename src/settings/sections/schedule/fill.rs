@@ -9,7 +9,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
     let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
     match &mut schedule.decay {
         Decay::Polynomial { lr_end, .. } => {
-            // As in MindFormers.
+            // `lr_end` must be below the rate, as in MindFormers.
             let message = format!("{lr_end} is not below the learning rate {rate}");
             reader.require(&["lr_end", "learning_rate"], *lr_end < rate, message);
         }
