@@ -37,10 +37,11 @@ mod wrapped;
 pub use base::Base;
 pub use weight_files::Contents;
 
-/// What chose the folder of a run.
+/// The flag that names the folder of a run.
 pub(crate) const OUTPUT_DIR: PathOrigin = PathOrigin("--output_dir");
 
-/// Remedy for a damaged file: of a run's checkpoint, or one from elsewhere, which the user may not have twice.
+/// Remedy for a damaged file: another checkpoint, if it belongs to a checkpoint of a run; otherwise to fetch it again,
+/// since the user may have no second copy.
 fn remedy_for(path: &Path) -> &'static str {
     let is_of_run = path.with_file_name(checkpoint::STATE).is_file();
     match is_of_run {

@@ -1,12 +1,13 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
 //!
-//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as an
-//! arena with the whole parameter has them, with their padding. A [`HeldCells`] is some of them that one rank holds.
+//! Where each rank holds a part of a parameter, a tensor is put together from *cells*: the elements of its rows, with
+//! their padding, as they lie in an arena that has the whole parameter. A [`HeldCells`] is a range of cells that one
+//! rank holds.
 //!
-//! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how it
-//! differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs are
-//! permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have pairs too; Bloom's files
-//! have q, k and v head by head.
+//! Checkpoints hold tensors from which `transformers` computes the same. A `Piece` of a `Spec` has a tensor's name and
+//! says how the tensor differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in
+//! interleaved pairs are permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have
+//! pairs too; Bloom's files have q, k and v head by head.
 
 use super::lora::{self, ComputedTensors};
 use super::peft_modules;
@@ -24,8 +25,9 @@ use std::ops::Range;
 /// Receives the rows of a tensor one by one, as little-endian bytes.
 pub(crate) type TakeRow<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
 
-/// Reads tensors from a device. A trait, since the compiler cannot see that the future of an `AsyncFn` is `Send` for
-/// every lifetime of its arguments, and then neither is that of [`Trainer::save`](crate::train::Trainer::save).
+/// Reads tensors from a device. This is a trait because the compiler cannot see that the future of an `AsyncFn` is
+/// `Send` for every lifetime of its arguments; the future of [`Trainer::save`](crate::train::Trainer::save) would then
+/// not be `Send` either.
 pub(crate) trait ReadRows: Sync {
     /// Hands each row of `tensor`, pad cut off, to `take`.
     fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> impl Future<Output = Result<()>> + Send;
@@ -43,11 +45,11 @@ pub(crate) struct ArenaTensor<'a> {
 /// Consecutive cells of a tensor that a rank holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldCells {
-    /// Which of the tensor's cells.
+    /// The range of the tensor's cells.
     pub cells: Range<usize>,
     /// The segment of the arena.
     pub segment: usize,
-    /// Its elements.
+    /// The range of elements in that segment.
     pub place: Range<u64>,
 }
 
@@ -64,23 +66,23 @@ impl<'a> ArenaTensor<'a> {
         parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
     }
 
-    /// Whether it is a factor of an adapter.
+    /// Whether the tensor is a factor of an adapter.
     pub fn is_adapter(&self) -> bool {
         self.spec.role == Role::Lora
     }
 
-    /// The same under its name in the file of the adapters `low_rank`.
+    /// This tensor under its name in the file of the adapters `low_rank`.
     pub fn in_adapter(self, low_rank: &LowRank) -> Self {
         let name = if self.is_adapter() { self.name } else { peft_modules::name_of(low_rank, &self.name) };
         Self { name, ..self }
     }
 
-    /// Whether training never changes it.
+    /// Whether training never changes the tensor.
     pub fn is_frozen(&self) -> bool {
         !self.spec.trains
     }
 
-    /// Whether it is stored as layers read it.
+    /// Whether the tensor is stored in the type that layers read.
     pub fn is_as_read(&self) -> bool {
         self.element() == self.spec.compute
     }
@@ -116,7 +118,8 @@ impl<'a> ArenaTensor<'a> {
         self.places().flat_map(of_place).collect()
     }
 
-    /// Whether its rows can be read as they are: this rank holds all of them, and no part of them in two ranges.
+    /// Whether its rows can be read as they are: this rank holds all of them, and no part of them is split into two
+    /// ranges.
     pub fn is_stored_whole(&self) -> bool {
         let held = self.places().map(|(_, segment, place)| {
             let is_held = self.arena.held_in(segment, &place) == [place.clone()];
@@ -125,12 +128,12 @@ impl<'a> ArenaTensor<'a> {
         held.sum::<usize>() == self.cells() && self.spec.cols == self.spec.whole_cols()
     }
 
-    /// The tensor on the device of some elements of a segment: one flat row.
+    /// The elements `place` of a segment as a tensor on the device: one flat row.
     pub fn stored(&self, segment: usize, place: Range<u64>) -> Tensor {
         self.arena.range(segment, place)
     }
 
-    /// Hands the rows to `take` as the file holds them, where `cells` are all its cells.
+    /// Hands the rows to `take` as the file holds them; `cells` are all cells of the tensor.
     pub fn take_cells(&self, cells: &[u8], take: TakeRow<'_>) -> Result<()> {
         let (columns, _) = self.whole_rows();
         let width = self.element().bytes() as usize;
@@ -158,8 +161,8 @@ impl<'a> ArenaTensor<'a> {
         self.take_in_order(values, take)
     }
 
-    /// Hands the rows of `values`, which are in the order of the arena, to `take` in that of the file. That takes their
-    /// size in host memory once more.
+    /// Hands the rows of `values`, which are in the arena's order, to `take` in the file's order. This takes their size
+    /// in host memory a second time.
     fn take_in_order(&self, values: Vec<f32>, take: TakeRow<'_>) -> Result<()> {
         let (shape, element) = (self.info().shape, self.element());
         let values = self.spec.in_file_order(self.piece, values);
@@ -183,14 +186,14 @@ impl<'a> ArenaTensor<'a> {
         Ok(())
     }
 
-    /// The columns and rows of the whole parameter that it is.
+    /// The columns and the rows of the whole parameter that make up this tensor.
     fn whole_rows(&self) -> (Range<usize>, Range<usize>) {
         let mut rows = self.spec.piece_rows(self.piece);
         let Some((first_row, first_column, columns)) = rows.next() else { return (0..0, 0..0) };
         (first_column..first_column + columns, first_row..first_row + 1 + rows.count())
     }
 
-    /// Its rows that this rank holds something of, and the parts that they lie in.
+    /// The strips of the tensor's rows of which this rank holds something, and the part in which each strip lies.
     fn strips(&self) -> impl Iterator<Item = (&'a Part, Strip)> {
         let ((_, rows), parts) = (self.whole_rows(), self.parts);
         let strips = self.spec.row_strips().into_iter().filter_map(move |strip| strip.whole_in(&rows));
@@ -200,7 +203,8 @@ impl<'a> ArenaTensor<'a> {
         })
     }
 
-    /// Where its rows lie: the first cell of each place, the segment and its elements.
+    /// Where the tensor's rows lie: for each place its first cell, its segment and the range of elements in that
+    /// segment.
     fn places(&self) -> impl Iterator<Item = (usize, usize, Range<u64>)> {
         let ((_, rows), spec) = (self.whole_rows(), self.spec);
         let (stride, cols) = (spec.whole_stride() as usize, spec.col_strips());
@@ -224,7 +228,7 @@ impl<'a> ArenaTensor<'a> {
     }
 }
 
-/// The type of floats in a file; what is quantised on a device comes from a file of any floats.
+/// The type of floats in a file. Weights that are quantised on the device come from a file of any float type.
 pub(super) fn dtype_of(element: Element) -> Dtype {
     match element {
         Element::F32 | Element::U32 | Element::Nf4 | Element::Int8 => Dtype::F32,
@@ -236,30 +240,31 @@ pub(super) fn dtype_of(element: Element) -> Dtype {
 /// The files that hold the tensors of an arena.
 #[derive(Clone, Copy)]
 pub(super) struct Homes<'a> {
-    /// Those of the model; without it they are left as they are, but for what adapters come with.
+    /// The files of the model. Without them the model's tensors are left as they are, except those that come with
+    /// adapters.
     pub model: Option<&'a WeightFiles>,
-    /// Those of adapters; likewise.
+    /// The files of adapters. Without them the adapters are left as they are.
     pub adapters: Option<&'a WeightFiles>,
-    /// What both make together.
+    /// The tensors that are computed from both.
     pub computed: Option<&'a ComputedTensors>,
 }
 
-/// Where a tensor is.
+/// Where a tensor is read from.
 struct Home<'a> {
-    /// The file that holds it, or something of it.
+    /// The file that holds the tensor, or a part of it.
     file: &'a WeightFiles,
     /// Its name there.
     name: String,
-    /// Its values, if they are not those of the file.
+    /// Its values, if they differ from the file's.
     computed: Option<&'a [f32]>,
 }
 
 impl<'a> Homes<'a> {
-    /// Where each piece of a parameter is, if its tensors are called `prefix` and then as it is; `None` if nowhere.
-    /// What trained beside adapters is with them.
+    /// Where each piece of a parameter is; `None` if no file has it. A tensor's name is `prefix` followed by the name
+    /// of the piece. Parameters that trained beside adapters are in the adapters' file.
     ///
     /// # Errors
-    /// Some pieces are there, and others are not.
+    /// Some pieces are there, and others are missing.
     fn of(&self, spec: &Spec, prefix: &str) -> Result<Option<Vec<Home<'a>>>> {
         let home = |piece: &Piece| -> Option<Home<'a>> {
             let name = format!("{prefix}{}", piece.name);
@@ -336,8 +341,8 @@ pub(super) fn load(
     Ok(())
 }
 
-/// The bytes of some elements of a part of a parameter as the device holds them in `element`, padding included. Only
-/// the rows that they are in are read, where the file has the same rows.
+/// The bytes of the elements `held` of a part of a parameter, as the device holds them in the type `element`, padding
+/// included. Where the file has the same rows, only the rows that contain these elements are read.
 fn stored(
     spec: &Spec,
     part: &Part,
@@ -368,7 +373,8 @@ fn stored(
     Ok(bytes.split_off(first))
 }
 
-/// Hands what files hold of the rows `wanted` of the whole parameter to `take`: the row, the first column, the values.
+/// Hands the values that files hold of the rows `wanted` of the whole parameter to `take`, as the row, the first column
+/// and the values.
 fn read_rows(
     spec: &Spec,
     wanted: Range<usize>,
@@ -391,8 +397,8 @@ fn read_rows(
     Ok(())
 }
 
-/// The values of a piece in the order of its rows, at least those of the rows that are `wanted`, and how many rows come
-/// before them.
+/// The values of a piece in the order of its rows, and how many rows come before them. The values include at least the
+/// rows that are `wanted`.
 fn values_of(
     spec: &Spec,
     piece: &Piece,

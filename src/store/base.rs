@@ -1,8 +1,8 @@
-//! The weights that adapters are of, which a checkpoint names where they came from files: `adapter/base.json`.
+//! The base weights of adapters. If they came from files, a checkpoint names them in `adapter/base.json`.
 //!
-//! The note has their absolute path, and a hash of their tensors by which other weights at that path, or those that
-//! moved elsewhere, are told apart. It does not depend on the files that the tensors are spread over. Whoever opens
-//! such a checkpoint reads all of the base once to compare it.
+//! The note has their absolute path and a hash of their tensors. By the hash, other weights at that path are
+//! recognised, and so are the same weights after a move. The hash does not depend on how the tensors are spread over
+//! files. Opening such a checkpoint reads all of the base once to compare its hash.
 
 use super::OUTPUT_DIR;
 use super::hex::{self, hex};
@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The note is called so, beside the adapter.
+/// The name of the note, which lies beside the adapter.
 const NOTE: &str = "base.json";
-/// What to do where the base is not the one that it was.
+/// Remedy for a base that is missing or has other weights.
 pub(super) const REMEDY: &str =
     "name the base with `--base-model` (`--load_checkpoint` of `train`), or as BASE of `merge`";
 
@@ -32,7 +32,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// The weights at `path`, of which all is read.
+    /// The weights at `path`, all of which are read.
     ///
     /// # Errors
     /// A file that is missing or damaged.
@@ -62,7 +62,7 @@ impl Base {
         note.is_file().then(|| read_json(&note, "a note of an adapter's base", REMEDY)).transpose()
     }
 
-    /// Writes the note into `folder`, that of the adapter.
+    /// Writes the note into `folder`, the adapter's folder.
     ///
     /// # Errors
     /// A path that JSON cannot hold; a disk that fails.
@@ -71,12 +71,12 @@ impl Base {
         OUTPUT_DIR.write(&folder.join(NOTE), &text)
     }
 
-    /// Where the weights are, as they were named when they were last read.
+    /// The path of the weights when they were last read.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same as [`check`](Self::check), unless the weights at `path` are `known` to be this base.
+    /// Does [`check`](Self::check), unless the weights at `path` are `known` to be this base.
     pub(super) fn check_unless(&self, path: &Path, known: Option<&Self>) -> Result<()> {
         match known.is_some_and(|known| known.hash == self.hash) {
             true => Ok(()),
@@ -87,9 +87,9 @@ impl Base {
     /// Checks that the weights at `path` have these tensors, and returns them as a base.
     ///
     /// # Errors
-    /// They are others; a file that is missing or damaged.
+    /// The weights are others; a file that is missing or damaged.
     pub(super) fn check(&self, path: &Path) -> Result<Self> {
-        // The note of another checkpoint says where its base is, and not what is there now.
+        // The note of another checkpoint says where its base is, but not which weights are there now.
         let weights = Self::noted(path)?.map_or_else(|| path.to_path_buf(), |noted| noted.path);
         let found = Self::of(&weights)?;
         match found.hash == self.hash {
@@ -107,12 +107,12 @@ impl Base {
         }
     }
 
-    /// The base where it is now: at its path, or else at `moved`, which a user may have named.
+    /// The base at its present place: at its path, or else at `moved`, a path that the user may have named.
     ///
     /// # Errors
-    /// It is at neither, or what is there are other weights.
+    /// It is at neither path, or other weights are there.
     pub(super) fn found(&self, moved: Option<&Path>) -> Result<Self> {
-        // What is gone has no canonical path.
+        // A path that no longer exists cannot be canonicalised.
         let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
         let moved = moved.filter(|moved| whole(moved).as_ref() != Some(&self.path));
         let here = self.path.exists().then(|| self.check(&self.path));

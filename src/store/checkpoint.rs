@@ -12,17 +12,18 @@
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 //!
-//! Several ranks write the same tensors in files of their own: `model-00001-of-00004.safetensors` and so on with
-//! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads
-//! either.
+//! Several ranks write the same tensors, each rank into its own file: `model-00001-of-00004.safetensors` and so on with
+//! `model.safetensors.index.json`, in the format of `transformers`, and likewise `optimizer-...`. Any number of ranks
+//! can read either form.
 //!
-//! What trains beside adapters on a model that is named is with them (see `peft_modules`). Where only adapters train on
-//! a model of random weights, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the
-//! file system has them: each checkpoint is whole, and the model takes room once. A model that came from files is named
-//! by `adapter/base.json`, and never read back from the device.
+//! If the checkpoint only names the model, the parameters that train beside adapters are in the adapters' file (see
+//! `peft_modules`). Where only adapters train on a model of random weights, `model.safetensors` is the same file in all
+//! checkpoints of a run, by hard links where the file system has them: each checkpoint is complete, and the model takes
+//! disk space only once. A model that came from files is named by `adapter/base.json`, and never read back from the
+//! device.
 //!
-//! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
-//! content.
+//! The tensors themselves are on the device: `read` hands over the rows of a tensor, unpadded, and `write` replaces the
+//! content of a tensor.
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows};
@@ -68,7 +69,7 @@ pub(crate) struct TrainingTensors<'a> {
 pub(crate) struct WeightTensors<'a> {
     pub layout: &'a ArenaLayout,
     pub arena: &'a Arena,
-    /// The parameters of the whole model, where this rank has a part of them.
+    /// The parameters of the whole model, of which this rank may have only a part.
     pub whole: &'a [Spec],
     /// Biases and capacities, for a mixture of experts.
     pub experts: Option<&'a ExpertState>,
@@ -77,7 +78,8 @@ pub(crate) struct WeightTensors<'a> {
 }
 
 /// Writes this rank's files of the checkpoint `draft`, together with all other `ranks`; `by_rank` has the tensors of
-/// each. If that fails here, it succeeds on the others, and the caller has to tell them.
+/// each rank. If it fails on this rank, it still succeeds on the others, and the caller has to tell them of the
+/// failure.
 ///
 /// # Errors
 /// A disk or device that fails; a rank that has ended.
@@ -91,7 +93,7 @@ pub(crate) async fn save(
 ) -> Result<()> {
     let base = draft.base().filter(|_| by_rank[ranks.rank()].weights.low_rank.is_some());
     let saving = Saving { by_rank, draft, base, ranks };
-    // A failure is kept until the others have what they need of this rank.
+    // A failure is kept until the other ranks have what they need from this rank.
     let mut done = saving.model(read).await;
     done = done.and(saving.adapters(read).await);
     done.and(saving.optimizer(read).await)?;
@@ -117,19 +119,21 @@ impl<'a> Saving<'a> {
         self.by_rank[self.ranks.rank()].weights
     }
 
-    /// Those of `weights` in the file of adapters, or those in the files of the model.
+    /// The tensors of `weights` that go into the adapters' file if `in_adapter`, otherwise those that go into the
+    /// model's files.
     fn part(&self, weights: &WeightTensors<'a>, in_adapter: bool) -> Vec<ArenaTensor<'a>> {
         let is_in_adapter =
             |tensor: &ArenaTensor<'_>| tensor.is_adapter() || (self.base.is_some() && !tensor.is_frozen());
         weights.list().filter(|tensor| is_in_adapter(tensor) == in_adapter).collect()
     }
 
-    /// The same of each rank.
+    /// The [`part`](Self::part) of each rank.
     fn parts(&self, in_adapter: bool) -> Vec<Vec<ArenaTensor<'a>>> {
         self.by_rank.iter().map(|tensors| self.part(&tensors.weights, in_adapter)).collect()
     }
 
-    /// Writes the files of the model, unless the base or the newest checkpoint has them as they would be.
+    /// Writes the files of the model, unless the checkpoint names a base instead, or the newest checkpoint has the same
+    /// files and they can be linked.
     async fn model(&self, read: &impl ReadRows) -> Result<()> {
         if self.base.is_some() {
             return Ok(());
@@ -146,8 +150,8 @@ impl<'a> Saving<'a> {
         set.save(ranks, read).await
     }
 
-    /// Writes the folder of the adapters, if there are some, with what trains beside them where their base is only
-    /// named.
+    /// Writes the folder of the adapters, if there are any. Where the checkpoint only names their base, the folder also
+    /// has the parameters that train beside them.
     async fn adapters(&self, read: &impl ReadRows) -> Result<()> {
         let WeightTensors { whole, experts, low_rank: Some(low_rank), .. } = self.own() else {
             return Ok(());
@@ -216,7 +220,7 @@ impl<'a> TrainingTensors<'a> {
     }
 }
 
-/// What torch calls a storage type.
+/// torch's name of a storage type.
 pub(crate) fn torch_dtype(element: Element) -> &'static str {
     match element {
         Element::Bf16 => "bfloat16",
@@ -225,9 +229,9 @@ pub(crate) fn torch_dtype(element: Element) -> &'static str {
     }
 }
 
-/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run,
-/// and the base of its adapters if the checkpoint names one, which may be at `moved`; `default` knows the settings that
-/// are not written.
+/// Reads weights and moments back. Returns the state saved with them, which must match `expected`, the state of the
+/// run, and the base of the adapters if the checkpoint names one. That base may be at `moved`. `default` returns the
+/// values of settings that are not written.
 ///
 /// # Errors
 /// A file that is missing or damaged; a state or a tensor that is not the run's.
@@ -259,10 +263,9 @@ pub(crate) fn load(
     Ok((state, base))
 }
 
-/// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of
-/// several, or a folder with either, or a checkpoint that names its base; returns what was read there. Adapters are
-/// read from beside the weights, if there are some. Tensors that the model has no place for are left out if
-/// `is_partial`.
+/// Reads weights alone, and the biases of routers if the files have them. `path` is a safetensors file, the index of
+/// several, a folder with either, or a checkpoint that names its base. Returns what was read. Adapters that lie beside
+/// the weights are read too. Tensors that the model has no place for are left out if `is_partial`.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
@@ -280,7 +283,7 @@ pub(crate) fn load_weights(
     load_resolved(weights, &model, beside, is_partial, write)
 }
 
-/// Checks that an adapter can go on training, with all that it comes with beside its factors.
+/// Checks that an adapter can go on training, with all tensors that it has beside its factors.
 fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRank) -> Result<()> {
     if let Some(config) = &adapter.config {
         config.check(&adapter.weights, &adapter.modules().collect::<Vec<_>>(), low_rank)?;
@@ -299,7 +302,7 @@ fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRa
     }
 }
 
-/// [`load_weights`] of the model at `path`, with the adapter in the file `beside` it, if there is one.
+/// Does [`load_weights`] for the model at `path`, with the adapter in the file `beside`, if there is one.
 fn load_resolved(
     weights: WeightTensors<'_>,
     path: &Path,
@@ -342,8 +345,8 @@ fn load_resolved(
     Ok(file.contents(names(weights, false)))
 }
 
-/// [`load_weights`] of a checkpoint, which must have the adapters of the run; a base that it names may be at `moved`,
-/// and is returned. With an `adapter` of its own the adapters are those.
+/// Does [`load_weights`] for a checkpoint, which must have the adapters of the run. If it names a base, that base may
+/// be at `moved`, and is returned. If `adapter` is given, the adapters are read from there instead.
 ///
 /// # Errors
 /// Those of [`load_weights`]; a checkpoint without adapters.
@@ -366,7 +369,7 @@ pub(crate) fn load_whole_weights(
     Ok(base)
 }
 
-/// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.
+/// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has adapters.
 ///
 /// # Errors
 /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another shape.
@@ -387,7 +390,7 @@ pub(crate) fn load_lora(
     router_tensors::load(&peft_modules::router_state(low_rank, biases), file, false, &write)
 }
 
-/// An adapter of a model, and what both make together.
+/// An adapter of a model, and the tensors that are computed from both.
 struct Adapted {
     adapter: Adapter,
     computed: ComputedTensors,
@@ -401,8 +404,8 @@ impl Adapted {
     }
 }
 
-/// Checks that each tensor of `adapter` has a place in the model: one that nobody reads would change what it computes
-/// in silence.
+/// Checks that each tensor of `adapter` has a place in the model: a tensor that nothing reads would silently change
+/// what is computed.
 ///
 /// # Errors
 /// A tensor without a place.
@@ -426,7 +429,7 @@ fn check_places(weights: WeightTensors<'_>, adapter: &Adapter) -> Result<()> {
     }
 }
 
-/// The names of the tensors of the whole model, or of those of its adapters.
+/// The names of the whole model's tensors: those of its adapters if `of_adapters`, otherwise all others.
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
     let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Lora) == of_adapters);
     specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())

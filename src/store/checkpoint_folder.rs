@@ -30,7 +30,8 @@ pub enum Keep {
     All,
     /// The newest, as many as this.
     Newest(usize),
-    /// One for each stretch of this length, and the newest: of those that are younger than the stretch, the oldest.
+    /// One for each stretch of this length, and the newest. Of the checkpoints that are younger than the stretch, the
+    /// oldest is kept.
     OnePer(Duration),
 }
 
@@ -45,7 +46,7 @@ impl From<usize> for Keep {
 ///
 /// # Examples
 ///
-/// What a run has kept:
+/// The checkpoint to use from those that a run has kept:
 ///
 /// ```
 /// use gristmill::store::checkpoint_folder::CheckpointFolder;
@@ -63,9 +64,9 @@ impl From<usize> for Keep {
 pub struct CheckpointFolder {
     folder: PathBuf,
     keep: Keep,
-    /// What the names of new checkpoints begin with: empty, or a prefix and a hyphen.
+    /// The start of the names of new checkpoints: empty, or a prefix and a hyphen.
     start_of_name: String,
-    /// Without it there is no `meta.json`.
+    /// If `None`, no `meta.json` is written.
     steps_per_epoch: Option<u64>,
     beside: ModelAssets,
 }
@@ -100,8 +101,8 @@ impl CheckpointFolder {
         Self { beside, ..self }
     }
 
-    /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A
-    /// failure is a warning.
+    /// Names the checkpoint of `step` in `meta.json`, if the folder has such a file. A run that resumes calls this too,
+    /// since a kill may have come before it. A failure is only a warning.
     pub(crate) fn note_newest(&self, step: u64, checkpoint: &Path) {
         let Some(steps_per_epoch) = self.steps_per_epoch else { return };
         if let Err(error) = notes::write_meta(&self.folder, step, steps_per_epoch, checkpoint) {
@@ -109,8 +110,8 @@ impl CheckpointFolder {
         }
     }
 
-    /// Starts the checkpoint of `step` with a folder to write files into, which has those beside the weights. Removes
-    /// what a killed run left unfinished.
+    /// Starts the checkpoint of `step`: creates a folder to write files into, and writes the files that belong beside
+    /// the weights into it. Removes what a killed run left unfinished.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -224,11 +225,11 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Deletes what is not to be kept at `now`, but never the one just `written` at `step`: a run that continued from
-    /// an earlier step writes checkpoints older than the existing ones.
+    /// Deletes the checkpoints that are not to be kept at `now`, but never the one just `written` at `step`: a run that
+    /// continued from an earlier step writes checkpoints older than the existing ones.
     fn delete_old(&self, step: u64, written: &Path, now: SystemTime) -> Result<()> {
         let found = self.list()?;
-        // Under another prefix.
+        // `same`: the checkpoints of this step under another prefix.
         let (same, others): (Vec<_>, Vec<_>) =
             found.into_iter().filter(|(_, path)| path != written).partition(|(other, _)| *other == step);
         let best = notes::read_best(&self.folder)?.map(|best| best.step);
@@ -252,7 +253,7 @@ impl CheckpointFolder {
     }
 }
 
-/// Those of `checkpoints` that were written less than `stretch` before `now`, the oldest first.
+/// The `checkpoints` that were written less than `stretch` before `now`, the oldest first.
 fn young(checkpoints: Vec<PathBuf>, stretch: Duration, now: SystemTime) -> Vec<PathBuf> {
     let written = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
     let is_young = |at: &SystemTime| now.duration_since(*at).map_or(true, |age| age < stretch);
@@ -264,7 +265,7 @@ fn young(checkpoints: Vec<PathBuf>, stretch: Duration, now: SystemTime) -> Vec<P
     young.into_iter().map(|(_, path)| path).collect()
 }
 
-/// A checkpoint that is being written, as each rank has it.
+/// A checkpoint that is being written, as every rank has it.
 #[derive(Debug)]
 pub struct Draft {
     home: CheckpointFolder,
@@ -272,7 +273,8 @@ pub struct Draft {
     path: PathBuf,
 }
 
-/// The same on the rank that began it. Dropping it without [`PendingCheckpoint::commit`] removes what was written.
+/// The [`Draft`] on the rank that began the checkpoint. Dropping it without [`PendingCheckpoint::commit`] removes what
+/// was written.
 #[derive(Debug)]
 #[must_use = "a checkpoint that is not committed is deleted"]
 pub struct PendingCheckpoint {
@@ -299,11 +301,12 @@ impl Draft {
         self.home.beside.base()
     }
 
-    /// Links the `files` of the newest complete checkpoint into this one, so that both share the room that they take.
-    /// False if there is none, or the file system has no hard links: then they have to be written.
+    /// Hard-links the `files` of the newest complete checkpoint into this one, so that both share their disk space.
+    /// Returns false if there is no such checkpoint or the file system has no hard links: the files then have to be
+    /// written.
     ///
     /// # Errors
-    /// The folder of checkpoints cannot be read; those of `files`.
+    /// The folder of checkpoints cannot be read; an error of `files`.
     pub fn link(&self, files: impl FnOnce(&Path) -> Result<Vec<PathBuf>>) -> Result<bool> {
         let Some((_, newest)) = self.home.latest()? else { return Ok(false) };
         let files = files(&newest)?;
@@ -311,7 +314,7 @@ impl Draft {
         let are_linked =
             files.iter().all(|file| linked(file).is_some_and(|to| fs::hard_link(file, to).is_ok()));
         if !are_linked {
-            // Writing to one that was linked would change the other checkpoint.
+            // Writing to a linked file would change the other checkpoint.
             files.iter().filter_map(linked).for_each(|to| drop(fs::remove_file(to)));
         }
         Ok(are_linked)
@@ -371,7 +374,7 @@ fn name_of(step: u64) -> String {
     format!("step_{step:07}")
 }
 
-/// The step in a checkpoint's name, if [`name_of`] makes exactly this name or what follows its prefix.
+/// The step in a checkpoint's name, if [`name_of`] makes exactly this name, or exactly the part after its prefix.
 fn step_of(name: &str) -> Option<u64> {
     let start = name.rfind("step_")?;
     let (before, name) = name.split_at(start);

@@ -7,25 +7,25 @@ use crate::hugging_face::config_json;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What the tensors of a file may be.
+/// The tensors that a file may have.
 pub(super) struct ExpectedTensors<'a> {
-    /// The names of the model's.
+    /// The names of the model's tensors.
     pub known: &'a HashSet<String>,
-    /// The name of the embedding, which a head that the model does not have may repeat.
+    /// The name of the embedding. If the model has no head, the file may have one that repeats the embedding.
     pub embedding: Option<&'a str>,
     /// Where the file was found, for the `config.json` beside it.
     pub weights: &'a Path,
-    /// Whether others are left out with a warning.
+    /// Whether other tensors are left out with a warning.
     pub is_partial: bool,
 }
 
 impl ExpectedTensors<'_> {
-    /// Checks that each tensor of `file` has a place. Tables that follow from a model's shape need none, nor do layers
-    /// of multi-token prediction that the class of the file leaves out, a head that is the embedding, or other towers,
-    /// which are named.
+    /// Checks that each tensor of `file` has a place in the model. These need none: tables that follow from a model's
+    /// shape, layers of multi-token prediction that the class of the file leaves out, a head that is the embedding, and
+    /// other towers, which the log names.
     ///
     /// # Errors
-    /// A tensor without a place, unless those are left out.
+    /// A tensor without a place, unless such tensors are left out.
     pub fn check(&self, file: &WeightFiles) -> Result<()> {
         let towers = file.towers();
         if !towers.is_empty() {
@@ -52,7 +52,7 @@ impl ExpectedTensors<'_> {
         Err(Error::file(path, format!("{what}; {}", remedy_of_unplaced(&unplaced))))
     }
 
-    /// Whether `name` is the head, and equals the embedding to the bit.
+    /// Whether `name` is the head and equals the embedding bit for bit.
     fn is_repeated(&self, file: &WeightFiles, name: &str) -> bool {
         let Some(embedding) = self.embedding.filter(|_| file.stored(HEAD) == Some(name)) else {
             return false;
@@ -63,7 +63,7 @@ impl ExpectedTensors<'_> {
     }
 }
 
-/// The number of the layer of a tensor under Llama's names.
+/// The number of the layer in the name of a tensor, under Llama's names.
 fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
 }

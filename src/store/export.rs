@@ -1,10 +1,12 @@
-//! Trained weights as the folder that a run started from has them: under its names, in its layout and types, with the
-//! files beside them and the towers that the run left.
+//! Writes trained weights in the form of the folder that a run started from: under its names, in its layout and types,
+//! with the files beside the weights and the towers that the run did not read.
 //!
-//! A checkpoint has names of its own, one tensor for each projection, and the type that is trained. Each of its tensors
-//! goes where loading found it: to a tensor of the folder, or to some of its rows. What no tensor goes to is copied.
+//! A checkpoint has its own names, one tensor for each projection, and the type that is trained. Each of its tensors
+//! goes where loading found it: to a tensor of the folder, or to some rows of one. Tensors of the folder that get no
+//! trained values are copied.
 //!
-//! Of a checkpoint with an adapter that alone is written, under the names that modules have in the class of the folder.
+//! If the checkpoint has an adapter, only the adapter is written, under the names that modules have in the class of the
+//! folder.
 
 use super::OUTPUT_DIR;
 use super::lora;
@@ -34,10 +36,10 @@ pub enum FloatType {
 }
 
 impl FloatType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
-    /// What a command calls it.
+    /// The name of the type on the command line.
     pub fn name(self) -> &'static str {
         ["f32", "bf16", "f16"][self as usize]
     }
@@ -47,19 +49,19 @@ impl FloatType {
     }
 }
 
-/// What was exported.
+/// The numbers of exported tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exported {
     /// Tensors that have trained values.
     pub trained: usize,
-    /// Those of the folder as they were.
+    /// Tensors of the folder that were copied unchanged.
     pub copied: usize,
 }
 
-/// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, which must be new or empty, as `like` has
-/// them: both are folders with safetensors files, or such a file. FP8, in which nothing is trained, becomes bfloat16
-/// without scales. With a `dtype` all floats of the model become that. Tokenizer, chat template and generation defaults
-/// are those of the checkpoint, where it has some.
+/// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, in the form of `like`. `checkpoint` and
+/// `like` are folders with safetensors files, or such a file; `out` must be new or empty. FP8, in which nothing is
+/// trained, becomes bfloat16 without scales. If `dtype` is given, all floats of the model get that type. Tokenizer,
+/// chat template and generation defaults are the checkpoint's, where it has them.
 ///
 /// # Errors
 /// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type;
@@ -100,8 +102,8 @@ pub(crate) fn float_types(path: &Path) -> Option<String> {
     Some(types.into_iter().collect::<Vec<_>>().join(" and "))
 }
 
-/// Writes an adapter of the model in `folder` as PEFT opens it on that one, with the whole names of modules, which no
-/// other tower has.
+/// Writes an adapter for the model in `folder`, so that PEFT can open it on that model. Modules have their full names,
+/// which no other tower has.
 async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
     let factors = WeightFiles::open(adapter)?;
     let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
@@ -127,7 +129,7 @@ async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: 
     Ok(Exported { trained: names.len(), copied: 0 })
 }
 
-/// What the class of `folder` calls our `module`, or why it has no such module.
+/// The name of our `module` in the class of `folder`, or why it has no such module.
 fn module_in(folder: &WeightFiles, module: &str) -> std::result::Result<String, String> {
     let matrix = format!("{module}.weight");
     let place = folder.stored(&matrix).and_then(|stored| Some((stored, folder.info(&matrix).ok()?)));
@@ -156,12 +158,12 @@ fn module_in(folder: &WeightFiles, module: &str) -> std::result::Result<String, 
 struct Exporting<'a> {
     trained: &'a WeightFiles,
     folder: &'a WeightFiles,
-    /// The checkpoint.
+    /// The path of the checkpoint.
     path: &'a Path,
 }
 
 impl Exporting<'_> {
-    /// For each tensor of the folder that gets trained values the tensors that hold them.
+    /// For each tensor of the folder that gets trained values, the checkpoint's tensors that hold them.
     fn sources(&self) -> Result<BTreeMap<String, Vec<String>>> {
         let mut sources: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in self.trained.names() {
@@ -182,14 +184,14 @@ impl Exporting<'_> {
         Ok(sources)
     }
 
-    /// The values of a tensor of which each of `parts` holds some rows.
+    /// The values of a tensor, put together from `parts`, each of which holds some of its rows.
     fn assembled(&self, info: &TensorInfo, parts: &[String]) -> Result<Vec<f32>> {
         let total = info.shape.first().copied().unwrap_or(1);
         let width = info.shape.iter().skip(1).product::<usize>();
         let mut values = vec![0.0; total * width];
         let mut missing = total;
         for part in parts {
-            // The embedding is all of a head that repeats it.
+            // A head that repeats the embedding takes all of it.
             let is_own = self.folder.stored(part) == Some(info.name.as_str());
             let rows =
                 if is_own { self.folder.rows(part, total)? } else { std::iter::once(0..total).collect() };

@@ -18,7 +18,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     number.ok_or_else(|| de::Error::custom(format!("`{digits}` is not 16 hexadecimal digits")))
 }
 
-/// The same for a hash that may be unknown.
+/// Reads and writes a hash that may be unknown.
 pub(super) mod optional {
     use super::{Deserializer, Serializer};
 

@@ -1,7 +1,7 @@
-//! Which ranks hold what of the tensors of a checkpoint, and which of them writes each.
+//! Which ranks hold which parts of a checkpoint's tensors, and which rank writes each tensor.
 //!
-//! A tensor is written by a rank that holds it whole, the one with the fewest bytes so far; one that nobody holds
-//! whole, by any rank.
+//! A tensor is written by a rank that holds it whole: the one with the fewest bytes so far. A tensor that no rank holds
+//! whole is written by any rank.
 
 use super::arena_tensors::{ArenaTensor, HeldCells};
 use super::router_tensors::RouterTensor;
@@ -18,11 +18,11 @@ pub(super) struct Holding<'a> {
     pub content: Content<'a>,
     /// The rank that writes it.
     pub writer: usize,
-    /// What each rank holds, ascending; ranks with nothing are left out.
+    /// The cells that each rank holds, ascending; ranks without any are left out.
     holders: Vec<(usize, Vec<HeldCells>)>,
 }
 
-/// What a tensor consists of.
+/// Where the content of a tensor comes from.
 #[derive(Clone, Copy)]
 pub(super) enum Content<'a> {
     /// A piece of a parameter, as one of its holders sees it.
@@ -32,9 +32,9 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Holding<'a> {
-    /// The tensors that any rank has, where `by_rank` lists those of each, with `router_state` behind them. They are
-    /// divided evenly by bytes among the first `writers` ranks, but are not moved to another rank where one of these
-    /// holds them whole.
+    /// The tensors that any rank has, followed by `router_state`; `by_rank` lists the tensors of each rank. They are
+    /// divided evenly by bytes among the first `writers` ranks, except that a tensor is not moved to another rank where
+    /// one of these holds it whole.
     pub fn list(
         by_rank: &'a [Vec<ArenaTensor<'a>>],
         router_state: &[RouterTensor],
@@ -63,8 +63,8 @@ impl<'a> Holding<'a> {
         holdings
     }
 
-    /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank
-    /// that has it.
+    /// Which cells come from which rank: cells that the writer holds come from itself, and every other cell from the
+    /// first rank that holds it.
     pub fn sources(&self) -> Vec<RankCells> {
         let (mut sources, mut missing) = (Vec::<RankCells>::new(), BTreeMap::new());
         missing.extend(Some((0, self.cells())).filter(|(_, cells)| *cells > 0));
@@ -125,7 +125,8 @@ pub(super) fn written(holdings: &[Holding<'_>], ranks: usize) -> Vec<Vec<usize>>
     written
 }
 
-/// Gives each tensor to the writer with the fewest bytes so far among those that hold it whole, or among all.
+/// Gives each tensor to the writer with the fewest bytes so far, among the writers that hold it whole or, if there are
+/// none, among all writers.
 fn divide(holdings: &mut [Holding<'_>], writers: usize) {
     let mut bytes = vec![0; writers];
     for holding in holdings {
@@ -137,7 +138,8 @@ fn divide(holdings: &mut [Holding<'_>], writers: usize) {
     }
 }
 
-/// The parts of `run` that are `missing` (ends by starts), which they then no longer are.
+/// Removes the cells of `run` from `missing`, which has the ends of ranges by their starts, and returns the parts of
+/// `run` that were missing.
 fn take(missing: &mut BTreeMap<usize, usize>, run: &HeldCells) -> Vec<HeldCells> {
     let before = missing.range(..run.cells.start).next_back().map(|(start, _)| *start);
     let within = missing.range(run.cells.clone()).map(|(start, _)| *start);
@@ -157,15 +159,15 @@ fn take(missing: &mut BTreeMap<usize, usize>, run: &HeldCells) -> Vec<HeldCells>
     taken
 }
 
-/// Cells that come from one rank, where they lie one after the other.
+/// Cells that come from one rank, on which they lie one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RankCells {
     pub rank: usize,
-    /// Which cells, in the order in which they lie there.
+    /// The ranges of cells, in the order in which they lie on that rank.
     pub cells: Vec<Range<usize>>,
-    /// The segment of its arena.
+    /// The segment of that rank's arena.
     pub segment: usize,
-    /// Its elements.
+    /// The range of elements in that segment.
     pub place: Range<u64>,
 }
 
@@ -174,7 +176,7 @@ impl RankCells {
         Self { rank, cells: vec![cells], segment, place }
     }
 
-    /// Whether `next` of `rank` lies right behind it.
+    /// Whether `next`, which comes from `rank`, lies right behind these cells.
     fn is_followed_by(&self, rank: usize, next: &HeldCells) -> bool {
         (self.rank, self.segment, self.place.end) == (rank, next.segment, next.place.start)
     }
@@ -184,8 +186,8 @@ impl RankCells {
         self.cells.push(next.cells);
     }
 
-    /// Writes its cells, which lie one after the other in `bytes`, to those of the whole tensor; `width`: bytes of a
-    /// cell.
+    /// Copies the cells, which lie one after the other in `bytes`, to their places in the `whole` tensor; `width`:
+    /// bytes of a cell.
     pub fn scatter(&self, bytes: &[u8], width: usize, whole: &mut [u8]) {
         let mut at = 0;
         for cells in &self.cells {
@@ -195,7 +197,7 @@ impl RankCells {
         }
     }
 
-    /// Their number.
+    /// The number of cells.
     pub fn count(&self) -> usize {
         (self.place.end - self.place.start) as usize
     }

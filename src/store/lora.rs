@@ -1,7 +1,7 @@
 //! Low-rank adapters on disk, as PEFT has them: `adapter_model.safetensors` and `adapter_config.json` in one folder.
 //!
-//! In a checkpoint they are in a folder of their own, `adapter`: beside the model's files, `transformers` would take
-//! the model to be in the place that the adapter names.
+//! In a checkpoint they are in their own folder, `adapter`. If they lay beside the model's files, `transformers` would
+//! look for the model in the place that the adapter names.
 //!
 //! A model that came from files is not in the checkpoint: `base.json`, beside the adapter, says where it is (see
 //! `base`).
@@ -28,18 +28,18 @@ use std::path::{Path, PathBuf};
 
 /// The folder of a checkpoint's adapters.
 pub(super) const FOLDER: &str = "adapter";
-/// The file of adapters is called so.
+/// The stem of the name of the adapters' file.
 pub(super) const STEM: &str = "adapter_model";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 pub(super) const CONFIG: &str = "adapter_config.json";
-/// What is expected in that.
+/// What that file is expected to be, for error messages.
 const KIND: &str = "the configuration of a low-rank adapter";
-/// What to do with an adapter that computes what is not built.
+/// Remedy for an adapter that computes something that is not built.
 const MERGED: &str = "merge it by PEFT's `merge_and_unload`, and name the folder of what that makes";
-/// What to do where it is something else.
+/// Remedy for a file that is something else.
 const REMEDY: &str = "fetch it again, or name another adapter";
 
-/// The file with the adapter at `path`: a file, its folder, or a checkpoint that has one.
+/// The file of the adapter at `path`, which is the file itself, its folder, or a checkpoint that has an adapter.
 pub(super) fn find(path: &Path) -> Option<PathBuf> {
     let places = [path.to_path_buf(), path.join(WEIGHTS), path.join(FOLDER).join(WEIGHTS)];
     places.into_iter().find(|place| place.is_file())
@@ -66,8 +66,8 @@ pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// Writes `adapter_config.json` for the adapters of the model with the parameters `whole`, which was `base`, into
-/// `folder`. `modules_to_save` train beside them.
+/// Writes `adapter_config.json` into `folder`, for the adapters of the model that has the parameters `whole` and came
+/// from `base`. `modules_to_save` train beside the adapters.
 ///
 /// # Errors
 /// A disk that fails.
@@ -97,11 +97,11 @@ pub(super) fn write_config(
     OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
 }
 
-/// The `adapter_config.json` beside the adapter in `weights`, for the model in `folder`, where its modules are called
-/// so; `rename` says what a module that trained beside it is called there.
+/// The `adapter_config.json` beside the adapter in `weights`, rewritten for the model in `folder`. There the adapted
+/// modules are called `modules`, and `rename` returns the name of a module that trained beside the adapter.
 ///
 /// # Errors
-/// It is missing, or not one of low-rank adapters.
+/// The file is missing, or is not of low-rank adapters.
 pub(super) fn config_for(
     weights: &Path,
     folder: &Path,
@@ -122,8 +122,8 @@ pub(super) fn config_for(
     serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
 }
 
-/// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other,
-/// otherwise whole ones.
+/// The names by which PEFT finds the modules that have adapters: the last part of a name if it names no other module,
+/// otherwise the whole name.
 fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
     let pieces = whole.iter().filter(|spec| spec.role != Role::Lora).flat_map(|spec| &spec.pieces);
     let others: BTreeSet<&str> = pieces
@@ -145,7 +145,7 @@ fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// The error of an adapter in `weights` for a module that a model does not have as `expected`.
+/// The error of an adapter in `weights` whose module does not fit the model; `expected` says how.
 pub(super) fn other_model(weights: &Path, module: &str, expected: &str) -> Error {
     Error::file(weights, format!("adapts `{module}`, which {expected}; {OTHER_MODEL}"))
 }

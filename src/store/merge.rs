@@ -17,19 +17,19 @@ use std::path::Path;
 /// The module of the head.
 const HEAD_MODULE: &str = "lm_head";
 
-/// What was merged.
+/// The numbers of merged tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merged {
     /// Tensors of the model.
     pub tensors: usize,
-    /// Those that an adapter changed.
+    /// Tensors that the adapter changed.
     pub adapted: usize,
 }
 
-/// Writes the model at `base` with the adapter at `adapter` merged into it to the folder `out`, which must be new or
-/// empty. `base` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
-/// base; `adapter` PEFT's file, its folder, or a checkpoint that has one. Sums are f64, and each tensor keeps its type,
-/// but FP8 becomes bfloat16.
+/// Merges the adapter at `lora` into the model at `base`, and writes the result to the folder `out`, which must be new
+/// or empty. `base` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
+/// base. `lora` is PEFT's file, its folder, or a checkpoint that has an adapter. Sums are f64. Each tensor keeps its
+/// type, except that FP8 becomes bfloat16.
 ///
 /// # Errors
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one
@@ -81,10 +81,10 @@ struct Merging<'a> {
     is_transposed: bool,
 }
 
-/// What an adapter changes of a tensor: first what trained beside it.
+/// A change that an adapter makes to a tensor. Tensors that trained beside the factors come first in the order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// The adapter's tensor of this name replaces the one that a language model by itself calls so.
+    /// The adapter's tensor `by` replaces the tensor that a language model by itself calls `parameter`.
     Replaced { by: String, parameter: String },
     /// The product of the factors of a module is added.
     Adapted(String),
@@ -93,7 +93,8 @@ enum Change {
 }
 
 impl Merging<'_> {
-    /// The tensors that the adapter changes, as the model calls them, and how. Either may be inside another model.
+    /// The tensors that the adapter changes, by their names in the model, and the changes. The model and the adapter
+    /// may each be of a language model inside another model.
     fn adapted(&self) -> Result<BTreeMap<String, BTreeSet<Change>>> {
         let mut adapted: BTreeMap<String, BTreeSet<Change>> = BTreeMap::new();
         for name in self.adapter.files.names() {
@@ -136,27 +137,27 @@ impl Merging<'_> {
         Ok(adapted)
     }
 
-    /// Whether the embedding or the head of the model with the adapter is its own, although the base may tie them.
+    /// Whether the model with the adapter has its own embedding or head, although the base may tie the two.
     fn is_apart(&self) -> bool {
         let is_adapted = self.adapter.modules().any(|module| wrapped::alone(module) == HEAD_MODULE);
         is_adapted || EMBEDDINGS.iter().chain([&HEAD]).any(|name| self.adapter.holds_apart(name))
     }
 
-    /// The embedding of a base without a head, which is that.
+    /// The name of the embedding, if the base has no head and so the embedding is the head.
     fn head(&self) -> Option<&str> {
         let embedding = || EMBEDDINGS.iter().find_map(|name| self.base.stored(name));
         if self.base.holds(HEAD) { None } else { embedding() }
     }
 
-    /// What the base calls the tensor that the merged `name` comes from.
+    /// The name in the base of the tensor that the merged tensor `name` comes from.
     fn source<'n>(&'n self, name: &'n str) -> &'n str {
         self.head().filter(|_| name == HEAD).unwrap_or(name)
     }
 
-    /// The head of the merged model, where that is its own and the base has none.
+    /// The new head of the merged model, if the model has its own head and the base has none.
     ///
     /// # Errors
-    /// The language model is inside another, whose configuration would have to change.
+    /// The language model is inside another model, whose configuration would have to change.
     fn new_head(&self) -> Result<Option<TensorInfo>> {
         let Some(embedding) = self.head().filter(|_| self.is_apart()) else { return Ok(None) };
         if !self.base.towers().is_empty() {
@@ -166,7 +167,7 @@ impl Merging<'_> {
         Ok(Some(TensorInfo { name: HEAD.to_string(), ..self.base.info(embedding)? }))
     }
 
-    /// Changes a head that repeats the embedding as the embedding is.
+    /// Gives a head that repeats the embedding the same changes as the embedding.
     fn add_tied_head(&self, adapted: &mut BTreeMap<String, BTreeSet<Change>>) {
         let head = self.base.stored(HEAD).filter(|head| !adapted.contains_key(*head)).map(str::to_string);
         let is_repeated = |head: &str, name: &str| {
@@ -181,7 +182,7 @@ impl Merging<'_> {
         }
     }
 
-    /// Checks that the tensor `name` has floats, and what changes it the sizes that it takes.
+    /// Checks that the tensor `name` has floats, and that its `changes` have the sizes that it takes.
     fn check(&self, name: &str, changes: &BTreeSet<Change>) -> Result<()> {
         self.base.row_values(self.source(name), 0..0)?;
         changes.iter().try_for_each(|change| match change {
@@ -191,7 +192,7 @@ impl Merging<'_> {
         })
     }
 
-    /// Which rows of the tensor `name` are the `parameter` that the adapter has as `by`.
+    /// The rows of the tensor `name` that are the `parameter`, which the adapter has as `by`.
     fn replaced(&self, name: &str, by: &str, parameter: &str) -> Result<Vec<Range<usize>>> {
         let (mut shape, found) =
             (self.base.info(self.source(name))?.shape, self.adapter.files.info(by)?.shape);
@@ -209,7 +210,7 @@ impl Merging<'_> {
         }
     }
 
-    /// The bias of the second factor of `module`, which is added to the tensor `name`, and to which rows of it.
+    /// The bias of the second factor of `module`, and the rows of the tensor `name` that it is added to.
     fn bias(&self, name: &str, module: &str) -> Result<(Vec<f32>, Vec<Range<usize>>)> {
         let total = self.base.info(name)?.shape.iter().product();
         let rows = self.base.rows(&format!("{}.bias", wrapped::alone(module)), total)?;
@@ -220,7 +221,7 @@ impl Merging<'_> {
         }
     }
 
-    /// Which outputs of the tensor `name` the adapter of `module` has.
+    /// The outputs of the tensor `name` that the adapter of `module` has.
     fn outputs(&self, name: &str, module: &str) -> Result<Vec<Range<usize>>> {
         let factors = &self.adapter.files;
         let [a, b] = factor_names(module);

@@ -1,5 +1,5 @@
-//! The files that a model has beside its weights, so that other programs open a checkpoint with nothing else:
-//! tokenizer, chat template, and how it generates text.
+//! The files that a model has beside its weights: tokenizer, chat template, and generation defaults. With them other
+//! programs can open a checkpoint, and need nothing else.
 
 use super::OUTPUT_DIR;
 use super::base::Base;
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// What belongs to a `tokenizer.json`.
+/// Files that belong to a `tokenizer.json`.
 const OF_TOKENIZER: [&str; 8] = [
     TOKENIZER_CONFIG,
     "special_tokens_map.json",
@@ -23,21 +23,22 @@ const OF_TOKENIZER: [&str; 8] = [
     "vocab.json",
     "merges.txt",
 ];
-/// Where a chat template is; that in the first file counts, also before one in the configuration of the tokenizer.
+/// Files of a chat template. The template in the first file counts, also before one in the configuration of the
+/// tokenizer.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
-/// What belongs to a model.
+/// Files that belong to a model.
 const OF_MODEL: [&str; 1] = ["generation_config.json"];
 
-/// What models of more than text, and those with code of their own, have besides.
+/// Further files of models of more than text, and of models with their own code.
 const PROCESSORS: [&str; 3] = ["config.json", "preprocessor_config.json", "processor_config.json"];
 const CODE: [&str; 3] = [".py", ".txt", ".tiktoken"];
 
 /// The files beside the weights of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelAssets {
-    /// Copies, by the name that each gets.
+    /// Files to copy, each with the name that the copy gets.
     copied: Vec<(String, PathBuf)>,
-    /// What is written where there is no copy.
+    /// Files that are written where there is no copy.
     made: Vec<(&'static str, Vec<u8>)>,
     /// The model that adapters train on, if it came from files.
     base: Option<Base>,
@@ -50,24 +51,25 @@ pub(crate) struct ModelAssets {
 pub(crate) enum TextBy<'a> {
     /// A tokenizer, and the token that ends a document.
     Tokenizer(&'a Path, &'a str),
-    /// Bytes are tokens, and this one ends a document.
+    /// Bytes are tokens, and this byte ends a document.
     Bytes(u8),
     /// The data are tokens already.
     Nothing,
 }
 
-/// Whether the tokenizer, the chat template and what else belongs to a model's text in `folder` are as they were before
-/// `since`: none of them is newer, and none has gone.
+/// Whether the tokenizer, the chat template and the other files of a model's text in `folder` are as they were before
+/// `since`: none of them is newer, and none was removed.
 pub(crate) fn are_older(folder: &Path, since: SystemTime) -> bool {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let names = OF_MODEL.iter().chain(&[TOKENIZER]).chain(&OF_TOKENIZER);
     let there = names.map(|name| folder.join(name)).filter(|file| file.exists());
-    // A folder is newer than the last name that went.
+    // Removing a file makes its folder newer.
     there.chain([folder.to_path_buf()]).all(|path| changed(&path).is_some_and(|time| time < since))
 }
 
 impl ModelAssets {
-    /// Those of a run whose text is read `by` this, and that starts from the weights at `weights`, if there are some.
+    /// The files of a run whose text is read `by` this, and that starts from the weights at `weights`, if there are
+    /// any.
     pub fn of(by: TextBy<'_>, weights: Option<&Path>) -> Self {
         let folder = weights.map(|path| if path.is_dir() { path } else { path.parent().unwrap_or(path) });
         let of_model =
@@ -76,7 +78,7 @@ impl ModelAssets {
         match by {
             TextBy::Tokenizer(file, eos_token) => {
                 beside.copied.push((TOKENIZER.to_string(), file.to_path_buf()));
-                // Beside a file of another name are those of another tokenizer.
+                // The files beside a tokenizer of another name belong to another tokenizer.
                 if file.file_name().is_some_and(|name| name == TOKENIZER) {
                     beside
                         .copied
@@ -94,7 +96,8 @@ impl ModelAssets {
         beside
     }
 
-    /// Those of the model at `weights`, a file or its folder, with the code and the processors that some models have.
+    /// The files of the model at `weights`, a file or its folder, with the code and the processors that some models
+    /// have.
     ///
     /// # Errors
     /// A folder that cannot be read.
@@ -110,8 +113,8 @@ impl ModelAssets {
         Ok(Self { copied: copied.collect(), ..Self::default() })
     }
 
-    /// The same with the chat template in `file`, if one is named: it wrote the conversations, and not that of the
-    /// tokenizer.
+    /// Replaces the chat template by the one in `file`, if one is named: the conversations were written by it, and not
+    /// by the tokenizer's template.
     pub fn with_template(mut self, file: Option<&Path>) -> Self {
         if let Some(file) = file {
             self.copied.retain(|(name, _)| !TEMPLATES.contains(&name.as_str()));
@@ -120,8 +123,8 @@ impl ModelAssets {
         self
     }
 
-    /// The same with the files of `trained`, a checkpoint or the folder of an adapter, where it has some: of its
-    /// tokenizer all, since they belong together.
+    /// Replaces files by those of `trained`, a checkpoint or the folder of an adapter, where it has them. If it has a
+    /// tokenizer, all files of the tokenizer are replaced, since they belong together.
     pub fn under(mut self, trained: &Path) -> Self {
         let has_tokenizer = trained.join(TOKENIZER).is_file();
         if has_tokenizer {
@@ -138,12 +141,12 @@ impl ModelAssets {
         self
     }
 
-    /// The same of a model that stops at these tokens too, which its `generation_config.json` then says.
+    /// Adds tokens at which the model stops too; its `generation_config.json` then lists them.
     pub fn stopping_at(self, stops: Vec<u32>) -> Self {
         Self { stops, ..self }
     }
 
-    /// The same of adapters on `base`, which checkpoints name.
+    /// Sets the base of the adapters, which checkpoints name.
     pub fn on(self, base: Option<Base>) -> Self {
         Self { base, ..self }
     }
@@ -153,8 +156,8 @@ impl ModelAssets {
         self.base.as_ref()
     }
 
-    /// Writes those that are there into `folder`. Those that are gone since are those of the checkpoint `newest`, if it
-    /// has them.
+    /// Writes the files that are there into `folder`. A file that is gone since is taken from the checkpoint `newest`,
+    /// if it has that file.
     ///
     /// # Errors
     /// A file that cannot be read; a disk that fails.
@@ -202,7 +205,7 @@ fn tokenizer_config(eos_token: &str) -> Value {
     json!({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eos_token, "clean_up_tokenization_spaces": false})
 }
 
-/// A tokenizer of 256 tokens, of which each is the byte of its number.
+/// A tokenizer of 256 tokens, each of which is the byte of its number.
 fn byte_tokenizer() -> Value {
     let vocab: Map<String, Value> =
         (0..=255).map(|byte| (letter_of(byte).to_string(), byte.into())).collect();
@@ -218,8 +221,8 @@ fn byte_tokenizer() -> Value {
     })
 }
 
-/// The letter by which byte-level tokenizers write a byte: itself where it can be seen, and otherwise one from U+0100
-/// on, in order, as GPT-2's has it.
+/// The letter by which byte-level tokenizers write a byte: the byte itself if it can be seen, otherwise the next letter
+/// from U+0100 on, as in GPT-2's tokenizer.
 fn letter_of(byte: u8) -> char {
     let is_seen = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let place = (0..byte).filter(|other| !is_seen(other)).count() as u32;
@@ -253,13 +256,13 @@ mod tests {
         beside.write(checkpoint.path(), None).unwrap();
         let all = ["chat_template.jinja", "generation_config.json", TOKENIZER, TOKENIZER_CONFIG];
         assert_eq!(names(checkpoint.path()), all);
-        // Once they are gone, they are those of the checkpoint before.
+        // Files that are gone are taken from the checkpoint before.
         let left = theirs.path().join("chat_template.jinja");
         fs::remove_file(left).unwrap();
         beside.write(next.path(), Some(checkpoint.path())).unwrap();
         assert_eq!(names(next.path()), all);
 
-        // What it has learned to stop at is added to what its publishers say.
+        // The stop tokens that the model has learned are added to those of its publishers.
         let config = theirs.path().join("generation_config.json");
         let stops = |stops: Vec<u32>, to: &Path| {
             beside.clone().stopping_at(stops).write(to, None).unwrap();

@@ -1,4 +1,4 @@
-//! Where the tensors of a model are that a user names: in the best or newest checkpoint of a run, in a checkpoint, in
+//! Where the tensors of a model that a user names are: in the best or newest checkpoint of a run, in a checkpoint, in
 //! the base that a checkpoint or an adapter names, or in the folder or file itself.
 
 use super::base::{Base, REMEDY, holds_model};
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The folder of the run that `path` is, or that the checkpoint or the adapter at `path` belongs to; `None` if it is
-/// none of a run's.
+/// The folder of the run at `path`, or of the run that the checkpoint or the adapter at `path` belongs to; `None` if
+/// there is no such run.
 pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
     let is_run = |folder: &&Path| folder.join(CONFIG).is_file();
     if is_run(&path) {
@@ -32,8 +32,8 @@ pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
     checkpoints.parent().filter(is_run).map(Path::to_path_buf)
 }
 
-/// The checkpoint that stands for the run in the folder `path`, its best or else its newest; of anything else `path`
-/// itself.
+/// The checkpoint that stands for the run in the folder `path`: its best, or else its newest. If `path` is no run,
+/// `path` itself.
 ///
 /// # Errors
 /// The run has no checkpoint.
@@ -49,7 +49,7 @@ fn checkpoints(run: &Path) -> CheckpointFolder {
     CheckpointFolder::new(run.join(CHECKPOINTS), 0)
 }
 
-/// Which checkpoint stands for the run in the folder `path`, in a line, where its best is known.
+/// A line that says which checkpoint stands for the run in the folder `path`, if its best is known.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -75,11 +75,11 @@ pub(crate) fn model_at(path: &Path) -> Result<PathBuf> {
     Ok(base_of(&path)?.unwrap_or(path))
 }
 
-/// The folder or file with the tensors of the model at `path`, and the base that they are if a checkpoint or an adapter
-/// at `path` names it; a base that is not at its path may be at `moved`.
+/// The folder or file with the tensors of the model at `path`: those of the base, if a checkpoint or an adapter at
+/// `path` names one. A base that a note names is returned too; if it is not at its path, it may be at `moved`.
 ///
 /// # Errors
-/// The base is at neither, or what is there are other weights.
+/// The base is at neither path, or other weights are there.
 pub(super) fn resolve(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Option<Base>)> {
     let path = chosen(path)?;
     let moved = moved.map(chosen).transpose()?;
@@ -89,8 +89,8 @@ pub(super) fn resolve(path: &Path, moved: Option<&Path>) -> Result<(PathBuf, Opt
     }
 }
 
-/// The model at `path` as the base of adapters: that which a checkpoint or an adapter names, or its own tensors, which
-/// are all read. If there is a note of the base of `adapter`, it is that one.
+/// The model at `path` as the base of adapters: the base that a checkpoint or an adapter names, or the model's own
+/// tensors, all of which are read. If there is a note of the base of `adapter`, it must be the same base.
 ///
 /// # Errors
 /// A file that is missing or damaged; an adapter that names no base, or was trained on another.
@@ -108,24 +108,24 @@ pub(crate) fn base_at(path: &Path, adapter: Option<&Path>) -> Result<Base> {
     Ok(base)
 }
 
-/// An adapter by itself: what describes a run with it, and its base.
+/// An adapter by itself: what describes a run with the adapter on its base.
 pub(crate) struct StandaloneAdapter {
     /// The file of its tensors.
     pub weights: PathBuf,
     /// Rows of A.
     rank: usize,
-    /// What the product of A and B is multiplied by, times the rank.
+    /// The scale of the product of A and B, times the rank.
     alpha: f64,
     /// The modules that it adapts, as a language model by itself calls them.
     modules: BTreeSet<String>,
-    /// Those of which the second factor has a bias.
+    /// The modules whose second factor has a bias.
     biased: BTreeSet<String>,
-    /// Whether its embedding or its head is its own, also where the model ties them.
+    /// Whether it has its own embedding or head, even where the model ties the two.
     is_apart: bool,
 }
 
 impl StandaloneAdapter {
-    /// Opens the adapter at `path`: PEFT's file, its folder, or a checkpoint or run that has one.
+    /// Opens the adapter at `path`: PEFT's file, its folder, or a checkpoint or run that has an adapter.
     ///
     /// # Errors
     /// There is none, or it is damaged.
@@ -148,15 +148,15 @@ impl StandaloneAdapter {
         })
     }
 
-    /// The folder with the files beside it: of an adapter in a checkpoint that of the checkpoint.
+    /// The folder with the files beside the adapter: the checkpoint's folder, if the adapter is in a checkpoint.
     pub fn folder(&self) -> &Path {
         folder_of(&self.weights)
     }
 
-    /// Checks that each module that it adapts is one of `model` that can have an adapter.
+    /// Checks that each module that it adapts is a module of `model` that can have an adapter.
     ///
     /// # Errors
-    /// One that is not, such as the head, or a fused projection of another class; it adapts none.
+    /// A module that is not, such as the head, or a fused projection of another class; an adapter of no module.
     pub fn check(&self, model: &ModelConfig) -> Result<()> {
         if self.modules.is_empty() {
             let message = "has no factors of low rank, only trained copies; merge both by `gristmill merge`";
@@ -174,7 +174,7 @@ impl StandaloneAdapter {
         }
     }
 
-    /// Gives `model` the parameters that it has with the adapter and not without: biases, and a head of its own.
+    /// Gives `model` the parameters that it has only with the adapter: biases, and its own head.
     ///
     /// # Errors
     /// A bias for which the model has no place.
@@ -204,7 +204,7 @@ impl StandaloneAdapter {
         }
     }
 
-    /// The `pet_config` of a run with it on its base.
+    /// The `pet_config` of a run with the adapter on its base.
     pub fn pet_config(&self) -> Value {
         let modules = self.modules.iter().map(|name| format!("{}$", regex::escape(name)));
         json!({
@@ -214,7 +214,7 @@ impl StandaloneAdapter {
     }
 }
 
-/// The folder with the files beside an adapter: of one in a checkpoint those of the checkpoint.
+/// The folder with the files beside an adapter: the checkpoint's folder, if the adapter is in a checkpoint.
 pub(super) fn folder_of(weights: &Path) -> &Path {
     let folder = weights.parent().unwrap_or(Path::new(""));
     let checkpoint = folder.parent().filter(|_| folder.ends_with(lora::FOLDER));
@@ -226,7 +226,8 @@ pub(crate) fn is_adapter(path: &Path) -> bool {
     adapter_in(path).is_some()
 }
 
-/// The folder of the adapter that `path` is, or that a checkpoint copied out of its run has.
+/// The folder of the adapter at `path`: `path` itself, or the adapter's folder in a checkpoint that was copied out of
+/// its run.
 fn adapter_in(path: &Path) -> Option<PathBuf> {
     let is_alone = |folder: &&Path| {
         folder.join(lora::CONFIG).is_file() && !folder.join(CONFIG).is_file() && !holds_model(folder)
@@ -238,10 +239,11 @@ fn adapter_in(path: &Path) -> Option<PathBuf> {
     found.map(Path::to_path_buf)
 }
 
-/// The base that the adapter folder `path` names; `None` if it is none, but a run, a checkpoint or a model.
+/// The base that the adapter folder `path` names; `None` if `path` is not an adapter folder, but a run, a checkpoint or
+/// a model.
 ///
 /// # Errors
-/// It names none that is here, itself, or another adapter.
+/// It names no base that is here, or names itself or another adapter.
 pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
     let Some(path) = adapter_in(path) else { return Ok(None) };
     let config = path.join(lora::CONFIG);

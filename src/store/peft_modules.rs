@@ -1,9 +1,10 @@
 //! Parameters of the model that train beside adapters, in the adapter's file under the names by which PEFT finds them.
 //!
 //! PEFT trains copies of whole modules, which `modules_to_save` lists, and puts their tensors under the module's name.
-//! What its file has besides it writes to the model itself, under the name that the parameter then has. So a module is
-//! listed if all of it is there. Others are found by name alone: a bias whose matrix is frozen, what is in an adapted
-//! module, and an embedding that is the head too, of which PEFT would give the head no copy.
+//! Any other tensor of its file it writes to the model itself, under the name that the parameter then has. So a module
+//! is listed if all of it is in the file. Other parameters are found by name alone: a bias whose matrix is frozen, the
+//! parameters inside an adapted module, and an embedding that is also the head, since PEFT would give the head no copy
+//! of it.
 
 use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
@@ -12,7 +13,7 @@ use crate::model::config::LowRank;
 use crate::model::parameters::{PEFT_PREFIX, Role, Spec, adapted_module};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// What PEFT calls the layer inside an adapted one.
+/// PEFT's name of the layer inside an adapted one.
 const BASE_LAYER: &str = ".base_layer.";
 
 /// The module and the last part of a tensor's name.
@@ -20,7 +21,7 @@ pub(super) fn parts(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or((name, ""))
 }
 
-/// What the tensor `name` of a model with these adapters is called in their file.
+/// The name in the adapters' file of the tensor `name` of a model with these adapters.
 pub(super) fn name_of(low_rank: &LowRank, name: &str) -> String {
     match parts(name) {
         (module, part) if low_rank.modules.contains(module) => inside(module, part),
@@ -32,7 +33,7 @@ fn inside(module: &str, part: &str) -> String {
     format!("{PEFT_PREFIX}{module}{BASE_LAYER}{part}")
 }
 
-/// The tensor of the model that is called `name` in a file of adapters, unless that is a factor.
+/// The tensor of the model that is called `name` in a file of adapters; `None` if `name` is a factor.
 pub(super) fn parameter_of(name: &str) -> Option<String> {
     match adapted_module(name) {
         Some(_) => None,
@@ -40,13 +41,13 @@ pub(super) fn parameter_of(name: &str) -> Option<String> {
     }
 }
 
-/// What the tensor `name` of the model is called in the adapter's file, if that has it.
+/// The name in the adapter's file of the model's tensor `name`, if the file has it.
 pub(super) fn find(adapter: &WeightFiles, name: &str) -> Option<String> {
     let (module, part) = parts(name);
     [format!("{PEFT_PREFIX}{name}"), inside(module, part)].into_iter().find(|name| adapter.holds(name))
 }
 
-/// The same state of routers under its names in the adapter's file.
+/// The `state` of routers, under its names in the adapter's file.
 pub(super) fn router_state(low_rank: &LowRank, state: Vec<RouterTensor>) -> Vec<RouterTensor> {
     let renamed = |RouterTensor { info, tensor }| {
         let name = name_of(low_rank, &info.name);
@@ -55,8 +56,8 @@ pub(super) fn router_state(low_rank: &LowRank, state: Vec<RouterTensor>) -> Vec<
     state.into_iter().map(renamed).collect()
 }
 
-/// The modules that PEFT is to make copies of, where `whole` are the parameters of the model, and of the biases of
-/// routers those that are `saved` are in the file too.
+/// The modules that PEFT is to make copies of. `whole` are the parameters of the model. The `biases` of routers are in
+/// the file too if they `are_saved`.
 pub(super) fn modules_to_save(
     low_rank: &LowRank,
     whole: &[Spec],
@@ -80,7 +81,8 @@ pub(super) fn modules_to_save(
     whole.map(|(module, _)| module.to_string()).collect()
 }
 
-/// Those of the tensors in the adapter's file that no parameter of `whole` trains, which checkpoints would lose.
+/// The first tensor in the adapter's file that no parameter of `whole` trains, and that checkpoints would therefore
+/// lose.
 pub(super) fn untrained(adapter: &WeightFiles, whole: &[Spec], biases: &[RouterTensor]) -> Option<String> {
     let trained = whole.iter().filter(|spec| spec.trains).flat_map(|spec| &spec.pieces);
     let trained: HashSet<&str> = trained

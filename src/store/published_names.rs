@@ -1,4 +1,4 @@
-//! The names and layouts under which some models were first published, which are not those of `transformers`.
+//! The names and layouts under which some models were first published, where these are not those of `transformers`.
 
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json::{TensorNames, tensor_names};
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use std::ops::Range;
 use std::path::Path;
 
-/// A published layout, and the heads of the model that a file of it holds.
+/// A published layout, and the heads of the model in a file of that layout.
 pub(super) struct Published {
     layout: &'static TensorNames,
     heads: Option<Heads>,
@@ -16,18 +16,19 @@ pub(super) struct Published {
 pub(super) struct Location {
     /// The name of the tensor that holds it.
     pub name: String,
-    /// Which rows of that one it is.
+    /// Which rows of that tensor it is.
     pub cut: Cut,
 }
 
 /// Rows of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// All of them.
+    /// All rows.
     Whole,
-    /// A projection of one that holds q, k and v, all heads of each together.
+    /// One projection in a tensor that holds q, k and v, all heads of each together.
     Stacked(Projection),
-    /// A projection of one that holds them by groups: the query heads of a group, if any, its key head, its value head.
+    /// One projection in a tensor that holds them by groups: the query heads of a group, if any, its key head, its
+    /// value head.
     Grouped(Projection),
 }
 
@@ -50,15 +51,15 @@ use Cut::{Grouped, Stacked, Whole};
 use Projection::{Key, Query, Value};
 
 impl Published {
-    /// The layout of a file with tensors of these `names`, if it is one of those here. Heads are those of `config`, the
-    /// `config.json` beside it.
+    /// The layout of a file with tensors of these `names`, if the layout is known here. The heads are those of
+    /// `config`, the `config.json` beside the file.
     pub fn recognise<'a>(config: &Json, names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
         let has = |mark: &str| names.clone().any(|name| name.ends_with(mark));
         let layout = tensor_names().find(|layout| has(&layout.mark))?;
         Some(Self { layout, heads: Heads::of(config) })
     }
 
-    /// Where the tensor is that `transformers` calls `name`; `None` for one that has the same name here or is not
+    /// Where the tensor that `transformers` calls `name` is; `None` if the tensor has the same name here or is not
     /// known.
     pub fn place(&self, name: &str) -> Option<Location> {
         let (base, kind) = name.rsplit_once('.')?;
@@ -70,7 +71,8 @@ impl Published {
         Some(Location { name: format!("{layer}{theirs}.{kind}"), cut: self.cut(part) })
     }
 
-    /// Which rows of their tensor our `part` is: those of a projection, if others are in it too.
+    /// Which rows of the published tensor our `part` is: the rows of one projection, if the tensor holds other
+    /// projections too.
     fn cut(&self, part: &str) -> Cut {
         let projection = match part {
             "self_attn.q_proj" => Query,
@@ -101,14 +103,14 @@ impl Published {
         rows.ok_or_else(|| Error::file(path, needed))
     }
 
-    /// Whether what holds keys and values by groups holds queries too.
+    /// Whether the tensor that holds keys and values by groups holds queries too.
     fn has_queries(&self) -> bool {
         self.cut("self_attn.q_proj") == Grouped(Query)
     }
 }
 
 impl Heads {
-    /// Those of a `config.json` of Hugging Face.
+    /// The heads that a `config.json` of Hugging Face describes.
     fn of(config: &Json) -> Option<Self> {
         let size = |names: &[&str]| {
             let found = names.iter().find_map(|name| config.get(name)?.as_u64());

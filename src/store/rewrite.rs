@@ -1,5 +1,5 @@
-//! A model written anew with some of its tensors changed: under its own names, in its layout and types, with the files
-//! beside it.
+//! Writes a model anew with some of its tensors changed: under its own names, in its layout and types, with the files
+//! beside its weights.
 
 use super::OUTPUT_DIR;
 use super::model_assets::ModelAssets;
@@ -13,31 +13,31 @@ use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// What says of a `config.json` that there are scales.
+/// The key of a `config.json` that says that there are scales.
 const QUANTISED: &str = "quantization_config";
-/// What says of a model that its head is its embedding.
+/// The key of a `config.json` that says that the head is the embedding.
 const TIED: &str = "tie_word_embeddings";
 
-/// What else than values changes.
+/// What changes besides values.
 #[derive(Default)]
 pub(super) struct RewriteOptions<'a> {
-    /// Whether the head becomes the model's own, and no longer repeats the embedding.
+    /// Whether the model gets its own head, which no longer repeats the embedding.
     pub is_untied: bool,
-    /// That head, if the model has no tensor for it yet.
+    /// The new head, if the model has no tensor for it yet.
     pub head: Option<TensorInfo>,
     /// The type that all floats get; otherwise each tensor keeps its own.
     pub dtype: Option<Dtype>,
-    /// The folder of what was trained, whose tokenizer, chat template and generation defaults are written, if it has
-    /// some.
+    /// The folder of the checkpoint or the adapter that was trained, whose tokenizer, chat template and generation
+    /// defaults are written, if it has some.
     pub trained: Option<&'a Path>,
 }
 
-/// Writes the model at `path`, whose tensors `files` are, to the folder `out`, which must be new or empty. Tensors have
-/// the values that `changed` returns, or those that they had; a head that is `untied` is among them. FP8, in which
-/// nothing is written, becomes bfloat16 without scales. Returns the number of tensors.
+/// Writes the model at `path`, whose tensors are in `files`, to the folder `out`, which must be new or empty. Each
+/// tensor, a new `head` included, gets the values that `changed` returns, or keeps its own. FP8, in which nothing is
+/// written, becomes bfloat16 without scales. Returns the number of tensors.
 ///
 /// # Errors
-/// Those of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
+/// An error of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
 pub(super) async fn rewrite(
     files: &WeightFiles,
     path: &Path,
@@ -120,8 +120,8 @@ pub(super) fn create(out: &Path) -> Result<()> {
     OUTPUT_DIR.create_folder(out)
 }
 
-/// Takes what says how weights are quantised out of the `config.json` at `path`, if that was by FP8, and says there
-/// that the head is not tied, if it is not, and the type of the weights, if it is another.
+/// Corrects the `config.json` at `path`: removes the entry that says how weights are quantised, if that is FP8; says
+/// that the head is not tied, if `is_untied`; and says the type of the weights, if `dtype` is given.
 fn correct_config(path: &Path, is_untied: bool, dtype: Option<Dtype>) -> Result<()> {
     if !path.is_file() {
         return Ok(());

@@ -34,8 +34,8 @@ pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 const LOCK: &str = "run.lock";
 
-/// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so one
-/// that leads out of the folder is refused, as is what is no regular file: a pipe would never end.
+/// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so a
+/// link that leads out of the folder is refused. So is anything but a regular file: a pipe would never end.
 ///
 /// # Errors
 /// There is no such file, or it cannot be read.
@@ -50,7 +50,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     File::open(file)
 }
 
-/// Far longer than a look at the lock takes.
+/// A pause that is far longer than a look at the lock takes.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What a run expects in its folder.
@@ -58,9 +58,9 @@ const LOOK: Duration = Duration::from_millis(20);
 pub enum Start {
     /// Nothing of another run.
     New,
-    /// Perhaps a run that ended before its first checkpoint, which this one replaces.
+    /// Perhaps a run that ended before its first checkpoint, which this run replaces.
     Again,
-    /// A run with a complete checkpoint, which this one continues.
+    /// A run with a complete checkpoint, which this run continues.
     Resume,
 }
 
@@ -73,7 +73,7 @@ pub struct RunFolder {
     held: Option<Held>,
 }
 
-/// What the first rank has of the folder.
+/// What only the first rank has of the folder.
 #[derive(Debug)]
 struct Held {
     config_yaml: String,
@@ -82,7 +82,7 @@ struct Held {
 }
 
 impl RunFolder {
-    /// Creates `output_dir` for a new run, or opens that of an earlier one.
+    /// Creates `output_dir` for a new run, or opens the folder of an earlier run.
     ///
     /// A new run gets its folder, the lock and `config.yaml`, so an unwritable place is found here and not at the first
     /// checkpoint. Call it after everything else that can fail early: from then on a second start needs
@@ -123,8 +123,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is what
-    /// it found there, by step and name.
+    /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is the
+    /// checkpoint that it found there, by step and name.
     pub(crate) fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
         let path = output_dir.to_path_buf();
         let resume_point = resume_point.map(|(step, name)| (step, path.join(CHECKPOINTS).join(name)));
@@ -133,7 +133,7 @@ impl RunFolder {
 
     /// To be called once the configuration and data of a resumed run are known to match the checkpoint: rewrites
     /// `config.yaml` and removes the steps after the checkpoint from `metrics.jsonl`, since they will be repeated.
-    /// Returns the number of lines removed; 0 for a new run, and on another rank than the first, which leaves the files
+    /// Returns the number of lines removed; 0 for a new run, and on ranks other than the first, which leave the files
     /// alone.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl RunFolder {
         self.path.join(EVENTS)
     }
 
-    /// Where the times of launches go, if they are measured.
+    /// `profile.jsonl`: the time of each launch, if that is measured.
     pub(crate) fn profile_path(&self) -> PathBuf {
         self.path.join(PROFILE)
     }
@@ -195,16 +195,17 @@ impl RunFolder {
     }
 }
 
-/// Whether a process trains into the run folder at `path`. Where a file system has no locks, none seems to.
+/// Whether a process trains into the run folder at `path`. Where a file system has no locks, the answer is always no.
 pub(crate) fn is_in_use(path: &Path) -> bool {
     // The lock is given back at once, and a run that starts within these microseconds tries again.
     open_file(&path.join(LOCK))
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the
-/// run `is_own`, this process was about to make it, and it stays unless the lock is this process's. Another thread may
-/// still be opening files there, so this returns once none has come back for ten looks. What cannot be removed stays.
+/// Removes the files that a new run leaves in `folder` before its first step, and the folder if nothing else is in it.
+/// If the run `is_own`, this process was about to make it, and the files stay unless this process holds the lock.
+/// Another thread may still be opening files there, so this returns once no file has come back for ten looks in a row.
+/// Files that cannot be removed stay.
 pub fn forget(folder: &Path, is_own: bool) {
     const TRIES: u32 = 50;
     const QUIET: u32 = 10;
@@ -222,7 +223,7 @@ pub fn forget(folder: &Path, is_own: bool) {
         for name in files {
             let _ = std::fs::remove_file(folder.join(name));
         }
-        // Of folders only those that are empty.
+        // Only empty folders are removed.
         let _ = std::fs::remove_dir(folder.join(CHECKPOINTS));
         let _ = std::fs::remove_dir(folder);
         std::thread::sleep(LOOK);
@@ -242,14 +243,14 @@ fn refuse_existing(path: &Path) -> Result<()> {
     }
 }
 
-/// Takes the folder's lock and writes this process's id into the file, for the error message of the next one.
+/// Takes the folder's lock and writes this process's id into the file, for the error message of the next process.
 fn lock(folder: &Path) -> Result<File> {
     let unwritable = |error: io::Error| OUTPUT_DIR.error(folder, "write into this folder", &error);
     let mut options = OpenOptions::new();
     let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join(LOCK));
     let mut file = opened.map_err(unwritable)?;
     let mut taken = file.try_lock();
-    // Perhaps somebody only looks, see `is_in_use`, and a busy machine lets them wait meanwhile.
+    // Perhaps another process only looks (see `is_in_use`), and a busy machine lets it wait meanwhile.
     for _ in 0..10 {
         if !matches!(taken, Err(TryLockError::WouldBlock)) {
             break;
@@ -273,7 +274,7 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// What the lock says of this process.
+/// The line about this process in the lock's file.
 fn holder() -> String {
     format!("process {}\n", std::process::id())
 }
@@ -291,7 +292,7 @@ fn locked(folder: &Path, mut file: File) -> Error {
     )
 }
 
-/// What matters of a line of `metrics.jsonl`.
+/// The part of a line of `metrics.jsonl` that matters here.
 #[derive(Deserialize)]
 struct Line {
     step: u64,

@@ -1,7 +1,7 @@
 //! Folders that all ranks of a run must see.
 //!
-//! The first rank begins the folder of a checkpoint and commits it once all have written. A rank that does not see
-//! the first one's mark there is on another file system, and says so.
+//! The first rank begins the folder of a checkpoint and commits it once all ranks have written. A rank that does not
+//! see the first rank's mark there is on another file system, and says so.
 
 use super::OUTPUT_DIR;
 use crate::durable::read_error;
@@ -16,7 +16,7 @@ const MARK: &str = "rank_0.mark";
 /// How long a rank looks for the mark: a network file system may show it late.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Marks `folder` and returns what the mark says: no other run has ever left the same.
+/// Marks `folder` and returns the text of the mark, which no other run has ever left.
 ///
 /// # Errors
 /// A disk that fails.
@@ -30,7 +30,7 @@ pub(crate) fn mark(folder: &Path) -> Result<String> {
 /// Checks that `folder` has this `mark`.
 ///
 /// # Errors
-/// It has not: it is another folder of this name.
+/// It has not, so it is another folder of the same name.
 pub(crate) fn check_mark(folder: &Path, mark: &str) -> Result<()> {
     let since = Instant::now();
     while fs::read_to_string(folder.join(MARK)).ok().as_deref() != Some(mark) {
@@ -51,7 +51,7 @@ pub(crate) fn remove_mark(folder: &Path) -> Result<()> {
     fs::remove_file(&path).map_err(|error| read_error(&path, "remove", &error))
 }
 
-/// The error of a rank that does not see `path`, which the first one does.
+/// The error of a rank that does not see `path`, although the first rank does.
 pub(crate) fn unseen(path: &Path) -> Error {
     Error::file(
         path,

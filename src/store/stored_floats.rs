@@ -1,9 +1,9 @@
 //! The floats of a tensor as files store them: f32, f16 and bf16, f64, or FP8 with a scale for each block.
 //!
 //! FP8 is E4M3 without infinities, as torch's `float8_e4m3fn` (Micikevicius et al., FP8 Formats for Deep Learning,
-//! 2022). Beside a matrix in it stands `NAME_scale_inv`, a factor for each block of 128 x 128 elements; blocks at the
-//! edges are cut off. A value is the product of both in f32. The `config.json` may give blocks of another size
-//! (`quantization_config.weight_block_size`).
+//! 2022). Beside an FP8 matrix `NAME` is `NAME_scale_inv`, a factor for each block of 128 x 128 elements; blocks at the
+//! edges are cut off. A value is the product of element and factor in f32. The `config.json` may give blocks of another
+//! size (`quantization_config.weight_block_size`).
 
 use super::weight_faults::remedy_of_type;
 use crate::element::Element;
@@ -11,13 +11,13 @@ use safetensors::Dtype;
 use serde_json::Value as Json;
 use std::ops::Range;
 
-/// What the name of an FP8 matrix is followed by in that of its scales.
+/// The suffix that makes the name of an FP8 matrix the name of its scales.
 const SCALE: &str = "_scale_inv";
 
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// As the device has it.
+    /// In a type that the device has too.
     Plain(Element),
     /// Narrowed to f32, to nearest even.
     F64,
@@ -26,7 +26,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// That of a type in files; `None` for one that is not of floats, or not read.
+    /// The encoding of a type in files; `None` for a type that is not of floats, or is not read.
     pub fn of(dtype: Dtype) -> Option<Self> {
         Some(match dtype {
             Dtype::F32 => Self::Plain(Element::F32),
@@ -38,7 +38,7 @@ impl Encoding {
         })
     }
 
-    /// The bytes of `values`, rounded to nearest even; `None` for FP8, of which nothing is written.
+    /// The bytes of `values`, rounded to nearest even; `None` for FP8, in which nothing is written.
     pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
         match self {
             Self::Plain(element) => {
@@ -52,7 +52,7 @@ impl Encoding {
         }
     }
 
-    /// The values in `bytes`, but for scales.
+    /// The values in `bytes`, without the scales.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             Self::Plain(element) => element.decode(bytes),
@@ -91,7 +91,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// That which a `config.json` names, or 128 x 128.
+    /// The block that a `config.json` names, or 128 x 128.
     pub fn of(config: &Json) -> Self {
         let sizes = &config["quantization_config"]["weight_block_size"];
         let size = |index: usize| Some(sizes[index].as_u64()?.clamp(1, u64::from(u32::MAX)) as usize);
@@ -123,7 +123,7 @@ pub(super) struct StoredFloats<'a> {
     /// Rows, or elements of a vector.
     pub rows: usize,
     pub bytes: &'a [u8],
-    /// Of FP8.
+    /// The scales of an FP8 matrix.
     pub scales: Option<Scales>,
 }
 
@@ -233,7 +233,7 @@ mod tests {
         for other in ["null", "{}", r#"{"quantization_config": {"weight_block_size": null}}"#] {
             assert_eq!(of(other), Block { rows: 128, columns: 128 }, "{other}");
         }
-        // Nothing divides by what a file may say.
+        // Sizes in a file are clamped before anything divides by them.
         let zero = of(r#"{"quantization_config": {"weight_block_size": [0, 18446744073709551615]}}"#);
         assert_eq!(zero, Block { rows: 1, columns: u32::MAX as usize });
     }

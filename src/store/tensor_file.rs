@@ -99,7 +99,7 @@ impl TensorFile {
         writer.end()
     }
 
-    /// The same step by step.
+    /// Begins [`write`](Self::write) as single steps: the caller puts each tensor and ends the file.
     pub(crate) fn begin<'a>(
         path: &'a Path,
         tensors: &'a [TensorInfo],
@@ -142,8 +142,8 @@ impl TensorFile {
     }
 }
 
-/// The checked header and the offset of the data. Not the crate's own `read_metadata`, which adds numbers from the file
-/// without checking for overflow and has the same error for foreign and truncated files.
+/// The checked header and the offset of the data. The crate's own `read_metadata` is not used: it adds numbers from the
+/// file without checking for overflow, and has the same error for foreign and truncated files.
 fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let foreign = |why: &str| {
         Error::file(

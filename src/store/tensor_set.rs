@@ -1,10 +1,10 @@
 //! The tensors of a checkpoint that belong together: weights, adapters or moments. Each rank writes a file with some of
 //! them.
 //!
-//! Ranks that write need what others hold. In each round every rank writes the next tensor of its file: it receives the
-//! parts that others hold, and sends those that it holds of what they write. So a rank has one tensor in memory and its
-//! parts of others, and all files grow at once. What a rank holds whole it streams from its device, and nothing is
-//! exchanged.
+//! Ranks that write need parts of tensors that others hold. In each round every rank writes the next tensor of its
+//! file: it receives the parts that others hold of it, and sends them its parts of the tensors that they write. So a
+//! rank has in memory one tensor and its parts of others, and all files grow at once. A tensor that a rank holds whole
+//! is streamed from its device, and nothing is exchanged.
 //!
 //! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
@@ -22,18 +22,18 @@ use std::path::Path;
 /// Tensors in one file, or in several with an index.
 pub(super) struct TensorSet<'a> {
     pub folder: &'a Path,
-    /// What the files are called, with a number where there are several.
+    /// The stem of the files' names, which have a number where there are several files.
     pub stem: &'a str,
     /// The tensors of each rank.
     pub by_rank: &'a [Vec<ArenaTensor<'a>>],
-    /// What all ranks have besides.
+    /// The state of routers, which all ranks have.
     pub router_state: &'a [RouterTensor],
-    /// How many ranks write, the first ones.
+    /// How many ranks write; these are the first ranks.
     pub writers: usize,
 }
 
 impl TensorSet<'_> {
-    /// Writes this rank's file. The others get what they need from this one even if that fails.
+    /// Writes this rank's file. The other ranks get what they need from this one even if writing fails.
     ///
     /// # Errors
     /// A disk or device that fails; a rank that has ended.
@@ -62,7 +62,7 @@ impl TensorSet<'_> {
             let bytes = holdings.iter().filter_map(|holding| holding.info.size_bytes()).sum();
             weight_index::write(self.folder, self.stem, &names, bytes)?;
         }
-        // A single file is there even if it has no tensors.
+        // If there are no tensors, the first rank writes a file without any.
         let writes = writers.contains(&ranks.rank()) || (writers.is_empty() && ranks.is_first());
         if !writes {
             return Ok(());
@@ -79,8 +79,8 @@ impl TensorSet<'_> {
             sink.finish()?;
         }
         file.end()?;
-        // The first rank syncs all files when it commits the checkpoint, but cannot do so for those written on other
-        // machines.
+        // The first rank syncs all files when it commits the checkpoint, but cannot sync files that were written on
+        // other machines.
         if ranks.is_first() { Ok(()) } else { OUTPUT_DIR.sync_file(&path) }
     }
 }
@@ -89,12 +89,12 @@ impl TensorSet<'_> {
 struct Gathering<'a> {
     ranks: &'a Ranks,
     holdings: &'a [Holding<'a>],
-    /// What each rank writes, in order.
+    /// The tensors that each rank writes, in order.
     written: Vec<Vec<usize>>,
-    /// What this rank holds, by name.
+    /// The tensors that this rank holds, by name.
     own: HashMap<&'a str, &'a ArenaTensor<'a>>,
     round: usize,
-    /// Why this rank could not send what others needed.
+    /// Why this rank could not send the parts that others needed.
     failure: Option<Error>,
 }
 
@@ -102,14 +102,14 @@ struct Gathering<'a> {
 type Message = (usize, Vec<u8>);
 
 impl<'a> Gathering<'a> {
-    /// Of `holdings`, of which this rank has `own`.
+    /// The rounds for `holdings`, before the first one. This rank has the tensors `own`.
     fn new(ranks: &'a Ranks, holdings: &'a [Holding<'a>], own: &'a [ArenaTensor<'a>]) -> Self {
         let own = own.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let written = written(holdings, ranks.size());
         Self { ranks, holdings, written, own, round: 0, failure: None }
     }
 
-    /// What this rank writes, in order.
+    /// The tensors that this rank writes, in order.
     fn own_tensors(&self) -> Vec<&'a Holding<'a>> {
         self.written[self.ranks.rank()].iter().map(|index| &self.holdings[*index]).collect()
     }
@@ -123,7 +123,7 @@ impl<'a> Gathering<'a> {
     /// them.
     ///
     /// # Errors
-    /// Those of `read` and `take`; a rank that has ended.
+    /// An error of `read` or `take`; a rank that has ended.
     async fn next(&mut self, read: &impl ReadRows, take: TakeRow<'_>) -> Result<()> {
         let own = self.written[self.ranks.rank()].get(self.round).map(|index| &self.holdings[*index]);
         let cells = self.exchange(read).await?;
@@ -137,7 +137,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Makes the rounds that are left, in which others still write.
+    /// Makes the rounds that are left, in which other ranks still write.
     ///
     /// # Errors
     /// A rank that has ended; a device that failed in any round.
@@ -149,8 +149,8 @@ impl<'a> Gathering<'a> {
         self.failure.map_or(Ok(()), Err)
     }
 
-    /// Sends what others write in this round, and returns the cells of what this rank writes, if it does not hold them
-    /// whole.
+    /// Sends this rank's parts of the tensors that others write in this round. Returns the cells of the tensor that
+    /// this rank writes, if it does not hold that tensor whole.
     async fn exchange(&mut self, read: &impl ReadRows) -> Result<Vec<u8>> {
         let (rank, round, holdings) = (self.ranks.rank(), self.round, self.holdings);
         self.round += 1;
@@ -185,8 +185,8 @@ impl<'a> Gathering<'a> {
         self.ranks.run(move |transport| swap(transport, &outgoing, cells, &incoming)).await
     }
 
-    /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the others need not wait
-    /// for them, and the failure is kept.
+    /// The bytes of cells that this rank holds. If its device fails they are zeros, so that the other ranks need not
+    /// wait for them, and the failure is kept.
     async fn read(&mut self, tensor: &ArenaTensor<'_>, source: &RankCells, read: &impl ReadRows) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut keep = |row: &[u8]| {
@@ -200,7 +200,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// Sends `outgoing`, and receives `incoming`, each with the bytes of its elements, into `cells`.
+/// Sends `outgoing`, and receives `incoming` into `cells`. Each of `incoming` has the size of its elements in bytes.
 fn swap(
     transport: &mut dyn Transport,
     outgoing: &[Message],

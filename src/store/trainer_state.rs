@@ -1,11 +1,11 @@
 //! Where a run stood when its checkpoint was written, apart from the tensors: `trainer_state.json`.
 //!
-//! `decisions` are the keys whose rows decide the shape of the model or the numbers of the run, as JSON by path,
-//! and what `train/resume.rs` adds from the data: lengths of schedules in steps, where rates depend on them, and
-//! the id of the end-of-document token. A run resumes only if all are equal, and the data too; an error names up to
-//! four that differ, with both values. A key that the checkpoint's version did not know is compared with its row's
-//! default. Counters are those of one rank that accumulates the micro-batches of all, so nothing here says how many
-//! ranks wrote it.
+//! `decisions` are the keys whose rows decide the shape of the model or the numbers of the run, as JSON by path, and
+//! what `train/resume.rs` adds from the data: lengths of schedules in steps, where rates depend on them, and the id of
+//! the end-of-document token. A run resumes only if all are equal, and the data too; an error names up to four that
+//! differ, with both values. A key that the checkpoint's version did not know is compared with its row's default.
+//! Counters are those of a single rank that accumulates the micro-batches of all ranks, so nothing here says how many
+//! ranks wrote the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,13 +24,13 @@ use crate::ops::loss_scale::LossScaleState;
 /// The format this version writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The numbers that a resumed run starts from, and those that must be as they were.
+/// The numbers that a resumed run starts from, and the settings and hashes that must be as they were.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerState {
     /// [`FORMAT_VERSION`] of the writer.
     pub format_version: u32,
-    /// Steps done, those that an overflow skipped included.
+    /// Steps done, including those that an overflow skipped.
     pub step: u64,
     /// Optimizer updates done: the row of the schedule that comes next.
     pub global_step: u64,
@@ -38,25 +38,26 @@ pub struct TrainerState {
     pub micro_step: u64,
     /// The loss scale of the next step.
     pub loss_scale: f64,
-    /// How far it is on its way to the next change, if it adapts and a step was done.
+    /// How far the loss scale is on its way to the next change, if it adapts and a step was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaler: Option<LossScaleState>,
     /// A hash of a sample of the training data; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(with = "hex")]
     pub data_fingerprint: u64,
-    /// A hash of all training data, as the fingerprint in the file. `None` if they were not read to the end by then.
+    /// A hash of all training data, written in the file as the fingerprint is. `None` if the data were not read to the
+    /// end by then.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub data_hash: Option<u64>,
-    /// The same of the evaluation data; `None` also where there are none.
+    /// A hash of all evaluation data, written in the same way; `None` also where there are no evaluation data.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "hex::optional")]
     pub eval_data_hash: Option<u64>,
-    /// The best evaluation so far, where something follows from evaluations.
+    /// The best evaluation so far, if anything follows from evaluations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
-    /// Evaluations since one that was better by more than `min_delta`.
+    /// Evaluations since the last one that was better by more than `min_delta`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub evaluations_since: u64,
-    /// Steps that the run was to have, which may have more when it goes on.
+    /// Steps that the run was to have; it may have more when it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<u64>,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
@@ -100,8 +101,8 @@ impl TrainerState {
         read(path)
     }
 
-    /// The settings that differ between this state and the one that is `expected`, of which `default` knows those that
-    /// are not written.
+    /// The settings that differ between this state and the one that is `expected`. `default` returns the values of
+    /// settings that are not written.
     pub(crate) fn differing(
         &self,
         expected: &Self,
@@ -125,12 +126,12 @@ impl TrainerState {
             .collect()
     }
 
-    /// Compares the state found in `checkpoint` with that of the run that is to continue it: settings and data must be
-    /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value
-    /// that a setting has where it is not written; a checkpoint from before a setting was known lacks it.
+    /// Compares the state found in `checkpoint` with the state of the run that is to continue it: settings and data
+    /// must be the same. The run takes over the counters and the loss scale, so these may differ. `default` returns the
+    /// value of a setting that is not written: a checkpoint from before a setting was known lacks it.
     ///
     /// # Errors
-    /// What differs, by name and both values.
+    /// The differences, each by its name and both values.
     pub fn check_matches(
         &self,
         checkpoint: &Path,
@@ -140,7 +141,7 @@ impl TrainerState {
         let of = |Differing { key, there, here }: &Differing| difference(key, there, here);
         let mut differences: Vec<String> = self.differing(expected, default).iter().map(of).collect();
         if differences.is_empty() {
-            // They change with the settings too, and say less than their names do.
+            // Hashes change with the settings too, and say less than the names of settings do.
             let differs = |name: &str, there: u64, here: u64| {
                 let shown = |hash: u64| format!("\"{}\"", hex(hash));
                 (there != here).then(|| difference(name, &shown(there), &shown(here)))
@@ -164,7 +165,7 @@ impl TrainerState {
     }
 }
 
-/// A setting that two states have differently, with what is shown of it.
+/// A setting that two states have differently, with both values as they are shown.
 pub(crate) struct Differing {
     pub key: String,
     pub there: String,
@@ -180,10 +181,10 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     read_json(path, "a trainer state", remedy_for(path))
 }
 
-/// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
+/// How many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
 const LISTED: usize = 4;
 
-/// A number that a checkpoint has of all ranks together, where a configuration has that of each.
+/// A number that counts for all ranks together in a checkpoint, and for each rank in a configuration.
 const OF_ALL_RANKS: &str = "runner_config.gradient_accumulation_steps";
 
 fn difference(name: &str, there: &str, here: &str) -> String {
@@ -287,7 +288,7 @@ mod tests {
         // Unknown so far, or to the version that wrote the checkpoint.
         check(|here| here.data_hash = None).unwrap();
         check(|here| here.eval_data_hash = Some(1)).unwrap();
-        // Of a key that the section's type does not have, earlier builds wrote an empty list.
+        // Earlier builds wrote an empty list for a key that the section's type does not have.
         let mut older = state();
         older.decisions.insert("optimizer.adamw_betas".into(), json!([]));
         older.check_matches(checkpoint, &state(), |_| Some(json!([0.95, 0.95]))).unwrap();

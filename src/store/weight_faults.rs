@@ -1,4 +1,5 @@
-//! Weights that no configuration makes fit: files of other formats, tensors that are stored in another way, or missing.
+//! Errors of weights that no configuration makes fit: files of other formats, and tensors that are stored in another
+//! way or missing.
 
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Remedy for tensors that another shape of the model would fit.
 pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
-/// The ends of the names of files of other formats, and what to do with them; of PyTorch's, [`conversion`] says it.
+/// The ends of the names of files of other formats, and what to do with such files. For PyTorch's, [`conversion`] says
+/// it.
 const FORMATS: [(&str, &str); 5] = [
     (
         "ckpt",
@@ -23,15 +25,15 @@ const FORMATS: [(&str, &str); 5] = [
     ),
 ];
 const PICKLE: &str = "is a pickle of PyTorch, which is not read, since it may run code";
-/// Writes the tensors in the files of its arguments but the first to that one. Those that share memory get some of
-/// their own.
+/// A Python program that writes the tensors of all files among its arguments but the first to the first. Tensors that
+/// share memory get their own memory.
 const CONVERT: &str = "import sys, torch, safetensors.torch as s; out, *files = sys.argv[1:]; s.save_file({n: t.contiguous().clone() \
                        for f in files for n, t in torch.load(f, map_location='cpu', weights_only=True).items()}, out, {'format': 'pt'})";
 /// The ends of names that quantised weights have beside or instead of their tensors.
 const QUANTISED: [&str; 7] =
     ["_blocks", "_scales", "weight_scale", "qweight", "qzeros", "weight_packed", "absmax"];
 
-/// Refuses a file of another format, or a folder that has nothing else; and a name that is neither.
+/// Refuses a file of another format, a folder that has nothing else, and a name of a model on a hub.
 ///
 /// # Errors
 /// The file, and what to do with it.
@@ -66,7 +68,7 @@ fn conversion(file: &Path) -> String {
     )
 }
 
-/// The file at `path`, or one of another format in a folder without safetensors files.
+/// The file at `path`; if `path` is a folder without safetensors files, a file of another format in it.
 fn file_at(path: &Path) -> Option<PathBuf> {
     if !path.is_dir() {
         return path.is_file().then(|| path.to_path_buf());
@@ -79,7 +81,7 @@ fn file_at(path: &Path) -> Option<PathBuf> {
         return None;
     }
     let name = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    // Other programs keep their arguments in such files too.
+    // Other programs keep their arguments in files of these formats too.
     let holds_weights = |file: &PathBuf| !name(file).contains("training_args");
     files.into_iter().filter(holds_weights).find(|file| FORMATS.iter().any(|(end, _)| ends_in(file, end)))
 }

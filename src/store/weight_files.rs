@@ -19,16 +19,16 @@ use super::wrapped::{self, Wrapped};
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 
-/// The file of a model whose tensors fit one.
+/// The file of a model whose tensors fit into one file.
 pub(super) const MODEL: &str = "model.safetensors";
-/// The files of a model are called so, with a number where there are several.
+/// The stem of the names of a model's files, which have a number where there are several files.
 pub(super) const STEM: &str = "model";
 /// The head of a model that is not tied.
 pub(super) const HEAD: &str = "lm_head.weight";
-/// Names of the embedding, which a head that a checkpoint does not have repeats.
+/// Names of the embedding. Where a checkpoint has no head, the head repeats the embedding.
 pub(super) const EMBEDDINGS: [&str; 3] =
     ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
-/// What the names in the file of a bare model, one without a head, lack.
+/// Prefixes that names lack in the file of a bare model, which is one without a head.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.
 const TABLES: [&str; 4] =
@@ -41,9 +41,9 @@ pub(super) struct WeightFiles {
     homes: HashMap<String, usize>,
     /// The layout that the model was first published in, if the tensors have it.
     published: Option<Published>,
-    /// How it is called inside another model, if it is.
+    /// The names of the model inside another model, if it is inside one.
     wrapped: Option<Wrapped>,
-    /// What a scale of an FP8 matrix is of.
+    /// The block of an FP8 matrix that has one scale.
     block: Block,
     /// The class of the `config.json` beside them.
     class: Option<String>,
@@ -65,7 +65,7 @@ impl Display for Contents {
     }
 }
 
-/// What torch calls a type.
+/// torch's name of a type.
 pub(super) fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",
@@ -81,7 +81,7 @@ impl WeightFiles {
     /// Opens the weights at `path`: a safetensors file, an index, or a folder with either.
     ///
     /// # Errors
-    /// A file is missing, not a safetensors file, or truncated; an index that is not one.
+    /// A file is missing, not a safetensors file, or truncated; a file with the name of an index that is none.
     pub fn open(path: &Path) -> Result<Self> {
         check_format(path)?;
         match path.is_dir() {
@@ -164,8 +164,8 @@ impl WeightFiles {
         names
     }
 
-    /// XXH3 of all tensors in the order of their names: name, type, shape and bytes of each, with the lengths of what
-    /// has no length of its own. Checkpoints store it: it must not change.
+    /// XXH3 of all tensors in the order of their names: name, type, shape and bytes of each, with the lengths of the
+    /// parts whose length may vary. Checkpoints store it: it must not change.
     ///
     /// # Errors
     /// None but those of [`open`](Self::open).
@@ -184,7 +184,7 @@ impl WeightFiles {
         Ok(hasher.finish())
     }
 
-    /// What is stored of the tensors that a whole model calls by these `names`.
+    /// The number, size and types of the stored tensors that a whole model calls by these `names`.
     pub fn contents(&self, names: impl Iterator<Item = String>) -> Contents {
         let stored: BTreeSet<String> =
             names.filter_map(|name| self.stored(&name).map(str::to_string)).collect();
@@ -223,7 +223,7 @@ impl WeightFiles {
         self.row_values(name, 0..usize::MAX)
     }
 
-    /// The values of some rows of the tensor `name`; those beyond its end are left out.
+    /// The values of some rows of the tensor `name`; rows beyond its end are left out.
     ///
     /// # Errors
     /// Those of [`values`](Self::values).
@@ -231,7 +231,7 @@ impl WeightFiles {
         let floats = self.floats(name)?;
         let (mut values, mut before) = (Vec::new(), 0);
         for range in self.rows(name, floats.rows)? {
-            // Rows are counted in the tensor of this name, which may be several ranges of the one that holds it.
+            // Rows are counted in the tensor `name`, which may be several ranges of rows of the tensor that holds it.
             let of_range = |row: usize| range.start + row.saturating_sub(before).min(range.len());
             values.extend(floats.of_rows(of_range(wanted.start)..of_range(wanted.end)));
             before += range.len();
@@ -239,14 +239,15 @@ impl WeightFiles {
         Ok(values)
     }
 
-    /// Which other towers the model has that this one is inside of, and how many tensors each; empty if it is by
-    /// itself.
+    /// The other towers of the model that this model is inside of, each with its number of tensors; empty if this model
+    /// is by itself.
     pub fn towers(&self) -> String {
         let names = self.homes.keys().map(String::as_str);
         wrapped::towers(names.filter(|name| wrapped::is_of_tower(self.wrapped, name)))
     }
 
-    /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape, and for other towers.
+    /// The tensors that are not `known`, sorted, except tables that follow from a model's shape and the tensors of
+    /// other towers.
     pub fn unknown(&self, known: &HashSet<String>) -> Vec<&str> {
         let stored = known.iter().filter_map(|name| self.stored(name));
         let known: HashSet<String> = stored.flat_map(|name| self.with_scales(name)).collect();
@@ -259,18 +260,18 @@ impl WeightFiles {
         unknown
     }
 
-    /// The name here of the tensor `name`.
+    /// The name in the files of the tensor that holds the tensor `name`.
     pub fn stored(&self, name: &str) -> Option<&str> {
         self.place(name).map(|(stored, _)| stored)
     }
 
-    /// The name of a tensor here, and that of its scales if it has some.
+    /// The name of a tensor in the files, and the name of its scales if it has some.
     fn with_scales(&self, stored: &str) -> impl Iterator<Item = String> {
         let is_scaled = self.info(stored).is_ok_and(|info| Encoding::of(info.dtype) == Some(Encoding::E4m3));
         [Some(stored.to_string()), is_scaled.then(|| scale_name(stored))].into_iter().flatten()
     }
 
-    /// The tensor that holds the one called `name`, whole.
+    /// The whole tensor that holds the tensor called `name`.
     fn floats(&self, name: &str) -> Result<StoredFloats<'_>> {
         let (shape, dtype, bytes) = self.tensor(name)?;
         let error = || Error::file(&self.path, format!("`{name}` {}", refusal(dtype)));
@@ -279,7 +280,7 @@ impl WeightFiles {
         Ok(StoredFloats { encoding, rows: shape.first().copied().unwrap_or(1), bytes, scales })
     }
 
-    /// The scales of what holds the tensor `name`, in FP8 and of this shape.
+    /// The scales of the tensor that holds the tensor `name`, which is FP8 of this shape.
     fn scales(&self, name: &str, shape: &[usize]) -> Result<Scales> {
         let error = |what: String| {
             let remedy = "fetch the checkpoint again, or save it in bfloat16";
@@ -311,7 +312,7 @@ impl WeightFiles {
         self.files[self.homes[stored]].tensor(stored)
     }
 
-    /// The rows that the tensor `name` is of the one that holds it, which has `total`.
+    /// The rows that the tensor `name` takes of the tensor that holds it, which has `total` rows.
     ///
     /// # Errors
     /// Those of [`Published::rows`].
@@ -322,8 +323,8 @@ impl WeightFiles {
         }
     }
 
-    /// The name here of the tensor that holds the one that a whole model calls `name`, and which rows of it that one
-    /// is.
+    /// Where the tensor that a whole model calls `name` is: the name in the files of the tensor that holds it, and
+    /// which rows of that tensor it takes.
     fn place(&self, name: &str) -> Option<(&str, Cut)> {
         let of_layout = || {
             let place = self.published.as_ref()?.place(name)?;
@@ -332,8 +333,8 @@ impl WeightFiles {
         self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout)
     }
 
-    /// The name here of the tensor that a whole model calls `name`, if it has that name, that without a prefix, or that
-    /// inside another model.
+    /// The name in the files of the tensor that a whole model calls `name`: the same name, the name without a prefix,
+    /// or the name inside another model, whichever is there.
     pub fn stored_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let inside = self.wrapped.into_iter().flat_map(|wrapped| wrapped.names(name));

@@ -1,4 +1,4 @@
-//! Tensors in several files with an index that says which of them holds each, as `transformers` has both.
+//! Tensors in several files with an index that says which file holds each tensor, in the format of `transformers`.
 
 use super::OUTPUT_DIR;
 use crate::durable::read_json;
@@ -19,7 +19,7 @@ struct Index {
 }
 
 /// The name of file `number`, from 1, of `count` with the tensors of `stem`: `model-00001-of-00004.safetensors`, or
-/// `model.safetensors` if there is one.
+/// `model.safetensors` if there is only one file.
 pub(super) fn file_name(stem: &str, number: usize, count: usize) -> String {
     match count {
         1 => format!("{stem}.safetensors"),
@@ -28,7 +28,7 @@ pub(super) fn file_name(stem: &str, number: usize, count: usize) -> String {
 }
 
 /// The files with the tensors of `stem` in `folder`: one, or several and their index, which comes first. If there are
-/// none, the one that is missing.
+/// none, the single file that is missing.
 ///
 /// # Errors
 /// An index that is damaged.
@@ -41,7 +41,7 @@ pub(super) fn files_of(folder: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     Ok([index].into_iter().chain(shards).collect())
 }
 
-/// Whether `path` is called as an index is.
+/// Whether `path` has the name of an index.
 pub(super) fn is_index(path: &Path) -> bool {
     path.to_string_lossy().ends_with(INDEX)
 }

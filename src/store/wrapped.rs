@@ -1,25 +1,26 @@
 //! Names of a language model's tensors inside a model of images or sound.
 //!
-//! What such a file calls `model.language_model.layers.0.mlp.up_proj.weight` is `model.layers.0.mlp.up_proj.weight` of
-//! the language model alone. Adapters have the same names behind PEFT's prefix. The tensors of other towers are left.
+//! In such a file `model.language_model.layers.0.mlp.up_proj.weight` is the name of `model.layers.0.mlp.up_proj.weight`
+//! of the language model alone. Adapters have the same names behind PEFT's prefix. The tensors of other towers are not
+//! read.
 
 use crate::model::parameters::PEFT_PREFIX;
 use std::collections::BTreeMap;
 
-/// What comes before the names of a language model's body, which are `model.` without a wrapper, and before that of its
-/// head.
+/// The prefixes of a language model inside a wrapper: the prefix of its body, which is `model.` without a wrapper, and
+/// what comes before the name of its head.
 const PREFIXES: [(&str, &str); 4] = [
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
     ("model.text_model.", ""),
     ("model.language_model.model.", "model.language_model."),
 ];
-/// What other towers are called beside a language model that has no prefix.
+/// The starts of the names of other towers beside a language model that has no prefix.
 const TOWERS: [&str; 3] = ["visual.", "vision_tower.", "multi_modal_projector."];
 const BODY: &str = "model.";
 const HEAD: &str = "lm_head.";
 
-/// How the language model in a file is called.
+/// The prefixes of the language model in a file.
 #[derive(Clone, Copy)]
 pub(super) struct Wrapped {
     body: &'static str,
@@ -38,8 +39,8 @@ impl Wrapped {
         Some(Self { body, head })
     }
 
-    /// The name in the file of what is called `name` in a language model by itself, of its body or its head: up to two,
-    /// of which one may be there.
+    /// The names that the file may have for the tensor `name` of a language model by itself, as a part of its body or
+    /// as its head: up to two, of which one may be there.
     pub fn names(self, name: &str) -> impl Iterator<Item = String> {
         let (peft, name) = match name.strip_prefix(PEFT_PREFIX) {
             Some(inner) => (PEFT_PREFIX, inner),
@@ -58,15 +59,15 @@ impl Wrapped {
     }
 }
 
-/// What `name` of a file is called in a language model by itself.
+/// The name that `name` of a file has in a language model by itself.
 pub(super) fn alone(name: &str) -> String {
     let bodies =
         PREFIXES.iter().rev().find_map(|(body, _)| Some(format!("{BODY}{}", name.strip_prefix(body)?)));
     bodies.unwrap_or_else(|| name.to_string())
 }
 
-/// What the classes of `transformers` call a module of a language model inside them, however their files call its
-/// tensors.
+/// The name that the classes of `transformers` have for a module of a language model inside them, whatever their files
+/// call its tensors.
 pub(super) fn module(name: &str) -> String {
     name.strip_prefix(BODY).map_or_else(|| name.to_string(), |rest| format!("{}{rest}", PREFIXES[0].0))
 }
@@ -76,7 +77,7 @@ pub(super) fn is_of_tower(wrapped: Option<Wrapped>, stored: &str) -> bool {
     wrapped.map_or(TOWERS.iter().any(|tower| stored.starts_with(tower)), |wrapped| !wrapped.holds(stored))
 }
 
-/// The towers that tensors called so are of, each with how many there are: `visual (390)`.
+/// The towers that tensors with these `names` belong to, each with the number of its tensors: `visual (390)`.
 pub(super) fn towers<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts = BTreeMap::new();
     for name in names {

@@ -1,10 +1,10 @@
-//! Notes beside the checkpoints of a run: `best.json`, which says which had the lowest `eval_loss`, and `meta.json`,
-//! which tells scripts written for MindFormers where the newest is.
+//! Notes beside the checkpoints of a run: `best.json` says which checkpoint had the lowest `eval_loss`, and `meta.json`
+//! tells scripts written for MindFormers where the newest checkpoint is.
 //!
-//! The best is noted once its checkpoint is complete. A kill in between leaves the note of the one before, and the run
-//! notes it again when it resumes: the state of each checkpoint has the best until then. The newest is noted between
-//! the rename of a new checkpoint and the removal of old ones, so the note never names one that is gone. A run that
-//! resumes writes it first.
+//! The best checkpoint is noted once it is complete. A kill in between leaves the previous note, and the run writes the
+//! new one when it resumes: the state of each checkpoint has the best evaluation until then. The newest checkpoint is
+//! noted between its rename and the removal of old ones, so the note never names a checkpoint that is gone. A run that
+//! resumes writes this note first.
 
 use super::OUTPUT_DIR;
 use crate::durable::read_json;
@@ -18,13 +18,13 @@ const META: &str = "meta.json";
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// The step that it followed.
+    /// The step after which it was made.
     pub step: u64,
     /// Its loss in nats per token.
     pub eval_loss: f32,
 }
 
-/// What is noted in `folder`, if something is. A link is not followed, since it might lead out of the folder.
+/// The note in `folder`, if there is one. A link is not followed, since it might lead out of the folder.
 ///
 /// # Errors
 /// The file is damaged.
@@ -46,12 +46,12 @@ pub(super) fn write_best(folder: &Path, best: Best) -> Result<()> {
     OUTPUT_DIR.write(&folder.join(BEST), &text)
 }
 
-/// The keys of MindFormers.
+/// The content of `meta.json`, under MindFormers' keys.
 #[derive(Serialize)]
 struct Meta<'a> {
-    /// From 1.
+    /// The epoch, from 1.
     last_epoch: u64,
-    /// In the epoch, from 1.
+    /// The step in the epoch, from 1.
     last_step: u64,
     /// Name of the checkpoint, a folder beside this file.
     last_ckpt_file: &'a str,

@@ -149,7 +149,7 @@ fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
     assert_eq!(names(&previous), FILES);
 }
 
-/// What `meta.json` says: epoch, step and name.
+/// The epoch, the step and the name in `meta.json`.
 fn meta(folder: &Path) -> (u64, u64, String) {
     let text = fs::read(folder.join("meta.json")).unwrap();
     let meta: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -196,7 +196,7 @@ fn a_prefix_names_checkpoints_and_others_are_still_found() {
     assert_eq!(meta(folder.path()).2, "llama2-7.b-step_0000015");
     assert_eq!(steps(&plain), [10, 15, 20]);
     assert_eq!(plain.latest().unwrap().unwrap().0, 20);
-    // A step is there once, whatever it is called.
+    // Each step has one checkpoint, whatever its prefix.
     save(&named, 20);
     assert_eq!(
         names(folder.path()),
@@ -217,7 +217,7 @@ fn one_checkpoint_is_kept_per_stretch_and_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), Keep::OnePer(5 * MINUTE));
     let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    // One a minute, under a clock of our own. As MindFormers keeps them.
+    // One checkpoint a minute, under a clock of our own. MindFormers keeps the same ones.
     let mut kept = Vec::new();
     for minute in 0..=12 {
         let path = folder.path().join(name_of(minute));

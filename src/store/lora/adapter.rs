@@ -10,14 +10,15 @@ use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// An adapter that was opened, each tensor of which is a factor, a bias of one, or what trained beside them.
+/// An open adapter. Each of its tensors is a factor, the bias of a factor, or a parameter that trained beside the
+/// factors.
 pub(in crate::store) struct Adapter {
     /// Its file.
     pub weights: PathBuf,
-    /// What says how it computes; without it, it is as the run says that reads it.
+    /// The configuration, which says how the adapter computes. Without it, the run that reads the adapter says how.
     pub config: Option<LoraConfig>,
     pub files: WeightFiles,
-    /// The ranks of its modules, by the names that they have in the file.
+    /// The rank of each module, by the name that the module has in the file.
     ranks: BTreeMap<String, usize>,
 }
 
@@ -36,7 +37,8 @@ impl Adapter {
     /// Opens the adapter in the file `weights`.
     ///
     /// # Errors
-    /// A damaged file; a configuration that asks for what is not built; a tensor that is no part of a low-rank adapter.
+    /// A damaged file; a configuration that asks for something that is not built; a tensor that is no part of a
+    /// low-rank adapter.
     pub fn open(weights: &Path) -> Result<Self> {
         let (config, files) = (LoraConfig::beside(weights)?, WeightFiles::open(weights)?);
         let mut adapter = Self { weights: weights.to_path_buf(), config, files, ranks: BTreeMap::new() };
@@ -90,26 +92,26 @@ impl Adapter {
         self.ranks.keys().map(String::as_str)
     }
 
-    /// What says how it computes.
+    /// The configuration, which says how the adapter computes.
     ///
     /// # Errors
-    /// Nothing does.
+    /// There is none.
     pub fn config(&self) -> Result<&LoraConfig> {
         self.config.as_ref().ok_or_else(|| LoraConfig::missing(&self.weights))
     }
 
-    /// The rank that the factors of `module` have for a model on the base as it is.
+    /// The rank of the [`factors`](Self::factors) of `module` on the unchanged base.
     pub fn rank_of(&self, module: &str) -> usize {
         let rank = self.ranks.get(module).copied().unwrap_or(0);
         if self.keeps_base() { rank } else { 2 * rank }
     }
 
-    /// What the product of the factors of `module` is multiplied by.
+    /// The scale of the product of the factors of `module`.
     pub fn scale_of(&self, module: &str) -> Option<f64> {
         self.config.as_ref().map(|config| config.scale_of(module))
     }
 
-    /// Whether the base is whole under it.
+    /// Whether the adapter is on the whole base, from which its initial values took nothing out.
     pub fn keeps_base(&self) -> bool {
         self.start() == Start::Whole
     }
@@ -118,11 +120,11 @@ impl Adapter {
         self.config.as_ref().and_then(|config| config.start().ok()).unwrap_or(Start::Whole)
     }
 
-    /// The factors of `module` for a model on `base` as it is: what the adapter took out of that at its start is among
-    /// them. The matrices of the base are (in, out) if `is_transposed`.
+    /// The factors of `module` for use on the unchanged `base`: they also subtract what the adapter's initial values
+    /// took out of the base. The matrices of the base are (in, out) if `is_transposed`.
     ///
     /// # Errors
-    /// A module that the base does not have; factors of no floats.
+    /// A module that the base does not have; factors that are not floats.
     pub fn factors(
         &self,
         module: &str,
@@ -158,7 +160,7 @@ impl Adapter {
         Ok(factors.without(&left, &right, share))
     }
 
-    /// The bias of B of `module`, times the factor.
+    /// The bias of B of `module`, times the scale.
     ///
     /// # Errors
     /// It does not hold floats.
@@ -175,10 +177,11 @@ impl Adapter {
         self.files.holds(&format!("{PEFT_PREFIX}{module}.lora_B.bias"))
     }
 
-    /// Checks that of the tensors of a model, called by these `names`, it has those that its `modules_to_save` lists.
+    /// Checks that the adapter has its own copy of each tensor of the model, among these `names`, that its
+    /// `modules_to_save` lists.
     ///
     /// # Errors
-    /// One that is listed and not there.
+    /// A tensor that is listed and not there.
     pub fn check_saved(&self, mut names: impl Iterator<Item = String>) -> Result<()> {
         let is_listed = |name: &String| self.config.as_ref().is_some_and(|config| config.saves(name));
         match names.find(|name| is_listed(name) && peft_modules::find(&self.files, name).is_none()) {
@@ -192,7 +195,7 @@ impl Adapter {
         }
     }
 
-    /// Whether `name` is a head in its file that is the embedding there too, to the bit.
+    /// Whether `name` is the head in the adapter's file and equals the embedding there bit for bit.
     pub fn repeats_head(&self, name: &str) -> bool {
         let is_head =
             peft_modules::find(&self.files, HEAD).is_some_and(|head| self.files.stored(&head) == Some(name));
@@ -201,8 +204,8 @@ impl Adapter {
         is_head && embedding().is_some_and(is_same)
     }
 
-    /// Whether it is its own copy of the embedding or of the head that the model named `name` has, where the base ties
-    /// them.
+    /// Whether the adapter has its own copy of `name`, the embedding or the head, which the model then uses although
+    /// the base ties the two.
     pub fn holds_apart(&self, name: &str) -> bool {
         let config = self.config.as_ref().filter(|config| !config.ensure_weight_tying && config.saves(name));
         config.is_some() && peft_modules::find(&self.files, name).is_some()
@@ -210,8 +213,8 @@ impl Adapter {
 }
 
 impl Factors {
-    /// The same and, to be taken away, `share` of the product of `left` (out, r) and `right` (r, in), like the others
-    /// before the scale.
+    /// Extends the factors by `left` (out, r) and `right` (r, in), so that their product loses `share` times the
+    /// product of these two. The scale applies to both products.
     fn without(self, left: &[f64], right: &[f64], share: f64) -> Self {
         let Self { rank, mut a, b, scale } = self;
         a.extend(right.iter().map(|value| *value as f32));

@@ -1,8 +1,9 @@
-//! The tensors of a model with an adapter that neither file holds as they are computed with.
+//! The tensors of a model with an adapter that neither file holds in the form in which they are used.
 //!
-//! The layers of a model have factors of one rank, and one factor in front of their product. An adapter may have others
-//! for each module: its factors are padded with zeros, and B is scaled. A bias of B is a bias of the layer. A head that
-//! the base ties to its embedding is a copy of that once either of them trained by itself.
+//! The factors of all layers of a model have the same rank, and their products the same scale. An adapter may have
+//! another rank and scale for each module: its factors are padded with zeros, and B is scaled. A bias of B becomes a
+//! bias of the layer. A head that the base ties to its embedding becomes a copy of the embedding once either of them
+//! trained by itself.
 
 use super::adapter::{Adapter, factor_names};
 use super::other_model;
@@ -13,16 +14,17 @@ use crate::store::peft_modules;
 use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use std::collections::HashMap;
 
-/// Tensors by the names that the model has for them, as a file would hold them.
+/// Tensors by their names in the model, with values as a file would hold them.
 #[derive(Default)]
 pub(in crate::store) struct ComputedTensors {
     values: HashMap<String, Vec<f32>>,
-    /// The embedding of the base, if that is the head.
+    /// The name of the base's embedding, if the embedding is also the head.
     head: Option<String>,
 }
 
 impl ComputedTensors {
-    /// Those of the model with the parameters `whole` and adapters like `low_rank`, which is `base` with `adapter`.
+    /// The tensors that have to be computed for `base` with `adapter`, in a model that has the parameters `whole` and
+    /// adapters like `low_rank`.
     ///
     /// # Errors
     /// An adapter of another model, or of a larger rank; a file that does not hold floats.
@@ -62,7 +64,7 @@ impl ComputedTensors {
         low_rank: &LowRank,
     ) -> Result<()> {
         let own = adapter.files.stored(name).and_then(adapted_module);
-        // What is missing is said where the files are checked.
+        // A missing tensor is reported where the files are checked.
         let Some((own, scale)) = own.and_then(|own| Some((own, adapter.scale_of(own)?))) else {
             return Ok(());
         };
@@ -96,7 +98,7 @@ impl ComputedTensors {
         Ok(())
     }
 
-    /// The bias `name` of `count` values, which may be that of the base, and that of the adapter.
+    /// Adds the bias `name` of `count` values: the model's own bias, if it has one, plus the adapter's.
     fn add_bias(&mut self, adapter: &Adapter, base: &WeightFiles, name: &str, count: usize) -> Result<()> {
         let module = name.strip_suffix(".bias").unwrap_or(name);
         let [a, _] = factor_names(module);
@@ -119,12 +121,12 @@ impl ComputedTensors {
         Ok(())
     }
 
-    /// The values of the tensor `name`, if they are here.
+    /// The values of the tensor `name`, if they were computed.
     pub fn values(&self, name: &str) -> Option<&[f32]> {
         self.values.get(name).map(Vec::as_slice)
     }
 
-    /// What the base calls the tensor `name`.
+    /// The name of the tensor `name` in the base.
     pub fn in_base<'a>(&'a self, name: &'a str) -> &'a str {
         self.head.as_deref().filter(|_| name == HEAD).unwrap_or(name)
     }

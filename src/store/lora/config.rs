@@ -14,7 +14,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 
-/// What of `adapter_config.json` decides what an adapter computes.
+/// The keys of `adapter_config.json` that decide what an adapter computes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::store) struct LoraConfig {
@@ -26,21 +26,21 @@ pub(in crate::store) struct LoraConfig {
     #[serde(default = "default_alpha")]
     lora_alpha: f64,
     use_rslora: bool,
-    /// Whether the model's matrices are (in, out), where its class does not say it.
+    /// Whether the model's matrices are (in, out), where its class does not say so.
     pub fan_in_fan_out: bool,
     rank_pattern: Option<Patterns<usize>>,
     alpha_pattern: Option<Patterns<f64>>,
     bias: Option<String>,
     /// Whether B has a bias.
     pub lora_bias: bool,
-    /// The modules of which copies trained.
+    /// The modules that trained as copies.
     pub modules_to_save: Option<Vec<String>>,
     /// Whether a copy of the embedding is the head too, where the model ties them.
     pub ensure_weight_tying: bool,
     init_lora_weights: Value,
 }
 
-/// PEFT's, where the file has none.
+/// PEFT's default, where the file has no rank.
 fn default_rank() -> usize {
     8
 }
@@ -49,7 +49,8 @@ fn default_alpha() -> f64 {
     8.0
 }
 
-/// What an adapter's initial values left of the base, which PEFT does again whenever it opens the adapter.
+/// What an adapter's initial values left of the base. PEFT takes the rest out of the base again whenever it opens the
+/// adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Start {
     /// All of it.
@@ -65,7 +66,7 @@ impl LoraConfig {
     /// Reads the configuration beside the adapter in the file `weights`; `None` if there is none.
     ///
     /// # Errors
-    /// It is not one of low-rank adapters, or of a variant that computes something else.
+    /// The configuration is not of low-rank adapters, or is of a variant that computes something else.
     pub fn beside(weights: &Path) -> Result<Option<Self>> {
         let path = weights.with_file_name(CONFIG);
         if !path.is_file() {
@@ -73,7 +74,7 @@ impl LoraConfig {
         }
         let refuse = |key: &str, why: String| Error::file(&path, format!("its `{key}` {why}; {MERGED}"));
         let keys: Map<String, Value> = read_json(&path, KIND, REMEDY)?;
-        // Of another kind of adapter, keys mean other things.
+        // In another kind of adapter, the keys mean other things.
         if let Some(kind) = keys.get("peft_type").filter(|kind| *kind != "LORA") {
             return Err(refuse("peft_type", format!("is {kind}, and not \"LORA\"")));
         }
@@ -122,22 +123,22 @@ impl LoraConfig {
         )
     }
 
-    /// Rows of A of the adapter of `module`.
+    /// The rank of the adapter of `module`: the number of rows of A.
     pub fn rank_of(&self, module: &str) -> usize {
         Patterns::of(&self.rank_pattern, module).unwrap_or(self.r)
     }
 
-    /// What the product of A and B of the adapter of `module` is multiplied by.
+    /// The scale of the product of A and B of the adapter of `module`.
     pub fn scale_of(&self, module: &str) -> f64 {
         let alpha = Patterns::of(&self.alpha_pattern, module).unwrap_or(self.lora_alpha);
         let rank = self.rank_of(module) as f64;
         alpha / if self.use_rslora { rank.sqrt() } else { rank }
     }
 
-    /// What the base of the adapter is.
+    /// What the adapter's initial values left of the base.
     ///
     /// # Errors
-    /// The base was changed by what no file holds, or nobody knows how.
+    /// The base was changed by something that no file holds, or in a way that is not known.
     pub fn start(&self) -> std::result::Result<Start, String> {
         let word = match &self.init_lora_weights {
             Value::Null | Value::Bool(_) => return Ok(Start::Whole),
@@ -162,7 +163,7 @@ impl LoraConfig {
         }
     }
 
-    /// Whether a copy of the module of the model's tensor `name` trained.
+    /// Whether the module of the model's tensor `name` trained as a copy.
     pub fn saves(&self, name: &str) -> bool {
         let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
         self.modules_to_save.iter().flatten().any(|saved| module.ends_with(saved.as_str()))
@@ -171,7 +172,7 @@ impl LoraConfig {
     /// Checks that the adapter in `weights`, of these `modules`, can go on training with `low_rank`.
     ///
     /// # Errors
-    /// It has another rank or another factor, or is more than a product that is added.
+    /// It has another rank or another scale, or computes more than a product that is added.
     pub fn check(&self, weights: &Path, modules: &[&str], low_rank: &LowRank) -> Result<()> {
         let more = match () {
             () if self.lora_bias => Some("lora_bias"),
@@ -201,7 +202,8 @@ impl LoraConfig {
     }
 }
 
-/// Values by patterns of modules, of which the first that matches the end of a name counts, in the order of the file.
+/// Values by patterns of module names, in the order of the file. The first pattern that matches the end of a name
+/// counts.
 #[derive(Clone, Debug)]
 struct Patterns<T>(Vec<(Regex, T)>);
 
@@ -248,11 +250,11 @@ mod tests {
         LoraConfig::required(&folder.path().join("adapter_model.safetensors"))
     }
 
-    /// As `get_pattern_key` of PEFT 0.21 finds them.
+    /// Patterns are found as by `get_pattern_key` of PEFT 0.21.
     #[test]
     fn the_first_pattern_that_matches_the_end_of_a_name_counts() {
         let folder = tempfile::tempdir().unwrap();
-        // Not in the order of letters.
+        // Not in alphabetical order.
         let text = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "rank_pattern": {"layers.1.self_attn.q_proj": 2, "q_proj": 16},
             "alpha_pattern": {"v_.*": 32, "self_attn": 1}}"#;
         std::fs::write(folder.path().join(CONFIG), text).unwrap();

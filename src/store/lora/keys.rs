@@ -1,8 +1,8 @@
 //! The keys of an `adapter_config.json`, as PEFT 0.21 writes them (`LoraConfig`), and what is done with each.
 //!
-//! An adapter that is read without one of its keys computes something else without a word. So each is used, changes
-//! nothing of what trained weights compute, or is refused by name where it asks for anything. A key that is not listed
-//! is refused likewise.
+//! An adapter that is read without one of its keys silently computes something else. So each key is used, or changes
+//! nothing of what trained weights compute, or is refused by name if it asks for anything. A key that is not listed is
+//! refused likewise.
 
 use serde_json::{Map, Value};
 
@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 enum Policy {
     /// It is read, by [`LoraConfig`](super::config::LoraConfig).
     Used,
-    /// It changes nothing, for this reason.
+    /// It changes nothing; a comment on its group of keys says why.
     Inert,
-    /// What it asks for is not built: this.
+    /// It asks for this, which is not built.
     Refused(&'static str),
 }
 
@@ -23,13 +23,13 @@ const KEYS: [(&str, Policy); 18] = [
         Policy::Used,
     ),
     ("lora_bias bias modules_to_save ensure_weight_tying init_lora_weights", Policy::Used),
-    // Where no config.json says whether the model's matrices are transposed.
+    // Used where no config.json says whether the model's matrices are transposed.
     ("fan_in_fan_out", Policy::Used),
-    // Of training alone.
+    // These concern training alone.
     ("lora_dropout inference_mode runtime_config", Policy::Inert),
-    // The tensors say which modules are adapted: one that has none starts at a product of zero.
+    // The tensors say which modules are adapted: a module without any would start at a product of zero.
     ("target_modules exclude_modules layers_to_transform layers_pattern", Policy::Inert),
-    // Options of what another key turns on.
+    // Options of features that another key turns on.
     ("loftq_config eva_config corda_config lora_ga_config megatron_core qalora_group_size", Policy::Inert),
     // Names and versions.
     ("revision auto_mapping peft_version", Policy::Inert),
@@ -46,7 +46,7 @@ const KEYS: [(&str, Policy); 18] = [
     ("trainable_token_indices", Policy::Refused("rows of the embedding that trained")),
 ];
 
-/// The first key of `config` that asks for what is not built, and what that is.
+/// The first key of `config` that asks for something that is not built, and why it is refused.
 pub(super) fn refused(config: &Map<String, Value>) -> Option<(&str, String)> {
     config.iter().filter(|(_, value)| asks_for_something(value)).find_map(|(key, value)| {
         let policy = KEYS.iter().find(|(keys, _)| keys.split(' ').any(|known| known == key));
@@ -55,14 +55,14 @@ pub(super) fn refused(config: &Map<String, Value>) -> Option<(&str, String)> {
             Some(Policy::Refused(what)) => {
                 Some((key.as_str(), format!("asks for {what}, which is not built")))
             }
-            // Such a key names things, as in config.json.
+            // A key that begins with an underscore names things, as in config.json.
             None if key.starts_with('_') => None,
             None => Some((key.as_str(), format!("is `{value}`, and no such key is known"))),
         }
     })
 }
 
-/// Whether a value is another than none.
+/// Whether a value asks for anything: it is not null, false or empty.
 fn asks_for_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(refused(&defaults), None);
         let known: Vec<&str> = KEYS.iter().flat_map(|(keys, _)| keys.split(' ')).collect();
         assert!(defaults.keys().all(|key| known.contains(&key.as_str())));
-        // PEFT takes this one out of what it writes.
+        // PEFT leaves `runtime_config` out of the files that it writes.
         assert!(known.iter().all(|key| defaults.contains_key(*key) || *key == "runtime_config"));
         let refused_of = |key: &str, value: Value| {
             let config = [(key.to_string(), value)].into_iter().collect();

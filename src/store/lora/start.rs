@@ -1,19 +1,19 @@
-//! What the initial values of an adapter took out of its base: products of matrices that are computed again from the
+//! The products of matrices that an adapter's initial values took out of its base. They are computed again from the
 //! base.
 //!
 //! Signs and rotations of the factors do not matter, since only their product is used.
 
-/// Iterations before the first test of whether the singular values have settled, beyond their number; later tests,
-/// which cost the cube of the iterations, come after half as many again.
+/// Iterations, beyond the number of wanted singular values, before the first test of whether these have settled. Later
+/// tests, which cost the cube of the iterations, come after half as many iterations again.
 const MORE: usize = 24;
-/// Share of the largest singular value that the residual of each may have.
+/// The largest residual of each singular value, as a share of the largest singular value.
 const SETTLED: f64 = 1e-9;
 
-/// The `rank` largest singular values of the matrix `weights` with so many `rows`, as left vectors times values (rows,
-/// rank) and right vectors (rank, columns).
+/// The `rank` largest singular values of the matrix `weights`, which has `rows` rows: the left vectors times the values
+/// (rows, rank), and the right vectors (rank, columns).
 ///
-/// By the bidiagonalisation of Golub and Kahan (1965) with all vectors kept orthogonal, which finds the largest ones
-/// first; where they are close to the others, it goes on up to the whole matrix.
+/// The method is the bidiagonalisation of Golub and Kahan (1965) with all vectors kept orthogonal. It finds the largest
+/// values first; where they are close to the others, it goes on up to the whole matrix.
 pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
     let columns = weights.len() / rows;
     let most = rows.min(columns);
@@ -43,8 +43,8 @@ pub(super) fn principal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>,
     }
 }
 
-/// Of the QR decomposition of the matrix `weights` with so many `rows` the first `rank` columns of Q (rows, rank) and
-/// rows of R (rank, columns).
+/// The first `rank` columns of Q (rows, rank) and rows of R (rank, columns) in the QR decomposition of the matrix
+/// `weights`, which has `rows` rows.
 pub(super) fn orthonormal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
     let columns = weights.len() / rows;
     let mut basis: Vec<Vec<f64>> = Vec::new();
@@ -58,17 +58,17 @@ pub(super) fn orthonormal(weights: &[f32], rows: usize, rank: usize) -> (Vec<f64
     (left, right)
 }
 
-/// A matrix as U B Vᵀ, where B has only a diagonal and what is above it.
+/// A matrix as U B Vᵀ, where B has only a diagonal and the superdiagonal above it.
 struct Bidiagonal<'a> {
     weights: &'a [f32],
     rows: usize,
     columns: usize,
     left: Vec<Vec<f64>>,
-    /// One more than those on the left.
+    /// One vector more than on the left.
     right: Vec<Vec<f64>>,
     diagonal: Vec<f64>,
     above: Vec<f64>,
-    /// What comes above the next value of the diagonal.
+    /// The value of the superdiagonal above the next value of the diagonal.
     rest: f64,
 }
 
@@ -101,8 +101,9 @@ impl<'a> Bidiagonal<'a> {
         self.right.push(right);
     }
 
-    /// Makes `vector` orthogonal to those of its side, of length 1, and returns the length that it had. Where nothing
-    /// is left of it, the matrix has no more than what was found, and another vector goes on.
+    /// Makes `vector` orthogonal to the vectors of its side and of length 1, and returns the length of its orthogonal
+    /// part. Where nothing is left of it, the matrix has no more than what was found, and another vector takes its
+    /// place.
     fn orthogonal(&self, vector: &mut Vec<f64>, is_left: bool) -> f64 {
         let before = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
         let basis = if is_left { &self.left } else { &self.right };
@@ -164,9 +165,9 @@ fn rotate(vectors: &mut [Vec<f64>], i: usize, j: usize, cosine: f64, sine: f64) 
     }
 }
 
-/// Makes `vector` orthogonal to those of `basis` and of length 1, and returns the length that was left of it.
+/// Makes `vector` orthogonal to the vectors of `basis` and of length 1, and returns the length of its orthogonal part.
 fn normalise(basis: &[Vec<f64>], vector: &mut [f64]) -> f64 {
-    // Once leaves what rounding has; twice is enough (Kahan).
+    // One pass leaves rounding errors; two passes are enough (Kahan).
     for _ in 0..2 {
         basis.iter().for_each(|other| add(-dot(other, vector), other, vector));
     }
@@ -175,7 +176,7 @@ fn normalise(basis: &[Vec<f64>], vector: &mut [f64]) -> f64 {
     length
 }
 
-/// Numbers without a pattern, the same each time: those of SplitMix64.
+/// Numbers without a pattern, the same each time, from SplitMix64.
 fn scattered(count: usize, seed: u64) -> Vec<f64> {
     let at = |place: u64| {
         let mut z = (seed << 32 | place).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -217,7 +218,7 @@ mod tests {
         left.chunks(rank).flat_map(|row| (0..columns).map(move |column| at(row, column))).collect()
     }
 
-    /// A matrix of known singular values: those of its blocks.
+    /// A matrix whose singular values are known: they are those of its blocks.
     #[test]
     fn the_largest_singular_values_are_found_among_many() {
         let (rows, columns) = (120, 90);

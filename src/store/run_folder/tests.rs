@@ -96,7 +96,7 @@ fn two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing() {
     assert!(is_in_use(&path) && !is_in_use(parent.path()));
     drop(first);
     assert!(!is_in_use(&path));
-    // Somebody who looks does not keep a run from starting.
+    // A process that only looks does not keep a run from starting.
     let look = File::open(path.join("run.lock")).unwrap();
     look.lock_shared().unwrap();
     let looking = std::thread::spawn(move || {

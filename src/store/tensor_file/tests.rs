@@ -19,7 +19,7 @@ fn write(path: &Path, tensors: &[TensorInfo]) -> Result<()> {
     let metadata =
         HashMap::from([("format".to_owned(), "pt".to_owned()), ("step".to_owned(), "10".to_owned())]);
     pollster::block_on(TensorFile::write(path, tensors, metadata, async |index, sink| {
-        // Odd pieces, so that a tensor is never one write.
+        // Pieces of odd size, so that a tensor is never a single write.
         pattern(index, tensors[index].size_bytes().unwrap()).chunks(5).try_for_each(|piece| sink.put(piece))
     }))
 }

@@ -91,13 +91,14 @@ impl<'a, W: Write + Send> TensorWriter<'a, W> {
         self.order.clone()
     }
 
-    /// Where the bytes of tensor number `index`, the next in order, are put; it is then [finished](TensorSink::finish).
+    /// The sink for the bytes of tensor number `index`, the next in order. The caller then
+    /// [finishes](TensorSink::finish) it.
     pub fn sink(&mut self, index: usize) -> TensorSink<'_> {
         let tensor = &self.tensors[index].name;
         TensorSink { out: &mut self.out, path: self.path, tensor, missing_bytes: self.sizes[index] }
     }
 
-    /// Hands what is written to the system.
+    /// Hands all that was written to the operating system.
     pub fn end(mut self) -> Result<()> {
         self.out.flush().map_err(|error| OUTPUT_DIR.error(self.path, "write", &error))
     }
