@@ -1,5 +1,5 @@
-//! Folders of Hugging Face: what the class of a `config.json` computes, what ours is called there, and the tokenizer
-//! beside it.
+//! Folders of Hugging Face: what the class of a `config.json` computes, what our models are called there, and the
+//! tokenizer beside it.
 
 pub(crate) mod config_json;
 pub(crate) mod export;
@@ -19,10 +19,10 @@ pub(crate) fn refuse_name_of_hub(path: &Path) -> Result<()> {
     download_of(path).map_or(Ok(()), |download| Err(refused(download)))
 }
 
-/// Ends of names that are no models'.
+/// Ends of names that files have, and no models.
 const FILES: [&str; 6] = [".yaml", ".yml", ".json", ".jsonl", ".txt", ".safetensors"];
 
-/// How to get the model at `path`, if there is nothing and it is the name of one on a hub.
+/// How to get the model `path`, if nothing is there and it is the name of a model on a hub.
 pub(crate) fn download_of(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|_| !path.exists())?;
     let (owner, model) = name.split_once('/')?;
@@ -31,7 +31,7 @@ pub(crate) fn download_of(path: &Path) -> Option<String> {
         part.starts_with(|char: char| char.is_ascii_alphanumeric()) && part.chars().all(is_known)
     };
     let command = format!("`hf download {name} --local-dir {model}`");
-    // A folder that is there has the name of nobody, and files have endings.
+    // A folder that exists is not the name of an owner, and files have endings.
     let is_file = FILES.iter().any(|end| model.ends_with(end));
     let is_of_hub = is_name(owner) && is_name(model) && !is_file && !Path::new(owner).exists();
     is_of_hub.then(|| format!("if it is a model of the Hugging Face Hub, download it, as by {command}"))

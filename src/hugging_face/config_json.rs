@@ -2,14 +2,14 @@
 //!
 //! Weights of one model fit many others: a forgotten base of the rotation, an activation, an epsilon or a norm changes
 //! no tensor's name or shape. So the file is read as its class (`model_type`) in `transformers` reads it, with the
-//! defaults of that class, and what follows is compared with the model of the run, fact by fact. `classes.json` is the
-//! table of the classes; [`theirs`] and [`ours`] derive the facts. It is not compared with our own export of the model,
-//! which names one class among several that compute the same.
+//! defaults of that class, and the facts that follow are compared with the model of the run, one by one. `classes.json`
+//! is the table of the classes; [`theirs`] and [`ours`] derive the facts. The file is not compared with our own export
+//! of the model, which names one class among several that compute the same.
 //!
 //! Files of our own that carry a note are of models that no class computes. These are compared with our export.
 //!
-//! A key that is neither a fact nor known to decide nothing is refused. Where no class computes what our export
-//! holds, its `config.json` and the log say what the nearest one lacks (`export/architecture.rs`).
+//! A key that is neither a fact nor known to decide nothing is refused. Where no class computes what our export holds,
+//! its `config.json` and the log say what the nearest class lacks (`export/architecture.rs`).
 
 pub(in crate::hugging_face) mod classes;
 mod ours;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "config.json";
 const KIND: &str = "model_type";
-/// What our own files say of what their class lacks.
+/// The key under which our own files say what their class lacks.
 const NOTE: &str = "gristmill_note";
 /// Something that a file and a run do not agree on.
 struct Difference {
@@ -44,7 +44,7 @@ struct Difference {
     message: String,
 }
 
-/// Checks that the class of the `config.json` beside `weights` computes what `model` does, but for the keys that are
+/// Checks that the class of the `config.json` beside `weights` computes what `model` does, except for the keys that are
 /// `accepted`; without such a file there is nothing to check.
 ///
 /// # Errors
@@ -69,14 +69,15 @@ pub(crate) fn class_beside(weights: &Path) -> Option<String> {
     Some(config.get("architectures")?.get(0)?.as_str()?.to_string())
 }
 
-/// The number from which on the layers beside `weights` are of multi-token prediction, which their class leaves out.
+/// The number of the first layer beside `weights` that may be of multi-token prediction, if their class leaves such
+/// layers out.
 pub(crate) fn further_layers(weights: &Path) -> Option<usize> {
     let config = read(&beside(weights)).ok()??;
     let reading = Reading::of(&config).filter(|reading| reading.class.has_further_layers)?;
     reading.number("num_hidden_layers").map(|layers| layers as usize)
 }
 
-/// Whether a file is of a model that no class known here computes, and names the nearest one.
+/// Whether a file is of a model that no class known here computes, and names the nearest class.
 fn is_of_nearest_class(config: &Map<String, Value>) -> bool {
     let lacks = |note: &Value| lacks_something(note.as_str().unwrap_or_default());
     config.get(NOTE).is_some_and(|note| lacks(note) || Reading::of(config).is_none())
@@ -147,7 +148,7 @@ fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ou
         Value::Null => format!("remove `{fact}` from model.model_config"),
         _ => format!("write `{fact}: {}` in model.model_config", shown(theirs)),
     };
-    // What has no word among our values is told in words.
+    // A value for which our keys have no word is told in a sentence.
     let has_value = match theirs {
         Value::String(text) => !text.contains(' '),
         other => !other.is_array(),
@@ -159,7 +160,7 @@ fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ou
     Difference { key, message }
 }
 
-/// What differs in a file of our own from what `model` would be exported as.
+/// The differences between a file of our own and the file that `model` would be exported as.
 fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<Difference> {
     let exported = hugging_face_config(model);
     let exported: BTreeMap<&String, &Value> = exported.as_object().into_iter().flatten().collect();
@@ -179,7 +180,7 @@ fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<
     differing.map(line).collect()
 }
 
-/// Whether two values are the same, numbers but for the type that they were stored in.
+/// Whether two values are the same. Numbers may differ by the rounding of the type that they were stored in.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => rotary::is_same(one, other),
@@ -195,7 +196,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// A value as a configuration has it.
+/// A value as a configuration writes it.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".to_string(),

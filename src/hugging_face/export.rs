@@ -1,8 +1,8 @@
 //! `config.json`: a model's shape under Hugging Face's keys.
 //!
-//! What the class reads is written by the rows of `classes.json`. There is no one class for all mixtures, but their
-//! tensors have the same names, Mixtral's excepted. So a file of a mixture has its keys under the names of Qwen's
-//! classes and under those of DeepSeek's.
+//! The keys that a class reads are written by the rows of `classes.json`. There is no single class for all mixtures,
+//! but their tensors have the same names, except Mixtral's. So the file of a mixture has its keys both under the names
+//! of Qwen's classes and under those of DeepSeek's.
 
 mod architecture;
 
@@ -25,7 +25,7 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
     if let (Some(mixture), "mixtral") = (&model.mixture, class.name.as_str()) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
-        // transformers takes `num_experts` for another name of it.
+        // transformers takes `num_experts` for another name of this key.
         config.insert("num_local_experts".into(), mixture.experts().into());
         config.remove("num_experts");
     }
@@ -37,8 +37,8 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     config.into()
 }
 
-/// The keys by which files of the class or part `name` say what `model` computes. Of several names for the same it is
-/// the one that the class has a default for.
+/// The keys by which files of the class or part `name` say what `model` computes. If a key has several names, the name
+/// is used that the class has a default for.
 fn keys_of_class(name: &str, model: &ModelConfig) -> Map<String, Value> {
     let (class, facts) = (classes::named(name), facts(model));
     let said = class.facts.iter().filter_map(|(fact, said)| {
@@ -59,7 +59,7 @@ fn entries(object: Value) -> Map<String, Value> {
     }
 }
 
-/// How a note ends whose architecture computes the same, but is not in `transformers`.
+/// The end of a note whose architecture computes the same, but is not in `transformers`.
 const PUBLISHED: &str = "whose code is published with its weights";
 
 /// Whether the architecture that a `config.json` with this note names computes something else than the model.
@@ -106,7 +106,7 @@ fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
     config
 }
 
-/// The keys of `LlamaConfig`, which are also those of Mistral, Qwen and GLM, and what these need beyond them.
+/// The keys of `LlamaConfig`, which are also the keys of Mistral, Qwen and GLM, and the further keys that these need.
 fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     let window = model.published_window();
     // Hugging Face cannot scale the base by a constant, but that is the same as another base.
@@ -147,14 +147,14 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     config
 }
 
-/// The keys that multi-head latent attention adds, as in DeepSeek, and those that mean something else there.
+/// The keys that multi-head latent attention adds, as in DeepSeek, and the keys that mean something else there.
 fn latent_keys(model: &ModelConfig, latent: &LatentAttention) -> Map<String, Value> {
     let mut keys = keys_of_class("latent", model);
     keys.extend(entries(json!({
         // The frequencies are those of a head of this width, all of which rotates.
         "head_dim": latent.rope_dim,
         "partial_rotary_factor": 1.0,
-        // A mixture has its own numbers: without one no layer has experts.
+        // A mixture replaces this number; without a mixture no layer has experts.
         "first_k_dense_replace": model.num_layers,
         "num_nextn_predict_layers": 0,
     })));

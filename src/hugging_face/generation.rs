@@ -10,7 +10,7 @@ use std::path::Path;
 /// The name of the file.
 pub(crate) const FILE: &str = "generation_config.json";
 
-/// What a file says of generation; nothing of what it leaves out.
+/// The settings of generation in a file. Settings that it leaves out are empty.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GenerationConfig {
@@ -25,15 +25,15 @@ pub struct GenerationConfig {
     pub top_k: Option<usize>,
     /// Total probability of the most likely tokens that are drawn from.
     pub top_p: Option<f64>,
-    /// By what the logits of tokens that have occurred are divided.
+    /// Divisor of the logits of tokens that have occurred.
     pub repetition_penalty: Option<f64>,
-    /// Tokens of a continuation.
+    /// Largest number of tokens of a continuation.
     pub max_new_tokens: Option<usize>,
 }
 
 impl GenerationConfig {
-    /// That beside the weights `folder`, or what their `config.json` says of the end of a text, as older folders have
-    /// it.
+    /// The file beside the weights `folder`. If it does not say which tokens end a text, these are the ones in their
+    /// `config.json`, where older folders have them.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -53,7 +53,7 @@ impl GenerationConfig {
     }
 }
 
-/// A token, several of them, or none.
+/// Reads a token, several tokens, or none.
 fn one_or_several<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Vec<u32>, D::Error> {

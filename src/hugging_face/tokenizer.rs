@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct TokenizerFiles {
     /// `tokenizer.json`.
     pub file: PathBuf,
-    /// The token that ends a text: as the files beside it say, or else how the model stops.
+    /// The token that ends a text: the one that the files beside it say, or else the one at which the model stops.
     pub eos_token: Option<String>,
 }
 
 impl TokenizerFiles {
-    /// That beside `weights`, a file or its folder; `None` if there is no `tokenizer.json`.
+    /// The tokenizer beside `weights`, a file or its folder; `None` if there is no `tokenizer.json`.
     ///
     /// # Errors
     /// A file of its special tokens that cannot be read.
@@ -37,7 +37,7 @@ impl TokenizerFiles {
     }
 }
 
-/// How the tokenizer in `file` spells the first of some tokens that it has.
+/// How the tokenizer in `file` spells the first of the tokens `ids` that it has.
 fn spelt(file: &Path, ids: &[u32]) -> Result<Option<String>> {
     if ids.is_empty() {
         return Ok(None);

@@ -1,23 +1,24 @@
 //! The classes whose models this version computes, as `transformers` 5.23 has them, and some whose code was published
 //! with their weights: the rows of `classes.json`, by which files are read, checked and written.
 //!
-//! A class is there because its losses were found to be ours with other values of its keys than its defaults:
-//! tests/transformers/shapes.py. Of what no key of ours changes, such as Granite's factors, a file may only say what is
-//! computed here (`always_here`). A row has
+//! A class is in the table because its losses were found to be ours with other values of its keys than its defaults:
+//! tests/transformers/shapes.py. Of things that none of our keys changes, such as Granite's factors, a file may only
+//! say what is computed here (`always_here`). A row has
 //!
 //! - `name`, its `model_type`, and `architecture`, the class of it that our own files may name;
 //! - `type`, under which its tensors are loaded, a word of our `model_config`;
-//! - `like`: rows and `parts` that it has all of, but for what it says itself;
+//! - `like`: rows and `parts` whose entries it has too, except for what it says itself;
 //! - `defaults`: its keys and their defaults;
-//! - `facts`: what it computes, by our key that decides the same. A text is its key, or several between bars of which
-//!   the first that is written counts, halved by `/2`; after `=` it is a word that it always has, and anything else is
-//!   a value that it always has;
+//! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
+//!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word
+//!   that the class always has, and anything else is a value that it always has;
 //! - `windows`: which layers have a sliding window;
 //! - `tensors`: the names of its tensors, where they are not those of `transformers`.
 //!
-//! `wrappers` are the classes of models of images or sound around one of these.
+//! `wrappers` are the classes of models of images or sound around one of these classes.
 //!
-//! `without_effect` lists keys of all classes that say nothing of what a model computes in training but for dropout.
+//! `without_effect` lists keys of all classes that say nothing of what a model computes in training, except for
+//! dropout.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -56,14 +57,14 @@ pub(in crate::hugging_face) struct Class {
     pub defaults: Map<String, Value>,
     /// What it computes, by our keys.
     pub facts: BTreeMap<String, Value>,
-    /// Every key that the facts of it and of what it is like name.
+    /// Every key that its facts name, the facts of the rows that it is like included.
     #[serde(skip)]
     keys: BTreeSet<String>,
     /// Which layers have a sliding window.
     pub windows: Windows,
     /// Names of tensors that are not those of `transformers`.
     tensors: Option<TensorNames>,
-    /// Whether files may hold layers beyond the last one, of multi-token prediction, which it leaves out.
+    /// Whether files may hold layers of multi-token prediction beyond the last layer, which the class leaves out.
     pub has_further_layers: bool,
     /// Whether its code is published with its weights, and not in `transformers`.
     pub is_published_code: bool,
@@ -77,18 +78,18 @@ pub(in crate::hugging_face) struct Class {
 #[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::hugging_face) enum Windows {
-    /// None, whatever is written.
+    /// No layer, whatever is written.
     #[default]
     Never,
-    /// All, and nothing lists them.
+    /// All layers, whatever `layer_types` lists.
     Always,
-    /// All.
+    /// All layers.
     All,
-    /// Those from number `max_window_layers` on.
+    /// Layers from number `max_window_layers` on.
     Last,
-    /// Every second one of those before number `max_window_layers`.
+    /// Every second layer before number `max_window_layers`.
     Alternate,
-    /// All but every fourth.
+    /// All layers but every fourth.
     ThreeOfFour,
 }
 
@@ -98,19 +99,19 @@ pub(in crate::hugging_face) enum Windows {
 pub(crate) struct TensorNames {
     /// The end of a name that only this class has.
     pub mark: String,
-    /// What comes before the number of a layer.
+    /// The part of a name that comes before the number of a layer.
     pub layers: String,
     /// Whether a tensor of several projections of attention holds them head group by head group.
     #[serde(default)]
     pub is_grouped: bool,
-    /// Theirs for ours, outside layers and in a layer, without `.weight` and `.bias`.
+    /// Their names by ours, outside layers and in a layer, without `.weight` and `.bias`.
     pub names: BTreeMap<String, String>,
 }
 
 /// A class of models of images or sound that holds a language model.
 ///
-/// It is in the table because on text alone it computes what the class of its `text_config` does. What it says beside
-/// that is of its other towers, which are not built.
+/// It is in the table because on text alone it computes what the class of its `text_config` does. Its other keys are of
+/// its other towers, which are not built.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Wrapper {
@@ -118,7 +119,8 @@ struct Wrapper {
     name: String,
     /// The class of its `text_config`, where that names none.
     text: String,
-    /// Whether the class is that whatever is named, and whether older files have the keys of the text beside their own.
+    /// Whether the class of the text is always `text`, whatever is named, and whether older files have the keys of the
+    /// text beside their own.
     is_one_class: bool,
     /// Values of keys that its `text_config` does not write.
     defaults: Map<String, Value>,
@@ -132,7 +134,7 @@ impl Table {
         Ok(table)
     }
 
-    /// `class` with all that it is like.
+    /// `class` with the entries of all rows that it is like.
     fn whole(&self, class: &Class) -> Class {
         let mut whole = Class { defaults: Map::new(), facts: BTreeMap::new(), ..class.clone() };
         for name in &class.like {
@@ -165,7 +167,7 @@ pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
     Some(keys.strip_suffix(HALVED).unwrap_or(keys))
 }
 
-/// What follows keys of which half counts.
+/// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";
 
 /// The classes whose files are read.
@@ -179,17 +181,17 @@ pub(in crate::hugging_face) fn named(name: &str) -> &'static Class {
     class.or_else(|| TABLE.parts.get(name)).expect("a row of classes.json")
 }
 
-/// The names of tensors of all classes that have others than `transformers`.
+/// The names of tensors of all classes whose names differ from those of `transformers`.
 pub(crate) fn tensor_names() -> impl Iterator<Item = &'static TensorNames> {
     TABLE.classes.iter().filter_map(|class| class.tensors.as_ref())
 }
 
-/// What no key of ours changes.
+/// The facts that none of our keys changes.
 pub(super) fn always_here() -> &'static Map<String, Value> {
     &TABLE.always_here
 }
 
-/// Whether `key` with this value says nothing of what a model computes in training but for dropout.
+/// Whether `key` with this value says nothing of what a model computes in training, except for dropout.
 pub(super) fn is_without_effect(key: &str, value: &Value) -> bool {
     // Keys that begin with an underscore name things, or say how `transformers` was called.
     key.starts_with('_')
@@ -198,7 +200,7 @@ pub(super) fn is_without_effect(key: &str, value: &Value) -> bool {
         || (*value == false && lists(&TABLE.without_effect_where_off, key))
 }
 
-/// Whether `key` says nothing of that, whatever its value.
+/// Whether `key` is listed among the keys without effect, whatever its value.
 pub(super) fn is_listed_without_effect(key: &str) -> bool {
     lists(TABLE.without_effect.values().flatten(), key)
 }
@@ -215,11 +217,11 @@ pub(super) type Facts = BTreeMap<&'static str, Fact>;
 pub(crate) struct Fact {
     /// The key of the class that says it.
     pub key: String,
-    /// Null: none.
+    /// The value; null if there is none.
     pub value: Value,
 }
 
-/// A file, read as its class does.
+/// A file, read as its class reads it.
 pub(super) struct Reading<'a> {
     pub class: &'static Class,
     pub written: &'a Map<String, Value>,
@@ -254,7 +256,7 @@ impl<'a> Reading<'a> {
         Fact { key, value: half.unwrap_or(value) }
     }
 
-    /// The value that counts of `keys`: the first that is written, or else a default.
+    /// The key that counts of `keys`, and its value: the first key that is written, or else one with a default.
     pub fn decided(&self, keys: &str) -> (String, Value) {
         let is_given =
             |map: &Map<String, Value>, key: &str| map.get(key).is_some_and(|value| !value.is_null());
@@ -268,7 +270,7 @@ impl<'a> Reading<'a> {
         (key, value.cloned().unwrap_or_default())
     }
 
-    /// The number that counts of `keys`.
+    /// The value that counts of `keys`, as a number.
     pub fn number(&self, keys: &str) -> Option<f64> {
         self.decided(keys).1.as_f64()
     }
@@ -278,7 +280,7 @@ impl<'a> Reading<'a> {
         self.decided(key).1.as_bool() == Some(true)
     }
 
-    /// Whether `key` is written, among the parameters of the rotation perhaps.
+    /// Whether `key` is written, by itself or among the parameters of the rotation.
     pub fn writes(&self, key: &str) -> bool {
         let inner = ["rope_parameters", "rope_scaling"].map(|place| self.written.get(place));
         self.written.contains_key(key) || inner.into_iter().flatten().any(|inner| inner.get(key).is_some())
@@ -290,10 +292,10 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// The key of the language model's keys.
+/// The key under which a wrapper has the language model's keys.
 const TEXT: &str = "text_config";
 const TIED: &str = "tie_word_embeddings";
-/// What is a wrapper's own where it has the keys of the text beside it.
+/// The keys that are a wrapper's own where its file has the keys of the text beside them.
 const OWN: [&str; 7] = [
     "vision_config",
     "image_token_id",
@@ -304,8 +306,8 @@ const OWN: [&str; 7] = [
     TEXT,
 ];
 
-/// The keys of the language model in `config`, which is all of it but in a wrapper. Heads are of wrappers: either place
-/// may tie them.
+/// The keys of the language model in `config`: all keys, except in a wrapper. The head belongs to the wrapper, and
+/// either place may tie it.
 pub(super) fn language_model(config: Map<String, Value>) -> Map<String, Value> {
     let wrapper = TABLE
         .wrappers
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(of(mistral), json!({"model_type": "mistral"}));
         let of_one_class = json!({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3"}});
         assert_eq!(of(of_one_class), json!({"model_type": "qwen3_vl_text"}));
-        // As Qwen2.5-VL was published.
+        // The form in which Qwen2.5-VL was published.
         let flat = json!({"model_type": "qwen2_5_vl", "hidden_size": 8, "vision_config": {"depth": 3}, "image_token_id": 5});
         assert_eq!(of(flat), json!({"model_type": "qwen2_5_vl_text", "hidden_size": 8}));
         let voxtral = of(json!({"model_type": "voxtral", "text_config": {"hidden_size": 8}}));

@@ -37,7 +37,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("qk_nope_head_dim", latent.map(|sizes| sizes.nope_dim).into()),
         ("qk_rope_head_dim", latent.map(|sizes| sizes.rope_dim).into()),
         ("v_head_dim", latent.map(|sizes| sizes.value_dim).into()),
-        // Files of latent attention have neighbours, which rotate as they are.
+        // Files of latent attention have pairs of neighbours, which rotate as they are.
         ("rope_interleave", latent.is_some().into()),
         ("latent_norm_eps", latent.map(|_| model.norm_eps).into()),
     ]);
@@ -52,7 +52,7 @@ pub(super) fn is_free(fact: &str) -> bool {
     !NO_KEYS.contains(&fact) && !always_here().contains_key(fact)
 }
 
-/// What is written as `type` for a family.
+/// The word that is written as `type` for a family.
 fn type_of(family: Family) -> &'static str {
     match family {
         Family::Llama => "LlamaConfig",
@@ -68,7 +68,7 @@ fn type_of(family: Family) -> &'static str {
     }
 }
 
-/// The width that the rotating share is of: all of it rotates in latent attention.
+/// The width of which a share rotates. In latent attention all of it rotates.
 fn rotating_width(model: &ModelConfig) -> usize {
     if model.latent.is_some() { model.rotary_dim } else { model.head_dim }
 }

@@ -1,6 +1,7 @@
 //! The rotation of a `config.json`: `rope_parameters`, or the older `rope_scaling` and `rope_theta`.
 //!
-//! Two rotations are the same if their frequencies and the factor of cos and sin are, however they are written.
+//! Two rotations are the same if their frequencies and their factors of cos and sin are the same, however they are
+//! written.
 
 use super::classes::{Fact, Facts, Reading};
 use crate::hugging_face::export::hugging_face_scaling;
@@ -8,17 +9,17 @@ use crate::model::config::{Llama3, ModelConfig, RopeScaling, Yarn};
 use crate::ops::rope::Rope;
 use serde_json::{Map, Value};
 
-/// Where the parameters are, in the order in which `transformers` looks.
+/// The keys of the parameters, in the order in which `transformers` looks.
 const PLACES: &str = "rope_scaling|rope_parameters";
-/// What files and classes call the base.
+/// Names of the base in files and classes.
 const BASES: &str = "rope_theta|rotary_emb_base";
-/// The share of a head that rotates.
+/// Names of the share of a head that rotates.
 const SHARES: &str = "partial_rotary_factor|rotary_pct";
-/// The longest text, and that of the first training.
+/// Names of the length of the longest text, and of the longest text in the first training.
 const LENGTHS: &str = "max_position_embeddings|original_max_position_embeddings";
-/// What parameters are there beside those of a type.
+/// Parameters that occur beside those of a type.
 const COMMON: &str = "rope_type type rope_theta partial_rotary_factor";
-/// What each type takes. The last one is of our own files.
+/// The parameters that each type takes. The last type is of our own files.
 const TYPES: [(&str, &str); 6] = [
     ("default", ""),
     ("linear", "factor"),
@@ -30,17 +31,17 @@ const TYPES: [(&str, &str); 6] = [
     ("llama3", "factor original_max_position_embeddings low_freq_factor high_freq_factor"),
     ("dynamic_ntk", "original_max_position_embeddings"),
 ];
-/// Two numbers in f32 and f64 are the same up to this share.
+/// Two numbers in f32 and f64 count as the same if they differ by at most this share.
 const SAME: f64 = 1e-6;
 
 /// A rotation as a file describes it.
 struct Rotation {
     theta: f64,
-    /// Of a head.
+    /// The share of a head that rotates.
     share: f64,
     kind: String,
     parameters: Map<String, Value>,
-    /// `None` for one that is not built.
+    /// `None` for a scaling that is not built.
     scaling: Option<RopeScaling>,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn reads(key: &str) -> bool {
     [PLACES, BASES, SHARES, LENGTHS].iter().any(|keys| keys.split('|').any(|known| known == key))
 }
 
-/// Adds what a file says of the rotation, of texts of at most `longest` tokens.
+/// Adds the facts that a file says of the rotation, for texts of at most `longest` tokens.
 pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
     let rotation = Rotation::of(reading, longest);
     let written = || Value::Object(rotation.parameters.clone());
@@ -60,12 +61,12 @@ pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
     }
 }
 
-/// Whether a file's rotation of `width` dimensions of a head is `ours`, that of `model`.
+/// Whether a file's rotation of `width` dimensions of a head is the same as `ours`, the rotation of `model`.
 pub(super) fn is_same_rotation(reading: &Reading<'_>, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
     Rotation::of(reading, model.max_positions).is_that_of(model, ours, width)
 }
 
-/// The factor of the scores of attention that latent attention has beside the root of the width.
+/// The factor that latent attention has on the scores beside the root of the width.
 pub(super) fn temperature(reading: &Reading<'_>, longest: usize) -> f64 {
     let rotation = Rotation::of(reading, longest);
     let (scale, factor) = (rotation.number("mscale_all_dim"), rotation.number("factor"));
@@ -88,12 +89,12 @@ impl Rotation {
         let share = inner("partial_rotary_factor").or_else(|| reading.number(SHARES)).unwrap_or(1.0);
         let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
-        // The positions of text have three parts that are the same.
+        // The three parts of a position are the same in text.
         let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
         let kind = kind.unwrap_or("default").to_string();
         let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
         let mut rotation = Self { theta, share, kind, parameters, scaling: None };
-        // Most classes pass over a share, and fail where another factor is with it.
+        // Most classes ignore a share, and fail where another factor is with it.
         rotation.scaling = rotation.built(reading, longest as f64).filter(|_| is_read);
         rotation
     }
@@ -102,7 +103,7 @@ impl Rotation {
         self.parameters.get(key).and_then(Value::as_f64)
     }
 
-    /// The scaling of it for texts of up to `length` tokens; `None` if it is not built.
+    /// The scaling of the rotation for texts of up to `length` tokens; `None` if that scaling is not built.
     fn built(&self, reading: &Reading<'_>, length: f64) -> Option<RopeScaling> {
         let (_, takes) = TYPES.iter().find(|(kind, _)| *kind == self.kind)?;
         let is_known = |key: &String| takes.split(' ').chain(COMMON.split(' ')).any(|known| known == key);
@@ -122,7 +123,7 @@ impl Rotation {
         let original = original.or(self.number("original_max_position_embeddings")).or(longest);
         let factor = self.number("factor");
         match self.kind.as_str() {
-            // TeleChat's, which it does not write as parameters.
+            // TeleChat's scaling, which its files do not write as parameters.
             "default" => Some(match (reading.number("base_seqlen"), reading.number("training_seqlen")) {
                 (Some(original), Some(length)) if length > original => {
                     RopeScaling::DynamicNtk { original, length }
@@ -130,7 +131,7 @@ impl Rotation {
                 _ => RopeScaling::None,
             }),
             "linear" => Some(RopeScaling::Linear { factor: factor? }),
-            // It stretches what is longer than the model is made for.
+            // This type stretches only texts that are longer than the model is made for.
             "dynamic" => (length <= longest?).then_some(RopeScaling::None),
             "dynamic_ntk" => Some(RopeScaling::DynamicNtk { original: original?, length: longest? }),
             "yarn" => self.yarn(factor.or_else(|| Some(longest? / original?))?, original?),
@@ -145,7 +146,7 @@ impl Rotation {
 
     fn yarn(&self, factor: f64, original: f64) -> Option<RopeScaling> {
         let above_zero = |key: &str| self.number(key).filter(|value| *value != 0.0);
-        // Both count, or neither.
+        // Both scales count, or neither.
         let scales = above_zero("mscale").zip(above_zero("mscale_all_dim"));
         let (mscale, mscale_all_dim) = scales.unwrap_or((1.0, 0.0));
         let (beta_fast, beta_slow) = (above_zero("beta_fast"), above_zero("beta_slow"));
@@ -159,7 +160,7 @@ impl Rotation {
     fn is_that_of(&self, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
         let Some(scaling) = &self.scaling else { return false };
         let rotary_dim = (width * self.share + 1e-6) as u32;
-        // The width is any number that a file has, and makes as many frequencies.
+        // The width may be any number in a file, and would make as many frequencies.
         if rotary_dim != ours.rotary_dim {
             return false;
         }
@@ -170,7 +171,7 @@ impl Rotation {
     }
 }
 
-/// Whether two numbers are the same but for the type that they were stored in.
+/// Whether two numbers are the same up to the rounding of the type that they were stored in.
 pub(super) fn is_same(one: f64, other: f64) -> bool {
     (one - other).abs() <= SAME * one.abs().max(other.abs())
 }

@@ -24,9 +24,9 @@ pub(crate) struct Shape {
 const LONGEST_WINDOW: usize = 2048;
 
 impl Shape {
-    /// That of the `config.json` in `folder`, or beside the file of weights `folder`, for windows of `written` tokens;
-    /// `None` if there is none. Of texts that are longer than windows and than the model is made for nothing is told,
-    /// nor what keys say that are `ignored`.
+    /// The shape in the `config.json` in `folder`, or beside the file of weights `folder`, for windows of `written`
+    /// tokens; `None` if there is no such file. The shape leaves out what concerns only texts that are longer than
+    /// windows and than the model is made for, and what the `ignored` keys say.
     ///
     /// # Errors
     /// A file that cannot be read; a class that is not known here; something that no key says.
@@ -64,12 +64,12 @@ impl Shape {
     }
 }
 
-/// Whether a value of `fact` can be written: sentences and lists stand for what no key says.
+/// Whether a value of `fact` can be written: sentences and lists stand for things that no key says.
 fn has_key(fact: &str, value: &Value) -> bool {
     match value {
         Value::String(text) => !text.contains(' '),
         Value::Array(_) => false,
-        // What is not built keeps the type that the file gives it.
+        // A scaling that is not built keeps the type that the file gives it.
         Value::Object(parameters) => fact != "rope_scaling" || is_built(parameters),
         _ => true,
     }

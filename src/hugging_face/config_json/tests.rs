@@ -52,7 +52,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             config["num_key_value_heads"] = 4.into();
             config.as_object_mut().expect("an object").remove("head_dim");
         }
-        // Values of what no key of ours changes that are computed here, unlike the defaults.
+        // Of the things that none of our keys changes, values that are computed here, unlike the defaults.
         match class.name.as_str() {
             "granite" => config["attention_multiplier"] = 0.5.into(),
             "hyperclovax" => config["use_post_norm"] = false.into(),
@@ -67,7 +67,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
     })
 }
 
-/// What is wrong with weights beside `config` for `model`, a line each without the path.
+/// The faults of weights beside `config` for `model`, one line each, without the path.
 fn faults(config: &Value, model: &ModelConfig, accepted: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join(FILE), config.to_string()).expect("a file");
@@ -113,7 +113,7 @@ fn the_defaults_are_those_of_the_class() {
     );
     equal(&config("mistral", json!({"sliding_window": null})), &long);
     equal(&config("mistral", json!({})), &ModelConfig { wide_window: Some(4096), ..long.clone() });
-    // Qwen2 has biases, whatever its file says, and the window of this one is off.
+    // Qwen2 has biases, whatever its file says, and the window of this file is off.
     equal(&config("qwen2", json!({})), &ModelConfig { qkv_bias: true, ..long.clone() });
     let always = "`qkv_has_bias` is True always in `qwen2`, and this run has False; write `qkv_has_bias: True` in model.model_config";
     refused(&config("qwen2", json!({})), &long, &[always]);
@@ -159,7 +159,7 @@ fn each_key_that_differs_is_named_with_the_remedy() {
     differing(json!({"clip_qkv": 3}), &["`clip_qkv: 3` is not a key of `llama` that is known here"]);
     differing(json!({"model_type": "gemma3_text"}), &["`model_type: gemma3_text`: not a class"]);
     differing(json!({"model_type": null}), &["`model_type: none`: not a class"]);
-    // What decides nothing where it is off.
+    // Keys that decide nothing where they are off.
     let off = json!({"use_mrope": false, "use_sliding_window": false, "sliding_window": 4, "max_window_layers": 2, "n_inner": null});
     equal(&config("llama", off), &llama());
     differing(json!({"use_mrope": true}), &["`use_mrope: True` is not a key of `llama`"]);
@@ -212,7 +212,7 @@ fn a_rotation_is_what_it_computes() {
     let keys = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0});
     equal(&config("llama", json!({"rope_scaling": keys})), &stretched(RopeScaling::Llama3(llama3)));
-    // It stretches only what is longer than the model is made for.
+    // Dynamic scaling stretches only texts that are longer than the model is made for.
     let dynamic = |longest: u64| {
         config(
             "llama",
@@ -260,7 +260,7 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
         keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
         config
     };
-    // The width of dense layers is nothing where there are none.
+    // The width of dense layers decides nothing where there are no dense layers.
     equal(&qwen3(json!({"intermediate_size": 999})), &experts);
     refused(
         &qwen3(json!({"num_experts_per_tok": 3})),
@@ -284,7 +284,7 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
     );
 }
 
-/// What no key of ours changes may only say what is computed here.
+/// Keys of things that none of our keys changes may only say what is computed here.
 #[test]
 fn factors_and_further_norms_may_be_neutral() {
     let granite = |scale: f64| config("granite", json!({"attention_multiplier": scale}));

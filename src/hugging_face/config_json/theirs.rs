@@ -6,7 +6,7 @@ use crate::model::config::ModelConfig;
 use crate::ops::rope::Rope;
 use serde_json::{Value, json};
 
-/// What files call an activation, and what our keys do. Of several the first is written.
+/// The names of activations in files, each with our name. Of several names for one activation, the first is written.
 pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
     ("silu", "silu"),
     ("gelu_new", "gelu_new"),
@@ -19,7 +19,7 @@ pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
     ("gelu_accurate", "gelu_new"),
     ("geglu", "geglu"),
 ];
-/// The keys that say which layers have windows, and those that say which have experts.
+/// The keys that say which layers have windows, and the keys that say which layers have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
     first_k_dense_replace mlp_layer_types";
 /// More layers than any model has, which a file may name all the same.
@@ -29,7 +29,7 @@ pub(super) const MOST_LAYERS: usize = 65_536;
 pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
     let is_of_windows = key.contains("window") || key == "layer_types";
     let lists_layers = LAYERS.split(' ').any(|known| known == key);
-    // Files of some classes that have none carry the keys of windows, and say that they are off.
+    // Files of some classes without windows carry the keys of windows, and say that windows are off.
     let is_off = reading.written.get("use_sliding_window").is_some_and(|switch| *switch == false);
     let has_windows = reading.class.windows != Windows::Never || is_off;
     (lists_layers && is_of_windows && has_windows)
@@ -37,9 +37,9 @@ pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
         || (is_rotary(reading) && rotary::reads(key))
 }
 
-/// The facts of the model that is read, for texts of at most `longest` tokens: of what masks or stretches only longer
-/// ones, nothing is told. A file may name any number of layers: of those after the first `most_layers` it is not told
-/// which have windows.
+/// The facts of the model that is read, for texts of at most `longest` tokens: what masks or stretches only longer
+/// texts is left out. A file may name any number of layers: only for the first `most_layers` is it told which have
+/// windows.
 pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -> Facts {
     let mut facts = reading.facts();
     let kind = Fact { key: "model_type".to_string(), value: reading.class.kind.as_str().into() };
@@ -55,8 +55,8 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
     facts
 }
 
-/// Takes out of `facts` what `model` computes the same, though it says it by other numbers, and what only follows from
-/// a difference that is among them.
+/// Takes two kinds of `facts` out: those that `model` computes the same, though it says them by other numbers, and
+/// those that only follow from a difference that stays among them.
 pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
     let width = rotating_width(facts).unwrap_or(0.0);
     let is_same = |ours: Rope| rotary::is_same_rotation(reading, model, &ours, width);
@@ -69,7 +69,7 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
     }
 }
 
-/// The width that the rotating share is of.
+/// The width of which a share rotates.
 fn rotating_width(facts: &Facts) -> Option<f64> {
     let of = if number(facts, "kv_lora_rank").is_some() { "qk_rope_head_dim" } else { "head_dim" };
     number(facts, of)
@@ -83,13 +83,13 @@ fn number(facts: &Facts, fact: &str) -> Option<f64> {
     facts.get(fact)?.value.as_f64()
 }
 
-/// Sets what a file leaves to the other sizes.
+/// Sets the sizes that a file leaves to follow from the other sizes.
 fn fill_sizes(facts: &mut Facts) {
     let size = |fact| number(facts, fact);
     let width = size("hidden_size").unwrap_or(0.0);
     let heads = size("num_heads").unwrap_or(0.0);
     let latent = size("qk_nope_head_dim").zip(size("qk_rope_head_dim")).map(|(nope, rope)| nope + rope);
-    // In latent attention it is another name of the width that rotates.
+    // In latent attention `head_dim` is another name of the width that rotates.
     let unlike =
         size("head_dim").filter(|written| latent.is_some() && size("qk_rope_head_dim") != Some(*written));
     let head_dim = latent.or(size("head_dim")).or((heads > 0.0).then(|| (width / heads).floor()));
@@ -108,7 +108,7 @@ fn fill_sizes(facts: &mut Facts) {
     }
 }
 
-/// What follows for the mixture from which layers have experts.
+/// Sets the facts of the mixture that follow from which layers have experts.
 fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     let layers = number(facts, "num_layers").unwrap_or(0.0).min(MOST_LAYERS as f64) as usize;
     if facts.get("expert_num").is_none_or(|experts| experts.value.is_null()) {
@@ -151,7 +151,7 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     }
     let normalises = facts.get("norm_topk_prob").is_some_and(|norm| norm.value == true);
     if normalises && number(facts, "num_experts_chosen") == Some(1.0) {
-        // In Llama's layers ours leaves a single gate as it is.
+        // In Llama's layers our model leaves a single gate as it is.
         facts.entry("norm_topk_prob").and_modify(|norm| norm.value = "true of a single gate".into());
     }
 }
@@ -180,13 +180,13 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
     (key, (0..layers).map(|layer| layer < first).collect())
 }
 
-/// What follows from several keys of one class.
+/// Sets the facts that follow from several keys of one class.
 fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     let layers = number(facts, "num_layers").unwrap_or(0.0);
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
     let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
     let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
-    // SmolLM3: 1 stands for a layer that rotates; without a list every so many do not.
+    // SmolLM3: 1 stands for a layer that rotates; without a list one layer in every `no_rope_layer_interval` does not.
     if reading.reads("no_rope_layers") {
         let (key, listed) = reading.decided("no_rope_layers");
         let rotate = match &listed {
@@ -207,7 +207,7 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
     }
-    // Qwen2-VL: the parts of a position rotate shares of a head that make up half of it. Those of Qwen3-VL are
+    // Qwen2-VL: the parts of a position rotate shares of a head that make up half of it. The shares of Qwen3-VL are
     // interleaved.
     if reading.reads("mrope_section") && !reading.reads("mrope_interleaved") {
         let (_, parameters) = reading.decided("rope_scaling|rope_parameters");
@@ -219,7 +219,7 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     }
 }
 
-/// Windows, rotation, and the factor of the scores.
+/// Sets the facts of windows, of the rotation, and of the factor of the scores.
 fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, facts: &mut Facts) {
     let head_dim = number(facts, "head_dim").unwrap_or(0.0);
     let is_latent = number(facts, "kv_lora_rank").is_some();
@@ -235,8 +235,8 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
 }
 
-/// The window of all layers, null for none, or a sentence about the layers that have one. One of at least `longest`
-/// tokens is none.
+/// The window of all layers, null for none, or a sentence about the layers that have one. A window of at least
+/// `longest` tokens counts as none.
 fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
     let windows = reading.class.windows;
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");

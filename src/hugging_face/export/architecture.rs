@@ -22,8 +22,8 @@
 //!
 //! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no
 //! groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and `Phi3ForCausalLM` rotate a
-//! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
-//! Llama's and Qwen3's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its
+//! part of each head. Capacity, which drops tokens in training, has no key. Llama and Qwen3 have a bias of attention's
+//! output projection only together with those of q, k and v. Llama has biases of the feed-forward layer only if all its
 //! projections have one.
 
 use super::hugging_face_scaling;
@@ -77,7 +77,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
     }
 }
 
-/// What `model` has and `class` does not.
+/// The features that `model` has and `class` does not.
 pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
@@ -107,7 +107,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
         (matches!(name, "deepseek" | "helium") && has_own_heads, "head_dim of its own"),
-        // Its norms of latent vectors do not read `rms_norm_eps`.
+        // The class's norms of latent vectors do not read `rms_norm_eps`.
         (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
         (name == "deepseek_v2" && !splits_evenly, "hidden_size that num_heads does not divide"),
     ];
@@ -116,7 +116,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     of_experts.into_iter().flatten().chain(of_layers).collect()
 }
 
-/// Which biases of layers `model` has, and whether the class does not have them.
+/// Biases of layers, each with whether `model` has it and the class does not.
 fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4] {
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;

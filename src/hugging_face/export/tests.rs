@@ -159,7 +159,7 @@ fn a_window_wider_than_the_sequences_is_exported() {
     assert_eq!((&config["sliding_window"], &config["max_position_embeddings"]), (&json!(8), &json!(32)));
     assert_eq!(class(&wide(8)), "MistralForCausalLM");
     assert_eq!(class(&ModelConfig { qk_norm: true, ..wide(8) }), "Qwen3ForCausalLM");
-    // Nothing that the model is made for is longer.
+    // No text that the model is made for is longer.
     assert_eq!(class(&wide(32)), "LlamaForCausalLM");
     let partial = |model| note(&ModelConfig { rotary_dim: 4, ..model });
     assert!(partial(wide(8)).is_some_and(|note| note.ends_with("no sliding window")));

@@ -8,7 +8,7 @@ use crate::model::config::{
     Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 
-/// A model for each architecture of our exports, with and without what it lacks.
+/// A model for each architecture of our exports, with and without the features that it lacks.
 pub(crate) fn exported() -> Vec<ModelConfig> {
     let window = |model| ModelConfig { sliding_window: Some(4), ..model };
     let partial = |model| ModelConfig { rotary_dim: 2, ..model };
