@@ -1,8 +1,8 @@
 //! A folder of Hugging Face in place of a model's keys: its `config.json` says the shape, and its tokenizer reads the
 //! data.
 //!
-//! A file that leaves out any of the sizes that every model has takes all keys that it does not write from the folder.
-//! One that writes them, such as the `config.yaml` of a run folder, does without it.
+//! A configuration that leaves out any of the sizes that every model has takes all keys that it does not write from the
+//! folder. A configuration that writes these sizes, such as the `config.yaml` of a run folder, does without the folder.
 
 #[cfg(test)]
 mod tests;
@@ -26,15 +26,15 @@ rows! {
     }
 }
 
-/// Where a folder is named: of the shape alone, or of weights too.
+/// The keys that name a folder: for the shape alone, or for the weights too.
 const FOLDERS: [&str; 2] = ["pretrained_model_dir", "load_checkpoint"];
-/// What every model has.
+/// The sizes that every model has.
 const SIZES: [&str; 4] = ["vocab_size", "hidden_size", "num_layers", "num_heads"];
-/// What follows from the widths of latent attention.
+/// The keys whose values follow from the widths of latent attention.
 const NOT_OF_LATENT: [&str; 3] = ["use_qk_norm", "rotary_percent", "head_dim"];
-/// What a file calls the longest text.
+/// The key of a file for the length of the longest text.
 const LENGTH: &str = "max_position_embeddings";
-/// The name of a fact that is not the one under which it is read.
+/// The facts whose names differ from the keys under which they are read, with those keys.
 const RENAMED: [(&str, &str); 1] = [("scoring_func", "use_gating_sigmoid")];
 
 /// The table of keys that name folders.
@@ -42,8 +42,8 @@ pub(super) fn table() -> (TableId, Table) {
     FolderForms::documented()
 }
 
-/// Writes what the folder says under the keys that are read, where they are not written. What it says is compared with
-/// what follows from all keys when the run starts.
+/// Writes what the folder says under the keys that are read, where these are not written. When the run starts, what the
+/// folder says is compared with what follows from all keys.
 pub(crate) fn translate(source: &mut Source) {
     FolderForms::read(&Reader::unchecked(source, ""));
     let folder_at = |key: &&str| source.node(key).is_some_and(|node| !node.is_off());
@@ -60,7 +60,8 @@ pub(crate) fn translate(source: &mut Source) {
     }
 }
 
-/// Whether there is a `config.json` in `folder`, which the key `origin` names; then it is written into `source`.
+/// Writes the shape and the tokenizer of `folder`, which the key `origin` names, into `source` if the folder has a
+/// `config.json`. Returns whether it has one.
 fn described(source: &mut Source, folder: &Path, origin: &str) -> Result<bool> {
     let length = source.node(&join(MODEL, "seq_length")).and_then(usize::from_node);
     let ignored = source.node("ignore_config_keys").and_then(Vec::<String>::from_node).unwrap_or_default();
@@ -80,7 +81,7 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
     let named = shape.value("type").and_then(Value::as_str).and_then(ModelType::named);
     let kind = if is_latent { ModelType::named(DEEPSEEK_V3) } else { named };
     let Some(kind) = written.or(kind) else { return };
-    // A message names the key of the file as one in the folder.
+    // A message names a key of the file as a key in the folder.
     let mut put = |path: String, node: Node, key: &str| {
         if source.node(&path).is_none() {
             source.document.put(&path, node, &join(origin, key));
@@ -103,7 +104,8 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
         }
     }
     if is_mixture {
-        // Their experts take every token that chose them, and their bias moves only in the first training.
+        // Experts of Hugging Face's classes take every token that chose them, and their bias moves only in the first
+        // training.
         put(join(MOE, "use_gmm"), true.into(), "num_experts");
         if shape.value("moe_shared_expert_intermediate_size").is_none() {
             put(join(MOE, "shared_expert_num"), 0_usize.into(), "n_shared_experts");
@@ -145,8 +147,8 @@ fn write_tokenizer(source: &mut Source, folder: &Path, origin: &str) -> Result<(
     Ok(())
 }
 
-/// Names the tokenizer in `folder`, that of `load_checkpoint`, for data sets of a resumed run whose own is not there:
-/// it has moved with its model. Other tokens than before are found in the data.
+/// Names the tokenizer in `folder`, the folder of `load_checkpoint`, for data sets of a resumed run whose own tokenizer
+/// is not there: it has moved with its model. If it makes other tokens than before, the check of the data finds that.
 fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
     let resumes = source.node("resume_training").is_some_and(|node| !node.is_off());
     let beside = folder.join("tokenizer.json");
@@ -161,7 +163,7 @@ fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
     }
 }
 
-/// The value of a key; nothing for null.
+/// The value of a key; `None` for null.
 fn node_of(value: &Value) -> Option<Node> {
     Some(match value {
         Value::Null => return None,

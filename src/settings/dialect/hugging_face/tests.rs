@@ -19,7 +19,7 @@ fn started_from(folder: &Path, config: &Value) -> Result<RunConfig> {
     RunConfig::parse(&yaml, Path::new("x.yaml"), &[] as &[Override])
 }
 
-/// What is taken from a file computes what its class does, by the rule that weights are checked by.
+/// A shape that is taken from a file computes what the file's class does, by the rule by which weights are checked.
 #[test]
 fn a_folder_says_the_shape_of_every_class() {
     let mut refused = Vec::new();
@@ -38,7 +38,7 @@ fn a_folder_says_the_shape_of_every_class() {
     assert!(line.starts_with("cwm: x.yaml:1: load_checkpoint: ") && line.ends_with(windows), "{line}");
 }
 
-/// Our own files say the shape as well, but for those of models that no class computes.
+/// Our own files say the shape as well, except those of models that no class computes.
 #[test]
 fn a_folder_of_our_own_says_its_shape() {
     let mut refused = 0;
@@ -67,7 +67,7 @@ fn llama(keys: Value) -> Value {
     config
 }
 
-/// What is written counts, and the folder says the rest.
+/// Written keys count, and the folder says the rest.
 #[test]
 fn written_keys_count_over_those_of_a_folder() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -102,13 +102,13 @@ fn written_keys_count_over_those_of_a_folder() {
     let of_file = parse(&yaml.replace(&folder.path().display().to_string(), &weights.display().to_string()));
     assert_eq!(of_file.expect("a run").plan.settings.train_dataset, *train);
 
-    // What is resolved reads no folder.
+    // A resolved configuration reads no folder.
     std::fs::remove_dir_all(folder.path()).expect("a folder");
     let resolved = parse(&run.plan.settings.to_yaml()).expect("a run");
     assert_eq!(resolved.plan, run.plan);
 }
 
-/// The shape alone, without weights.
+/// A folder may be named for the shape alone, without weights.
 #[test]
 fn a_folder_may_say_the_shape_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -128,7 +128,7 @@ fn a_folder_may_say_the_shape_alone() {
     );
 }
 
-/// Each is one line, which names the file or what is not built.
+/// Each error is one line, which names the file or the thing that is not built.
 #[test]
 fn what_no_run_can_take_is_one_line() {
     for (config, end) in [
@@ -170,8 +170,8 @@ fn what_no_run_can_take_is_one_line() {
     }
 }
 
-/// A run names its tokenizer by its path. Where that is gone when it resumes and the base is named anew, so is the
-/// tokenizer beside it.
+/// A run names its tokenizer by a path. If the path is gone when the run resumes and its base is named anew, the
+/// tokenizer beside the base takes its place.
 #[test]
 fn a_tokenizer_moves_with_its_base() {
     let folder = tempfile::tempdir().expect("a folder");
