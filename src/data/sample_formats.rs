@@ -1,4 +1,4 @@
-//! How records become samples: tokens, and for each the token to predict or none.
+//! How records become samples: tokens, and for each token the token to predict, or none.
 
 mod alpaca;
 mod chat;
@@ -20,32 +20,34 @@ use std::collections::BTreeSet;
 /// How the records of a loader become samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form {
-    /// A prompt, which is not predicted, and an answer.
+    /// A prompt, which is not predicted, and an answer, which is.
     Prompts(PromptForm),
     /// Alpaca's `instruction`, `input` and `output`, as one exchange of a dialogue.
     Alpaca,
     /// Ready `input_ids`, with `labels` or without; or `text`.
     Columns,
-    /// Conversations, of which the assistant's turns are predicted; prompts and completions, and instructions, are conversations too.
+    /// Conversations, in which the assistant's turns are predicted. Prompts and completions, and instructions, are
+    /// conversations too.
     Chat(ChatForm),
 }
 
-/// A sample as it was formed.
+/// A sample that was formed from a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Formed {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// For each token the one to predict from it, or [`NO_LABEL`].
+    /// For each token the token to predict from it, or [`NO_LABEL`].
     pub targets: Vec<u32>,
     /// Whether a part of the record was cut off.
     pub is_cut: bool,
-    /// What of the record is not read or not written, in words.
+    /// Notes on the parts of the record that are not read or not written.
     pub notes: BTreeSet<String>,
-    /// Columns beside ready ids, which MindFormers' loader of them passes over; commands of ours name them.
+    /// Notes on columns beside ready ids. MindFormers' loader passes over such columns; commands of this program name
+    /// them.
     pub beside: BTreeSet<String>,
 }
 
-/// A form with what it needs of the codec.
+/// A form, with the template and the codec that it needs.
 pub(super) struct Former<'a> {
     form: &'a Form,
     codec: &'a Codec,
@@ -78,10 +80,11 @@ impl<'a> Former<'a> {
         }
     }
 
-    /// What decides which sample a record becomes, as a text; `None` if it has no name.
+    /// A text that identifies everything that decides which sample a record becomes; `None` if the codec has no
+    /// identity.
     pub fn identity(&self) -> Option<String> {
         let form = match self.form {
-            // What the file holds is in the template.
+            // The content of the template file is part of the template.
             Form::Chat(chat) => Form::Chat(ChatForm { template: None, ..chat.clone() }),
             form => form.clone(),
         };
@@ -91,7 +94,7 @@ impl<'a> Former<'a> {
 }
 
 impl Formed {
-    /// A sample whose labels are those of Hugging Face: for each token the same token, or [`NO_LABEL`].
+    /// A sample with labels as Hugging Face writes them: for each token the same token, or [`NO_LABEL`].
     fn aligned(tokens: Vec<u32>, labels: &[u32]) -> Self {
         let targets = labels.iter().skip(1).copied().chain([NO_LABEL]).take(tokens.len()).collect();
         Self { tokens, targets, ..Self::default() }

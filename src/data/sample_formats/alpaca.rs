@@ -1,4 +1,4 @@
-//! Alpaca's instructions, in the words of MindFormers' `AlpacaInstructDataHandler`.
+//! Alpaca's instructions, worded as in MindFormers' `AlpacaInstructDataHandler`.
 
 use super::Formed;
 use crate::data::batch::NO_LABEL;
@@ -10,7 +10,7 @@ use crate::error::Result;
 const SYSTEM: &str = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
     detailed, and polite answers to the user's questions. ";
 
-/// Each part is encoded by itself, with the tokens that the tokenizer adds to a text, as in MindFormers.
+/// Encodes each part by itself, with the tokens that the tokenizer adds to a text, as in MindFormers.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     let instruction = record.text("instruction")?;
     let output = record.text("output")?;
@@ -31,7 +31,7 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     let mut tokens = encode(SYSTEM)?;
     tokens.append(&mut encode(&format!("USER: {prompt} "))?);
     let mut labels = vec![NO_LABEL; tokens.len()];
-    // The end is spelt in the text, so it is one token only where the tokenizer has `</s>`.
+    // The end is written in the text, so it is a single token only where the tokenizer has `</s>`.
     let answer = encode(&format!("ASSISTANT: {output}</s>"))?;
     tokens.extend_from_slice(&answer);
     labels.extend(answer);

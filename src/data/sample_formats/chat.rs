@@ -28,7 +28,7 @@ use crate::data::records::Record;
 use crate::error::Result;
 
 impl ChatForm {
-    /// The chat template, if there is one and it is wanted.
+    /// The chat template, if there is one and the form is not `raw`.
     pub(super) fn template(&self, codec: &Codec) -> Result<Option<ChatTemplate>> {
         let template = match self.raw {
             true => None,
@@ -37,13 +37,13 @@ impl ChatForm {
         Ok(template.map(|template| template.ending(codec.special_texts())))
     }
 
-    /// Whether a chat template writes them, with which a model that has learned them holds conversations.
+    /// Whether conversations are written with a chat template, so that a model that has learned them can chat.
     pub(crate) fn is_templated(&self, tokenizer: Option<&Path>) -> bool {
         let find = || ChatTemplate::find(self.template.as_deref(), tokenizer);
         !self.raw && find().is_ok_and(|template| template.is_some())
     }
 
-    /// The tokens at which a model that learns these conversations is to stop: at the end of a turn.
+    /// The tokens at which a model that learns these conversations must stop: the end of a turn.
     ///
     /// # Errors
     /// If the chat template is broken.

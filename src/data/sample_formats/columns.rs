@@ -8,11 +8,11 @@ use crate::data::codec::Codec;
 use crate::data::records::Record;
 use crate::error::Result;
 
-/// The columns `input_ids`, and `labels` if there are any: for each token the same token, as Hugging Face writes them, or
-/// the one after it, as Megatron's models take them; what is negative is not predicted. Which of the two it is follows
-/// from the ids.
-/// Without `input_ids`, a column `text` is a sample that is predicted whole, from the token that the tokenizer adds before it, if any, to
-/// the one that ends it.
+/// Reads the columns `input_ids` and, if it exists, `labels`. The label of a token is either the same token, as Hugging
+/// Face writes labels, or the token after it, as Megatron's models take them; which of the two it is follows from the
+/// ids. A negative label is not predicted.
+/// Without `input_ids`, a column `text` is a sample that is predicted whole: from the token that the tokenizer adds
+/// before it, if any, to the token that ends it.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     if !record.fields.contains_key("input_ids") && record.fields.contains_key("text") {
         let tokens = codec.whole(codec.encode(record.text("text")?)?)?;

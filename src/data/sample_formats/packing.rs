@@ -7,22 +7,22 @@ use std::ops::Range;
 
 use crate::data::sample_store::Runs;
 
-/// How samples are packed into rows; the first two as MindFormers' `PackingHandler` does.
+/// How samples are packed into rows. The first two strategies are those of MindFormers' `PackingHandler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackStrategy {
-    /// Whole samples, in order, as long as they fit; one that is longer than a row is dropped.
+    /// Whole samples, in order, as long as they fit; a sample that is longer than a row is dropped.
     Pack,
     /// All samples in a row, cut where a row is full.
     Truncate,
-    /// Whole samples, the longest first, each into the fullest row that has room for it; one that is longer than a row
-    /// is cut, as without packing.
+    /// Whole samples, the longest first, each into the fullest row that has room for it. A sample that is longer than a
+    /// row is cut, as without packing.
     BestFit,
 }
 
-/// MindFormers packs this many samples at a time when it cuts them, and pads what is left of the last row.
+/// MindFormers packs this many samples at a time when it cuts them, and pads the rest of the last row.
 const CUT_AT_A_TIME: usize = 1000;
 
-/// Rows of samples, or of parts of them, each a document of its own.
+/// Rows of samples, or of parts of samples, each of which is a document of its own.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Packed {
     /// The documents.
@@ -39,7 +39,7 @@ impl PackStrategy {
         self == Self::BestFit
     }
 
-    /// Appends rows of at most `seq_length` tokens of a part of `samples`.
+    /// Appends rows of at most `seq_length` tokens, filled with a part of `samples`.
     pub(in crate::data) fn pack(
         self,
         seq_length: usize,
@@ -103,7 +103,7 @@ impl Packed {
     }
 }
 
-/// Which sequences share each row. There may be millions, of a few bytes each.
+/// The sequences that share each row. There may be millions of rows, with a few bytes each.
 #[derive(Debug, Default)]
 pub(in crate::data) struct FilledRows {
     members: Vec<u32>,
@@ -119,15 +119,15 @@ impl FilledRows {
     }
 }
 
-/// Rows of `room` tokens with `count` sequences, of which each has its `length`: the longest first, each into the
-/// fullest row that has room for it.
+/// Packs `count` sequences into rows of `room` tokens, the longest first, each into the fullest row that has room for
+/// it. `length` returns the length of a sequence.
 pub(in crate::data) fn fill_rows(count: usize, length: impl Fn(usize) -> usize, room: usize) -> FilledRows {
     let count = u32::try_from(count).expect("a tokenizer makes fewer sequences in a year");
     let mut order: Vec<u32> = (0..count).collect();
     order.sort_unstable_by_key(|&member| (Reverse(length(member as usize)), member));
     let shortest = order.last().map_or(0, |&member| length(member as usize));
     let mut sizes: Vec<u32> = Vec::new();
-    // The room that is left in rows that have some for the shortest.
+    // The rows that have room for the shortest sequence, by the room that is left.
     let mut left: BTreeSet<(usize, u32)> = BTreeSet::new();
     let mut rows = Vec::with_capacity(order.len());
     for &member in &order {
@@ -148,7 +148,7 @@ pub(in crate::data) fn fill_rows(count: usize, length: impl Fn(usize) -> usize, 
     let mut end = 0;
     for size in &mut ends {
         end += *size;
-        *size = end - *size; // where the next member of the row goes, which ends as the end of the row
+        *size = end - *size; // the place of the row's next member; in the end, the end of the row
     }
     let mut members = vec![0; order.len()];
     for (member, row) in order.into_iter().zip(rows) {
@@ -159,13 +159,13 @@ pub(in crate::data) fn fill_rows(count: usize, length: impl Fn(usize) -> usize, 
     FilledRows { members, ends }
 }
 
-/// The number of rows that [`fill_rows`] fills with so many sequences of each length.
+/// The number of rows that [`fill_rows`] fills with this many sequences of each length.
 pub(in crate::data) fn count_rows(
     lengths: impl DoubleEndedIterator<Item = (usize, u64)>,
     room: usize,
 ) -> u64 {
     let mut rows = 0;
-    // How many rows have this much room left.
+    // The number of rows by the room that is left in them.
     let mut left: BTreeMap<usize, u64> = BTreeMap::new();
     for length in lengths.rev().flat_map(|(length, count)| repeat_n(length, count as usize)) {
         let rest = match left.range_mut(length..).next() {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// As a search of every row finds it.
+        /// A search through every row finds the same row.
         #[test]
         fn each_sequence_goes_into_the_fullest_row(lengths in proptest::collection::vec(1usize..40, 0..60)) {
             let mut order: Vec<usize> = (0..lengths.len()).collect();

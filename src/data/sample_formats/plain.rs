@@ -1,4 +1,4 @@
-//! Prompts and completions, and instructions, without a chat template: as they are, and in the words of Stanford's Alpaca.
+//! Prompts and completions as they are, and instructions worded as in Stanford's Alpaca: both without a chat template.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::data::codec::Codec;
 use crate::data::records::Record;
 use crate::error::Result;
 
-/// What an instruction starts with, with an input and without.
+/// The start of an instruction, with an input and without.
 const WITH_INPUT: &str = "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
     response that appropriately completes the request.";
 const WITHOUT_INPUT: &str = "Below is an instruction that describes a task. Write a response that appropriately completes the request.";
 
-/// Whether a record is one of these.
+/// Whether a record is a prompt with a completion, or an instruction with an output.
 pub(super) fn is_plain(record: &Record) -> bool {
     let has = |keys: [&str; 2]| {
         keys.iter().all(|key| record.fields.get(*key).is_some_and(|value| value.is_string()))
@@ -21,8 +21,8 @@ pub(super) fn is_plain(record: &Record) -> bool {
     has(["prompt", "completion"]) || has(["instruction", "output"])
 }
 
-/// The sample of a record: prompt and answer as one text, in which each token with a letter of the answer is learned, and the token that
-/// ends a text.
+/// The sample of a record: prompt and answer as one text, and the token that ends a text. Each token with a letter of
+/// the answer is learned, and so is the token at the end.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     record.refuse_preferences()?;
     let (prompt, answer, read) = match record.fields.contains_key("completion") {

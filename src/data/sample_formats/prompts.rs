@@ -1,4 +1,4 @@
-//! A prompt and an answer, as ADGen has them.
+//! A prompt and an answer, as in ADGen.
 
 use super::Formed;
 use crate::data::batch::NO_LABEL;
@@ -6,23 +6,24 @@ use crate::data::codec::Codec;
 use crate::data::records::Record;
 use crate::error::Result;
 
-/// A sample is the prompt, the answer and the token that ends it; only the latter two are predicted.
+/// A sample consists of the prompt, the answer and the token that ends it; only the answer and that token are
+/// predicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptForm {
     /// Keys of prompt and answer.
     pub columns: [String; 2],
-    /// What surrounds the prompt.
+    /// The text around the prompt.
     pub style: PromptStyle,
-    /// Most tokens of the prompt, including those that the tokenizer adds; what is left over is cut off.
+    /// Most tokens of the prompt, including the tokens that the tokenizer adds; the rest is cut off.
     pub max_source_length: Option<usize>,
-    /// Most tokens of the answer, without the one that ends it.
+    /// Most tokens of the answer, without the token that ends it.
     pub max_target_length: Option<usize>,
 }
 
-/// What surrounds a prompt.
+/// The text around a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptStyle {
-    /// Nothing.
+    /// No text around the prompt.
     Plain,
     /// ChatGLM2's first round: `[Round 1]`, the question after 问, and 答.
     Round,
@@ -37,7 +38,7 @@ impl PromptForm {
             PromptStyle::Round => format!("[Round 1]\n\n问：{prompt}\n\n答："),
         };
         let mut asked = codec.encode(&prompt)?;
-        // What a tokenizer adds after a text belongs after the answer, whose end is written there.
+        // Tokens that a tokenizer adds after a text would belong after the answer, whose end is appended here.
         let before = codec.before_text();
         let room = self.max_source_length.map_or(usize::MAX, |most| most.saturating_sub(before.len()));
         let mut answer = codec.encode(answer)?;

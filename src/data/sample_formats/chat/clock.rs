@@ -1,26 +1,26 @@
 //! Today's date, which some templates write into the system prompt: `strftime_now` of `transformers`, in UTC.
 //!
-//! `SOURCE_DATE_EPOCH`, seconds since 1970, names another moment, as it does for other programs: samples of another day have other
+//! `SOURCE_DATE_EPOCH` (seconds since 1970) sets another time, as in other programs: samples of another day have other
 //! tokens, and a run resumes only with the same data.
 
 use chrono::{DateTime, Utc};
 use std::fmt::Write;
 use std::time::SystemTime;
 
-/// The time.
+/// The current time, or the time in `SOURCE_DATE_EPOCH`.
 ///
 /// # Errors
-/// A `SOURCE_DATE_EPOCH` that is no number, or beyond all calendars.
+/// A `SOURCE_DATE_EPOCH` that is not a number, or beyond all calendars.
 pub(super) fn now() -> Result<DateTime<Utc>, String> {
     let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") else { return Ok(SystemTime::now().into()) };
     let moment = text.parse().ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
     moment.ok_or_else(|| format!("SOURCE_DATE_EPOCH is `{text}`, not seconds since 1970"))
 }
 
-/// `moment` in the words of `format`, as C's `strftime` has it in English.
+/// `moment` written in `format`, as C's `strftime` writes it in English.
 ///
 /// # Errors
-/// A letter that is not known.
+/// A conversion letter that is not known.
 pub(super) fn strftime(format: &str, moment: DateTime<Utc>) -> Result<String, String> {
     let mut text = String::new();
     let written = write!(text, "{}", moment.format(format));
@@ -31,7 +31,7 @@ pub(super) fn strftime(format: &str, moment: DateTime<Utc>) -> Result<String, St
 mod tests {
     use super::*;
 
-    /// What Python's `datetime.fromtimestamp(seconds, timezone.utc).strftime(format)` gives.
+    /// The results of Python's `datetime.fromtimestamp(seconds, timezone.utc).strftime(format)`.
     #[test]
     fn dates_are_those_of_python() {
         let all = "%Y-%m-%d %H:%M:%S %I%p %a %A %d %b %B %y %%";

@@ -1,9 +1,10 @@
-//! A record as a conversation: its messages under the names that chat templates know, and what of it nothing reads.
+//! A record as a conversation: its messages, under the names that chat templates know, and notes on the parts that
+//! nothing reads.
 //!
-//! A field is used, or named: every key of a record and of its messages either becomes a part of the conversation, or a note says that
-//! it is not read. `loss`, `weight` (OpenAI), `train` and `training` (axolotl) say whether a message is learned; `system` and `history`
-//! (LLaMA-Factory) become messages; tools, calls and arguments that are JSON as text are decoded, as TRL does; reasoning is found under
-//! each of the names that transformers takes.
+//! A field is either used or named: every key of a record and of its messages becomes a part of the conversation, or a
+//! note says that it is not read. `loss`, `weight` (OpenAI), `train` and `training` (axolotl) say whether a message is
+//! learned. `system` and `history` (LLaMA-Factory) become messages. Tools, calls and arguments that are JSON in a text
+//! are decoded, as in TRL. Reasoning is found under each of the names that transformers takes.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +20,13 @@ use crate::error::Result;
 /// A conversation.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// Its messages, each with `role` and `content`.
+    /// The messages, each with `role` and `content`.
     pub messages: Vec<Message>,
     /// The tools that the assistant may call.
     pub tools: Option<Value>,
-    /// More variables of the template: `chat_template_kwargs`.
+    /// More variables for the template, from `chat_template_kwargs`.
     pub variables: Vec<(String, Value)>,
-    /// What is not read, in words.
+    /// Notes on the parts that are not read.
     pub notes: BTreeSet<String>,
     /// Keys of messages that only a template may read.
     pub keys: BTreeSet<String>,
@@ -34,7 +35,7 @@ pub(super) struct Conversation {
 /// Keys that hold a conversation.
 const LISTS: [&str; 2] = ["messages", "conversations"];
 
-/// Roles that are not another name of the assistant.
+/// Known roles, none of which is another name of the assistant.
 const ROLES: [&str; 10] = [
     "system",
     "developer",
@@ -48,22 +49,22 @@ const ROLES: [&str; 10] = [
     "environment",
 ];
 
-/// The key of more variables of the template.
+/// The key that holds more variables for the template.
 pub(super) const KWARGS: &str = "chat_template_kwargs";
-/// Variables of a template that are not among these.
+/// Variables that every conversation sets itself, so that `chat_template_kwargs` may not have them.
 const OF_CONVERSATION: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
 impl Conversation {
-    /// Whether a record has a list of messages, or is to have one.
+    /// Whether a record has a list of messages, or must have one.
     pub fn has_list(form: &ChatForm, record: &Record) -> bool {
         form.messages.is_some() || LISTS.iter().any(|key| record.fields.contains_key(*key))
     }
 
-    /// The conversation of a record: a list of messages; or `prompt` and `completion`, or `instruction`, `input` and `output`, which are
-    /// turns of the user and the assistant.
+    /// The conversation of a record. It has a list of messages, or `prompt` and `completion`, or `instruction`, `input`
+    /// and `output`, which become turns of the user and the assistant.
     ///
     /// # Errors
-    /// If there are no messages, one of them has no role or no text, or none is the assistant's.
+    /// If there are no messages, a message has no role or no text, or no message is the assistant's.
     pub fn read(form: &ChatForm, record: &Record) -> Result<Self> {
         let has = |key: &str| record.fields.contains_key(key);
         record.refuse_preferences()?;
@@ -79,7 +80,7 @@ impl Conversation {
     }
 }
 
-/// Why a record of these messages teaches nothing: most often the assistant has another name in it.
+/// Why nothing is learned from a record with these messages: most often the assistant has another name in it.
 fn nothing_learned(messages: &[Message]) -> String {
     if messages.iter().any(|message| message.role == "assistant") {
         return "leaves all turns of the assistant out of the loss, so nothing is to be learned; change that, or remove the record"
@@ -101,7 +102,7 @@ fn nothing_learned(messages: &[Message]) -> String {
     )
 }
 
-/// The values of a record, whose keys are in order where its text is known.
+/// The values of a record. Its keys are in order if its text is known.
 fn root(record: &Record) -> Value {
     let of_fields = || serde_json::to_string(&record.fields).and_then(|text| python::parse(&text));
     python::parse(&record.text).or_else(|_| of_fields()).unwrap_or_default()
@@ -117,7 +118,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The value under a key of the record; none where it is null or not there.
+    /// The value under a key of the record; `None` if it is null or absent.
     fn take(&mut self, key: &str) -> Option<Value> {
         self.read.insert(key.to_string());
         self.root.get_attr(key).ok().filter(|value| !value.is_undefined() && !value.is_none())
@@ -129,12 +130,12 @@ impl Reader<'_> {
         Ok(self.record.optional_text(key)?.map(str::to_string))
     }
 
-    /// The list of messages.
+    /// Reads the list of messages.
     fn list(&mut self) -> Result<()> {
         let has = |key: &str| self.record.fields.contains_key(key);
         let key = message::first_key(&self.form.messages, &LISTS, has).to_string();
         let value = self.take(&key);
-        // A column of a table is text.
+        // A column of a table holds the list as text.
         let decoded = value.as_ref().and_then(Value::as_str).and_then(|text| python::parse(text).ok());
         match decoded.filter(message::is_list) {
             Some(list) => self.messages(&key, &list, true),
@@ -145,7 +146,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the messages of a list; without `learns` none of them is learned.
+    /// Adds the messages of a list; unless `learns`, none of them is learned.
     fn messages(&mut self, key: &str, list: &Value, learns: bool) -> Result<()> {
         for (number, value) in (1..).zip(list.try_iter().into_iter().flatten()) {
             let read = message::read(self.form, &value, learns, &mut self.done.notes, &mut self.done.keys);
@@ -156,7 +157,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A prompt and a completion, each a text or a list of messages.
+    /// Reads a prompt and a completion, each a text or a list of messages.
     fn pair(&mut self) -> Result<()> {
         self.done.notes.insert("a prompt and its completion are written by the chat template".to_string());
         for (key, role) in [("prompt", "user"), ("completion", "assistant")] {
@@ -168,7 +169,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Alpaca's instruction, with the pairs of earlier turns that LLaMA-Factory has.
+    /// Reads Alpaca's instruction, with the pairs of earlier turns that LLaMA-Factory has.
     fn instruction(&mut self) -> Result<()> {
         self.done.notes.insert("an instruction and its output are written by the chat template".to_string());
         let history = self.decoded("history")?;
@@ -192,7 +193,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What stands beside the messages.
+    /// Reads the fields beside the messages.
     fn finish(mut self) -> Result<Conversation> {
         if let Some(system) = self.text("system")? {
             if self.done.messages.first().is_some_and(|first| first.role == "system") {
@@ -218,7 +219,7 @@ impl Reader<'_> {
         self.done.notes.insert(format!("{what} is not read"));
     }
 
-    /// The value under a key, unless it is empty; decoded where it is JSON as text, as a column of a table has it.
+    /// The value under a key, unless it is empty. A column of a table holds it as JSON in a text, which is decoded.
     fn decoded(&mut self, key: &str) -> Result<Option<Value>> {
         let Some(value) = self.take(key).filter(Value::is_true) else { return Ok(None) };
         let decoded = match value.as_str().map(python::parse) {
@@ -233,7 +234,8 @@ impl Reader<'_> {
         Ok(Some(decoded).filter(Value::is_true))
     }
 
-    /// More variables of the template. As in `transformers`, they are none of those that a conversation itself sets.
+    /// Reads more variables for the template. As in `transformers`, they may not be variables that a conversation sets
+    /// itself.
     fn variables(&mut self) -> Result<Vec<(String, Value)>> {
         let Some(map) = self.decoded(KWARGS)? else { return Ok(Vec::new()) };
         if map.kind() != ValueKind::Map {
@@ -252,7 +254,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The tools.
+    /// Reads the tools.
     fn tools(&mut self) -> Result<Option<Value>> {
         let Some(tools) = self.decoded("tools")? else { return Ok(None) };
         match tools {

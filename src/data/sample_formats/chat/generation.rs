@@ -1,10 +1,10 @@
-//! `{% generation %}`, by which a template says what the assistant writes.
+//! `{% generation %}`, with which a template marks the text that the assistant writes.
 
-/// The variables through which a template writes its marks.
+/// The variables with which a template writes the marks.
 pub(super) const MARK_NAMES: [&str; 2] = ["__generation_start__", "__generation_end__"];
 
-/// Replaces `{% generation %}`, which Jinja does not know, by a block that writes marks, with the same whitespace rules and a scope of
-/// its own.
+/// Replaces `{% generation %}`, which Jinja does not know, with a block that writes marks, has the same whitespace
+/// rules, and has a scope of its own.
 pub(super) fn mark_generation(source: &str) -> String {
     let mark = |number: usize| format!("{{{{ {} }}}}", MARK_NAMES[number]);
     let mut marked = String::with_capacity(source.len());

@@ -5,7 +5,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::python::number_text;
 
-/// `json.dumps` with the arguments that `transformers` passes on; `ensure_ascii` is false by default.
+/// `json.dumps` with the arguments that `transformers` passes on. `ensure_ascii` is false by default.
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators = match options.get::<Option<Vec<String>>>("separators")? {
@@ -21,13 +21,13 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
 }
 
 struct Style {
-    /// Spaces of a level, each item on a line of its own.
+    /// Spaces of a level, if each item is on a line of its own.
     indent: Option<usize>,
-    /// Between items, and after a key.
+    /// The separator between items, and the one after a key.
     separators: [String; 2],
     /// Whether keys are sorted.
     sorts: bool,
-    /// Whether only ASCII is written as it is.
+    /// Whether characters other than ASCII are escaped.
     escapes: bool,
 }
 
@@ -65,7 +65,7 @@ impl Style {
         format!("{open}{inner}{items}{}{close}", line(depth))
     }
 
-    /// A key is text, whatever it is: `1` becomes `"1"`, and `true` the word of JSON.
+    /// A key is always written as text: `1` becomes `"1"`, and `true` becomes JSON's word in quotes.
     fn key(&self, key: &Value) -> Result<String, Error> {
         let text = if key.as_str().is_some() { key.to_string() } else { self.scalar(key)? };
         self.scalar(&Value::from(text))
@@ -76,7 +76,7 @@ impl Style {
             return Ok(number);
         }
         if let ValueKind::Undefined | ValueKind::Plain | ValueKind::Invalid = value.kind() {
-            // As in Python, where an undefined value is no JSON.
+            // As in Python, an undefined value cannot be written as JSON.
             return Err(Error::new(ErrorKind::BadSerialization, format!("{} is no JSON", value.kind())));
         }
         let text = serde_json::to_string(value)

@@ -8,15 +8,16 @@ use minijinja::value::ValueKind;
 use super::form::ChatForm;
 use super::python;
 
-/// Names of what a message of the assistant was thought of before it; the first is the one that templates read, as in `transformers`.
+/// Keys of the reasoning that precedes a message of the assistant; the first is the one that templates read, as in
+/// `transformers`.
 pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// Keys that say whether a message is learned.
 const SWITCHES: [&str; 4] = ["loss", "weight", "train", "training"];
-/// Names of the roles, in small letters: OpenAI's, ShareGPT's, and others of which there is no doubt whose they are.
+/// Names of the roles, in lower case: OpenAI's, ShareGPT's, and others whose meaning is beyond doubt.
 const USERS: [&str; 2] = ["user", "human"];
 pub(super) const ASSISTANTS: [&str; 6] = ["assistant", "gpt", "model", "bot", "chatgpt", "ai"];
 const SYSTEM: &str = "system";
-/// Those that are ours, and those of ShareGPT: what else stands for them is said.
+/// Role names of this program and of ShareGPT. If another name is taken for one of them, a note says so.
 const WELL_KNOWN: [&str; 5] = ["user", "human", "assistant", "gpt", SYSTEM];
 
 /// One message.
@@ -24,13 +25,13 @@ const WELL_KNOWN: [&str; 5] = ["user", "human", "assistant", "gpt", SYSTEM];
 pub(super) struct Message {
     /// The message as a template sees it.
     pub value: Value,
-    /// Its role.
+    /// The role of the message.
     pub role: String,
     /// Whether the assistant wrote it and it is to be learned.
     pub is_learned: bool,
-    /// Its text, or those of its parts.
+    /// The text of the message, or the texts of its parts.
     pub texts: Vec<String>,
-    /// The names of the tools that it calls.
+    /// The names of the tools that the message calls.
     pub calls: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The same with another text.
+    /// The value of the message with another text.
     pub fn with_content(&self, text: &str) -> Value {
         let keys = self.value.try_iter().into_iter().flatten();
         let item = |key: Value| match key.as_str() {
@@ -56,8 +57,9 @@ impl Message {
     }
 }
 
-/// The message, or the two that a turn of a tool becomes: the assistant's call, and what the tool answered. Without `learns` it is not
-/// learned. What is not read goes to `notes`, and keys that only the template may read to `keys`.
+/// Reads a message. A turn of a tool becomes two messages: the assistant's call, and the tool's answer. Unless
+/// `learns`, the message is not learned. Notes on the parts that are not read go to `notes`, and keys that only the
+/// template may read go to `keys`.
 pub(super) fn read(
     form: &ChatForm,
     value: &Value,
@@ -144,7 +146,7 @@ pub(super) fn read(
     Ok(vec![message])
 }
 
-/// The texts of a message's content: one, or those of a list of parts.
+/// The texts of a message's content: a single text, or the texts of a list of parts.
 fn texts(content: &Value, key: &str) -> Result<Vec<String>, String> {
     if let Some(text) = content.as_str() {
         return Ok(vec![text.to_string()]);
@@ -163,7 +165,7 @@ fn texts(content: &Value, key: &str) -> Result<Vec<String>, String> {
     Ok(texts)
 }
 
-/// The calls of tools in a message: `tool_calls`, or the older `function_call`. What is JSON as text is decoded.
+/// The calls of tools in a message: `tool_calls`, or the older `function_call`. JSON in a text is decoded.
 fn calls(message: &Value) -> Option<Value> {
     let decoded = |value: Value| match value.as_str().map(python::parse) {
         Some(Ok(json)) if matches!(json.kind(), ValueKind::Map | ValueKind::Seq) => json,
@@ -208,7 +210,7 @@ fn names(calls: &Value) -> Vec<String> {
     calls.try_iter().into_iter().flatten().filter_map(name).collect()
 }
 
-/// Whether a message says that it is learned, or not.
+/// Whether a message says that it is to be learned or not; `None` if it does not say.
 fn switch(message: &Value) -> Result<Option<bool>, String> {
     let mut wanted = None;
     for key in SWITCHES {
@@ -227,7 +229,8 @@ fn switch(message: &Value) -> Result<Option<bool>, String> {
     Ok(wanted)
 }
 
-/// A turn of ToolAlpaca: `name`, `parameters` and `observation`, which become the assistant's call and the observation.
+/// Reads a turn of ToolAlpaca: `name` and `parameters` become the assistant's call, and `observation` the tool's
+/// answer.
 fn tool_turn(value: &Value, is_learned: bool) -> Result<Vec<Message>, String> {
     let Some(name) = text(value, "name") else {
         return Err("is a tool's and has no text under `name`".to_string());
@@ -260,7 +263,7 @@ fn tool_turn(value: &Value, is_learned: bool) -> Result<Vec<Message>, String> {
     ])
 }
 
-/// The key that was named, or the first of `known` that is there.
+/// The key that was named, or else the first of `known` that exists.
 pub(super) fn first_key<'a>(
     named: &'a Option<String>,
     known: &[&'a str],

@@ -1,5 +1,6 @@
-//! Values of chat templates as Python has them, where the engine differs: JSON read without a loss, numbers printed as `str` prints them,
-//! tests (`is sequence`) and methods of strings and dictionaries. The judge of each is Jinja2.
+//! Values of chat templates as in Python, where the engine differs: JSON that is read without loss, numbers that are
+//! printed as by `str`, tests (`is sequence`), and methods of strings and dictionaries. Jinja2 is the reference for
+//! each.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -52,7 +53,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
     });
 }
 
-/// `default`, of which both arguments have names.
+/// The filter `default`, whose two arguments may be named.
 fn default(
     value: &Value,
     other: Option<Value>,
@@ -66,7 +67,8 @@ fn default(
     Ok(if is_missing { other.unwrap_or_else(|| Value::from("")) } else { value.clone() })
 }
 
-/// `truncate`, of which all arguments have places and names: a text that is longer than `length` and a few letters ends earlier, at a blank.
+/// The filter `truncate`, whose arguments may all be given by place or by name: a text that is longer than `length` and
+/// a few letters is cut earlier, at a blank.
 fn truncate(text: &str, given: Rest<ValueOrKwargs>) -> Result<String, Error> {
     type Given = (Option<usize>, Option<bool>, Option<String>, Option<usize>, Kwargs);
     let given = given.into_values();
@@ -91,7 +93,7 @@ fn truncate(text: &str, given: Rest<ValueOrKwargs>) -> Result<String, Error> {
     Ok(format!("{whole}{end}"))
 }
 
-/// `urlencode`: of a text, in which slashes stay, or of pairs, joined as in a query.
+/// The filter `urlencode`: of a text, in which slashes stay, or of pairs, which are joined as in a query.
 fn url_encode(value: &Value) -> Result<String, Error> {
     let quoted = |text: &str, is_query: bool| -> String {
         let letter = |byte: u8| match byte {
@@ -123,8 +125,8 @@ fn is_digits(value: &Value, has: impl Fn(&Digits) -> bool) -> bool {
     value.downcast_object_ref::<Digits>().is_some_and(has)
 }
 
-/// A number that the engine does not hold or prints otherwise: an integer of more than 128 bits, or a float that Python writes with an
-/// exponent.
+/// A number that the engine cannot hold or prints in another way: an integer of more than 128 bits, or a float that
+/// Python writes with an exponent.
 #[derive(Debug)]
 struct Digits {
     text: String,
@@ -150,7 +152,7 @@ impl Object for Digits {
     }
 }
 
-/// The text of a number, as `str` and `json.dumps` have it; `None` for what is no number.
+/// The text of a number as `str` and `json.dumps` write it; `None` if the value is not a number.
 pub(super) fn number_text(value: &Value) -> Option<String> {
     if let Some(digits) = value.downcast_object_ref::<Digits>() {
         return Some(digits.text.clone());
@@ -162,7 +164,7 @@ pub(super) fn number_text(value: &Value) -> Option<String> {
     }
 }
 
-/// The shortest decimal that reads as `value`, as Python's `repr` writes it.
+/// The shortest decimal that reads back as `value`, as Python's `repr` writes it.
 fn float_text(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific }; // inf, NaN
@@ -187,7 +189,7 @@ fn number(text: &str) -> Value {
     }
 }
 
-/// A value of JSON: keys keep their order, and numbers what they are.
+/// Parses JSON. Keys keep their order, and numbers keep their exact value.
 ///
 /// # Errors
 /// Text that is not JSON.
@@ -212,7 +214,7 @@ pub(super) fn parse(text: &str) -> serde_json::Result<Value> {
     })
 }
 
-/// A dictionary of these entries.
+/// A dictionary with these entries.
 pub(super) fn dict(pairs: Vec<(Value, Value)>) -> Value {
     Value::from_object(Dict(Value::from_pairs(pairs)))
 }
@@ -242,7 +244,7 @@ impl<'de> Deserialize<'de> for Pairs<'de> {
     }
 }
 
-/// What `keys`, `values` and `items` of a dictionary return: printed with its name, and no sequence.
+/// The result of `keys`, `values` and `items` of a dictionary: it is printed with its name, and is not a sequence.
 #[derive(Debug)]
 struct View {
     name: &'static str,
@@ -263,7 +265,8 @@ impl Object for View {
     }
 }
 
-/// A dictionary of JSON. Its methods come before its keys, as in Python: a tool's parameter may have the name `items`.
+/// A dictionary read from JSON. Its methods take precedence over its keys, as in Python: a tool's parameter may have
+/// the name `items`.
 #[derive(Debug)]
 struct Dict(Value);
 
@@ -286,7 +289,7 @@ impl Object for Dict {
     }
 }
 
-/// What a method of dictionaries gives; `None` if there is none of this name here.
+/// Calls a method of dictionaries; `None` if this file has no method of this name.
 fn dict_method(dict: &Value, name: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     let view = |name, item: &dyn Fn(Value, Value) -> Value| {
         let keys = dict.try_iter().into_iter().flatten();
@@ -305,7 +308,7 @@ fn dict_method(dict: &Value, name: &str, args: &[Value]) -> Option<Result<Value,
     }
 }
 
-/// A method that a value of Python has and the engine does not know.
+/// Calls a method that a value has in Python and not in the engine.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let done = match (value.kind(), value.as_str()) {
         (ValueKind::Map, _) => dict_method(value, name, args),

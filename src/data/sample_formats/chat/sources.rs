@@ -1,4 +1,4 @@
-//! Where a chat template is written.
+//! Finds the source of a chat template.
 
 use std::path::Path;
 
@@ -10,12 +10,13 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(super) struct Sources {
     pub default: String,
-    /// That of conversations with tools, if it is another.
+    /// The template for conversations with tools, if it is another.
     pub with_tools: Option<String>,
 }
 
 impl Sources {
-    /// Those of a `tokenizer_config.json`: text, or several with a name each, of which `transformers` uses these two.
+    /// The templates of a `tokenizer_config.json`: a single text, or several with a name each, of which `transformers`
+    /// uses these two.
     pub fn of(config: &Value) -> Option<Self> {
         match config.get("chat_template")? {
             Value::String(source) => Some(Self { default: source.clone(), with_tools: None }),
@@ -34,7 +35,7 @@ impl Sources {
     }
 }
 
-/// The error that there is none.
+/// The error that there is no template.
 pub(super) fn none(tokenizer: Option<&Path>) -> Error {
     let remedy = "name a Jinja file: by --chat-template where a command has that flag, or by `chat_template` under the data_loader";
     let Some(tokenizer) = tokenizer else {

@@ -1,14 +1,15 @@
-//! Which parts of a text the assistant wrote, where the template does not say it by `{% generation %}`.
+//! Finds the parts of a text that the assistant wrote, where the template does not mark them with `{% generation %}`.
 //!
-//! The span of an answer is what the template writes for its message after the generation prompt: the answer, what the template adds to
-//! it (an empty block of thoughts), and the end of the turn. Turns before the last one may lack some of it, or end otherwise.
+//! The span of an answer is the text that the template writes for its message after the generation prompt: the answer,
+//! what the template adds to it (such as an empty block of thoughts), and the end of the turn. In turns before the last
+//! one, parts of it may be missing or the end may differ.
 
 use std::ops::Range;
 
 use super::conversation::Conversation;
 use super::template::{ChatTemplate, Marks};
 
-/// The spans of the turns that are learned in `text`, which the template wrote of the conversation.
+/// The spans of the turns that are learned, in the `text` that the template wrote of the conversation.
 ///
 /// # Errors
 /// If the template refuses a part of the conversation, or does not tell where a turn is.
@@ -30,7 +31,7 @@ pub(super) fn find(
         let said = message.texts.iter().chain(&message.calls);
         let said: Vec<&str> = said.filter_map(|text| Some(text.trim().lines().last()?.trim())).collect();
         let [unasked, before] = match template.render(conversation, index, true, marks) {
-            // By far the most turns are what follows the prompt.
+            // By far the most turns are exactly the text that follows the prompt.
             Ok(before)
                 if template.reads("add_generation_prompt")
                     && after.starts_with(&before)
@@ -41,7 +42,7 @@ pub(super) fn find(
                 continue;
             }
             Ok(before) => [template.render(conversation, index, false, marks)?, before],
-            // Some refuse to ask for the first message, and are asked for one more.
+            // Some templates refuse to ask for the first message; they are asked for the message after the last one.
             Err(refusal) if index == 0 => {
                 let asked = template.render(conversation, conversation.messages.len(), true, marks)?;
                 let prompt = asked.strip_prefix(text).filter(|prompt| !prompt.is_empty());
@@ -62,7 +63,7 @@ pub(super) fn find(
         }
         let turn = Turn {
             asked: common(&unasked, &before),
-            // A prompt may open what a message without thoughts lacks; what is common is before the answer.
+            // The prompt may open a block that a message without thoughts lacks; the common part is before the answer.
             start: common(&before, &after),
             after: &after,
             said,
@@ -85,25 +86,25 @@ pub(super) fn find(
     Ok(spans)
 }
 
-/// A turn of the assistant as it is written where it is the last one.
+/// A turn of the assistant, as it is written where it is the last turn.
 struct Turn<'a> {
-    /// All up to its end.
+    /// The conversation up to the end of the turn.
     after: &'a str,
-    /// Where the prompt begins in that, by which the template asks for an answer.
+    /// Where the prompt with which the template asks for an answer begins in `after`.
     asked: usize,
-    /// Where the turn begins in it.
+    /// Where the turn begins in `after`.
     start: usize,
-    /// The last lines of what the message says, and the tools that it calls.
+    /// The last line of each text of the message, and of each tool that it calls.
     said: Vec<&'a str>,
-    /// The special tokens, one of which ends it.
+    /// The special tokens, one of which ends the turn.
     ends: &'a [String],
 }
 
 impl Turn<'_> {
-    /// Where the turn is in the text of the whole conversation, after `from`.
+    /// The range of the turn in the text of the whole conversation, after `from`.
     fn place(&self, whole: &str, from: usize) -> Option<Range<usize>> {
         let turn = &self.after[self.start..];
-        // In turns before the last one the template may not write all of what its prompt opens (thoughts).
+        // In turns before the last one, the template may not write everything that its prompt opens (thoughts).
         let prompt = self.after.get(self.asked..self.start)?;
         let cuts = prompt.rmatch_indices('\n').map(|(at, _)| self.asked + at + 1);
         let starts: Vec<usize> =
@@ -115,7 +116,7 @@ impl Turn<'_> {
                 return Some(*start..*start + length);
             }
         }
-        // What is written before it depends on what follows.
+        // The text before the turn depends on what follows it, so the prompt is searched for.
         for start in &starts {
             let prompt = &self.after[self.asked..*start];
             for (place, _) in whole[from..].match_indices(prompt).filter(|_| !prompt.trim().is_empty()) {
@@ -131,13 +132,13 @@ impl Turn<'_> {
         Some(place..place + turn.len())
     }
 
-    /// Whether a text has something of what the message says.
+    /// Whether a text contains something that the message says.
     fn is_in(&self, text: &str) -> bool {
         self.said.iter().any(|said| !said.is_empty() && text.contains(said))
     }
 
-    /// The length of `turn` at the start of `rest`: as it is; without a part that turns before the last one lack, thoughts or an
-    /// empty block of them; or up to another end.
+    /// The length of `turn` at the start of `rest`: as it is, without a part that turns before the last one lack
+    /// (thoughts or an empty block of them), or up to another end.
     fn length(&self, turn: &str, rest: &str) -> Option<usize> {
         if rest.starts_with(turn) {
             return Some(turn.len());
@@ -150,7 +151,7 @@ impl Turn<'_> {
         }
         let places = self.said.iter().filter(|said| !said.is_empty());
         let said = places.filter_map(|said| Some(rest.find(said)? + said.len())).max();
-        // A turn may write nothing of what the message says.
+        // A turn may contain nothing that the message says.
         let said = said.or_else(|| (!self.is_in(turn)).then_some(0))?;
         let end =
             self.ends.iter().filter_map(|end| Some(rest[said..].find(end.as_str())? + end.len())).min()?;

@@ -1,9 +1,9 @@
-//! Methods of strings that Python has and the engine does not.
+//! Methods of strings that Python has and the engine lacks.
 
 use minijinja::value::{Tuple, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-/// What a method of strings gives; `None` if there is none of this name here.
+/// Calls a method of strings; `None` if this file has no method of this name.
 pub(super) fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let width = |fill: char| -> Result<(usize, char), Error> {
         let (width, with): (usize, Option<&str>) = from_args(args)?;
@@ -20,7 +20,7 @@ pub(super) fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Op
         "rjust" => width(' ').map(|(fill, with)| filled(fill, 0, with))?,
         "center" => {
             let (fill, with) = width(' ')?;
-            // The odd one goes to the left where the width is odd.
+            // An odd rest goes to the left where the width is odd.
             let left = fill / 2 + (fill & (fill + text.chars().count()) & 1);
             filled(left, fill - left, with)
         }
@@ -74,7 +74,7 @@ pub(super) fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Op
     }))
 }
 
-/// Most letters to which a text is filled.
+/// The greatest length, in characters, to which a text is filled.
 const MOST_FILLED: usize = 1 << 16;
 
 /// The words of a text from the last to the first, of which at most `most` are split off.

@@ -1,9 +1,9 @@
-//! Chat templates: Jinja, with the whitespace rules of `transformers` and what it adds to Jinja: `tojson`, `raise_exception`,
-//! `strftime_now` and `{% generation %}`.
+//! Chat templates: Jinja, with the whitespace rules of `transformers` and its additions to Jinja: `tojson`,
+//! `raise_exception`, `strftime_now` and `{% generation %}`.
 //!
-//! What the assistant wrote is the text that a turn adds after its generation prompt, or what `{% generation %}`
-//! blocks contain, which are replaced by marks that the conversation lacks. A rendering that needs more than 20
-//! million instructions or 64 MiB is an error.
+//! The text that the assistant wrote is what a turn adds after its generation prompt, or the content of `{% generation
+//! %}` blocks, which are replaced by marks that the conversation lacks. A rendering that needs more than 20 million
+//! instructions or 64 MiB is an error.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -25,15 +25,15 @@ use crate::data::files;
 use crate::data::tokenizer::SpecialTokens;
 use crate::error::{Error, Result, foreign};
 
-/// What a template writes before and after what its `{% generation %}` block contains, and a mark by which a text is found again: three
-/// of Unicode's noncharacters, which hardly a text has.
+/// The marks that a template writes before and after the content of its `{% generation %}` blocks, and a mark by which
+/// a text is found again: three of Unicode's noncharacters, which hardly any text contains.
 pub(super) type Marks = [char; 3];
 
-/// The noncharacters among which a conversation finds three that it lacks.
+/// The noncharacters among which marks are chosen that a conversation lacks.
 const NONCHARACTERS: RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// Most instructions of one rendering. The longest conversations need some hundred thousand; a template that never ends is stopped
-/// within seconds.
+/// Most instructions of one rendering. The longest conversations need some hundred thousand, so a template that never
+/// ends is stopped within seconds.
 const FUEL: u64 = 20_000_000;
 
 /// Most bytes that one rendering writes.
@@ -55,39 +55,40 @@ const LONGEST_TEXT: usize = 64 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// The keys that it speaks of.
+    /// The keys that the template names.
     keys: Words,
-    /// The variables that it reads before it sets them itself, if it does.
+    /// The variables that the template reads without having set them before.
     variables: HashSet<String>,
     /// How the special tokens of the tokenizer are spelt, one of which ends a turn.
     pub(super) ends: Vec<String>,
     /// `bos_token` and the like.
     special_tokens: Vec<(String, String)>,
-    /// Whether it says by `{% generation %}` what the assistant writes, without tools and with them.
+    /// Whether the template marks with `{% generation %}` what the assistant writes, without tools and with them.
     has_generation: [bool; 2],
-    /// Noncharacters that it writes itself.
+    /// Noncharacters that the template writes itself.
     taken: String,
-    /// What it was made of.
+    /// The sources and special tokens of which the template was made.
     origin: String,
 }
 
-/// The template of conversations without tools, and with them.
+/// The names of the templates for conversations without tools, and with them.
 const NAMES: [&str; 2] = ["the chat template", "the chat template with tools"];
 
 impl ChatTemplate {
-    /// Loads the template `file`, or else that of `tokenizer`: `chat_template.jinja` beside it, or `chat_template` in its
-    /// `tokenizer_config.json`, which with the other files beside it also says what `bos_token` and `eos_token` are.
+    /// Loads the template `file`, or else the template of `tokenizer`: `chat_template.jinja` beside it, or
+    /// `chat_template` in its `tokenizer_config.json`. That file and the others beside the tokenizer also say what
+    /// `bos_token` and `eos_token` are.
     ///
     /// # Errors
-    /// If there is no template, or it is no Jinja.
+    /// If there is no template, or it is not valid Jinja.
     pub fn load(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Self> {
         Self::find(file, tokenizer)?.ok_or_else(|| none(tokenizer))
     }
 
-    /// The same, if there is a template.
+    /// As [`load`](Self::load), but `None` if there is no template.
     ///
     /// # Errors
-    /// If it is no Jinja.
+    /// If the template is not valid Jinja.
     pub fn find(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Option<Self>> {
         let special = tokenizer.map(SpecialTokens::beside).transpose()?.unwrap_or_default();
         let beside = tokenizer.map(|tokenizer| tokenizer.with_file_name("chat_template.jinja"));
@@ -111,15 +112,15 @@ impl ChatTemplate {
         })
     }
 
-    /// The same, with how the special tokens of the tokenizer are spelt.
+    /// Sets the spellings of the tokenizer's special tokens.
     pub(super) fn ending(self, ends: Vec<String>) -> Self {
         Self { ends, ..self }
     }
 
-    /// The template `source`, with the text of special tokens such as `bos_token`.
+    /// The template `source`, with the texts of special tokens such as `bos_token`.
     ///
     /// # Errors
-    /// If it is no Jinja.
+    /// If `source` is not valid Jinja.
     pub fn parse(
         source: &str,
         special_tokens: Vec<(String, String)>,
@@ -146,7 +147,7 @@ impl ChatTemplate {
         let both = [&sources.default, with_tools];
         let mut has_generation = [false; 2];
         for ((name, source), is_marked) in NAMES.into_iter().zip(both).zip(&mut has_generation) {
-            // As Jinja2 reads them.
+            // Line ends as Jinja2 reads them.
             let source = source.replace("\r\n", "\n").replace('\r', "\n");
             let marked = mark_generation(&source);
             *is_marked = marked != source;
@@ -173,20 +174,21 @@ impl ChatTemplate {
         })
     }
 
-    /// What decides what it writes of a conversation, today's date included if it asks for that.
+    /// A text that identifies everything that decides how conversations are written, including today's date if the
+    /// template asks for it.
     pub(in crate::data) fn identity(&self) -> String {
         let asks = self.origin.contains("strftime_now");
         let today = asks.then(|| clock::now().map(|now| now.date_naive().to_string()));
         format!("{} {today:?}", self.origin)
     }
 
-    /// Whether it says by `{% generation %}` what the assistant writes in a conversation.
+    /// Whether the template marks with `{% generation %}` what the assistant writes in a conversation.
     pub(super) fn has_generation(&self, conversation: &Conversation) -> bool {
         self.has_generation[usize::from(conversation.tools.is_some())]
     }
 
-    /// Whether the template speaks of a key of a message; of one of the names of reasoning, whether it does so of any that it is passed
-    /// under.
+    /// Whether the template names a key of a message. For a name of reasoning: whether it names any of the keys under
+    /// which it gets the reasoning.
     pub(super) fn names(&self, key: &str) -> bool {
         match REASONING.contains(&key) {
             true => REASONING[..2].iter().any(|key| self.keys.contains(key)),
@@ -199,10 +201,10 @@ impl ChatTemplate {
         self.variables.contains(variable)
     }
 
-    /// Marks that neither the conversation nor the template has.
+    /// Marks that occur neither in the conversation nor in the template.
     ///
     /// # Errors
-    /// If they have all that there are.
+    /// If they contain all characters that could be marks.
     pub(super) fn marks(&self, conversation: &Conversation) -> std::result::Result<Marks, String> {
         let values: Vec<&Template> =
             conversation.messages.iter().map(|message| &message.value).chain(&conversation.tools).collect();
@@ -219,7 +221,7 @@ impl ChatTemplate {
         Ok([start, end, found])
     }
 
-    /// The text of a conversation of (role, content), with the prompt of the assistant's next turn.
+    /// The text of a conversation, given as (role, content), with the prompt of the assistant's next turn.
     ///
     /// # Errors
     /// If the template refuses the conversation; the message says why.
@@ -233,8 +235,9 @@ impl ChatTemplate {
         Ok(text.replace(marks, ""))
     }
 
-    /// The token that ends a turn of the assistant, at which a chat stops: the first special token that is written after what it says, be
-    /// it that of the next turn. `None` if there is none, or the template refuses the question.
+    /// The token that ends a turn of the assistant, at which a chat stops: the first special token that is written
+    /// after the assistant's text, even if it begins the next turn. `None` if there is none, or the template refuses
+    /// the test conversation.
     pub fn turn_end(&self, codec: &Codec) -> Option<u32> {
         const SAID: &str = "The mill grinds.";
         let turns = [("user", "Why mills?"), ("assistant", SAID), ("user", "What else?")];
@@ -247,17 +250,17 @@ impl ChatTemplate {
             let text = self.render(&conversation, count, false, marks).ok()?.replace(marks, "");
             let after = &text[text.rfind(SAID)? + SAID.len()..];
             let places = specials.iter().filter_map(|special| Some((after.find(special.as_str())?, special)));
-            // Of two that begin there, the longer one is meant.
+            // If two special tokens begin at the same place, the longer one is meant.
             let (_, first) = places.min_by_key(|(place, special)| (*place, usize::MAX - special.len()))?;
             codec.token_id(first)
         })
     }
 
-    /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`, and with `marks` around what
-    /// `{% generation %}` blocks contain.
+    /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`, and with `marks`
+    /// around the content of `{% generation %}` blocks.
     ///
     /// # Errors
-    /// If the template refuses the conversation, or takes too long for it or writes too much; the message says why.
+    /// If the template refuses the conversation, takes too long for it or writes too much; the message says why.
     pub(super) fn render(
         &self,
         conversation: &Conversation,
@@ -307,7 +310,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a template has written.
+/// The text that a template has written.
 struct Text(Vec<u8>);
 
 impl std::io::Write for Text {

@@ -10,7 +10,7 @@ use super::*;
 mod table;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/samples/chat");
-/// What `rendered.py` wrote.
+/// The output of `rendered.py`.
 const RENDERED: &str = include_str!("../../../../tests/data/samples/chat/rendered.json");
 const CONVERSATIONS: &str = include_str!("../../../../tests/data/samples/chat/conversations.jsonl");
 
@@ -34,7 +34,7 @@ fn record(line: &str) -> Record {
     }
 }
 
-/// The text of a conversation, and the parts that are learned.
+/// The text of a conversation, and its parts that are learned.
 fn learned(template: &ChatTemplate, line: &str) -> std::result::Result<(String, Vec<String>), String> {
     let form = ChatForm::default();
     let conversation = Conversation::read(&form, &record(line)).map_err(|error| error.to_string())?;
@@ -92,7 +92,7 @@ fn a_turn_ends_at_a_token_of_the_template() {
     assert_eq!(named("mistral").turn_end(&codec), Some(2));
     // The vocabulary has no `<|im_end|>`.
     assert_eq!(named("qwen2").turn_end(&codec), None);
-    // Where nothing ends a turn, it is what begins the next one.
+    // Where nothing ends a turn, the token that begins the next turn ends it.
     assert_eq!(
         of("{% for m in messages %}{{ '<unk>' if m.role == 'user' else '<s>' }}{{ m.content }}{% endfor %}"),
         Some(0)
@@ -101,8 +101,8 @@ fn a_turn_ends_at_a_token_of_the_template() {
     assert_eq!(named("generation").turn_end(&Codec::Bytes { eod: 0 }), None);
 }
 
-/// Templates that write a turn before the last one otherwise: without the empty block of thoughts of Qwen3 and GLM-4.5, after a prompt
-/// that opens thoughts, and with another end, as gpt-oss does.
+/// Templates that write turns before the last one in another way: without the empty block of thoughts of Qwen3 and
+/// GLM-4.5, after a prompt that opens thoughts, and with another end, as gpt-oss does.
 #[test]
 fn the_span_of_an_answer_is_what_is_written_for_it() {
     let source = |last: &str, others: &str, prompt: &str| {
@@ -251,7 +251,7 @@ fn what_is_wrong_is_one_line() {
     }
 }
 
-/// Of `chat_template_kwargs`, which transformers takes as keywords and a column of a table has as text.
+/// Variables of `chat_template_kwargs`, which transformers takes as keywords and a column of a table holds as text.
 #[test]
 fn variables_are_read_or_named() {
     let source = "{% for m in messages %}{{ m.role }}>{{ m.content }}{{ '!' if loud }}\n{% endfor %}\
@@ -300,7 +300,7 @@ fn variables_are_read_or_named() {
     assert!(history(r#""x""#).unwrap_err().contains("`history` is text that is not JSON"));
 }
 
-/// A key is read by its whole name, in code.
+/// Keys are found in code, and only by their whole names.
 #[test]
 fn keys_within_other_words_are_not_read() {
     let template = template(
@@ -313,7 +313,8 @@ fn keys_within_other_words_are_not_read() {
     assert!(template.reads("messages") && !template.reads("message"));
 }
 
-/// A variable is read where the template takes its value: not where a filter, a test, an argument or a variable of its own has its name.
+/// A variable is read where the template takes its value, but not where a filter, a test, an argument or a variable of
+/// the template's own has its name.
 #[test]
 fn variables_are_not_names_of_other_things() {
     let template = template(
@@ -330,7 +331,7 @@ fn variables_are_not_names_of_other_things() {
     }
 }
 
-/// Roles under which others have what we know, and what is said of one that nobody knows.
+/// Other names for known roles, and the message about a role that is unknown.
 #[test]
 fn roles_of_others_are_understood_or_named() {
     let read = |roles: [&str; 2]| {
@@ -390,7 +391,7 @@ fn messages_are_not_raw() {
     }
 }
 
-/// The text of a template for a conversation without messages.
+/// The text that a template writes for a conversation without messages.
 fn rendered(source: &str) -> std::result::Result<String, String> {
     template(source).prompt(&[])
 }

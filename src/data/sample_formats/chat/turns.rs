@@ -1,4 +1,4 @@
-//! A conversation as text, which parts of it are learned, and what the template leaves out.
+//! A conversation as text, the parts of it that are learned, and notes on what the template leaves out.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,22 +8,22 @@ use super::message::Message;
 use super::spans;
 use super::template::{ChatTemplate, Marks};
 
-/// Texts of fewer bytes may stand in what the template writes by chance.
+/// A text of fewer bytes may occur by chance in what the template writes.
 const SHORT: usize = 12;
 
-/// A conversation as the template writes it.
+/// A conversation that the template has written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The text.
     pub text: String,
     /// The ranges of its bytes that are to be learned.
     pub learned: Vec<Range<usize>>,
-    /// What is left out, in words.
+    /// Notes on what is left out.
     pub notes: BTreeSet<String>,
 }
 
-/// The text of a conversation, and the ranges of its bytes that are to be learned: what `{% generation %}` blocks contain,
-/// or where a template has none, what a turn of the assistant adds to the text up to its prompt.
+/// The text of a conversation, and the ranges of its bytes that are to be learned: the content of `{% generation %}`
+/// blocks, or, if a template has none, the text that a turn of the assistant adds after its prompt.
 ///
 /// # Errors
 /// If the template refuses the conversation, or does not tell where the assistant's turns begin.
@@ -42,7 +42,7 @@ pub(super) fn render(conversation: &Conversation, template: &ChatTemplate) -> Re
     Ok(Written { text, learned, notes })
 }
 
-/// What the template does not write, in words: messages of a role, tools, keys that it does not name.
+/// Notes on what the template does not write: messages of a role, tools, keys that it does not name.
 fn left_out(
     conversation: &Conversation,
     template: &ChatTemplate,
@@ -83,7 +83,8 @@ fn left_out(
     notes
 }
 
-/// Whether a template writes the text of a message: whether a mark in it is in what is written, or for several parts, they are.
+/// Whether a template writes the text of a message: whether a mark that is put into it is found in the output. For a
+/// message of several parts, whether its texts are found.
 fn is_written(
     conversation: &Conversation,
     template: &ChatTemplate,
@@ -105,11 +106,12 @@ fn is_written(
     let mark = marks[2];
     message.value = message.with_content(&format!("{}{mark}", content.trim_end()));
     let all = marked.messages.len();
-    // One that is refused with the mark says nothing.
+    // If the template refuses the message with the mark, nothing is known.
     template.render(&marked, all, false, marks).map_or(true, |text| text.contains(mark))
 }
 
-/// The text without the marks, and the ranges between them, one for each turn of the assistant that is to be learned.
+/// The text without the marks, and the ranges between the marks, one for each turn of the assistant that is to be
+/// learned.
 fn marked(
     conversation: &Conversation,
     text: &str,
@@ -130,7 +132,7 @@ fn marked(
                 .to_string(),
         );
     }
-    // Turns that are not to be learned are blocks too.
+    // Turns that are not to be learned are in blocks too.
     let is_spoken = |message: &&Message| message.role == "assistant";
     let spoken: Vec<bool> =
         conversation.messages.iter().filter(is_spoken).map(|message| message.is_learned).collect();

@@ -1,19 +1,20 @@
-//! The keys that a template speaks of, by which what it leaves out of messages is told. Which variables it reads the engine says.
+//! The keys that a template names, from which follows what it leaves out of messages. The engine tells which variables
+//! it reads.
 
 use std::collections::BTreeSet;
 
-/// Names in the code of templates, which is what stands in `{{ }}` and `{% %}`, that may be keys of a value: after a dot
+/// Names in the code of templates (within `{{ }}` and `{% %}`) that may be keys of a value: after a dot
 /// (`message.name`), or in quotes (`message['name']`).
 #[derive(Debug, Default)]
 pub(super) struct Words(BTreeSet<String>);
 
 impl Words {
-    /// Whether this is one of them.
+    /// Whether `key` is one of the names.
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains(key)
     }
 
-    /// Those of some templates.
+    /// The names in some templates.
     pub fn of<'a>(sources: impl IntoIterator<Item = &'a str>) -> Self {
         let mut words = Self::default();
         for source in sources {
@@ -32,7 +33,7 @@ impl Words {
         words
     }
 
-    /// Takes the names of code up to its `end`; returns what comes after.
+    /// Takes the names of code up to its `end`, and returns the text after it.
     fn code<'a>(&mut self, mut rest: &'a str, end: &str) -> &'a str {
         let mut before = ' ';
         while let Some(first) = rest.chars().next().filter(|_| !rest.starts_with(end)) {
@@ -60,7 +61,7 @@ fn is_of_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Bytes of a text in quotes, with them.
+/// Number of bytes of a text in quotes, including the quotes.
 fn quoted(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     let end = text.char_indices().skip(1).find(|(_, letter)| {

@@ -1,11 +1,11 @@
-//! Values and templates against Jinja2, as `tests/transformers/templates.py` wrote them down.
+//! Compares values and templates with Jinja2, whose results `tests/transformers/templates.py` wrote down.
 
 use super::*;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/samples/chat/table");
-/// The folder of the templates, which are other people's; see the script.
+/// The environment variable that names the folder of the templates, which are other people's; see the script.
 const TEMPLATES: &str = "GRISTMILL_CHAT_TEMPLATES";
-/// What ends a turn in them.
+/// The texts that end a turn in these templates.
 const ENDS: [&str; 9] = [
     "</s>",
     "<|im_end|>",
@@ -17,7 +17,8 @@ const ENDS: [&str; 9] = [
     "<|END_OF_TURN_TOKEN|>",
     "<turn|>",
 ];
-/// What the engine refuses, with a line that says so: printf's `%`, and filters and arguments that no template was seen to use.
+/// Lines that the engine refuses, with an error that says so: printf's `%`, and filters and arguments that no template
+/// was seen to use.
 const REFUSED: [&str; 6] = [
     r#"{{ "%s-%d" % ("a", 3) }}"#,
     r#"{{ "%.2f" % 1.5 }}"#,
@@ -26,7 +27,8 @@ const REFUSED: [&str; 6] = [
     r#"{{ "a b c d"|wordwrap(3) }}"#,
     r#"{{ {"a":1}|xmlattr }}"#,
 ];
-/// What it writes otherwise: it is more lenient where Python raises, or prints another debug text.
+/// Lines for which the engine writes something else: it is more lenient where Python raises, or prints another debug
+/// text.
 const OTHERWISE: [&str; 11] = [
     "{% for x in none %}{{ x }}{% endfor %}",
     r#"{{ "x".join([1]) }}"#,
@@ -49,7 +51,7 @@ fn table(name: &str) -> serde_json::Map<String, Value> {
     serde_json::from_str(&text(name)).unwrap()
 }
 
-/// A template for which the variables are those of `values.json`.
+/// The text of a template whose variables are those of `values.json`.
 fn written(source: &str, values: &minijinja::Value) -> std::result::Result<String, String> {
     let names = values.try_iter().unwrap();
     let variables = names.map(|key| (key.to_string(), values.get_item(&key).unwrap())).collect();
@@ -64,7 +66,7 @@ fn values_are_printed_and_tested_as_in_python() {
     let values = python::parse(&text("values.json")).unwrap();
     let mut others = Vec::new();
     for (line, expected) in table("expressions.json") {
-        // The time of the test is another.
+        // The test runs at another time.
         if line.contains("strftime_now") {
             continue;
         }
@@ -82,7 +84,7 @@ fn values_are_printed_and_tested_as_in_python() {
     assert_eq!(others.len(), REFUSED.len() + OTHERWISE.len(), "what is known to differ is equal by now");
 }
 
-/// The length of a text in characters, and FNV-1a of its bytes.
+/// The length of a text in characters, and the FNV-1a hash of its bytes.
 fn brief(text: &str) -> Value {
     let hash = text
         .bytes()
@@ -90,7 +92,7 @@ fn brief(text: &str) -> Value {
     serde_json::json!([text.chars().count(), format!("{hash:016x}")])
 }
 
-/// What became of a template and a conversation: the texts, and the spans that are learned, in characters.
+/// The results for a template and a conversation: the texts, and the spans that are learned, in characters.
 fn cells(template: &ChatTemplate, line: &str) -> (Vec<Value>, String) {
     let conversation = match Conversation::read(&ChatForm::default(), &record(line)) {
         Ok(conversation) => conversation,
@@ -114,25 +116,26 @@ fn cells(template: &ChatTemplate, line: &str) -> (Vec<Value>, String) {
     (vec![plain, asking, spans.unwrap_or(Value::Null)], told)
 }
 
-/// Every construct of the templates of others, in two of ours.
+/// Two templates of this project that contain every construct of other people's templates.
 #[test]
 fn templates_of_ours_render_as_in_jinja() {
     assert_eq!(compare(TABLE), 2);
 }
 
-/// By hand, over the folder that the environment names, to which the script copies the templates of others.
+/// Run by hand, over the folder that the environment variable names, to which the script copies other people's
+/// templates.
 #[test]
 fn templates_of_others_render_as_in_jinja() {
     let Ok(folder) = std::env::var(TEMPLATES) else { return };
     assert!(compare(&folder) > 0, "{folder} has none of the table's templates");
 }
 
-/// Compares the templates of the table that are in `folder`, and returns how many these are.
+/// Compares the templates of the table that are in `folder`, and returns their number.
 fn compare(folder: &str) -> usize {
     let (mut compared, mut texts, mut spans, mut faults) = (0, 0, 0, Vec::new());
     let table = table("templates.json");
     for (name, entry) in &table {
-        // Of one package or of several.
+        // The folder may hold the templates of one package or of several.
         let Ok(source) = std::fs::read_to_string(format!("{folder}/{name}.jinja")) else { continue };
         compared += 1;
         assert_eq!(brief(&source), entry["source"], "{name} is of another version than the table");
@@ -149,8 +152,8 @@ fn compare(folder: &str) -> usize {
             let (got, told) = cells(&template, line);
             let form = serde_json::from_str::<Value>(line).unwrap()["form"].clone();
             for (at, what) in ["text", "prompt", "spans"].into_iter().enumerate() {
-                // Where Jinja2 tells no span, whatever is found is no fault; content that is null is refused by a loop of Python's, and
-                // is empty here.
+                // Where Jinja2 tells no span, no span that is found is a fault. Content that is null is refused by a
+                // loop of Python's, and is empty here.
                 let is_null = form == "call with null content";
                 let is_judged = !expected[at].is_null() || (at < 2 && !is_null);
                 if is_judged && got[at] != expected[at] {
