@@ -19,7 +19,7 @@ use super::notes::{plural, skipped};
 use super::pending::Pending;
 use crate::error::{Error, Result};
 
-/// Which text to encode, how, and where to write the token ids.
+/// The text to encode, the tokenizer, and where to write the token ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenizeConfig {
     /// Files, folders (searched recursively) and glob patterns.
@@ -41,14 +41,14 @@ pub struct TokenizeConfig {
 pub enum TokenFormat {
     /// Token ids and nothing else, as in nanoGPT: 16 bits each, or 32 if the vocabulary needs them.
     Plain,
-    /// The same after the header of llm.c.
+    /// As [`Plain`](TokenFormat::Plain), after the header of llm.c.
     LlmC,
     /// Megatron's `.bin` and `.idx` files.
     Megatron,
 }
 
-/// Encodes text into token files; each document is followed by the token that ends a document. Calls `progress` now
-/// and then with the number of input bytes done and the number of all input bytes.
+/// Encodes text into token files; each document is followed by the token that ends a document. Calls `progress` now and
+/// then with the number of input bytes done and the total number of input bytes.
 ///
 /// # Errors
 /// If an input is missing, is not UTF-8 or is not in the format `documents`; if the tokenizer cannot be read; if an
@@ -128,7 +128,7 @@ pub struct Summary {
     pub documents: u64,
     /// Number of tokens written, including the token that ends each document.
     pub tokens: u64,
-    /// Bytes of text read, or of MindRecord files.
+    /// Bytes read, of text or of MindRecord files.
     pub bytes: u64,
     /// Number of files read.
     pub files: u64,
@@ -158,7 +158,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The files that `paths` name; of folders and patterns only those that `documents` are read from.
+/// The files that `paths` name; in folders and patterns, only files from which `documents` are read.
 ///
 /// # Errors
 /// If a path does not exist, or there are no files.

@@ -16,9 +16,9 @@ pub(crate) use special::SpecialTokens;
 /// The tokens that a tokenizer adds to a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Added {
-    /// Before it, such as Llama's `<s>`.
+    /// Tokens before the text, such as Llama's `<s>`.
     pub before: Vec<u32>,
-    /// After it.
+    /// Tokens after the text.
     pub after: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! MindRecord files copied into files of token ids.
+//! Copies MindRecord files into files of token ids.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::data::files::InputFile;
 use crate::data::mindrecord::{MindRecordFile, NumberColumn, open_all};
 use crate::error::{Error, Result};
 
-/// Which rows to copy, and where to write their token ids.
+/// The rows to copy, and where to write their token ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MindRecordRows {
-    /// Data files, folders (searched recursively) and glob patterns; a file that is named alone stands for all that were
-    /// written with it.
+    /// Data files, folders (searched recursively) and glob patterns. A file that is the only one named stands for all
+    /// files that were written with it.
     pub inputs: Vec<String>,
     /// The column of token ids.
     pub column: String,
@@ -24,12 +24,13 @@ pub struct MindRecordRows {
     pub force: bool,
 }
 
-/// Copies the rows of MindRecord files into token files, each as a document and as it is: no token that ends a document is
-/// added, and padding stays. Calls `progress` after each file with the number of bytes done and the number of all bytes.
+/// Copies the rows of MindRecord files into token files. Each row becomes a document as it is: no token that ends a
+/// document is added, and padding stays. Calls `progress` after each file with the number of bytes done and the total
+/// number of bytes.
 ///
 /// # Errors
-/// If an input is missing or malformed or has no such column, a value is not a token id, an output exists and not `force`,
-/// or the disk is full. An incomplete output is removed.
+/// If an input is missing or malformed or has no such column, a value is not a token id, an output exists and not
+/// `force`, or the disk is full. An incomplete output is removed.
 pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
     let files = open_all(&config.inputs)?;
     let paths = files.iter().map(|file| InputFile { path: file.path().to_path_buf(), is_found: false });

@@ -1,4 +1,4 @@
-//! Text files into a tokenizer.
+//! Trains a tokenizer on text files.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn train_tokenizer(
 }
 
 /// The text of a file in blocks of whole lines, so that the text may be larger than memory. A binary file that was
-/// found has none.
+/// found (not named) has no text.
 fn blocks(file: &InputFile) -> Box<dyn Iterator<Item = Result<String>> + Send> {
     const BLOCK_BYTES: usize = 1 << 16;
     let lines = match files::is_binary(&file.path) {

@@ -19,7 +19,7 @@ const U16_TOKENS: usize = 1 << 16;
 pub(super) enum TokenWriter {
     /// One file: plain, or with the header of llm.c.
     Flat(Flat),
-    /// Two files.
+    /// A pair of `.bin` and `.idx` files.
     Megatron(Box<MegatronWriter>),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Flat {
     has_header: bool,
     /// Number of tokens written.
     tokens: u64,
-    /// The bytes of the current document: a buffer that is used again.
+    /// The bytes of the current document, in a buffer that is reused.
     bytes: Vec<u8>,
 }
 
@@ -76,7 +76,7 @@ impl TokenWriter {
         }
     }
 
-    /// Completes the files and gives them their names, which it returns.
+    /// Completes the files, gives them their names, and returns these.
     ///
     /// # Errors
     /// If the disk is full, or there are too many tokens for the header.

@@ -34,7 +34,7 @@ impl Tokenizer {
         Err(Error::Plan(format!("this build trains no tokenizers; {REMEDY}")))
     }
 
-    /// The content of its `tokenizer.json`.
+    /// The content of the `tokenizer.json`.
     ///
     /// # Errors
     /// None.
@@ -42,17 +42,17 @@ impl Tokenizer {
         match *self {}
     }
 
-    /// What decides which tokens a text has.
+    /// A text that identifies everything that decides the tokens of a text.
     pub(in crate::data) fn identity(&self) -> Option<String> {
         match *self {}
     }
 
-    /// The file it was read from, for messages.
+    /// The file from which the tokenizer was read, for messages.
     pub fn file(&self) -> &Path {
         match *self {}
     }
 
-    /// The same for a model of some tokens.
+    /// This tokenizer for a model of some number of tokens.
     ///
     /// # Errors
     /// None.
@@ -83,7 +83,7 @@ impl Tokenizer {
         match *self {}
     }
 
-    /// How its special tokens are spelt.
+    /// The spellings of the special tokens.
     pub(in crate::data) fn special_texts(&self) -> Vec<String> {
         match *self {}
     }

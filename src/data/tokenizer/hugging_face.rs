@@ -1,4 +1,4 @@
-//! The tokenizer of the tokenizers library, which only this file uses.
+//! The tokenizer of the tokenizers library. Only this file uses that library.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,18 @@ use crate::data::all_cores::on_all_cores;
 use crate::durable::read_description;
 use crate::error::{Error, Result, foreign};
 
-/// Text is encoded in pieces of about this many bytes, the second where words do not surely end with lines: the library needs 50 to 100
-/// bytes of memory for each token of a piece.
+/// Text is encoded in pieces of about this many bytes: of the first size where words surely end with lines, of the
+/// second where they may not. The library needs 50 to 100 bytes of memory for each token of a piece.
 const PIECE_BYTES: [usize; 2] = [1 << 18, 4 << 20];
 
-/// Where lines end, what a piece ends with there and what the next one begins with: between characters of two lines that are no blanks.
-/// GPT-2's words keep a carriage return apart from the line feed after it, those of later tokenizers do not.
+/// The line ends at which a text may be cut: what a piece ends with, and what the next piece begins with. A cut lies
+/// between two lines where neither the character before the line end nor the one after it is blank. GPT-2's words keep
+/// a carriage return apart from the line feed after it; words of later tokenizers do not.
 const LINE_ENDS: [[&str; 2]; 3] = [["\n", ""], ["\r\n", ""], ["\r", "\n"]];
-/// From how many bytes on a piece ends at each of [`LINE_ENDS`].
+/// The number of bytes from which on a piece ends at each of [`LINE_ENDS`].
 type Cuts = [usize; LINE_ENDS.len()];
 
-/// Lines between which a text may be cut, of which a tokenizer of common kinds makes the same tokens alone.
+/// Lines between which a text may be cut, since tokenizers of common kinds make the same tokens of each line alone.
 const LINES: [&str; 9] = [
     "The mill's 12 stones;\n",
     "    turn (slowly), and\n",
@@ -49,12 +50,12 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
     vocab_size: usize,
-    /// The ids that the model has are below this.
+    /// All ids that the model has are below this.
     limit: usize,
     added: Added,
-    /// Where a long text is cut.
+    /// The sizes at which a long text is cut.
     cuts: Cuts,
-    /// A hash of the files that it was read from; `None` if it was trained.
+    /// A hash of the files from which the tokenizer was read; `None` if it was trained.
     content: Option<u128>,
 }
 
@@ -62,7 +63,7 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`, with the special tokens of the files beside it.
     ///
     /// # Errors
-    /// If it cannot be read, is not JSON, or is not a tokenizer.
+    /// If the file cannot be read, is not JSON, or is not a tokenizer.
     pub fn load(file: &Path) -> Result<Self> {
         let special = SpecialTokens::beside(file)?;
         let bytes = read_description(file)?;
@@ -87,7 +88,7 @@ impl Tokenizer {
     /// tokenizer. Training stops at the first error of `text` and returns it.
     ///
     /// # Errors
-    /// If `vocab_size` is below [`SMALLEST_VOCABULARY`]; those of `text`.
+    /// If `vocab_size` is below [`SMALLEST_VOCABULARY`]; the errors of `text`.
     pub fn train(
         text: impl Iterator<Item = Result<String>> + Send,
         vocab_size: usize,
@@ -107,7 +108,7 @@ impl Tokenizer {
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
         let mut inner = tokenizers::Tokenizer::new(BPE::default());
-        // As in GPT-2: no space is added before the first word.
+        // As in GPT-2, no space is added before the first word.
         inner.with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, true))));
         inner.with_decoder(Some(DecoderWrapper::ByteLevel(ByteLevel::default())));
         let mut failed = None;
@@ -132,11 +133,11 @@ impl Tokenizer {
         Self { inner, file: file.to_path_buf(), vocab_size, limit: usize::MAX, added, cuts, content: None }
     }
 
-    /// The same for a model of `vocab_size` tokens. Tokens that were added may be beyond them, as a `pad_token` that no text has: what
-    /// is an error is a text with one.
+    /// This tokenizer for a model of `vocab_size` tokens. Added tokens may have larger ids, such as a `pad_token` that
+    /// no text contains; a text that contains one is an error.
     ///
     /// # Errors
-    /// If its own vocabulary, or what it adds to each text, has tokens that the model lacks.
+    /// If the tokenizer's own vocabulary, or what it adds to each text, has tokens that the model lacks.
     pub(in crate::data) fn within(self, vocab_size: usize) -> Result<Self> {
         let own = self.inner.get_vocab(false).into_values();
         let needed = own.chain(self.added.before.iter().chain(&self.added.after).copied()).max();
@@ -152,7 +153,7 @@ impl Tokenizer {
         }
     }
 
-    /// The content of its `tokenizer.json`.
+    /// The content of the `tokenizer.json`.
     ///
     /// # Errors
     /// If a part of the tokenizer cannot be written as JSON.
@@ -162,12 +163,12 @@ impl Tokenizer {
         self.inner.to_string(true).map(|json| json + "\n").map_err(failed)
     }
 
-    /// What decides which tokens a text has, as a text; `None` if it was trained.
+    /// A text that identifies everything that decides the tokens of a text; `None` if the tokenizer was trained.
     pub(in crate::data) fn identity(&self) -> Option<String> {
         self.content.map(|content| format!("{content:032x} below {}", self.limit))
     }
 
-    /// The file it was read from, for messages.
+    /// The file from which the tokenizer was read, for messages.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -185,7 +186,7 @@ impl Tokenizer {
     /// The token ids of a text.
     ///
     /// # Errors
-    /// If the tokenizer has no token for a part of it.
+    /// If the tokenizer has no token for a part of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for piece in pieces(text, self.cuts) {
@@ -199,7 +200,8 @@ impl Tokenizer {
         &self.added
     }
 
-    /// How the tokens are spelt that no text is split into: special ones, and others that were added. Runs of blanks are no such.
+    /// The spellings of the tokens that are never split: special tokens, and other tokens that were added, except runs
+    /// of blanks.
     pub(in crate::data) fn special_texts(&self) -> Vec<String> {
         let tokens = self.inner.get_added_tokens_decoder().into_values().map(|token| token.content);
         tokens.filter(|text| !text.trim().is_empty()).collect()
@@ -237,7 +239,8 @@ impl Tokenizer {
         Ok(all)
     }
 
-    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns false.
+    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns
+    /// false.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -250,7 +253,7 @@ impl Tokenizer {
         self.encode_each(pieces, &mut |_, ids, bytes| take(ids, bytes))
     }
 
-    /// The same of pieces with a number each, encoded on all cores.
+    /// As [`encode_pieces`](Self::encode_pieces), for pieces with a number each, which are encoded on all cores.
     fn encode_each<'a>(
         &self,
         mut pieces: impl Iterator<Item = (usize, &'a str)>,
@@ -281,7 +284,7 @@ impl Tokenizer {
         Ok(self.known(&encoding)?.to_vec())
     }
 
-    /// The ids of a text, all of which the model must have.
+    /// The ids of an encoding, all of which the model must have.
     fn known<'a>(&self, encoding: &'a Encoding) -> Result<&'a [u32]> {
         let ids = encoding.get_ids();
         let Some(beyond) = ids.iter().find(|id| **id as usize >= self.limit) else { return Ok(ids) };
@@ -299,7 +302,7 @@ impl Tokenizer {
         foreign(|| self.inner.decode(ids, false).unwrap_or_default()).unwrap_or_default()
     }
 
-    /// What the library makes of a text. Its errors and panics are about the file.
+    /// Calls the library with a text. Its errors and panics become errors about the tokenizer's file.
     fn guard<T>(&self, encode: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
         foreign(|| encode(&self.inner)).unwrap_or_else(|panic| Err(panic.into())).map_err(|error| {
             let message = format!("cannot encode the text: {}; choose another tokenizer", one_line(&error));
@@ -308,8 +311,8 @@ impl Tokenizer {
     }
 }
 
-/// Adds the tokens that `tokenizer.json` lacks, and those that replace one of its. A special one that is in the vocabulary as letters
-/// becomes a token of its own.
+/// Adds the tokens that `tokenizer.json` lacks, and tokens that replace one of its own. A special token that is in the
+/// vocabulary as letters becomes a token of its own.
 fn add_tokens(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
     let known: Vec<String> =
         inner.get_added_tokens_decoder().values().map(|token| token.content.clone()).collect();
@@ -327,7 +330,7 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> tok
     Ok(())
 }
 
-/// What the post-processor adds around a text, here one of a single token.
+/// The tokens that the post-processor adds around a text, here a text of a single token.
 fn added_by(inner: &tokenizers::Tokenizer) -> Added {
     let Some(processor) = inner.get_post_processor() else { return Added::default() };
     let text = Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
@@ -337,7 +340,8 @@ fn added_by(inner: &tokenizers::Tokenizer) -> Added {
     Added { before: ids[..place].to_vec(), after: ids[place + 1..].to_vec() }
 }
 
-/// Where texts are cut: early where lines that end so surely have the same tokens alone; never inside of an end of a line where not.
+/// The sizes at which texts are cut at each of [`LINE_ENDS`]: early if lines with this end surely have the same tokens
+/// alone. If not, they are cut late, and never inside of a line end.
 fn cuts_of(inner: &tokenizers::Tokenizer) -> Cuts {
     let [early, late] = PIECE_BYTES;
     let unsure = [late, late, usize::MAX];
@@ -347,7 +351,7 @@ fn cuts_of(inner: &tokenizers::Tokenizer) -> Cuts {
     })
 }
 
-/// Whether lines with this one of [`LINE_ENDS`] have the tokens that they have in a text.
+/// Whether lines with this one of [`LINE_ENDS`] have the same tokens alone as within a text.
 fn encodes_lines_alone(inner: &tokenizers::Tokenizer, end: usize) -> bool {
     let ids = |text: &str| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).ok();
     let text = [LINES, LINES].concat().concat().replace('\n', &LINE_ENDS[end].concat());
@@ -358,7 +362,7 @@ fn encodes_lines_alone(inner: &tokenizers::Tokenizer, end: usize) -> bool {
     whole.is_some() && whole == lines.map(|lines| lines.concat())
 }
 
-/// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so
+/// `text` in pieces, which are cut by `cuts` between two non-blank lines. The words of common tokenizers end there, so
 /// that a piece encodes as it does within the whole text. A text without such a place is one piece.
 fn pieces(text: &str, cuts: Cuts) -> impl Iterator<Item = &str> {
     let mut rest = text;
@@ -402,7 +406,8 @@ mod tests {
     #[test]
     fn pieces_encode_as_the_whole() {
         let tokenizer = trained();
-        // A vocabulary that joins what ends a line: whether its words do, decides where a text is cut.
+        // The vocabulary joins the bytes of a line end. Where a text is cut depends on whether the tokenizer's words do
+        // so, too.
         let [early, late] = PIECE_BYTES;
         assert_eq!(tokenizer.encode("\r\n").unwrap().len(), 1);
         assert_eq!(tokenizer.cuts, [early, late, early]);
@@ -422,7 +427,7 @@ mod tests {
         }
         assert_eq!(pieces("no line ends here", [2; 3]).count(), 1);
         assert_eq!(pieces("a\n\nb\r\n\r\nc\n d \ne\n", [1; 3]).count(), 1, "blank lines and blanks");
-        // One that writes a blank before each text.
+        // A tokenizer that writes a blank before each text.
         let mut json: serde_json::Value = serde_json::from_str(&tokenizer.to_json().unwrap()).unwrap();
         json["pre_tokenizer"]["add_prefix_space"] = true.into();
         let folder = tempfile::tempdir().unwrap();
@@ -441,7 +446,7 @@ mod tests {
         assert_eq!(tokenizer.encode_all(&texts).unwrap(), each);
     }
 
-    /// As transformers loads it, which lets the model fail at a text with the token.
+    /// As in transformers, which loads such a tokenizer and lets the model fail at a text with the token.
     #[test]
     fn added_tokens_may_be_beyond_the_model() {
         let folder = tempfile::tempdir().unwrap();

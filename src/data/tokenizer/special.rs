@@ -1,9 +1,10 @@
-//! Special tokens as the files beside a `tokenizer.json` say them, in the order in which `transformers` reads them:
+//! Special tokens from the files beside a `tokenizer.json`, in the order in which `transformers` reads these files:
 //!
-//! 1. `tokenizer_config.json`: `bos_token` and its like, more of them under `extra_special_tokens` or `additional_special_tokens`, and
-//!    `added_tokens_decoder`;
-//! 2. without `added_tokens_decoder` what `special_tokens_map.json` says instead, and the tokens of `added_tokens.json`;
-//! 3. what a text starts and ends with is the post-processor of `tokenizer.json`, whatever `add_bos_token` and `add_eos_token` say.
+//! 1. `tokenizer_config.json`: `bos_token` and its like, more of them under `extra_special_tokens` or
+//!    `additional_special_tokens`, and `added_tokens_decoder`;
+//! 2. without `added_tokens_decoder`, `special_tokens_map.json` in its place, and the tokens of `added_tokens.json`;
+//! 3. the post-processor of `tokenizer.json` alone decides what a text starts and ends with, whatever `add_bos_token`
+//!    and `add_eos_token` say.
 
 use std::path::Path;
 
@@ -12,39 +13,42 @@ use serde_json::{Map, Value};
 use crate::durable::read_json;
 use crate::error::Result;
 
-/// The files, beside one of this name.
+/// The name of the tokenizer's file, and the names of the files that are read beside it.
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 const NAMES: &str = "special_tokens_map.json";
 const ADDED: &str = "added_tokens.json";
 
-/// The names that every tokenizer knows, in the order in which they get their ids; those of one model come after.
+/// The names that every tokenizer knows, in the order in which they get their ids; names that belong to one model come
+/// after.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// More tokens: a list, or one by its name each. The first has the older name's place.
+/// Keys with more tokens: a list, or an object with a name for each. The first key takes precedence over the second,
+/// its older name.
 const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
 const OF_MODEL: &str = "model_specific_special_tokens";
 
-/// A token that a tokenizer gets besides those of its own file, as `AddedToken` of the tokenizers library has it.
+/// A token that a tokenizer gets besides those of its own file, like `AddedToken` of the tokenizers library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AddedText {
-    /// How it is spelt.
+    /// The spelling of the token.
     pub text: String,
-    /// Whether it is a special one.
+    /// Whether the token is special.
     pub is_special: bool,
-    /// Whether the blanks before it, and after it, are a part of it.
+    /// Whether the blanks before the token, and those after it, are a part of it.
     pub strips: [bool; 2],
-    /// Whether it is found only where no letter or digit is beside it.
+    /// Whether the token is found only where no letter or digit is beside it.
     pub is_word: bool,
-    /// Whether it is found in normalised text; unless that is written, those are that are not special.
+    /// Whether the token is found in normalised text; `None`: it is, unless it is special.
     pub is_normalized: Option<bool>,
-    /// Whether it replaces one of this spelling in the tokenizer's own file.
+    /// Whether the token replaces one of this spelling in the tokenizer's own file.
     pub replaces: bool,
 }
 
 impl AddedText {
-    /// A token that a file writes as text, which is special, or as an object, which says it and is special by default if `is_special`.
+    /// A token as a file writes it. A text is a special token. An object says itself whether it is special; if it does
+    /// not, `is_special` decides.
     fn of(token: &Value, is_special: bool) -> Option<Self> {
         let text = text_of(token)?;
         if token.is_string() {
@@ -61,7 +65,7 @@ impl AddedText {
         })
     }
 
-    /// Whether it is found in normalised text.
+    /// Whether the token is found in normalised text.
     #[cfg(feature = "tokenizers")]
     pub fn is_normalized(&self) -> bool {
         self.is_normalized.unwrap_or(!self.is_special)
@@ -71,16 +75,17 @@ impl AddedText {
 /// The special tokens of a tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpecialTokens {
-    /// What templates call them, such as `bos_token`, and how they are spelt.
+    /// The names that templates use for the special tokens, such as `bos_token`, with their spellings.
     pub named: Vec<(String, String)>,
     /// Tokens that the tokenizer gets, in the order of their ids.
     pub added: Vec<AddedText>,
-    /// `tokenizer_config.json`; null if there is none.
+    /// The content of `tokenizer_config.json`; null if there is none.
     pub config: Value,
 }
 
 impl SpecialTokens {
-    /// Those beside the tokenizer in `file`; none if it has another name, beside which the files of another tokenizer may be.
+    /// The special tokens of the files beside the tokenizer in `file`. There are none if `file` has another name than
+    /// `tokenizer.json`, because the files beside it may then belong to another tokenizer.
     ///
     /// # Errors
     /// A file that is not JSON.
@@ -141,13 +146,14 @@ impl SpecialTokens {
         Ok(Self { named, added, config })
     }
 
-    /// The token of this name (`eos_token`).
+    /// The spelling of the token with this name (`eos_token`).
     pub fn named(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(key, _)| key == name).map(|(_, text)| text.as_str())
     }
 }
 
-/// `bos_token` and the like, which are special whatever they say; those of one model have a section. `in_map`: of the map of special tokens.
+/// `bos_token` and the like, which are special whatever their entries say; tokens of one model have a section. `in_map`
+/// says whether `config` is the map of special tokens.
 fn tokens_of(config: &Value, in_map: bool) -> Vec<(String, AddedText)> {
     let entries = config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
     let of_model = [OF_MODEL, EXTRA].map(|key| config[key].as_object());
@@ -156,7 +162,7 @@ fn tokens_of(config: &Value, in_map: bool) -> Vec<(String, AddedText)> {
     entries.filter_map(|(key, value)| Some((key.clone(), token(value)?))).collect()
 }
 
-/// The tokens of a list, of which the objects in the map of special tokens are special.
+/// The tokens of a list. Objects are special by default if the list is in the map of special tokens.
 fn texts_of(tokens: &Value, in_map: bool) -> Vec<AddedText> {
     let tokens = tokens.as_array().into_iter().flatten();
     tokens.filter_map(|token| AddedText::of(token, in_map)).collect()
@@ -166,7 +172,8 @@ fn text_of(token: &Value) -> Option<String> {
     token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_string)
 }
 
-/// `added_tokens_decoder`: tokens by their ids, which count in place of those in the tokenizer's own file.
+/// The tokens of `added_tokens_decoder`, ordered by their ids. They count in place of those in the tokenizer's own
+/// file.
 fn decoded(tokens: &Map<String, Value>) -> Vec<AddedText> {
     let mut tokens: Vec<(u64, &Value)> =
         tokens.iter().filter_map(|(id, token)| Some((id.parse().ok()?, token))).collect();
@@ -179,7 +186,7 @@ fn decoded(tokens: &Map<String, Value>) -> Vec<AddedText> {
 mod tests {
     use super::*;
 
-    /// What `AutoTokenizer.from_pretrained` of transformers 5.23 gives for the same files.
+    /// The tokens that `AutoTokenizer.from_pretrained` of transformers 5.23 gives for the same files.
     #[test]
     fn files_count_in_the_order_of_transformers() {
         let folder = tempfile::tempdir().unwrap();
@@ -213,7 +220,7 @@ mod tests {
         assert_eq!(read("other.json"), SpecialTokens::default());
     }
 
-    /// The ids that transformers 5.23 gives them, in order.
+    /// The ids that transformers 5.23 gives to these tokens, in order.
     #[test]
     fn more_tokens_are_a_list_or_named() {
         let added = |config: &str, names: Option<&str>| {
