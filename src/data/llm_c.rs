@@ -11,7 +11,7 @@ pub(super) const HEADER_BYTES: usize = 256 * 4;
 const KINDS: [([u32; 2], TokenEncoding); 2] =
     [([20_240_520, 1], TokenEncoding::U16), ([20_240_801, 7], TokenEncoding::U32)];
 
-/// What a header says of the tokens after it.
+/// The properties of the tokens after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// How each token is stored.
@@ -21,7 +21,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header that `bytes` start with, if they start with one.
+    /// The header at the start of `bytes`, if there is one.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.get(..HEADER_BYTES)?.as_chunks::<4>();
         let word = |index: usize| u32::from_le_bytes(words[index]);

@@ -1,4 +1,4 @@
-//! Megatron's data sets: token ids in a `.bin` file, and an `.idx` file that says where sequences and documents begin.
+//! Megatron's data sets: token ids in a `.bin` file, and an `.idx` file with the starts of sequences and documents.
 
 mod index;
 mod writer;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// The endings of the two files.
 const ENDINGS: [&str; 2] = [".bin", ".idx"];
 
-/// A pair of memory-mapped files, checked: the index points nowhere outside the token ids.
+/// A pair of memory-mapped files whose index was checked: it points nowhere outside the token ids.
 #[derive(Debug)]
 pub struct MegatronDataset {
     index: Index,
@@ -100,7 +100,7 @@ impl MegatronDataset {
         self.index.modes()
     }
 
-    /// All sequences in order. Those that follow each other in the file are one part of the stream.
+    /// All sequences in order. Sequences that follow each other in the file are one part of the stream.
     pub fn stream(&self) -> TokenStream {
         let mut stream = TokenStream::default();
         let width = self.index.encoding().bytes();
@@ -129,15 +129,15 @@ impl MegatronDataset {
 
     fn push_run(&self, stream: &mut TokenStream, start: usize, len: usize) {
         let tokens = MappedTokens::new(self.tokens.clone(), start, len, self.index.encoding());
-        // `open` has checked each sequence, and those of a run follow each other.
+        // `open` has checked each sequence, and the sequences of a run follow each other.
         stream.push(Chunk::Mapped(
             tokens.unwrap_or_else(|| unreachable!("{} ends within a sequence", self.bin.display())),
         ));
     }
 }
 
-/// The sources of a Megatron loader, of which each has shares of its documents, in order, for training, for
-/// evaluation, and for neither. They sum to 1.
+/// The sources of a Megatron loader. `shares` are the shares of each source's documents, in order, for training, for
+/// evaluation, and for neither; they sum to 1.
 pub(crate) fn load(prefixes: &Paths, shares: [f64; 3]) -> Result<Vec<Loaded>> {
     let groups = prefixes.groups().into_iter();
     groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, shares)).collect()

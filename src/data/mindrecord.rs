@@ -1,13 +1,14 @@
-//! Data sets of MindSpore: MindRecord's data files.
+//! MindSpore's data sets: MindRecord data files.
 //!
-//! A data file starts with a header (`header`), followed by pages of one size. Pages of arrays hold row after row, each
-//! with its length (64 bits, little-endian) in front. A row with several columns has the length of each (64 bits, big-endian)
-//! in front of it; how a column stores numbers is in [`column`]. Other pages hold scalars and text, which are not read.
-//! The index that MindSpore writes beside a data file, `x.db`, says where each row is. The pages say it too, so it is not read.
+//! A data file starts with a header (`header`), followed by pages of equal size. Pages of arrays hold row after row,
+//! each with its length (64 bits, little-endian) in front. In a row with several columns, the length of each column (64
+//! bits, big-endian) stands in front of it; how a column stores numbers is described in [`column`]. Other pages hold
+//! scalars and text, which are not read. The index that MindSpore writes beside a data file, `x.db`, says where each
+//! row is. It is not read, because the pages say the same.
 //!
-//! A file that was cut, or in which the columns of a row do not fill it, is refused when it is opened. Rows stay in
-//! the mapped file; a part of a stream decodes those that a batch takes. Nothing is predicted from `pad_token_id`
-//! (0 by default), where a label is negative, or where a mask says 0, as in MindFormers' Llama.
+//! A file that was cut, or in which the columns of a row do not fill the row, is refused when it is opened. Rows stay
+//! in the mapped file; a part of a stream decodes the rows that a batch takes. As in MindFormers' Llama, nothing is
+//! predicted from `pad_token_id` (0 by default), where a label is negative, or where a mask is 0.
 
 mod column;
 mod header;
@@ -27,10 +28,10 @@ pub use self::part::TokensOfRows;
 use super::files;
 use crate::error::{Error, Result};
 
-/// Bytes of the length in front of a row and of a column.
+/// Bytes of the length that stands in front of a row and of a column.
 const LENGTH_BYTES: usize = 8;
 
-/// One data file, memory-mapped, whose rows were checked when it was opened.
+/// One memory-mapped data file, whose rows were checked when it was opened.
 #[derive(Debug)]
 pub struct MindRecordFile {
     path: PathBuf,
@@ -54,10 +55,10 @@ struct RowBytes {
 }
 
 impl MindRecordFile {
-    /// Opens a data file, and checks that the columns of each row are as long as the row and hold what they say.
+    /// Opens a data file, and checks that the columns of each row fill the row and are stored as their types say.
     ///
     /// # Errors
-    /// If it is not a MindRecord file, or was cut or damaged.
+    /// If the file is not a MindRecord file, or was cut or damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let map = files::map(path)?;
         let read = Header::read(&map).and_then(|header| {
@@ -86,7 +87,7 @@ impl MindRecordFile {
         self.rows.len()
     }
 
-    /// Names of the files that were written together, this one among them.
+    /// Names of the files that were written together, including this file.
     pub fn shards(&self) -> &[String] {
         &self.header.shards
     }
@@ -99,7 +100,7 @@ impl MindRecordFile {
     /// The column of this name.
     ///
     /// # Errors
-    /// If there is none, or it does not hold arrays of whole numbers.
+    /// If there is no such column, or it does not hold arrays of whole numbers.
     pub fn column(&self, name: &str) -> Result<NumberColumn> {
         let Some(column) = self.header.columns.iter().find(|column| column.name == name) else {
             let names = self.columns().collect::<Vec<_>>().join(", ");
@@ -124,7 +125,8 @@ impl MindRecordFile {
         self.numbers(row, column).map_or(0, |numbers| numbers.len())
     }
 
-    /// The elements of a row's array. If another program has cut or changed the file since it was opened, some may be missing.
+    /// The elements of a row's array. If another program has cut or changed the file since it was opened, some may be
+    /// missing.
     ///
     /// # Panics
     /// If there are fewer rows.
@@ -159,7 +161,7 @@ impl MindRecordFile {
         &self.map[start..start + len]
     }
 
-    /// Takes the next column off what is left of a row. The only column of a row has no length in front.
+    /// Takes the next column off the rest of a row. The only column of a row has no length in front.
     fn next_column<'a>(&self, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         match self.header.blob_columns.len() {
             1 => Some(std::mem::take(rest)),
@@ -168,7 +170,7 @@ impl MindRecordFile {
     }
 }
 
-/// The rows of a file. The error says what is wrong with it.
+/// The rows of a file. The error says what is wrong with the file.
 fn rows_of(header: &Header, bytes: &[u8]) -> std::result::Result<Vec<RowBytes>, String> {
     let mut rows = Vec::new();
     for page in header.pages.iter().filter(|page| page.is_blob()) {

@@ -1,6 +1,7 @@
 //! Files of records: JSON lines, arrays of JSON objects, tables as text, and Parquet.
 //!
-//! One thread reads a file; what its records become is made on all cores, and taken in their order.
+//! One thread reads a file; its records are processed on all cores, and the results are taken in the order of the
+//! records.
 
 mod csv;
 mod json;
@@ -21,10 +22,10 @@ use super::all_cores::on_all_cores;
 use super::files::{self, InputFile};
 use crate::error::{Error, Result};
 
-/// The endings, without the dot, of the files that are read from folders.
+/// The endings, without the dot, of the files that are read in folders.
 pub(super) const EXTENSIONS: [&str; 6] = ["json", "jsonl", "ndjson", "csv", "tsv", "parquet"];
 
-/// Endings of data that other programs read, and that is not read here: what to do about each.
+/// Endings of data files that other programs read and this one does not, with what to do about each.
 const UNREAD: [(&[&str], &str); 4] = [
     (&["gz", "zst", "bz2", "xz", "lz4", "zip", "tar", "tgz", "7z", "rar"], "unpack it"),
     (
@@ -41,34 +42,35 @@ const UNREAD: [(&[&str], &str); 4] = [
     (&["pdf", "docx", "doc", "odt", "epub", "rtf"], "save it as text"),
 ];
 
-/// Records that a core takes at once, unless they are large.
+/// Number of records that a core takes at once, unless they are large.
 const CHUNK: usize = 16;
-/// Most kinds of faults that a file is read on for.
+/// A file is no longer read on once it has this many kinds of faults.
 const MOST_FAULTS: usize = 10;
-/// Places of one kind of fault that are named; the others are counted.
+/// At most this many places of one kind of fault are named; the others are counted.
 const MOST_PLACES: usize = 3;
 
-/// The faults of the records of a file, which are read on for up to ten of them. Those that say the same of several records are one.
+/// The faults of the records of a file. The file is read on until there are ten of them. Faults that say the same of
+/// several records count as one.
 #[derive(Default)]
 struct Faults(Vec<Fault>);
 
 struct Fault {
     error: Error,
-    /// The first places, such as `3` of `line 3`, and how many there are.
+    /// The first places, such as `3` of `line 3`, and the number of all places.
     places: Vec<String>,
     count: u64,
 }
 
 impl Faults {
-    /// Whether there is more to read after a record.
+    /// Whether to read on after a record.
     fn go_on(&mut self, visited: Result<bool>) -> bool {
         let error = match visited {
-            // After a fault nothing is used, so nothing is enough either.
+            // After a fault no result is used, so `visit` cannot end the reading any more.
             Ok(goes_on) => return goes_on || !self.0.is_empty(),
             Err(error) => error,
         };
         let Some((_, place, what)) = placed(&error) else {
-            // What is no fault of a record is that of all of them.
+            // An error that names no record is about all of them.
             let is_again = self.0.last().is_some_and(|last| last.error.to_string() == error.to_string());
             if !is_again {
                 self.0.push(Fault { error, places: Vec::new(), count: 1 });
@@ -96,7 +98,7 @@ impl Faults {
 }
 
 impl Fault {
-    /// The error, with the places of all.
+    /// The error, with the places of all of its records.
     fn told(self) -> Error {
         match (&self.error, placed(&self.error)) {
             (Error::File { path, .. }, Some((unit, _, what))) if self.count > 1 => {
@@ -109,7 +111,7 @@ impl Fault {
     }
 }
 
-/// The parts of an error of a record: `line`, its number, and what is wrong.
+/// The parts of an error about a record: the unit (`line`), its number, and what is wrong.
 fn placed(error: &Error) -> Option<(&str, &str, &str)> {
     let Error::File { message, .. } = error else { return None };
     let (place, what) = message.split_once(": ")?;
@@ -117,10 +119,10 @@ fn placed(error: &Error) -> Option<(&str, &str, &str)> {
     number.bytes().all(|byte| byte.is_ascii_digit()).then_some((unit, number, what))
 }
 
-/// Refuses a file that is known by its ending, and not read.
+/// Refuses a file whose ending is known as one that is not read.
 ///
 /// # Errors
-/// If the file is one of these.
+/// If the file has one of these endings.
 pub(super) fn refuse_unread(path: &Path) -> Result<()> {
     match UNREAD.iter().find(|(endings, _)| files::has_extension(path, endings)) {
         Some((_, remedy)) => {
@@ -152,21 +154,23 @@ pub(super) fn files(paths: &[String], remedy: &str) -> Result<Vec<InputFile>> {
     }
 }
 
-/// Calls `visit` with each record of a file until it returns false. It goes on after a fault, to tell of up to ten at once.
+/// Calls `visit` with each record of a file until it returns false. After a fault, it reads on in order to report up to
+/// ten faults at once.
 ///
 /// # Errors
-/// If the file cannot be read, is malformed or has no record; those of `visit`.
+/// If the file cannot be read, is malformed or has no record; the errors of `visit`.
 pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
     let mut faults = Faults::default();
     read(path, &mut |record| faults.go_on(record.parse().and_then(&mut *visit)))?;
     faults.finish()
 }
 
-/// Calls `take` with what `make` makes of each record of a file, in their order, until it returns false. Faults are those of
-/// [`for_each`]; `make` is called on all cores, and for a few records more than are taken.
+/// Calls `make` with each record of a file, on all cores, and `take` with the results, in the order of the records,
+/// until it returns false. Faults are handled as in [`for_each`]; `make` is called for a few records more than are
+/// taken.
 ///
 /// # Errors
-/// If the file cannot be read, is malformed or has no record; those of `make` and `take`.
+/// If the file cannot be read, is malformed or has no record; the errors of `make` and `take`.
 pub(super) fn for_each_made<T: Send>(
     path: &Path,
     make: impl Fn(Record) -> Result<T> + Sync,
@@ -225,7 +229,7 @@ mod tests {
         assert_eq!(all[0], "a: lines 1, 4, 5 and 38 more: `text` is empty; fill it in, or remove the record");
         assert!(all[1].starts_with("a: line 3: expected text under `text`, found a number"), "{all:?}");
         assert!(all[2].starts_with("a: line 44: has no key `text`"), "{all:?}");
-        // Of faults that differ, ten.
+        // Of faults that differ, ten are reported.
         let differing: Vec<String> = (0..20).map(|number| format!(r#"{{"key{number}": 1}}"#)).collect();
         let (read, all) = told(&differing.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!((read, all.lines().count()), (10, 10));

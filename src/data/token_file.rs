@@ -11,8 +11,8 @@ use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// The sources of a token loader; of a folder its `*.bin` files. `dtype` is the width of a token in files without a
-/// header.
+/// The sources of a token loader. In a folder, the `*.bin` files are read. `dtype` is the width of a token in files
+/// without a header.
 pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<Loaded>> {
     let groups = files.groups().into_iter();
     groups
@@ -23,7 +23,7 @@ pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<Loaded>> {
         .collect()
 }
 
-/// All files of `paths` as one stream, and a sentence on what was mapped.
+/// All files of `paths` as one stream, and a sentence on the files that were mapped.
 fn load_one(paths: &[String], dtype: TokenType) -> Result<(TokenStream, String)> {
     let wanted = |path: &Path| files::has_extension(path, &TOKEN_FILES);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
@@ -47,7 +47,7 @@ fn map(path: &Path, dtype: TokenType) -> Result<Chunk> {
     let (encoding, offset) = layout(&map, dtype).map_err(|message| Error::file(path, message))?;
     let len = (map.len() - offset) / encoding.bytes();
     let tokens = MappedTokens::new(map, offset, len, encoding);
-    // The length follows from the file's, so this cannot happen.
+    // The number of tokens follows from the length of the file, so this cannot happen.
     tokens.map(Chunk::Mapped).ok_or_else(|| Error::file(path, "is shorter than its tokens"))
 }
 

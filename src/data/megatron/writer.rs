@@ -19,15 +19,15 @@ pub struct MegatronWriter {
     lengths: Vec<i32>,
     /// Mode of each sequence, or empty.
     modes: Vec<u8>,
-    /// Number of sequences before each document, and after the last one that was ended.
+    /// Number of sequences before each document, and up to the end of the last document that was ended.
     boundaries: Vec<i64>,
-    /// The bytes of the current sequence: a buffer that is used again.
+    /// The bytes of the current sequence, in a buffer that is reused.
     bytes: Vec<u8>,
 }
 
 impl MegatronWriter {
     /// Starts `prefix.bin` and `prefix.idx`, which will hold tokens as `encoding`. If `force`, existing files are
-    /// replaced when these are finished.
+    /// replaced when the new files are finished.
     ///
     /// # Errors
     /// If a file exists and not `force`, or cannot be created; if the format has no code for `encoding`.
@@ -73,7 +73,7 @@ impl MegatronWriter {
         Ok(())
     }
 
-    /// Sets the mode of the last sequence, for multimodal data sets. Either all sequences have one or none.
+    /// Sets the mode of the last sequence, for multimodal data sets. Either all sequences have a mode or none.
     pub fn mode(&mut self, mode: u8) {
         self.modes.push(mode);
     }

@@ -3,25 +3,25 @@
 /// A column.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
-    /// Its type as a message shows it: `array of int32`.
+    /// The type as a message shows it: `array of int32`.
     pub kind: String,
-    /// Its place among the columns in the pages of arrays.
+    /// The place of the column among the columns in the pages of arrays.
     pub place: usize,
-    /// How its arrays are stored; `None` if it does not hold arrays of whole numbers.
+    /// How the column's arrays are stored; `None` if it does not hold arrays of whole numbers.
     pub encoding: Option<Encoding>,
 }
 
 /// How an array of whole numbers is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// Little-endian numbers of 32 bits, as files before version 3.0 have them.
+    /// Little-endian numbers of 32 bits, in files before version 3.0.
     Int32,
-    /// Little-endian numbers of 64 bits, as files before version 3.0 have them.
+    /// Little-endian numbers of 64 bits, in files before version 3.0.
     Int64,
-    /// The number of elements (32 bits, big-endian), two bits for each from the high bits of a byte to the low ones, and the
-    /// elements in 1, 2, 4 or 8 bytes (little-endian, signed) as these bits say.
+    /// The number of elements (32 bits, big-endian), then a code of two bits for each element, from the high bits of a
+    /// byte to the low ones, and then the elements in 1, 2, 4 or 8 bytes (little-endian, signed), as their codes say.
     Compressed,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Numbers<'a> {
 }
 
 impl Encoding {
-    /// Whether these bytes are an array: its numbers end where the bytes do.
+    /// Whether these bytes are an array: its numbers must end where the bytes end.
     pub fn fills(self, bytes: &[u8]) -> bool {
         self.numbers(bytes).is_some_and(|numbers| {
             let widths = (0..numbers.len).map(|number| numbers.width(number));

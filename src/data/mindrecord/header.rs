@@ -10,36 +10,36 @@ use super::column::{Column, Encoding};
 /// The longest header that MindSpore writes.
 const MAX_HEADER_BYTES: u64 = 128 << 20;
 
-/// Page type of the pages that hold arrays and bytes; the others hold scalars and text.
+/// The type of pages that hold arrays and bytes; the others hold scalars and text.
 const BLOB: &str = "BLOB_DATA";
 
-/// What a data file says of itself.
+/// The header of a data file: its shards, pages and columns.
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Names of the files that were written together, this one among them.
+    /// Names of the files that were written together, including this file.
     pub shards: Vec<String>,
-    /// The pages in the order of their rows, first those of arrays.
+    /// The pages in the order of their rows. Pages of arrays come first.
     pub pages: Vec<Page>,
     /// The columns in the order of their names.
     pub columns: Vec<Column>,
-    /// The columns in the pages of arrays, in their order there: how each stores whole numbers, if it does.
+    /// The columns in the pages of arrays, in their order there, each with how it stores whole numbers, if it does.
     pub blob_columns: Vec<Option<Encoding>>,
-    /// Length of the header in bytes: where page 0 starts.
+    /// Length of the header in bytes, which is where page 0 starts.
     header_bytes: u64,
     /// Distance between the starts of two pages in bytes.
     page_bytes: u64,
 }
 
-/// A page: the rows it holds, and how much of it is used.
+/// A page: the rows that it holds, and how much of it is used.
 #[derive(Debug, Deserialize)]
 pub(super) struct Page {
-    /// Its place in the file.
+    /// The place of the page in the file.
     #[serde(rename = "page_id")]
     pub number: u64,
-    /// Number of its first row; 0 in pages of scalars.
+    /// Number of the page's first row; 0 in pages of scalars.
     #[serde(rename = "start_row_id")]
     pub start_row: u64,
-    /// Number of the row after its last one; 0 in pages of scalars.
+    /// Number of the row after the page's last row; 0 in pages of scalars.
     #[serde(rename = "end_row_id")]
     pub end_row: u64,
     /// Bytes in use.
@@ -73,7 +73,7 @@ struct Schema {
 }
 
 impl Header {
-    /// Reads the header of a file with these bytes. The error says what is wrong with the file.
+    /// Reads the header of the file with these bytes. The error says what is wrong with the file.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let no_header = "is not a MindRecord file: it does not start with a header in JSON";
         let (length, rest) = bytes.split_first_chunk().ok_or(no_header)?;
@@ -136,13 +136,13 @@ impl Header {
     }
 }
 
-/// The sentence about a file that ends too early.
+/// The error message about a file that ends too early.
 fn cut_within(what: &str) -> String {
     format!("ends within {what}: it was cut; copy it again")
 }
 
 impl Column {
-    /// The column of a schema's entry, which is the blob number `place`.
+    /// The column of a schema entry, which is blob number `place`.
     fn new(name: &str, described: &serde_json::Value, place: Option<usize>, is_compressed: bool) -> Self {
         let kind = described.get("type").and_then(serde_json::Value::as_str).unwrap_or("unknown");
         let is_array = described.get("shape").is_some();

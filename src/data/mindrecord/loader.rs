@@ -1,4 +1,4 @@
-//! `MindDataset`: the files of a data set, and what their columns mean.
+//! `MindDataset`: the files of a data set, and the meaning of their columns.
 
 use std::path::{Path, PathBuf};
 
@@ -12,20 +12,20 @@ use crate::data::source::Loaded;
 use crate::data::stream::{Chunk, TokenStream};
 use crate::error::{Error, Result};
 
-/// How the name of a data file ends, but for the number of a shard.
+/// The end of the name of a data file, without the number of a shard.
 const ENDING: &str = "mindrecord";
 
-/// What the columns are called that this loader reads.
+/// The names of the columns that this loader reads.
 const TOKENS: &str = "input_ids";
 const LABELS: [&str; 2] = ["labels", "target_ids"];
 const LOSS_MASK: &str = "loss_mask";
 const ATTENTION_MASKS: [&str; 2] = ["attention_mask", "input_mask"];
 
-/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens; of a folder the files named
-/// `*.mindrecord`, with or without the number of a shard. Of the `columns` it reads `input_ids`, and what the file has
-/// of `labels` (or `target_ids`), `loss_mask`, `attention_mask` (or `input_mask`). A row has one token more than the
-/// model reads, or with `labels` that are shifted as many. Nothing is predicted from `pad`, unless there is a
-/// `loss_mask`.
+/// The sources of a MindRecord loader, for a model that reads `seq_length` tokens. In a folder, the files named
+/// `*.mindrecord`, with or without the number of a shard, are read. Of the `columns` the loader reads `input_ids` and,
+/// if they are among them, `labels` (or `target_ids`), `loss_mask` and `attention_mask` (or `input_mask`). A row has
+/// one token more than the model reads, or, with `labels` that are shifted, as many as the model reads. Nothing is
+/// predicted from `pad`, unless there is a `loss_mask`.
 pub(crate) fn load(
     files: &Paths,
     columns: &[String],
@@ -42,17 +42,17 @@ pub(crate) fn load(
         .collect()
 }
 
-/// The data files that `paths` name: of folders and patterns those whose names end like a data file's. A file that is
-/// named alone stands for all that were written with it, as in MindSpore.
+/// Opens the data files that `paths` name. In folders and patterns, these are the files whose names end like a data
+/// file's. A file that is the only one named stands for all files that were written with it, as in MindSpore.
 ///
 /// # Errors
-/// If there is none, or one of several that were written together is missing.
+/// If there is no file, or one of several files that were written together is missing.
 pub(in crate::data) fn open_all(paths: &[String]) -> Result<Vec<MindRecordFile>> {
     let files = files::expand(paths, is_data_file, &format!("correct {DATASET_KEYS}"))?;
     let mut opened = files.iter().map(|file| MindRecordFile::open(&file.path)).collect::<Result<Vec<_>>>()?;
     if let [one] = &opened[..] {
         let shards: Vec<PathBuf> = one.shards().iter().map(|name| one.path().with_file_name(name)).collect();
-        // A file that was renamed on its own is read as it is.
+        // A file that was renamed without the others is read as it is.
         if shards.len() > 1 && shards.iter().any(|shard| shard == one.path()) {
             shards.iter().try_for_each(|shard| check_shard(one, shard))?;
             opened = shards.iter().map(|shard| MindRecordFile::open(shard)).collect::<Result<_>>()?;
@@ -117,7 +117,7 @@ impl<'a> Columns<'a> {
                 return Err(Error::file(file.path(), message));
             }
         }
-        // A loss mask says all that enters the loss, as in MindFormers.
+        // As in MindFormers, a loss mask alone decides what enters the loss.
         let pad = pad.filter(|_| loss_mask.is_none()).map(i64::from);
         let mask = Mask { pad, column: masks };
         Ok(RowColumns {
@@ -131,8 +131,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// How many places further the labels of a row are: a row has the labels of its own tokens and one token more than the model
-/// reads, or those of the tokens after them and just as many.
+/// How many places the labels of a row are shifted. A row has either the labels of its own tokens and one token more
+/// than the model reads, or the labels of the next tokens and as many tokens as the model reads.
 fn shift_of(
     file: &MindRecordFile,
     row: usize,
@@ -174,7 +174,7 @@ fn unequal(file: &MindRecordFile, row: usize, seq_length: usize) -> Error {
     Error::file(file.path(), message)
 }
 
-/// All rows of `paths` as samples, and a sentence on what was mapped.
+/// All rows of `paths` as samples, and a sentence on the rows that were mapped.
 fn load_one(
     paths: &[String],
     columns: Columns<'_>,
@@ -199,7 +199,7 @@ fn load_one(
     Ok((Samples::new(tokens, targets, ends), sentence))
 }
 
-/// That a file that was written with `file` is there.
+/// Checks that a file that was written together with `file` exists.
 fn check_shard(file: &MindRecordFile, shard: &Path) -> Result<()> {
     if shard.is_file() {
         return Ok(());
@@ -212,7 +212,7 @@ fn check_shard(file: &MindRecordFile, shard: &Path) -> Result<()> {
     Err(Error::file(shard, message))
 }
 
-/// Whether the name of a file ends like a data file's: `x.mindrecord`, or `x.mindrecord0` of several shards.
+/// Whether the name of a file ends like a data file's: `x.mindrecord`, or `x.mindrecord0` for one of several shards.
 fn is_data_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.trim_end_matches(|digit: char| digit.is_ascii_digit()).ends_with(ENDING)

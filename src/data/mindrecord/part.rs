@@ -1,4 +1,4 @@
-//! The rows of a file as parts of a stream: the tokens that the model reads, and for each the one to predict.
+//! The rows of a file as parts of a stream: the tokens that the model reads, and for each the token to predict.
 
 use std::sync::Arc;
 
@@ -9,26 +9,27 @@ use crate::data::token_encoding::NO_TOKEN;
 /// How the rows of a file become tokens and targets. All rows have the same length.
 #[derive(Debug)]
 pub(super) struct RowColumns {
-    /// The file.
+    /// The file with the rows.
     pub file: MindRecordFile,
-    /// Token ids.
+    /// The column of token ids.
     pub tokens: NumberColumn,
-    /// What is predicted: token ids, or what is negative for none. The tokens themselves where the file has no labels.
+    /// The column of labels: token ids to predict, or negative numbers where nothing is predicted. If the file has no
+    /// labels, it is the column of token ids.
     pub labels: NumberColumn,
-    /// How many places further the label of a token is: 1 where each is the token itself, 0 where it is the next one.
+    /// How many places further the label of a token is: 1 if each label is the token itself, 0 if it is the next token.
     pub shift: usize,
-    /// What leaves a token's label out of the loss.
+    /// The tokens and places whose labels are left out of the loss.
     pub mask: Mask,
-    /// Tokens of a row that the model reads.
+    /// Number of tokens of a row that the model reads.
     pub seq_length: usize,
 }
 
-/// What leaves the label of a token out of the loss, by the token or by what a column says at its place.
+/// The labels that are left out of the loss, selected by their token or by a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask {
-    /// Tokens with this id.
+    /// Leaves out tokens with this id.
     pub pad: Option<i64>,
-    /// Places with 0 in this column.
+    /// Leaves out places where this column is 0.
     pub column: Option<NumberColumn>,
 }
 
@@ -40,7 +41,7 @@ pub struct TokensOfRows {
 }
 
 impl TokensOfRows {
-    /// The tokens and the targets.
+    /// The stream of tokens and the stream of targets.
     pub(super) fn pair(reading: RowColumns) -> [Self; 2] {
         let reading = Arc::new(reading);
         [false, true].map(|is_targets| Self { reading: reading.clone(), is_targets })
@@ -51,7 +52,7 @@ impl TokensOfRows {
         self.reading.file.rows() * self.reading.seq_length
     }
 
-    /// Copies the tokens or targets from number `start`.
+    /// Copies tokens or targets into `out`, from number `start` on.
     pub(in crate::data) fn read(&self, mut start: usize, mut out: &mut [u32]) {
         let seq_length = self.reading.seq_length;
         while !out.is_empty() {
@@ -68,15 +69,15 @@ impl TokensOfRows {
 }
 
 impl RowColumns {
-    /// The tokens of a row from place `start`. What a file lacks that has changed since the start reads as no token, which no
-    /// vocabulary has.
+    /// The tokens of a row from place `start` on. Elements that are missing because the file has changed since the
+    /// start read as `NO_TOKEN`, which no vocabulary has.
     fn tokens(&self, row: usize, start: usize, out: &mut [u32]) {
         out.fill(NO_TOKEN);
         let ids = self.file.elements(row, self.tokens).skip(start);
         out.iter_mut().zip(ids).for_each(|(out, id)| *out = u32::try_from(id).unwrap_or(NO_TOKEN));
     }
 
-    /// The targets of a row's tokens from place `start`.
+    /// The targets of a row's tokens from place `start` on.
     fn targets(&self, row: usize, start: usize, out: &mut [u32]) {
         out.fill(NO_LABEL);
         let labels = self.file.elements(row, self.labels).skip(start + self.shift);

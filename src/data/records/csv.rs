@@ -1,4 +1,4 @@
-//! Records of tables as text: comma-separated (.csv), or by tabs (.tsv). The first line names the columns.
+//! Records of tables in text files: comma-separated (.csv) or tab-separated (.tsv). The first line names the columns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::unparsed::Unparsed;
 use crate::data::files;
 use crate::error::{Error, Result};
 
-/// Calls `give` with each row of a file until it returns false. An empty cell is text without letters.
+/// Calls `give` with each row of a file until it returns false. An empty cell is an empty text.
 pub(super) fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Result<()> {
     let shared: Arc<Path> = Arc::from(path);
     let bytes = files::read(path)?;

@@ -1,4 +1,4 @@
-//! Records of JSON: an object on each line, or one array of objects.
+//! Records in JSON: an object on each line, or one array of objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a file holds, the answer is records, or a line for each of up to ten faults.
+        /// Whatever a file holds, the result is records, or one line for each of up to ten faults.
         #[test]
         fn no_file_panics(content in "[\\[{}\\]\",:a1\n ]{0,60}") {
             if let Err(message) = read(&content) {

@@ -41,7 +41,8 @@ pub(super) fn read(path: &Path, give: &mut dyn FnMut(Unparsed) -> bool) -> Resul
     if rows == 0 { Err(Error::file(path, "has no row; name a file with data")) } else { Ok(()) }
 }
 
-/// A group as JSON, its columns in order. A schema has every column that any row has; those that are null were not in this one.
+/// A group as JSON, its columns in order. A schema has every column that any row has, so a column that is null did not
+/// exist in this row.
 fn object<'a>(columns: impl Iterator<Item = (&'a String, &'a Field)>) -> String {
     let there = columns.filter(|(_, field)| !matches!(field, Field::Null));
     let pairs = there.map(|(name, field)| format!("{}: {}", Value::from(name.as_str()), json(field)));

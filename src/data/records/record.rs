@@ -1,4 +1,4 @@
-//! One record, and where it stands.
+//! A record, and its place in the file.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 /// A JSON object of a file.
 #[derive(Clone, Debug)]
 pub(in crate::data) struct Record {
-    /// Its values by key.
+    /// The values of the object by key.
     pub fields: Map<String, Value>,
-    /// The object as it is written, with its keys in order; empty where the file does not hold it as text.
+    /// The object as it is written, with its keys in order; empty if the file does not hold it as text.
     pub text: String,
-    /// The file.
+    /// The file that holds the record.
     pub path: Arc<Path>,
-    /// Where it starts in the file, such as `line 3`.
+    /// The start of the record in the file, such as `line 3`.
     pub place: String,
 }
 
@@ -31,7 +31,7 @@ impl Record {
     /// The text under `key`, which must not be blank.
     ///
     /// # Errors
-    /// If there is none, it is not text, or it is blank.
+    /// If there is no value, or the value is not text or is blank.
     pub fn text(&self, key: &str) -> Result<&str> {
         let text = match self.fields.get(key) {
             Some(Value::String(text)) => text,
@@ -46,10 +46,10 @@ impl Record {
         }
     }
 
-    /// The text under `key`; none if it is absent, null or empty.
+    /// The text under `key`; `None` if it is absent, null or empty.
     ///
     /// # Errors
-    /// If it is not text.
+    /// If the value is not text.
     pub fn optional_text(&self, key: &str) -> Result<Option<&str>> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -61,7 +61,7 @@ impl Record {
     /// The list under `key`.
     ///
     /// # Errors
-    /// If there is none, or it is no list.
+    /// If there is no value, or it is not a list.
     pub fn list(&self, key: &str) -> Result<&[Value]> {
         match self.fields.get(key) {
             Some(Value::Array(items)) => Ok(items),
@@ -70,10 +70,10 @@ impl Record {
         }
     }
 
-    /// Refuses pairs of answers of which one is preferred (DPO), which are another kind of training.
+    /// Refuses pairs of answers of which one is preferred (DPO): they belong to another kind of training.
     ///
     /// # Errors
-    /// If this is such a pair.
+    /// If the record is such a pair.
     pub fn refuse_preferences(&self) -> Result<()> {
         match ["chosen", "rejected"].iter().all(|key| self.fields.contains_key(*key)) {
             true => Err(self.error(
@@ -83,7 +83,7 @@ impl Record {
         }
     }
 
-    /// Which of its fields are not among those that were `read`, in words.
+    /// Messages on the fields that are not among those that were `read`.
     pub fn unread(&self, read: &[&str]) -> BTreeSet<String> {
         let unread =
             self.fields.iter().filter(|(key, value)| !value.is_null() && !read.contains(&key.as_str()));
@@ -98,7 +98,7 @@ impl Record {
     }
 }
 
-/// What a value is, for messages.
+/// The kind of a value, for messages.
 pub(in crate::data) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

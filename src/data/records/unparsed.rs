@@ -1,4 +1,4 @@
-//! A record as its file has it.
+//! A record as its file holds it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use serde_json::{Map, Value};
 use super::record::{Record, kind};
 use crate::error::{Error, Result};
 
-/// What a file of JSON should look like.
+/// The expected form of a JSON file, for messages.
 pub(super) const EXPECTED: &str = "expected a JSON object on each line, or an array of objects";
 
-/// A record that was read, and not parsed yet.
+/// A record that was read but not parsed yet.
 pub(in crate::data) enum Unparsed {
     /// The text of an object.
     Json {
-        /// The file.
+        /// The file that holds the object.
         path: Arc<Path>,
-        /// The line that it starts in.
+        /// The line in which the object starts.
         line: u64,
-        /// Whether it is a part of an array, and may have several lines.
+        /// Whether the object is an item of an array, and may have several lines.
         is_item: bool,
-        /// Its text.
+        /// The text of the object.
         text: String,
     },
     /// A record of a file that is not text.
     Parsed(Record),
-    /// What cannot be read.
+    /// A record that cannot be read.
     Faulty(Error),
 }
 
 impl Unparsed {
-    /// Bytes of its text, about.
+    /// Approximate number of bytes of the record's text.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Json { text, .. } | Self::Parsed(Record { text, .. }) => text.len(),
@@ -39,10 +39,10 @@ impl Unparsed {
         }
     }
 
-    /// The record.
+    /// Parses the record.
     ///
     /// # Errors
-    /// Text that is no object; what cannot be read.
+    /// Text that is not an object; a record that cannot be read.
     pub fn parse(self) -> Result<Record> {
         let (path, line, is_item, text) = match self {
             Self::Json { path, line, is_item, text } => (path, line, is_item, text),
@@ -67,7 +67,7 @@ impl Unparsed {
     }
 }
 
-/// The error about text that is no JSON.
+/// The error about text that is not JSON.
 pub(super) fn broken(path: &Path, line: u64, error: &serde_json::Error) -> Error {
     let message = error.to_string();
     let reason = message.split(" at line ").next().unwrap_or_default();
