@@ -1,5 +1,5 @@
-//! Text, samples and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
-//! next number.
+//! Text, samples and token files as batches. Their order is a pure function of seed, epoch and step, so a resumed run
+//! asks for the next batch by its number.
 
 mod all_cores;
 mod background_check;

@@ -1,4 +1,4 @@
-//! Work on all cores whose results are taken in the order of what is worked on.
+//! Work on all cores, whose results are taken in the order of the items.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -8,21 +8,22 @@ use std::thread;
 
 use crate::error::Result;
 
-/// Chunks for each thread that are read ahead of the one whose results are taken next.
+/// Chunks for each thread that are read ahead of the chunk whose results are taken next.
 const AHEAD: usize = 4;
-/// A chunk has no further item once it has so many bytes.
+/// A chunk takes no further item once it has this many bytes.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// Items, and where their results go.
+/// Items, and the channel to which their results go.
 type Job<I, O> = (Vec<I>, Sender<Vec<O>>);
 
-/// Calls `produce` here with a function that takes an item and says whether more are wanted; `work` on all cores with each item; and
-/// `take` here with each result, in the order of the items, until it returns false. Threads take `chunk` items at once, so that taking
-/// them costs nothing beside the work, or fewer where these have 256 kB by `bytes_of`. What is in memory is bounded in chunks and in bytes,
-/// but for one chunk of each thread, however large its items are.
+/// Calls `produce` on this thread, `work` on all cores, and `take` on this thread. `produce` gets a function that takes
+/// an item and says whether more are wanted; `work` is called with each item; `take` is called with each result, in the
+/// order of the items, until it returns false. Threads take `chunk` items at once, so that handing them over costs
+/// little beside the work, or fewer items where these have 256 kB by `bytes_of`. The items in memory are bounded in
+/// number of chunks and in bytes, except for one chunk of each thread, however large its items are.
 ///
 /// # Errors
-/// That of `produce`, unless nothing more was wanted.
+/// The error of `produce`, unless nothing more was wanted.
 pub(super) fn on_all_cores<I: Send, O: Send>(
     chunk: usize,
     bytes_of: impl Fn(&I) -> usize,
@@ -37,12 +38,12 @@ pub(super) fn on_all_cores<I: Send, O: Send>(
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok((items, results)) = next else { break };
-            // Nobody takes them after an end.
+            // After an end, nobody takes the results.
             let _ = results.send(items.into_iter().map(&work).collect());
         }
     };
     thread::scope(|scope| {
-        // A panic in a thread of a library's pool, which has no name, is the library's.
+        // Threads are named: a panic in an unnamed thread of a library's pool is the library's.
         let started = (0..threads).filter(|number| {
             let named = thread::Builder::new().name(format!("data {number}"));
             named.spawn_scoped(scope, run).is_ok()
@@ -65,22 +66,22 @@ pub(super) fn on_all_cores<I: Send, O: Send>(
     })
 }
 
-/// What is worked on, in order.
+/// The items that are worked on, in order.
 struct Line<'a, I, O> {
     jobs: Sender<Job<I, O>>,
     /// The items of the next chunk, and their bytes.
     chunk: (Vec<I>, usize),
-    /// Where the results of chunks come from, and the bytes of these.
+    /// The channels that deliver the results of chunks, and the bytes of these chunks.
     pending: VecDeque<(Receiver<Vec<O>>, usize)>,
     pending_bytes: usize,
-    /// Whether no more is wanted.
+    /// Whether no more items are wanted.
     ended: bool,
     take: &'a mut dyn FnMut(O) -> bool,
 }
 
 impl<I, O> Line<'_, I, O> {
-    /// Adds an item of so many bytes to a chunk of so many items. Takes the results that are there, and waits for others where too much
-    /// is pending for `threads`.
+    /// Adds an item of `bytes` bytes to the chunk, which is sent once it has `chunk` items or enough bytes. Takes the
+    /// results that are there, and waits for others where too much is pending for `threads`.
     fn add(&mut self, item: I, bytes: usize, chunk: usize, threads: usize) {
         self.chunk.0.push(item);
         self.chunk.1 += bytes;
@@ -91,7 +92,8 @@ impl<I, O> Line<'_, I, O> {
         while !self.ended && self.take_next(self.has_enough(threads)) {}
     }
 
-    /// Whether as much is pending as may be. A chunk for each thread is never too much, or they would wait for one another.
+    /// Whether as much is pending as may be. One chunk for each thread is never too much, because otherwise threads
+    /// would wait for one another.
     fn has_enough(&self, threads: usize) -> bool {
         let (most, chunks) = (AHEAD * threads, self.pending.len());
         chunks >= most || (chunks > threads && self.pending_bytes >= most * CHUNK_BYTES)
@@ -106,7 +108,8 @@ impl<I, O> Line<'_, I, O> {
         }
     }
 
-    /// Takes the results of the next chunk, if they are there or it `waits` for them. Returns whether it took any.
+    /// Takes the results of the next chunk if they are there, or waits for them if `waits`. Returns whether it took
+    /// any.
     fn take_next(&mut self, waits: bool) -> bool {
         let Some((receiver, bytes)) = self.pending.front() else { return false };
         let results =
@@ -114,7 +117,7 @@ impl<I, O> Line<'_, I, O> {
         let results = match results {
             Ok(results) => results,
             Err(TryRecvError::Empty) => return false,
-            // A thread that panicked has sent none: the scope passes it on.
+            // A thread that panicked has sent no results; the scope passes the panic on.
             Err(TryRecvError::Disconnected) => {
                 self.ended = true;
                 return false;
@@ -138,7 +141,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    /// What is taken of the numbers below `count`, of which the last is `last`; and whether the reader's fault is passed on.
+    /// The results that are taken for the numbers below `count`, up to `last`, and whether the reader's fault is passed
+    /// on.
     fn taken(count: u64, last: u64, fails: bool) -> (Vec<u64>, bool) {
         let mut taken = Vec::new();
         let done = on_all_cores(
@@ -149,7 +153,7 @@ mod tests {
                 if fails { Err(Error::Plan("broken".to_string())) } else { Ok(()) }
             },
             |number| {
-                // Later ones are done first.
+                // Later items are done first.
                 thread::sleep(Duration::from_micros(200 - number.min(20) * 10));
                 number * number
             },
@@ -168,19 +172,19 @@ mod tests {
             assert_eq!(taken(count, u64::from(u32::MAX), false), (squares(count), false));
             assert_eq!(taken(count, u64::from(u32::MAX), true), (squares(count), true));
         }
-        // What was read ahead of the end does not count, nor does a fault there.
+        // Items that were read ahead of the end do not count, nor does a fault there.
         assert_eq!(taken(1000, 30, true), (squares(31), false));
         assert_eq!(taken(25, 24, true), (squares(25), false));
     }
 
-    /// Not the number of items: a few large ones are as much as many small ones.
+    /// The number of items is not what is bounded: a few large items are as much as many small ones.
     #[test]
     fn what_is_in_memory_is_bounded_in_bytes() {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let bound = (AHEAD * threads + 1) * CHUNK_BYTES;
         for (size, most) in [
             (1 << 16, bound),
-            // A chunk each of the threads, one that is read, and one that waits.
+            // One chunk for each thread, one that is being read, and one that waits.
             (CHUNK_BYTES << 4, bound.max((threads + 2) * (CHUNK_BYTES << 4))),
         ] {
             let (held, highest) = (AtomicUsize::new(0), AtomicUsize::new(0));

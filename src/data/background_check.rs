@@ -1,4 +1,4 @@
-//! The reading of streams that are too long to be read before step 1.
+//! Streams that are too long to be read before step 1 are read while the run trains.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use std::thread;
 use super::stream_pass::{Stopped, StreamPass};
 use crate::error::Error;
 
-/// Streams that a thread checks and hashes while the run trains. Dropping it asks the thread to end.
+/// Streams that a thread checks and hashes while the run trains. Dropping this value asks the thread to end.
 #[derive(Debug)]
 pub struct BackgroundCheck {
     shared: Arc<Shared>,
@@ -20,7 +20,7 @@ struct Shared {
 }
 
 impl BackgroundCheck {
-    /// Starts `passes`. Where no thread starts, batches are checked one by one, and the data have no hash.
+    /// Starts `passes`. If no thread can be started, batches are checked one by one, and the data have no hash.
     pub(super) fn start(passes: Vec<StreamPass>) -> Self {
         let shared = Arc::new(Shared::default());
         if !passes.is_empty() {

@@ -1,4 +1,4 @@
-//! One micro-batch: its tokens, and what is derived from them.
+//! One micro-batch: its tokens, and the positions, document bounds and orders that are derived from them.
 //!
 //! A window may hold several documents. A batch gives for each token where its document starts and ends within the
 //! window: attention reads no key outside, positions restart, and the loss skips the targets that the rules of the
@@ -9,7 +9,8 @@ use std::ops::Range;
 use super::document_rules::DocumentRules;
 use super::token_encoding::NO_TOKEN;
 
-/// The label of a token that the loss skips, for data in memory. Labels in files that are negative, such as -100, read as this.
+/// The label of a token that the loss skips, for data in memory. Negative labels in files, such as -100, are read as
+/// this value.
 pub const NO_LABEL: u32 = NO_TOKEN;
 
 /// One micro-batch: `B = batch_size` windows of `T = seq_length` tokens, one after the other.
@@ -17,7 +18,7 @@ pub const NO_LABEL: u32 = NO_TOKEN;
 pub struct Batch {
     /// Token ids that the model reads. (B T)
     pub tokens: Vec<u32>,
-    /// Token ids that it should predict: each the token after the input, or the id that the loss ignores. (B T)
+    /// Token ids that the model should predict: for each token the one after it, or the id that the loss ignores. (B T)
     pub targets: Vec<u32>,
     /// Position of each token in its window, or in its document if positions restart there. (B T)
     pub positions: Vec<u32>,
@@ -29,8 +30,8 @@ pub struct Batch {
     pub ends: Vec<u32>,
     /// Indices into `tokens`, stably sorted by token id: the order in which the embedding's backward sums. (B T)
     pub order: Vec<u32>,
-    /// Indices into `tokens`, stably sorted by position: the same for learned positions. (B T), or empty if the model
-    /// has none.
+    /// Indices into `tokens`, stably sorted by position, for the backward of learned positions. (B T), or empty if the
+    /// model has no learned positions.
     pub position_order: Vec<u32>,
     /// For multi-token prediction: the batch shifted by 1, 2, ... places, one for each prediction depth.
     pub ahead: Vec<Ahead>,
@@ -42,7 +43,7 @@ pub struct Ahead {
     /// Token ids that the model reads; 0 past the end of the window, or of the document if documents are isolated. (B
     /// T)
     pub tokens: Vec<u32>,
-    /// Token ids that it should predict; past the same ends the id that the loss ignores. (B T)
+    /// Token ids that the model should predict; past the same ends, the id that the loss ignores. (B T)
     pub targets: Vec<u32>,
     /// Indices into `tokens`, stably sorted by token id. (B T)
     pub order: Vec<u32>,
@@ -62,16 +63,16 @@ impl Batch {
         [tokens, targets, positions, starts, ends, order]
     }
 
-    /// Derives positions and ends of documents from the tokens. Targets that `rules` exclude from the loss, and those of
-    /// tokens without a label, become `ignore_id`.
+    /// Derives positions and ends of documents from the tokens. Targets that `rules` exclude from the loss, and targets
+    /// of tokens without a label, become `ignore_id`.
     pub(super) fn derive(&mut self, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
         for row in 0..self.tokens.len() / seq_length {
             self.derive_window(row * seq_length, seq_length, rules, ignore_id);
         }
     }
 
-    /// Makes `tokens`, indices into the batch within one row, a document of its own: nothing outside attends to it, and its
-    /// positions start at 0. They belong to a row whose documents were derived.
+    /// Makes `tokens`, a range of indices into the batch within one row, a document of its own: nothing outside attends
+    /// to it, and its positions start at 0. The documents of that row must have been derived before.
     pub(super) fn isolate(&mut self, tokens: Range<usize>, seq_length: usize) {
         let row = tokens.start - tokens.start % seq_length;
         let (first, end) = ((tokens.start - row) as u32, (tokens.end - row) as u32);
@@ -82,7 +83,7 @@ impl Batch {
         }
     }
 
-    /// Sorts tokens and positions.
+    /// Sorts the indices by token id and by position.
     pub(super) fn sort(&mut self) {
         sort_by_id(&self.tokens, &mut self.order);
         // Positions may restart within a window, so they have to be sorted like ids.
@@ -106,7 +107,8 @@ impl Batch {
         }
     }
 
-    /// The window that starts at index `first`. As in Megatron, the token that ends a document belongs to it.
+    /// Derives the documents of the window that starts at index `first`. As in Megatron, the token that ends a document
+    /// belongs to it.
     fn derive_window(&mut self, first: usize, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
         let mut start = 0;
         self.ends[first..first + seq_length].fill(seq_length as u32);
@@ -177,7 +179,8 @@ mod tests {
         assert_eq!(batch.position_order, [0, 3, 1, 4, 2, 5]);
     }
 
-    /// EOD 9 ends two documents within the first row; the second row starts with one that ended before it.
+    /// A batch of two rows: EOD 9 ends two documents within the first row, and the second row starts with an EOD whose
+    /// document began before it.
     fn documents(rules: DocumentRules) -> Batch {
         let mut batch = from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
         batch.derive(6, &DocumentRules { eod: Some(9), ..rules }, 77);

@@ -1,13 +1,13 @@
 //! Windows of token streams and samples as rows of micro-batches, each a pure function of its number.
 //!
-//! Micro-batches are numbered as one rank takes them. Where several share a step they are assigned round-robin, so what a step learns
-//! from does not depend on how many ranks there are.
+//! Micro-batches are numbered in the order in which one rank takes them. Where several ranks share a step,
+//! micro-batches are assigned round-robin, so the data that a step learns from do not depend on the number of ranks.
 //!
-//! Micro-batch m of data rank r among D is number m · D + r of the run on one rank that accumulates D times as
-//! many. Whatever depends on the number (loss, dropout, balance losses, capacities) is then what it is there, and
-//! sums over ranks are sums over micro-batches. An evaluation takes the micro-batches that one rank would take;
-//! where they cannot be shared evenly, some ranks end with one in which no target counts, so that all replay
-//! equally often.
+//! Micro-batch m of data rank r among D is micro-batch m · D + r of a run on one rank that accumulates D times as many.
+//! Everything that depends on the number (loss, dropout, balance losses, capacities) is therefore the same as in that
+//! run, and sums over ranks are sums over micro-batches. An evaluation takes the micro-batches that one rank would
+//! take; where they cannot be shared evenly, some ranks end with a micro-batch in which no target counts, so that all
+//! ranks replay equally often.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct BatchSpec {
     pub seq_length: usize,
     /// Rows in a micro-batch of one rank.
     pub batch_size: usize,
-    /// Micro-batches in a step, those of all ranks together.
+    /// Micro-batches in a step, over all ranks.
     pub micro_batches: usize,
     /// Size of the model's vocabulary: every token id must be below it.
     pub vocab_size: usize,
@@ -38,17 +38,18 @@ pub struct BatchSpec {
     pub sorts_positions: bool,
     /// Depth of multi-token prediction: how many tokens beyond the next are predicted; 0 for none.
     pub ahead: usize,
-    /// Which of the ranks that share the data this is, from 0: it takes the micro-batches whose number leaves this remainder.
+    /// Index of this rank among the ranks that share the data, from 0: it takes the micro-batches whose number modulo
+    /// `world` is `rank`.
     pub rank: usize,
     /// How many ranks share the data.
     pub world: usize,
 }
 
-/// The rows of one or more sources, windows or samples, as micro-batches.
+/// The rows (windows or samples) of one or more sources, as micro-batches.
 ///
-/// The rows of one source are taken epoch by epoch; those that do not fill a step are dropped. Several sources, or
-/// a wanted number of samples, have no common end: each source starts its next epoch, in a new order, once all its
-/// rows were taken.
+/// The rows of one source are taken epoch by epoch; rows that do not fill a step are dropped. Several sources, or a
+/// wanted number of samples, have no common end: each source starts its next epoch, in a new order, once all its rows
+/// were taken.
 #[derive(Clone, Debug)]
 pub struct Batches {
     sources: Vec<DataSource>,
@@ -56,19 +57,19 @@ pub struct Batches {
     rules: DocumentRules,
     rows_per_epoch: u64,
     steps_per_epoch: u64,
-    /// The micro-batches that are taken, if not all.
+    /// Number of micro-batches that are taken, if not all.
     end: Option<u64>,
     /// Which source each row comes from; `None` if there is one source and no wanted number of samples.
     blend: Option<Blend>,
-    /// Seed of the order of rows; `None`: the order of the files.
+    /// Seed of the order of rows; `None`: rows come in the order of the files.
     shuffle: Option<u64>,
 }
 
-/// Distance between the random streams of two sources; the streams between are the epochs of one.
+/// Distance between the random streams of two sources; the streams in between are the epochs of one source.
 const SOURCE_STREAMS: u64 = 1 << 32;
 
 impl Batches {
-    /// The windows of `range` of a stream, in the random order of the seed `shuffle`, if there is one.
+    /// The windows of `range` of a stream, in the random order of the seed `shuffle` if it is given.
     ///
     /// # Errors
     /// If the range is shorter than a window or has fewer windows than a step takes.
@@ -86,8 +87,8 @@ impl Batches {
         Self::of_sources(vec![DataSource { range, ..source }], spec, shuffle, None)
     }
 
-    /// The rows of `sources`, in proportion to their weights. An epoch has `samples` rows, or without that
-    /// number as many as all sources together.
+    /// The rows of `sources`, in proportion to their weights. An epoch has `samples` rows; without that number, it has
+    /// as many rows as all sources together.
     ///
     /// # Errors
     /// If a source is shorter than a window or has no sample, or an epoch has fewer rows than a step takes.
@@ -97,7 +98,7 @@ impl Batches {
     ///
     /// # Examples
     ///
-    /// Samples in memory, of which some tokens are learned:
+    /// Samples in memory, in which only some tokens are learned:
     ///
     /// ```
     /// use gristmill::data::{BatchSpec, Batches, NO_LABEL, SampleCollector};
@@ -150,8 +151,9 @@ impl Batches {
         Ok(batches)
     }
 
-    /// The rows of `sources` for an evaluation: all of them once, in their order. Where they do not fill the last micro-batch, the rest
-    /// of it has no target that counts, so that the loss does not depend on how many rows a micro-batch has.
+    /// The rows of `sources` for an evaluation: all of them once, in their order. If they do not fill the last
+    /// micro-batch, the rest of it has no target that counts, so that the loss does not depend on the number of rows in
+    /// a micro-batch.
     ///
     /// # Errors
     /// If a source is shorter than a window or has no sample.
@@ -192,20 +194,20 @@ impl Batches {
         (self.spec.batch_size as u64).saturating_mul(self.spec.micro_batches as u64)
     }
 
-    /// How many rows of micro-batch `number` there are: all but in the last one of an evaluation.
+    /// Number of rows that exist in micro-batch `number`: all but in the last micro-batch of an evaluation.
     fn rows_in(&self, number: u64) -> usize {
         let rows = self.spec.batch_size as u64;
         let left = self.rows_per_epoch.saturating_sub(number.saturating_mul(rows));
         if self.end.is_some() { left.min(rows) as usize } else { self.spec.batch_size }
     }
 
-    /// The same batches with documents treated by `rules`.
+    /// These batches with documents treated by `rules`.
     #[must_use]
     pub fn with_rules(self, rules: DocumentRules) -> Self {
         Self { rules, ..self }
     }
 
-    /// The first `count` micro-batches of the first epoch alone, or all that it has, which is what an evaluation takes.
+    /// Only the first `count` micro-batches of the first epoch, or all that it has. An evaluation takes these.
     #[must_use]
     pub fn first(self, count: u64) -> Self {
         let end = Some(count.min(self.micro_steps_per_epoch()));
@@ -227,7 +229,8 @@ impl Batches {
         self.rows_per_epoch
     }
 
-    /// Number of samples in these rows, of which several may share one; or as many as there are rows, if they are windows of a text.
+    /// Number of samples in these rows: several samples may share a row. For windows of a text it is the number of
+    /// rows.
     pub fn samples_per_epoch(&self) -> u64 {
         let samples = |source: &DataSource| match &source.content {
             Content::Samples(samples) => samples.documents_in(source.range.clone()),
@@ -241,19 +244,20 @@ impl Batches {
         self.steps_per_epoch
     }
 
-    /// Number of micro-batches in an epoch, those of all ranks together: its steps times `micro_batches`, or as many as are
-    /// taken of the [`first`](Self::first).
+    /// Number of micro-batches in an epoch, over all ranks: its steps times `micro_batches`, or the number to which
+    /// [`first`](Self::first) limits them.
     pub fn micro_steps_per_epoch(&self) -> u64 {
         self.end.unwrap_or(self.steps_per_epoch * self.spec.micro_batches as u64)
     }
 
-    /// How many of these each rank takes. It is the same number for all: where the [`first`](Self::first) cannot be shared
-    /// evenly, some ranks end with a micro-batch in which no target counts.
+    /// Number of these micro-batches that each rank takes. It is the same for all ranks: where the
+    /// [`first`](Self::first) ones cannot be shared evenly, some ranks end with a micro-batch in which no target
+    /// counts.
     pub(crate) fn micro_steps_of_rank(&self) -> u64 {
         self.micro_steps_per_epoch().div_ceil(self.spec.world as u64)
     }
 
-    /// Tokens that the step with this number, from 1 on, learns from, those of all ranks together: without the padding of samples.
+    /// Number of tokens that step `step`, counted from 1, learns from over all ranks, without the padding of samples.
     pub(crate) fn tokens_of_step(&self, step: u64) -> u64 {
         let all = self.spec.micro_batches as u64;
         let first = step.saturating_sub(1) * all;
@@ -287,8 +291,9 @@ impl Batches {
         counts.entropy()
     }
 
-    /// A hash of a sample of the data, the weights of its sources and the document rules, known without reading all of it.
-    /// By it a resumed run notices at once that they are others. Checkpoints store it: it must not change for the same data.
+    /// A hash of a sample of the data, of the weights of its sources and of the document rules. It is known without
+    /// reading all of the data, so that a resumed run notices at once that they have changed. Checkpoints store it: it
+    /// must not change for the same data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0;
         for source in &self.sources {
@@ -306,21 +311,21 @@ impl Batches {
         hash
     }
 
-    /// This rank's micro-batch number `micro_step`, counted from 0 at the start of training, through all epochs. Among those of all
-    /// ranks it is number `micro_step * world + rank`.
+    /// This rank's micro-batch number `micro_step`, counted from 0 at the start of training, through all epochs. Among
+    /// the micro-batches of all ranks it is number `micro_step * world + rank`.
     ///
     /// # Errors
-    /// If it holds a token outside the vocabulary.
+    /// If the micro-batch holds a token outside the vocabulary.
     pub fn batch(&self, micro_step: u64) -> Result<Batch> {
         let mut batch = Batch::default();
         self.fill(micro_step, &mut batch)?;
         Ok(batch)
     }
 
-    /// [`batch`](Self::batch) into an existing batch; allocates nothing if that has been filled before.
+    /// [`batch`](Self::batch) into an existing batch; allocates nothing if that batch has been filled before.
     ///
     /// # Errors
-    /// If it holds a token outside the vocabulary.
+    /// If the micro-batch holds a token outside the vocabulary.
     pub fn fill(&self, micro_step: u64, batch: &mut Batch) -> Result<()> {
         let (seq_length, vocab_size, pad) = (self.spec.seq_length, self.spec.vocab_size, self.rules.pad);
         let wanted = micro_step * self.spec.world as u64 + self.spec.rank as u64;
@@ -346,7 +351,8 @@ impl Batches {
         Ok(())
     }
 
-    /// The source of a row of micro-batch `number` among those of all ranks, and the number of that row there.
+    /// The source of row `index` of micro-batch `number` (counted over all ranks), and the number of that row in the
+    /// source.
     fn locate(&self, number: u64, index: usize) -> (&DataSource, u64) {
         let (rows_per_batch, row) = (self.spec.batch_size as u64, index.min(self.rows_in(number) - 1) as u64);
         let (index, epoch, sample) = match &self.blend {

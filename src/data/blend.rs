@@ -1,6 +1,7 @@
 //! The order in which samples are drawn from several sources, in proportion to their weights.
 
-/// Which source each sample comes from: a pure function of the sample's number, found without the samples before it.
+/// Finds which source each sample comes from: a pure function of the sample's number, computed without the samples
+/// before it.
 ///
 /// A binary tree halves the sources at each node. Of the first n samples that reach a node, round(n · share) go to its
 /// left half, so a half's count is off by at most 1/2, and a source's count by at most half the depth of the tree,
@@ -19,7 +20,7 @@ impl Blend {
     /// A blend of sources with these weights; only their proportions matter.
     ///
     /// # Panics
-    /// If there is none, or a weight is not above 0 and finite.
+    /// If there is no weight, or a weight is not above 0 and finite.
     #[track_caller]
     pub fn new(weights: &[f64]) -> Self {
         assert!(!weights.is_empty(), "a blend needs a source");
@@ -47,7 +48,7 @@ impl Blend {
         (sources.start, index)
     }
 
-    /// How many of the first `samples` samples each source has.
+    /// Number of samples of each source among the first `samples` samples.
     pub fn counts(&self, samples: u64) -> Vec<u64> {
         let mut counts = vec![0; self.len()];
         let mut nodes = vec![(0..self.len(), samples)];

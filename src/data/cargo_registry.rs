@@ -1,8 +1,8 @@
-//! The cargo registry loader: the Rust sources of this crate's dependencies, which cargo keeps on every machine that has
-//! built it. Text to train on without a download.
+//! The cargo registry loader: the Rust sources of this crate's dependencies, which cargo keeps on every machine that
+//! has built it. Text to train on without a download.
 //!
-//! The text does not depend on what else lies in the registry: it is made of the packages in `Cargo.lock`, in their order.
-//! Packages that cargo downloads on some platforms or for some features only are left out everywhere.
+//! The text does not depend on what else lies in the registry: it consists of the packages in `Cargo.lock`, in their
+//! order. Packages that cargo downloads only on some platforms or for some features are left out everywhere.
 
 mod locked;
 
@@ -21,13 +21,13 @@ use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
-/// Larger files are left out: most are generated tables and bindings, which would crowd out what people wrote.
+/// Larger files are left out: most are generated tables and bindings, which would crowd out the code that people wrote.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// The packages of this version of the crate, sorted by name and version.
 const LOCK: &str = include_str!("../../Cargo.lock");
 
-/// The one source of the loader, at most `max_bytes` of text.
+/// The only source of the loader, with at most `max_bytes` of text.
 pub(crate) fn load(max_bytes: u64, codec: &Codec) -> Result<Vec<Loaded>> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, max_bytes, codec)?;
@@ -101,8 +101,8 @@ fn without(missing: &[String]) -> String {
     }
 }
 
-/// The folder of each package in the registry, by name and version. The folders above are named by a hash of the
-/// registry's host.
+/// The folder of each package in the registry, by name and version. Each package folder lies in a folder that is named
+/// by a hash of the registry's host.
 fn folders_below(home: &Path) -> HashMap<String, PathBuf> {
     let subfolders = |folder: &Path| -> Vec<PathBuf> {
         let entries =
@@ -115,7 +115,7 @@ fn folders_below(home: &Path) -> HashMap<String, PathBuf> {
     let mut found = HashMap::new();
     for folder in subfolders(&home.join("registry/src")).iter().flat_map(|host| subfolders(host)) {
         if let Some(name) = folder.file_name() {
-            // A second host has the same crate again.
+            // A second host may have the same crate again.
             found.entry(name.to_string_lossy().into_owned()).or_insert(folder);
         }
     }

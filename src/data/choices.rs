@@ -1,7 +1,8 @@
-//! Questions with several answers to choose from, in the words of lm-evaluation-harness, so that scores can be compared.
+//! Multiple-choice questions, worded as in lm-evaluation-harness, so that scores can be compared.
 //!
-//! A model chooses the answer that it finds most likely after the question. The tokens of an answer are what it adds to those of the
-//! question alone, because a tokenizer may join the end of one with the start of the other.
+//! A model chooses the answer that it finds most likely after the question. The tokens of an answer are those that it
+//! adds to the tokens of the question alone, because a tokenizer may join the end of the question with the start of the
+//! answer.
 
 use super::batch::NO_LABEL;
 use super::codec::Codec;
@@ -10,34 +11,34 @@ use super::sequences::Sequence;
 use crate::error::Result;
 use serde_json::Value;
 
-/// How a data set is published.
+/// The form in which a data set is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoiceForm {
     /// `ctx` (or `ctx_a` and `ctx_b`), `endings` and `label`.
     HellaSwag,
     /// `question`, `choices.text`, `choices.label` and `answerKey`.
     Arc,
-    /// `question`, `choices` and `answer`: the model says the letter of one.
+    /// `question`, `choices` and `answer`: the model says the letter of one choice.
     Mmlu,
 }
 
 /// A question and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The answers, of which at least two exist.
+    /// The answers, at least two.
     pub answers: Vec<Answer>,
-    /// Index of the right one.
+    /// Index of the right answer.
     pub right: usize,
 }
 
 /// An answer after its question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Question and answer, of which the answer is predicted.
+    /// Question and answer; only the answer is predicted.
     pub sequence: Sequence,
     /// Characters of the answer.
     pub chars: usize,
-    /// Bytes of it.
+    /// Bytes of the answer.
     pub bytes: usize,
 }
 
@@ -49,10 +50,10 @@ struct ChoicePrompt {
 }
 
 impl ChoiceForm {
-    /// The question of a record. Of what is longer than `window` tokens the end is kept.
+    /// The question of a record. If question and answer are longer than `window` tokens, only the end is kept.
     ///
     /// # Errors
-    /// A record without what the form needs; a text that cannot be encoded.
+    /// A record that lacks a field of the form; a text that cannot be encoded.
     pub(super) fn question(self, record: &Record, codec: &Codec, window: usize) -> Result<Question> {
         let ChoicePrompt { question, answers, right } = match self {
             Self::HellaSwag => hella_swag(record)?,
@@ -71,9 +72,9 @@ impl ChoiceForm {
     }
 }
 
-/// The tokens of question and answer, of which those are predicted that the answer adds.
+/// The tokens of question and answer; only the tokens that the answer adds are predicted.
 fn answered(question: &str, answer: &str, codec: &Codec, window: usize) -> Result<Sequence> {
-    // A space at the end of the question is a part of the answer's first word.
+    // Spaces at the end of the question become a part of the answer's first word.
     let asked = question.trim_end();
     let answer = format!("{}{answer}", &question[asked.len()..]);
     let encode = |text: &str| Ok(codec.started(codec.encode(text)?));
@@ -134,7 +135,7 @@ fn mmlu(record: &Record) -> Result<ChoicePrompt> {
     Ok(ChoicePrompt { question, answers: letters, right })
 }
 
-/// A whole number under `key`, which some files write as text.
+/// A whole number under `key`; some files write it as text.
 fn number(record: &Record, key: &str) -> Result<usize> {
     let value = record.fields.get(key).ok_or_else(|| record.missing(key))?;
     let number = match value {
@@ -151,7 +152,7 @@ fn texts(record: &Record, key: &str, items: &[Value]) -> Result<Vec<String>> {
     texts.ok_or_else(|| record.error(format!("expected texts in `{key}`")))
 }
 
-/// The text with its first letter in upper case and the others in lower case, as Python's `capitalize` has it.
+/// The text with its first letter in upper case and the others in lower case, like Python's `capitalize`.
 fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
@@ -159,7 +160,7 @@ fn capitalized(text: &str) -> String {
     })
 }
 
-/// A text of HellaSwag without the marks of WikiHow, where half of it is from.
+/// A text of HellaSwag without the marks of WikiHow, from which half of the texts come.
 fn without_brackets(text: &str) -> String {
     let text = text.trim().replace(" [title]", ". ");
     let (mut kept, mut rest) = (String::new(), text.as_str());

@@ -73,7 +73,7 @@ impl Codec {
         }
     }
 
-    /// What decides which tokens a text has, as a text; `None` if it has no name.
+    /// A text that identifies everything that decides the tokens of a text; `None` if the tokenizer has no identity.
     pub(super) fn identity(&self) -> Option<String> {
         match self {
             Self::Bytes { eod } => Some(format!("bytes, {eod}")),
@@ -110,7 +110,7 @@ impl Codec {
     /// The token ids of a text.
     ///
     /// # Errors
-    /// If the tokenizer has no token for a part of it.
+    /// If the tokenizer has no token for a part of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match self {
             Self::Bytes { .. } => Ok(text.bytes().map(u32::from).collect()),
@@ -134,14 +134,16 @@ impl Codec {
         }
     }
 
-    /// A text as models expect it: with what the tokenizer adds before it, once where the text begins so itself.
+    /// The ids of a text as models expect them: with the tokens that the tokenizer adds before a text, unless the text
+    /// begins with them already.
     pub fn started(&self, ids: Vec<u32>) -> Vec<u32> {
         let before = self.before_text();
         if ids.starts_with(before) { ids } else { [before, &ids].concat() }
     }
 
-    /// A text that is complete: the same with the token that ends a document, or else what the tokenizer adds after a text; once where
-    /// the text ends so itself. Every loader and every command that reads whole texts does this.
+    /// The ids of a complete text: [started](Self::started), and with the token that ends a document at its end, or
+    /// else with the token that the tokenizer adds after a text, unless the text ends with it already. Every loader and
+    /// every command that reads whole texts does this.
     ///
     /// # Errors
     /// If the tokenizer has no such token.
@@ -154,10 +156,10 @@ impl Codec {
         Ok(ids)
     }
 
-    /// The token that ends a text: that of a document, or else what the tokenizer adds.
+    /// The token that ends a text: the token that ends a document, or else the one that the tokenizer adds.
     ///
     /// # Errors
-    /// If there is neither.
+    /// If there is neither token.
     pub(super) fn end(&self) -> Result<u32> {
         match (self.eod(), self.after_text()) {
             (Err(_), [.., last]) => Ok(*last),
@@ -165,13 +167,13 @@ impl Codec {
         }
     }
 
-    /// How the tokens are spelt that the tokenizer adds before a text, if it adds any.
+    /// The spelling of the tokens that the tokenizer adds before a text, if it adds any.
     pub(super) fn start_text(&self) -> Option<String> {
         let before = self.before_text();
         (!before.is_empty()).then(|| self.decode(before))
     }
 
-    /// How the special tokens are spelt; bytes have none.
+    /// The spellings of the special tokens; bytes have none.
     pub(super) fn special_texts(&self) -> Vec<String> {
         match self {
             Self::Bytes { .. } => Vec::new(),
@@ -179,7 +181,7 @@ impl Codec {
         }
     }
 
-    /// A token that a text may start after: the one that ends a document, for bytes a line feed.
+    /// A token that a text may start after: the token that ends a document, or a line feed if tokens are bytes.
     pub fn separator(&self) -> u32 {
         match self {
             Self::Bytes { .. } => u32::from(b'\n'),
@@ -200,8 +202,8 @@ impl Codec {
         }
     }
 
-    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns false. A tokenizer
-    /// encodes pieces in parallel.
+    /// Calls `take` with the token ids of each piece of a text and the bytes of the piece, in order, until it returns
+    /// false. A tokenizer encodes pieces in parallel.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -230,8 +232,8 @@ impl Codec {
         }
     }
 
-    /// The text of token ids. Bytes that are not UTF-8 become U+FFFD, ids that are not bytes `?`; ids that are not
-    /// tokens of a tokenizer are left out.
+    /// The text of token ids. Bytes that are not UTF-8 become U+FFFD, and ids that are not bytes become `?`. Ids that a
+    /// tokenizer does not have are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         match self {
             Self::Bytes { .. } => {
@@ -242,7 +244,7 @@ impl Codec {
         }
     }
 
-    /// The byte that ends documents, if `text` contains it: encoded as bytes, it would be two documents.
+    /// The byte that ends documents, if `text` contains it: encoded as bytes, the text would be two documents.
     pub(super) fn eod_byte_in(&self, text: &str) -> Option<u8> {
         match self {
             Self::Bytes { eod } if text.as_bytes().contains(eod) => Some(*eod),

@@ -1,14 +1,14 @@
-//! What loaders read, and how.
+//! The files that loaders read, and how they read them.
 
 use super::sample_formats::{Form, PackStrategy};
 
 /// Which files a loader reads, as one source or as several.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Paths {
-    /// Files, folders, which are searched recursively, and glob patterns; of Megatron's loader the common path of each pair
-    /// of `.bin` and `.idx` files, without the ending.
+    /// Files, folders (searched recursively) and glob patterns; for Megatron's loader, the common path of each pair of
+    /// `.bin` and `.idx` files, without the ending.
     pub paths: Vec<String>,
-    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
+    /// A weight above 0 for each path, which makes each path a source of its own; empty: all paths are one source.
     pub weights: Vec<f64>,
 }
 
@@ -22,7 +22,7 @@ impl Paths {
     }
 }
 
-/// What counts as one document of a text file.
+/// The unit of a text file that counts as one document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentFormat {
     /// The whole file.
@@ -43,18 +43,18 @@ impl DocumentFormat {
     }
 }
 
-/// Keys of the loaders of records.
+/// The configuration of the loaders of records.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordsConfig {
-    /// Files of JSON lines, JSON arrays or Parquet, folders, which are searched recursively, and glob patterns.
+    /// Files of JSON lines, JSON arrays or Parquet, folders (searched recursively) and glob patterns.
     pub files: Vec<String>,
     /// The keys that name the files, for messages.
     pub keys: &'static str,
     /// How a record becomes a sample.
     pub form: Form,
-    /// How several samples share a row; `None`: each is a row.
+    /// How several samples share a row; `None`: each sample is a row.
     pub packing: Option<PackStrategy>,
-    /// Columns that get other names before samples are formed: the old and the new ones.
+    /// Columns that get other names before samples are formed, as pairs of the old and the new name.
     pub renamed: Vec<(String, String)>,
     /// Most records to read; `None`: all.
     pub most: Option<u64>,

@@ -15,32 +15,32 @@ use super::token_cache::{bytes_of, length};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// A file of more bytes that is one document is mapped, and encoded in pieces.
+/// A file with more bytes than this that is one document is mapped, and encoded in pieces.
 const LONG_FILE: u64 = 4 << 20;
 
 /// Documents as tokens, each followed by the token that ends a document, up to a limit of text.
 pub(super) struct Corpus<'a> {
     codec: &'a Codec,
     tokens: Tokens<'a>,
-    /// What was taken.
+    /// Counts of the text that was taken.
     pub counts: TextCounts,
-    /// The most that the bytes may become.
+    /// The most bytes that the corpus may have.
     limit: u64,
 }
 
-/// The tokens, in the width that the codec needs.
+/// The tokens of a corpus, in the width that the codec needs.
 enum Tokens<'a> {
-    /// One byte a token, `eod` after each document.
+    /// One byte for each token, with `eod` after each document.
     Bytes { tokens: Vec<u8>, eod: u8 },
-    /// Where token ids go, and the documents that are not encoded yet.
+    /// The store to which token ids go, and the documents that are not encoded yet.
     Ids { making: &'a mut Making, pending: Pending<'a> },
 }
 
-/// What `read` takes into a corpus of at most `max_bytes`. Token ids are kept in the cache under what `identity` and the contents of
-/// `files` decide, if it has a name.
+/// A corpus of at most `max_bytes` with the documents that `read` takes into it. If the corpus has an identity, token
+/// ids are kept in the cache under a key of `identity` and the contents of `files`.
 ///
 /// # Errors
-/// If the tokenizer has no token that ends a document; those of `read`.
+/// If the tokenizer has no token that ends a document; the errors of `read`.
 pub(super) fn corpus_of(
     codec: &Codec,
     max_bytes: Option<u64>,
@@ -60,7 +60,8 @@ pub(super) fn corpus_of(
         }
         return Ok((stream, corpus.counts));
     }
-    // To hash all of the files would take longer than to read a part of them; each document has a byte at least, and one for its end.
+    // If only a part of the files is read, hashing all of them would take longer than reading that part. Each document
+    // has at least one byte, and one for its end.
     let reads_all = limit / 2 >= bytes_of(files);
     let identity = identity.filter(|_| reads_all).map(|own| format!("text\n{own}\n{limit}"));
     let store = kept_or_made(identity, files, &|making| {
@@ -84,8 +85,8 @@ impl Corpus<'_> {
         self.counts.bytes + 1 >= self.limit || has_failed
     }
 
-    /// Takes the documents of a file until the corpus is full. Where whole files are documents, one that was found and
-    /// is not text is skipped.
+    /// Takes the documents of a file until the corpus is full. Where whole files are documents, a file that was found
+    /// (not named) and is not text is skipped.
     ///
     /// # Errors
     /// If the file cannot be read or is not text, or its text cannot be encoded.
@@ -107,7 +108,7 @@ impl Corpus<'_> {
         match taken {
             Ok(true) => {}
             Ok(false) => self.counts.binary += 1,
-            // Without a zero byte it did not look binary, but neither is it text.
+            // Without a zero byte the file did not look binary, but it is not text either.
             Err(_) if is_bytes && may_skip && !is_utf8(&file.path) => self.counts.binary += 1,
             Err(error) => return Err(error),
         }
@@ -133,7 +134,8 @@ impl Corpus<'_> {
         Ok(())
     }
 
-    /// Takes a long file that is one document, whose tokens are written as they are made. Returns whether it is text.
+    /// Takes a long file that is one document. Its tokens are written while they are made. Returns whether the file is
+    /// text.
     fn take_long(&mut self, file: &InputFile) -> Result<bool> {
         let map = files::map(&file.path)?;
         if !files::is_text(file, &map)? {
@@ -165,7 +167,8 @@ impl Corpus<'_> {
         Ok(true)
     }
 
-    /// Counts a document, and returns how many bytes of it there is room for; `None` if it is empty or there is no room for any.
+    /// Counts a document, and returns how many of its bytes there is room for; `None` if it is empty or there is no
+    /// room for any.
     fn room_for(&mut self, text: &str) -> Option<usize> {
         if text.is_empty() {
             self.counts.empty += 1;
@@ -202,7 +205,7 @@ impl Corpus<'_> {
 }
 
 impl TextCounts {
-    /// The size of `stream`, which has this of text: `7 bytes`, or `3 tokens of 7 bytes`.
+    /// The size of `stream`, to which this text belongs: `7 bytes`, or `3 tokens of 7 bytes`.
     pub fn size(&self, codec: &Codec, stream: &TokenStream) -> String {
         match codec {
             Codec::Bytes { .. } => format!("{} bytes", stream.len()),
@@ -213,7 +216,7 @@ impl TextCounts {
         }
     }
 
-    /// What `stream` was read from, for the log.
+    /// A sentence for the log on the files that `stream` was read from.
     pub fn sentence(&self, codec: &Codec, stream: &TokenStream, format: &DocumentFormat) -> String {
         let mut sentence =
             format!("{} of text from {}", self.size(codec, stream), plural(self.files, "file"));

@@ -2,17 +2,17 @@
 
 use super::codec::Codec;
 
-/// What bytes are decoded to that are not a character, or not yet: the replacement character.
+/// The replacement character: bytes that are not a character, or not yet, are decoded to it.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// A character has at most 4 bytes, so the next token may turn at most 3 replacement characters into one.
+/// A character has at most 4 bytes, so the next token may turn at most 3 replacement characters into one character.
 const INCOMPLETE: usize = 3;
 
 /// If this many tokens do not end with a whole character, the text is broken, and only the last half of them is kept.
 const MOST_KEPT: usize = 32;
 
-/// Decodes tokens one at a time into parts of text. Concatenated, the parts are what [`Codec::decode`] makes of all
-/// tokens at once; no part ends within a character, and the cost of a token does not grow with the text.
+/// Decodes tokens one at a time into parts of text. Concatenated, the parts are the text that [`Codec::decode`] returns
+/// for all tokens at once; no part ends within a character, and the cost of a token does not grow with the text.
 ///
 /// How a tokenizer spells a token may depend on the one before it (the space of the first word is left out), so the
 /// tokens of the previous part are kept and decoded again with those of the next.
@@ -33,7 +33,7 @@ impl<'a> DecodeStream<'a> {
         Self { codec, kept: Vec::new(), previous: 0, shown: String::new() }
     }
 
-    /// The text that `token` completes; empty if it ends within a character.
+    /// The text that `token` completes; empty if the token ends within a character.
     pub fn push(&mut self, token: u32) -> String {
         self.kept.push(token);
         let text = self.codec.decode(&self.kept);
@@ -68,7 +68,7 @@ impl<'a> DecodeStream<'a> {
 }
 
 /// The rest of `text` after its common prefix with `shown`. The two may differ before the end of `shown`: a tokenizer
-/// that joins words may spell it differently now, but what was returned cannot be taken back.
+/// that joins words may now spell it differently, but the text that was returned cannot be taken back.
 fn after<'t>(shown: &str, text: &'t str) -> &'t str {
     let agree = shown.chars().zip(text.chars()).take_while(|(a, b)| a == b);
     &text[agree.map(|(a, _)| a.len_utf8()).sum()..]

@@ -1,20 +1,20 @@
-//! What the end of a document means to the model.
+//! How the end of a document affects the model's input and loss.
 
 /// How windows that hold several documents are treated. A document ends with the token `eod`, which belongs to it, as
 /// in Megatron.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocumentRules {
-    /// Id of the token that ends a document; `None`: the one that the loader appends.
+    /// Id of the token that ends a document; `None`: the token that the loader appends.
     pub eod: Option<u32>,
-    /// Id of the token that pads documents; the model reads token 0 in its place and never predicts it. `None`: no
-    /// padding.
+    /// Id of the token that pads documents. The model reads token 0 in its place and never predicts it. `None`: there
+    /// is no padding.
     pub pad: Option<u32>,
     /// Positions restart after each end of a document (`reset_position_ids`, `eod_reset`).
     pub resets_positions: bool,
     /// A token attends only to its own document (`reset_attention_mask`, `eod_reset`).
     pub isolates_documents: bool,
-    /// The loss skips targets that follow the end of a document (`eod_mask_loss`). As in Megatron it is the *input*
-    /// that must be `eod`: the first token of the next document cannot be predicted from it.
+    /// The loss skips targets that follow the end of a document (`eod_mask_loss`). As in Megatron, the *input* must be
+    /// `eod`: the first token of the next document cannot be predicted from it.
     pub masks_eod_loss: bool,
 }
 
@@ -38,8 +38,8 @@ impl DocumentRules {
     /// resets_positions: true, isolates_documents: false, masks_eod_loss: false }`.
     ///
     /// Frozen format: checkpoints store a hash of it. The spelling is that of version 0.1, which hashed the derived
-    /// `Debug` output; it stays whatever happens to names. A new rule may be appended only when it is set, so that
-    /// runs without it keep their number.
+    /// `Debug` output; it stays even if names change. A new rule may be appended only when it is set, so that the hash
+    /// of runs without it does not change.
     pub(super) fn fingerprint_text(&self) -> String {
         let Self { eod, pad, resets_positions, isolates_documents, masks_eod_loss } = self;
         let token = |id: &Option<u32>| id.map_or("None".to_string(), |id| format!("Some({id})"));

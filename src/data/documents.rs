@@ -11,27 +11,27 @@ use crate::error::{Error, Result};
 /// One document of a file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
-    /// Its text, which may be empty.
+    /// The document's text, which may be empty.
     pub text: String,
-    /// Number of the line it starts in, counted from 1; `None` if it is a whole file.
+    /// Number of the line in which the document starts, counted from 1; `None` if the document is a whole file.
     pub line: Option<u64>,
-    /// Position of its end in the file, in bytes.
+    /// Position of the document's end in the file, in bytes.
     pub end: u64,
 }
 
 impl Document {
-    /// An error about this document, which was read from `path`.
+    /// An error about this document of the file `path`.
     pub fn error(&self, path: &Path, message: &str) -> Error {
         let line = self.line.map_or(String::new(), |line| format!("line {line}: "));
         Error::file(path, format!("{line}{message}"))
     }
 }
 
-/// Calls `visit` with each document of `file` until it returns false. Returns whether the file was read as text: a
-/// binary file that was found, not named, is skipped where whole files are documents.
+/// Calls `visit` with each document of `file` until it returns false. Returns whether the file was read as text: where
+/// whole files are documents, a binary file that was found (not named) is skipped.
 ///
 /// # Errors
-/// If the file cannot be read or is not UTF-8, or a line of JSON is malformed; those of `visit`.
+/// If the file cannot be read or is not UTF-8, or a line of JSON is malformed; the errors of `visit`.
 pub(super) fn for_each(
     file: &InputFile,
     format: &DocumentFormat,
@@ -55,11 +55,11 @@ pub(super) fn for_each(
 pub(super) struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
-    /// The current line, with its end.
+    /// The current line, including its line ending.
     line: Vec<u8>,
     /// Number of the current line, counted from 1; 0 before the first.
     number: u64,
-    /// Position of its end in the file, in bytes.
+    /// Position of the current line's end in the file, in bytes.
     end: u64,
 }
 
@@ -67,14 +67,14 @@ impl Lines {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
         let reader = BufReader::with_capacity(1 << 18, file);
         Ok(Self { path: path.to_path_buf(), reader, line: Vec::new(), number: 0, end: 0 })
     }
 
-    /// The next line with its end (`\n` or `\r\n`); `None` at the end of the file.
+    /// The next line with its line ending (`\n` or `\r\n`); `None` at the end of the file.
     ///
     /// # Errors
     /// If the file cannot be read, or the line is not UTF-8.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a file holds, the answer is documents or one line.
+        /// Whatever a file holds, the result is documents or an error of one line.
         #[test]
         fn no_line_panics(content in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..80), cut in 0usize..40) {
             let mut mixed = b"{\"text\": \"a b\"}\n{\"text\": \"\\ud83d\\ude00\", \"x\": [1, {}]}\n".to_vec();

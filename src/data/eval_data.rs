@@ -1,4 +1,4 @@
-//! Data that a trained model is judged by: texts, answers, or questions with answers to choose from.
+//! Data on which a trained model is evaluated: texts, answers, or questions with answers to choose from.
 
 use super::batch::NO_LABEL;
 use super::choices::Question;
@@ -13,26 +13,26 @@ use super::sequences::Sequence;
 use crate::error::{Error, Result};
 use std::path::Path;
 
-/// What a model is judged by.
+/// Data on which a model is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalData {
     /// The loss of each token of texts.
     Texts {
-        /// Their windows: each token is predicted once, from what is before it in its window and the token before that. Records of
-        /// texts have the start and the end that they are trained with.
+        /// The windows of the texts. Each token is predicted once, from the tokens before it in its window and the
+        /// token before the window. Records of texts have the start and the end with which they are trained.
         windows: Vec<Sequence>,
         /// Bytes of all texts.
         bytes: u64,
-        /// What of records is not read.
+        /// Notes on the parts of records that are not read.
         notes: Notes,
     },
     /// The loss of the tokens of answers.
     Answers {
-        /// A sample each.
+        /// One sequence for each sample.
         samples: Vec<Sequence>,
-        /// Samples of which the end was cut off.
+        /// Number of samples whose end was cut off.
         cut: u64,
-        /// What of records is not read, or not written.
+        /// Notes on the parts of records that are not read, or not written.
         notes: Notes,
     },
     /// The choice among answers.
@@ -40,8 +40,8 @@ pub enum EvalData {
 }
 
 impl EvalData {
-    /// Reads `file`: JSON lines, an array of JSON, Parquet, or else a text. What records hold follows from the first of them.
-    /// Sequences have at most `window` tokens; at most `most` records are read.
+    /// Reads `file`: JSON lines, a JSON array, Parquet, or else a text. The kind of the records follows from the first
+    /// of them. Sequences have at most `window` tokens; at most `most` records are read.
     ///
     /// # Errors
     /// A file that cannot be read or holds nothing to predict; records of no known kind; text that cannot be encoded.
@@ -79,7 +79,8 @@ impl EvalData {
                         notes.add(of_record);
                         notes.add(beside);
                         cut += u64::from(is_cut || tokens.len() > window);
-                        // Where the answer comes after the window, its end is judged and not the start.
+                        // Where the answer comes after the window, the end of the sample is evaluated in place of its
+                        // start.
                         let answers = |targets: &[u32]| targets.iter().any(|target| *target != NO_LABEL);
                         if tokens.len() > window && !answers(&targets[..window]) {
                             tokens.drain(..tokens.len() - window);
@@ -117,7 +118,7 @@ impl EvalData {
     }
 }
 
-/// Calls `take` with what `make` makes of each record of a file, in order, until none is `left`; `make` on all cores.
+/// Calls `make` with each record of a file, on all cores, and `take` with the results in order, until none is `left`.
 fn each<T: Send>(
     file: &Path,
     left: &mut u64,
@@ -135,7 +136,7 @@ fn each<T: Send>(
 struct Texts<'a> {
     codec: &'a Codec,
     window: usize,
-    /// What a text starts after.
+    /// The token after which a text starts.
     start: u32,
     windows: Vec<Sequence>,
     bytes: u64,
@@ -154,7 +155,7 @@ impl<'a> Texts<'a> {
         Ok(())
     }
 
-    /// A record as it is trained: its first token has nothing before it.
+    /// Adds a record as it is trained: its first token has nothing before it.
     fn push_record(&mut self, record: Formed, bytes: usize) {
         self.notes.add(record.notes);
         if let Some((first, rest)) = record.tokens.split_first() {
@@ -227,7 +228,7 @@ mod tests {
         let EvalData::Answers { samples, cut, .. } = load("a.jsonl", lines, 5, None).unwrap() else {
             panic!("answers")
         };
-        // Of what is longer than the window the part is judged that has an answer.
+        // Of a sample that is longer than the window, the part that has an answer is evaluated.
         assert_eq!(shown(&samples), pairs(&[("abcd\u{7}", "_cd\u{7}_"), ("mpte\u{7}", "__e\u{7}_")]));
         assert_eq!(cut, 1);
     }

@@ -1,4 +1,4 @@
-//! What a file holds, by its name and the keys of its first record.
+//! The kind of data in a file, recognised by its name and the keys of its first record.
 
 use super::choices::ChoiceForm;
 use super::codec::Codec;
@@ -13,25 +13,25 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a file holds.
+/// The kind of data that a file holds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FileKind {
     /// A text.
     Text,
-    /// Records with a text each, under `text`.
+    /// Records, each with a text under `text`.
     Texts,
-    /// Records of what is answered, and of the answers, which are predicted.
+    /// Records with a prompt and an answer; the answers are predicted.
     Answers(Form),
     /// Questions with several answers to choose from.
     Choices(ChoiceForm),
 }
 
-/// How conversations are written, and prompts and instructions, which are short ones.
+/// How conversations are written. Prompts and instructions are short conversations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wording<'a> {
-    /// The file of the chat template; `None`: that of the tokenizer.
+    /// The file of the chat template; `None`: the template of the tokenizer.
     pub template: Option<&'a Path>,
-    /// Whether prompts and completions, and instructions, are written without it.
+    /// Whether prompts and completions, and instructions, are written without the template.
     pub raw: bool,
 }
 
@@ -40,7 +40,7 @@ const LEARNED: &str = "`text`, `messages`, `conversations`, `prompt` and `comple
 /// The fields of questions.
 const CHOSEN: &str = "`ctx` and `endings` (HellaSwag), or `question` and `choices` (ARC, MMLU)";
 
-/// What a file of data may be, for `--help`; with questions where a command takes them.
+/// The kinds of data files for `--help`, including questions where a command takes them.
 #[cfg(feature = "cli")]
 pub(crate) fn known_files(has_questions: bool) -> String {
     let questions =
@@ -49,7 +49,7 @@ pub(crate) fn known_files(has_questions: bool) -> String {
     format!("A text, or records ({endings}) with {LEARNED}{questions}")
 }
 
-/// How many samples have how many tokens.
+/// A histogram: how many samples have each number of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleLengths(BTreeMap<usize, u64>);
 
@@ -62,7 +62,7 @@ impl FromIterator<usize> for SampleLengths {
 }
 
 impl SampleLengths {
-    /// Those of two sets of samples.
+    /// The lengths of both sets of samples together.
     #[must_use]
     pub fn and(&self, others: &Self) -> Self {
         let mut all = self.clone();
@@ -75,12 +75,12 @@ impl SampleLengths {
         self.0.values().sum()
     }
 
-    /// Tokens of all of them.
+    /// Number of tokens of all samples.
     pub fn tokens(&self) -> u64 {
         self.0.iter().map(|(length, count)| *length as u64 * count).sum()
     }
 
-    /// Tokens of the longest.
+    /// Number of tokens of the longest sample.
     pub fn longest(&self) -> Option<usize> {
         self.0.keys().next_back().copied()
     }
@@ -96,14 +96,15 @@ impl SampleLengths {
         self.0.iter().find(|(_, count)| reaches(count)).map(|(length, _)| *length)
     }
 
-    /// The rows of `seq_length` tokens that they fill by [`PackStrategy::BestFit`](super::PackStrategy).
+    /// The number of rows of `seq_length` tokens that the samples fill by
+    /// [`PackStrategy::BestFit`](super::PackStrategy).
     pub fn packed_rows(&self, seq_length: usize) -> u64 {
         count_rows(self.0.iter().map(|(length, count)| (*(length.min(&seq_length)), *count)), seq_length)
     }
 }
 
 impl FileKind {
-    /// That of `file`; errors name the fields of questions where the command `takes_questions`.
+    /// The kind of `file`. Errors name the fields of questions where the command `takes_questions`.
     ///
     /// # Errors
     /// A file that cannot be read; a first record that is of no known kind.
@@ -126,8 +127,8 @@ impl FileKind {
         Ok(kind)
     }
 
-    /// Tokens of the samples that its records become, or of the whole text, none for questions; and what of the
-    /// records is not read.
+    /// The lengths, in tokens, of the samples that its records become, or of the whole text (none for questions), and
+    /// notes on the parts of the records that are not read.
     ///
     /// # Errors
     /// A file that cannot be read; a record that is not of this kind.

@@ -1,4 +1,4 @@
-//! Paths, folders and glob patterns expanded into a sorted list of files, and the files' contents.
+//! Expands paths, folders and glob patterns into a sorted list of files, and reads files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,18 +12,18 @@ use crate::error::{Error, Result};
 /// A file to read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InputFile {
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Found in a folder or by a pattern, rather than named itself. A found file that cannot be used is skipped, a
-    /// named one is an error.
+    /// Whether the file was found in a folder or by a pattern, rather than named itself. A found file that cannot be
+    /// used is skipped; a named file that cannot be used is an error.
     pub is_found: bool,
 }
 
 /// The keys that name the files of a data set, for messages.
 pub(super) const DATASET_KEYS: &str = "`dataset_dir` or `dataset_files`";
 
-/// Expands `paths` into files, those that are named first. Folders are searched recursively; in folders and patterns
-/// only `wanted` files count. `remedy` tells the user what to do about a path that does not exist.
+/// Expands `paths` into files. Named files come first. Folders are searched recursively; in folders and patterns only
+/// `wanted` files count. `remedy` tells the user what to do about a path that does not exist.
 pub(super) fn expand(
     paths: &[String],
     wanted: impl Fn(&Path) -> bool,
@@ -97,7 +97,7 @@ pub(super) fn map(path: &Path) -> Result<Arc<Mmap>> {
     Ok(Arc::new(map))
 }
 
-/// A file with a zero byte among its first so many bytes is binary: git's rule.
+/// A file with a zero byte among its first this many bytes is binary, as in git.
 const SNIFFED_BYTES: usize = 8000;
 
 /// Whether a file is binary.
@@ -108,19 +108,19 @@ pub(super) fn is_binary(path: &Path) -> Result<bool> {
     Ok(start.contains(&0))
 }
 
-/// Reads a whole file as text; `None` if it was found and is binary.
+/// Reads a whole file as text; `None` if the file was found (not named) and is binary.
 ///
 /// # Errors
-/// If it cannot be read, or is not UTF-8.
+/// If the file cannot be read, or is not UTF-8.
 pub(super) fn read_text(file: &InputFile) -> Result<Option<String>> {
     let bytes = read(&file.path)?;
     if is_text(file, &bytes)? { as_text(&file.path, bytes).map(Some) } else { Ok(None) }
 }
 
-/// Whether the `bytes` of a file may be text; false if it was found and is binary.
+/// Whether the `bytes` of a file may be text; false if the file was found (not named) and is binary.
 ///
 /// # Errors
-/// If it was named and is a file of token ids.
+/// If the file was named and is a file of token ids.
 pub(super) fn is_text(file: &InputFile, bytes: &[u8]) -> Result<bool> {
     if bytes.iter().take(SNIFFED_BYTES).any(|byte| *byte == 0) {
         if file.is_found {
@@ -149,7 +149,7 @@ pub(super) fn not_utf8(path: &Path, offset: u64) -> Error {
 /// The extensions of files of token ids, without the dot.
 pub(super) const TOKEN_FILES: [&str; 1] = ["bin"];
 
-/// What reads files of token ids.
+/// The loaders that read files of token ids, for messages.
 pub(super) const TOKEN_LOADERS: &str = "files of token ids are read by `type: TokenDataLoader`, or with an .idx file beside them by `BlendedMegatronDatasetDataLoader`";
 
 fn token_file(path: &Path) -> Error {

@@ -1,4 +1,4 @@
-//! The tokens of files: those that an earlier start has kept, or what is made of them, which is kept for the next one.
+//! The tokens of files: kept by an earlier start, or made now and kept for the next start.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::sample_store::{SampleStore, StoreWriter, Written};
 use super::token_cache::{Place, bytes_of, say_once};
 use crate::error::{Error, Result};
 
-/// A reading that took longer is told of.
+/// A reading that took longer than this is reported to the user.
 const LONG: Duration = Duration::from_secs(5);
 
-/// What is made of files.
+/// Tokens that are being made from files.
 pub(super) struct Making {
-    /// Where the tokens go.
+    /// The store to which the tokens are written.
     pub writer: StoreWriter,
-    /// How far it has got.
+    /// How far the making has got.
     pub shown: Shown,
-    /// What kept the tokens from being written: nothing more need be made.
+    /// The error that kept the tokens from being written: nothing more needs to be made.
     pub failed: Option<Error>,
 }
 
@@ -28,7 +28,7 @@ impl Making {
         Self { writer, shown: Shown::new(bytes_of(files)), failed: None }
     }
 
-    /// Writes by `write`, unless that has failed.
+    /// Writes by `write`, unless an earlier write has failed.
     pub fn write(&mut self, write: impl FnOnce(&mut StoreWriter) -> Result<()>) {
         if self.failed.is_none() {
             self.failed = write(&mut self.writer).err();
@@ -36,10 +36,11 @@ impl Making {
     }
 }
 
-/// The tokens of `files`: what `make` writes of them, in memory or in the cache, under what `identity` and their contents decide.
+/// The tokens of `files`, which `make` writes, in memory or in the cache under a key of `identity` and the contents of
+/// the files.
 ///
 /// # Errors
-/// A file that cannot be read; those of `make`.
+/// A file that cannot be read; the errors of `make`.
 pub(super) fn kept_or_made(
     identity: Option<String>,
     files: &[InputFile],
@@ -61,7 +62,7 @@ fn in_memory(files: &[InputFile], make: &dyn Fn(&mut Making) -> Result<()>) -> R
     make(&mut making)?;
     let Making { writer, shown, .. } = making;
     let progress = shown.so_far();
-    drop(shown); // whose bar a line stands in place of
+    drop(shown); // a line takes the place of its bar
     if progress.elapsed > LONG {
         say_once(progress.to_string(), false);
     }
@@ -71,7 +72,7 @@ fn in_memory(files: &[InputFile], make: &dyn Fn(&mut Making) -> Result<()>) -> R
     }
 }
 
-/// The same in a file of the cache; in memory where that cannot be written.
+/// Makes the tokens in a file of the cache, or in memory where that file cannot be written.
 fn in_file(
     files: &[InputFile],
     make: &dyn Fn(&mut Making) -> Result<()>,
@@ -110,7 +111,7 @@ fn in_file(
     }
 }
 
-/// Where a store is, how large, and how to do without.
+/// The place of a store and its size, and the flag that turns the cache off.
 fn kept(place: &Place, store: &SampleStore) -> impl Display {
     format!("{place} ({:.1} MB; --no-cache keeps and reads none)", store.bytes() as f64 / 1e6)
 }
@@ -136,7 +137,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// The name is that of the content that was hashed, so nothing else is kept under it: whatever changed a file, and when.
+    /// The name is a hash of the content that was read, so no other content is kept under it, whatever changed a file,
+    /// and whenever.
     #[test]
     fn what_changes_after_it_was_hashed_is_not_kept() {
         let change = |path: &Path, text: &str| fs::write(path, text).unwrap();

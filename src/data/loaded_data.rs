@@ -1,4 +1,4 @@
-//! The data of a run: what loaders have read, as batches for training and evaluation.
+//! The data of a run: the sources that loaders have read, as batches for training and evaluation.
 
 use super::background_check::BackgroundCheck;
 use super::batch::NO_LABEL;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Streams in files of at most this many tokens are read before step 1, longer ones while the run trains.
 const READ_AT_ONCE: u64 = 64 << 20;
 
-/// Why documents cannot be told apart.
+/// The error when documents cannot be told apart.
 const NO_END: &str = "files of token ids do not say which token ends a document, and eod_reset, reset_position_ids, \
     reset_attention_mask and eod_mask_loss need it: write `eod_token_id` under train_dataset, or `eod` \
     under the loader's `config`";
@@ -27,17 +27,17 @@ pub struct LoadedData {
     pub eval: Option<Batches>,
     /// Encodes and decodes the text of a sample.
     pub codec: Codec,
-    /// For the log: a sentence for each source on what was read, and one on the split.
+    /// For the log: a sentence for each source on the data that were read, and one on the split.
     pub summary: Vec<String>,
-    /// All streams, of which the long ones are still to be read.
+    /// One pass for each stream; the long streams are still to be read.
     passes: Vec<StreamPass>,
     train_hash: HashParts,
     eval_hash: Option<HashParts>,
 }
 
 impl LoadedData {
-    /// The `batches` of `train`, and those of an evaluation: of `eval`, or else of the part of `train` that is held
-    /// out.
+    /// The `batches` of `train`, and the batches of an evaluation: of `eval`, or else of the part of `train` that is
+    /// held out.
     ///
     /// # Errors
     /// If there is no row to evaluate, or a token is outside the vocabulary.
@@ -74,14 +74,14 @@ impl LoadedData {
         Ok(Self { train: batches, eval, codec, summary, passes, train_hash, eval_hash })
     }
 
-    /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case,
-    /// but a bad one may come up days later.
+    /// Starts to check and to hash the streams that were too long to be read when they were loaded. Batches are checked
+    /// in any case, but a bad batch may come up only days later.
     pub(crate) fn check_in_background(&self) -> BackgroundCheck {
         let later = self.passes.iter().filter(|pass| !is_read_at_once(pass));
         BackgroundCheck::start(later.cloned().collect())
     }
 
-    /// The hashes of the data: `None` until everything was read, which for long data the background check does.
+    /// The hashes of the data: `None` until everything was read. Long data are read by the background check.
     pub(crate) fn hashes(&self) -> Option<DataHashes> {
         let eval = self.eval_hash.as_ref().map(|parts| parts.hash(&self.passes));
         let eval = eval.map_or(Some(None), |hash| hash.map(Some))?;
@@ -89,7 +89,7 @@ impl LoadedData {
     }
 }
 
-/// Whether a stream is read when it is loaded: it is in memory, and was written there a moment ago, or it is short.
+/// Whether a stream is read when it is loaded: it is in memory, where it was written a moment ago, or it is short.
 fn is_read_at_once(pass: &StreamPass) -> bool {
     pass.stream.is_in_memory() || pass.stream.len() <= READ_AT_ONCE
 }
@@ -109,7 +109,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// The same with the token that the loader appends to documents, if the rules name none that ends them.
+    /// Sets the end of documents to the token that the loader appends, if the rules name none.
     ///
     /// # Errors
     /// If rules need such a token, and there is none.
@@ -121,7 +121,7 @@ impl Sources {
         Ok(self)
     }
 
-    /// The batches of training, in the random order of the seed `shuffle`, if there is one.
+    /// The batches of training, in the random order of the seed `shuffle` if it is given.
     ///
     /// # Errors
     /// If there is too little data for one step.
@@ -147,12 +147,12 @@ impl Sources {
         batches.map(|batches| batches.with_rules(self.rules.clone())).map_err(in_evaluation)
     }
 
-    /// The part of each source that is for training, 0, or for evaluation, 1.
+    /// The parts of all sources for training (`part` 0) or for evaluation (`part` 1).
     fn parts(&self, part: usize) -> Vec<DataSource> {
         self.loaded.iter().map(|source| source.parts(self.eval_fraction)[part].clone()).collect()
     }
 
-    /// All streams, to be read.
+    /// One pass for each stream.
     fn passes(&self, vocab_size: usize) -> Vec<StreamPass> {
         let pad = self.rules.pad;
         let streams = self.loaded.iter().flat_map(|loaded| match &loaded.source.content {
@@ -177,7 +177,8 @@ impl Sources {
     }
 }
 
-/// Which part of the data is held out: so many samples that a hash has `drawn`, if any, or else the end.
+/// A sentence on the part of the data that is held out: `drawn` samples that a hash has drawn, or the end of the data
+/// if `drawn` is 0.
 fn split_sentence(held_out: &[DataSource], drawn: u64) -> String {
     let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
     match held_out {
@@ -199,34 +200,34 @@ fn split_sentence(held_out: &[DataSource], drawn: u64) -> String {
     }
 }
 
-/// Hashes of everything that a run may read of its data: tokens, labels, where samples end, and what decides how they
-/// are read. Equal data have equal hashes, whatever files they lie in.
+/// Hashes of everything that a run may read of its data: tokens, labels, the ends of samples, and the settings that
+/// decide how they are read. Equal data have equal hashes, whatever files they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHashes {
-    /// Of the training data.
+    /// Hash of the training data.
     pub train: u64,
-    /// Of the evaluation data, if there are any.
+    /// Hash of the evaluation data, if there are any.
     pub eval: Option<u64>,
 }
 
 impl DataHashes {
-    /// One number that stands for both, other than 0.
+    /// One number, other than 0, that stands for both hashes.
     pub fn combined(&self) -> u64 {
         hash_of(&[self.train, self.eval.unwrap_or(0)]).max(1)
     }
 }
 
-/// What the hash of some batches is made of.
+/// The parts of the hash of some batches.
 #[derive(Clone, Debug)]
 pub(super) struct HashParts {
-    /// That of lengths, weights, ends of samples and rules, for which no stream needs to be read.
+    /// The fingerprint of lengths, weights, ends of samples and rules, for which no stream needs to be read.
     fingerprint: u64,
-    /// The numbers of a pass, and of a part of its stream.
+    /// The number of a pass and the number of a part of its stream, for each part.
     parts: Vec<(usize, usize)>,
 }
 
 impl HashParts {
-    /// What the hash of `batches` is made of; their streams' parts are added to `passes`.
+    /// The parts of the hash of `batches`; the parts of their streams are added to `passes`.
     pub fn of(batches: &Batches, passes: &mut [StreamPass]) -> Self {
         let parts = batches.streams().into_iter().filter_map(|(stream, range)| {
             let index = passes.iter().position(|pass| pass.is_of(stream))?;
@@ -235,7 +236,7 @@ impl HashParts {
         Self { parts: parts.collect(), fingerprint: batches.fingerprint() }
     }
 
-    /// The hash, once all of `passes` that it takes were read.
+    /// The hash, once all of the `passes` that it needs were read.
     pub fn hash(&self, passes: &[StreamPass]) -> Option<u64> {
         let parts = self.parts.iter().map(|(pass, part)| passes[*pass].hash(*part));
         let numbers: Option<Vec<u64>> = [Some(self.fingerprint)].into_iter().chain(parts).collect();

@@ -56,7 +56,8 @@ mod tests {
     use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
     use std::sync::Arc;
 
-    /// As records of texts end: once, or with what the tokenizer adds where the end that is named is none of its tokens.
+    /// As for records of texts: a document ends, once, with the token that ends documents, or, if the tokenizer has no
+    /// such token, with the token that the tokenizer adds.
     #[test]
     fn documents_end_as_whole_texts_do() {
         let text = [Ok("the mill ".repeat(9))];

@@ -1,4 +1,4 @@
-//! How far the reading of much data has got, for what shows it.
+//! Progress of reading much data, for a display.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 /// How far a reading has got.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes of files that became tokens, about.
+    /// Approximate number of bytes of files that became tokens.
     pub bytes: u64,
-    /// Bytes of all files.
+    /// Number of bytes of all files.
     pub total: u64,
-    /// Records or documents.
+    /// Number of records or documents.
     pub records: u64,
-    /// Tokens that they became.
+    /// Number of tokens that they became.
     pub tokens: u64,
     /// Time since the start.
     pub elapsed: Duration,
 }
 
-/// What is told how far a reading has got several times a second, and `None` at its end.
+/// A function that is told several times a second how far a reading has got, and gets `None` at its end.
 pub type Listener = fn(Option<&Progress>);
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// Tells `listener` of all readings of this process from here on; the first call counts.
+/// Tells `listener` of all readings of this process from now on; only the first call has an effect.
 pub fn show_by(listener: Listener) {
     let _ = LISTENER.set(listener);
 }
 
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// A reading that is shown.
+/// A reading whose progress is shown.
 pub(super) struct Shown {
     progress: Progress,
     started: Instant,
@@ -38,13 +38,13 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Begins to show a reading of `total` bytes.
+    /// Starts to show a reading of `total` bytes.
     pub fn new(total: u64) -> Self {
         let progress = Progress { bytes: 0, total, records: 0, tokens: 0, elapsed: Duration::ZERO };
         Self { progress, started: Instant::now(), next: INTERVAL }
     }
 
-    /// Notes a record or a document.
+    /// Counts a record or a document.
     pub fn add(&mut self, bytes: u64, tokens: u64) {
         self.progress.bytes = self.progress.total.min(self.progress.bytes + bytes);
         self.progress.records += 1;
@@ -57,7 +57,7 @@ impl Shown {
         }
     }
 
-    /// Where it has got.
+    /// The progress so far.
     pub fn so_far(&self) -> Progress {
         Progress { elapsed: self.started.elapsed(), ..self.progress }
     }

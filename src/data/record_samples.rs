@@ -1,8 +1,8 @@
 //! The loaders of records: files of JSON or Parquet whose records become samples.
 //!
-//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `sample_formats` makes
-//! tokens and targets of each (prompts and answers, Alpaca, ready ids, conversations), which `record_store` keeps; and
-//! this file cuts, holds out, packs and counts them.
+//! Loading has three steps. `records` reads JSON or Parquet into objects with their place in the file. `sample_formats`
+//! makes tokens and targets of each object (prompts and answers, Alpaca, ready ids, conversations), and `record_store`
+//! keeps them. This file cuts, holds out, packs and counts the samples.
 
 use super::codec::Codec;
 use super::config::RecordsConfig;
@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
-/// How many samples are for evaluation, and by which seed they are drawn.
+/// The number of samples for evaluation, and the seed by which they are drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldOut {
     pub samples: u64,
@@ -51,8 +51,8 @@ pub(crate) fn load(
 }
 
 impl HeldOut {
-    /// Moves the samples that are held out behind those to learn from, both in order, and returns how many the latter
-    /// are.
+    /// Moves the samples that are held out behind the samples to learn from, both in order, and returns the number of
+    /// samples to learn from.
     fn move_last(self, samples: &mut Runs, name: &str) -> Result<usize> {
         let (total, held) = (samples.len() as u64, self.samples);
         if held == 0 {
@@ -64,8 +64,8 @@ impl HeldOut {
             );
             return Err(Error::file(name, message));
         }
-        // By a hash of their place, so that a sample that is held out stays so when others are added behind it, as far as their
-        // number allows.
+        // Samples are drawn by a hash of their place, so that a sample that is held out stays held out when other
+        // samples are added behind it, as far as the number of held-out samples allows.
         let hash = |place: u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
         let mut smallest = BinaryHeap::with_capacity(held as usize + 1);
         for place in 0..total {
@@ -79,23 +79,23 @@ impl HeldOut {
     }
 }
 
-/// Samples that are taken, and what became of the others.
+/// Samples that are taken, and counts of the others.
 struct Taken {
-    /// What is left of each.
+    /// The part that is left of each sample.
     samples: Runs,
     packing: Option<PackStrategy>,
-    /// Records read.
+    /// Number of records read.
     records: u64,
-    /// Samples of which a part was cut off.
+    /// Number of samples from which a part was cut off.
     cut: u64,
-    /// Samples dropped because they have nothing to predict.
+    /// Number of samples dropped because they have nothing to predict.
     unlabelled: u64,
-    /// Samples dropped because they are longer than a row.
+    /// Number of samples dropped because they are longer than a row.
     too_long: u64,
-    /// Tokens of the shortest sample, and of the longest.
+    /// Number of tokens of the shortest sample, and of the longest.
     shortest: usize,
     longest: usize,
-    /// Tokens of all samples, and those of them that are predicted.
+    /// Number of tokens of all samples, and how many of them are predicted.
     tokens: [u64; 2],
 }
 
@@ -131,8 +131,8 @@ impl Taken {
         taken
     }
 
-    /// The rows of batches, those that are held out last, and which of them are for training and which for evaluation. Samples are held
-    /// out before they are packed.
+    /// The rows of batches, with held-out rows last, and the ranges of rows for training and for evaluation. Samples
+    /// are held out before they are packed.
     fn rows(
         &mut self,
         store: Arc<SampleStore>,
@@ -164,7 +164,7 @@ impl Taken {
         Ok((samples, split))
     }
 
-    /// What was dropped, in words.
+    /// A message on the samples that were dropped.
     fn dropped_words(&self) -> String {
         let words = [
             (self.unlabelled, "dropped with nothing to predict within seq_length"),

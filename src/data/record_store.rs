@@ -1,4 +1,4 @@
-//! The records of files as samples: formed on all cores, or found where an earlier start has kept them.
+//! The records of files as samples: formed on all cores, or read from the cache of an earlier start.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use crate::error::Result;
 /// The samples of all records, and the number of their files.
 ///
 /// # Errors
-/// Files that cannot be read or are not there; records that `former` forms nothing of.
+/// Files that cannot be read or do not exist; records from which `former` forms no sample.
 pub(super) fn load(config: &RecordsConfig, former: &Former<'_>) -> Result<(Arc<SampleStore>, usize)> {
     let files = records::files(&config.files, &format!("correct {}", config.keys))?;
-    // To hash all of the files would take longer than to read a part of them; each record has a byte at least.
+    // If only a part of the files is read, hashing all of them would take longer than reading that part. Each record
+    // has at least one byte.
     let reads_all = config.most.is_none_or(|most| most >= bytes_of(&files));
     let of_form = former.identity().filter(|_| reads_all);
     let identity = of_form.map(|form| format!("records\n{form}\n{:?} {:?}", config.renamed, config.most));
@@ -50,7 +51,7 @@ fn form_all(
         records::for_each_made(&file.path, form, &mut |(formed, bytes): (Formed, u64)| {
             making.shown.add(bytes, formed.tokens.len() as u64);
             making.write(|writer| writer.push(formed));
-            left = left.saturating_sub(1); // lines are read on after a fault, for others
+            left = left.saturating_sub(1); // after a fault, lines are still read to find others
             Ok(left > 0 && making.failed.is_none())
         })?;
         if left == 0 || making.failed.is_some() {

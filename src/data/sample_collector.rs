@@ -24,7 +24,7 @@ pub struct SampleCollector {
 }
 
 impl SampleCollector {
-    /// Appends a sample: its token ids, and for each the id to predict from it or [`NO_LABEL`](super::NO_LABEL).
+    /// Appends a sample: its token ids, and for each token the id to predict from it or [`NO_LABEL`](super::NO_LABEL).
     ///
     /// # Panics
     /// If the two differ in length.
@@ -46,12 +46,12 @@ impl SampleCollector {
         self.documents.push(self.tokens.len() as u64);
     }
 
-    /// Ends a sample of the documents that were appended since the last one.
+    /// Ends a sample. It consists of the documents that were appended since the last sample ended.
     pub(crate) fn end_sample(&mut self) {
         self.packed.push(self.documents.len() as u64);
     }
 
-    /// The samples.
+    /// Returns the collected samples.
     pub fn finish(self) -> Samples {
         let stream = |ids| {
             let mut stream = TokenStream::default();

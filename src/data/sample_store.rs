@@ -1,8 +1,8 @@
-//! Samples as they were formed, whole: the tokens of each and which of them are predicted, in memory or in a file that is mapped.
+//! Whole samples: the tokens of each, and which of them are predicted, in memory or in a mapped file.
 //!
-//! What a run makes of them (lengths, rows, what is held out) comes after, as runs of words ([`StoredTokens`]), so that one store serves
-//! all that read the same data. A word is a token in 24 bits: its id, and whether the next token is predicted from it. All integers are
-//! little-endian.
+//! The run's own choices (lengths, rows, held-out samples) are applied afterwards, as runs of words ([`StoredTokens`]),
+//! so that one store serves all runs that read the same data. A word is a token in 24 bits: its id, and whether the
+//! next token is predicted from it. All integers are little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -23,7 +23,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
-/// What a store begins with. Another layout has another number.
+/// The first bytes of a store. Another layout has another number.
 const MAGIC: [u8; 16] = *b"gristmill data 1";
 const HEADER_BYTES: usize = 64;
 const WORD_BYTES: usize = 3;
@@ -32,20 +32,21 @@ const SAMPLE_BYTES: usize = 8;
 const PREDICTS: u32 = 1 << 23;
 /// The ids of tokens are below this, eight times the largest vocabulary that is published.
 pub(super) const MOST_TOKENS: u32 = PREDICTS;
-/// The bits of a sample beside its end: it has a word more than tokens; a part of its record was cut off.
+/// The flags of a sample beside its end: it has one word more than tokens; a part of its record was cut off.
 const HAS_NEXT: u64 = 1 << 63;
 const IS_CUT: u64 = 1 << 62;
 
-/// What of records was not read: what every loader says, and what commands of ours say beside it of ready ids.
+/// Notes on the parts of records that were not read: `said` by every loader, and `beside` ready ids by commands of this
+/// program only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct StoredNotes {
     pub said: Notes,
     pub beside: Notes,
-    /// What was read of text, which has documents in place of records.
+    /// Counts of the text that was read. Text has documents in place of records.
     pub text: Option<TextCounts>,
 }
 
-/// What was read of files of text.
+/// Counts of the text that was read from files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct TextCounts {
     /// Number of documents taken.
@@ -78,16 +79,16 @@ enum Bytes {
 /// A sample of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// Its first word.
+    /// The number of the sample's first word.
     pub start: u64,
-    /// Its tokens.
+    /// The number of the sample's tokens.
     pub tokens: usize,
-    /// Whether a part of its record was cut off.
+    /// Whether a part of the sample's record was cut off.
     pub is_cut: bool,
 }
 
 impl SampleStore {
-    /// The samples of a file; `None` if it is no store, of another layout, or damaged.
+    /// The samples of a file; `None` if it is not a store, has another layout, or is damaged.
     pub fn open(map: Arc<Mmap>) -> Option<Self> {
         Self::of(Bytes::Mapped(map))
     }
@@ -125,7 +126,7 @@ impl SampleStore {
         self.samples
     }
 
-    /// Bytes of all of it.
+    /// Number of bytes of the whole store.
     pub fn bytes(&self) -> u64 {
         self.bytes.all().len() as u64
     }
@@ -158,7 +159,7 @@ impl SampleStore {
         words.iter().map(|[low, middle, high]| u32::from_le_bytes([*low, *middle, *high, 0]))
     }
 
-    /// Whether it is in memory.
+    /// Whether the store is in memory.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.bytes, Bytes::Memory(_))
     }
@@ -173,7 +174,7 @@ impl Bytes {
     }
 }
 
-/// The checksum of a header's sizes and of what follows it.
+/// The checksum of the sizes in a header and of everything after the header.
 fn checksum(header: &[u8], rest: &[u8]) -> u64 {
     let mut hasher = XxHash3_64::new();
     hasher.write(rest);

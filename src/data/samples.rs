@@ -1,9 +1,9 @@
 //! Samples of differing lengths, each with the labels that enter the loss.
 //!
-//! A row of a batch is a window of a token stream or a sample, and `source.rs` numbers both alike, so order, blends
-//! and resuming know no difference. No real token sees the padding of a sample, which follows it, and the loss
-//! skips it; where attention keeps documents apart, it is a document of its own. Routers do route it: padding
-//! counts in tallies, capacities and balance losses.
+//! A row of a batch is a window of a token stream or a sample. `source.rs` numbers both alike, so order, blends and
+//! resuming make no difference between them. The padding of a sample follows it, so no real token sees it, and the loss
+//! skips it; where attention keeps documents apart, it is a document of its own. Routers do route it: padding counts in
+//! tallies, capacities and balance losses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Samples {
     tokens: Arc<TokenStream>,
-    /// For each token the one to predict from it, or [`NO_LABEL`].
+    /// For each token the token to predict from it, or [`NO_LABEL`].
     labels: Arc<TokenStream>,
     /// The end of each document, in tokens from the start of the stream.
     documents: Arc<Vec<u64>>,
@@ -29,11 +29,11 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Samples of one document each, with these ends in tokens from the start of the stream. A label is what to predict from its
-    /// token, or [`NO_LABEL`].
+    /// Samples of one document each, with these ends in tokens from the start of the stream. A label is the id to
+    /// predict from its token, or [`NO_LABEL`].
     ///
     /// # Panics
-    /// If `ends` do not rise to the length of the stream, or the labels are not as many as the tokens.
+    /// If `ends` do not rise to the length of the stream, or there are not as many labels as tokens.
     #[track_caller]
     pub fn new(tokens: TokenStream, labels: TokenStream, ends: Vec<u64>) -> Self {
         assert!(ends.is_sorted(), "ends of samples must rise");
@@ -59,7 +59,7 @@ impl Samples {
         Self { tokens, labels, documents, packed: None }
     }
 
-    /// The same documents, of which each sample has several: `ends` is the end of each sample, in documents.
+    /// Samples of several of these documents each: `ends` is the end of each sample, in documents.
     ///
     /// # Panics
     /// If `ends` do not rise to the number of documents.
@@ -80,7 +80,7 @@ impl Samples {
         self.packed.as_ref().unwrap_or(&self.documents).len() as u64
     }
 
-    /// Number of documents in a range of samples: what samples were before they were packed.
+    /// Number of documents in a range of samples, which is the number of samples before they were packed.
     pub(super) fn documents_in(&self, range: Range<u64>) -> u64 {
         let end_before = |sample: u64| match &self.packed {
             Some(ends) if sample > 0 => ends[sample as usize - 1],
@@ -90,7 +90,7 @@ impl Samples {
         end_before(range.end) - end_before(range.start)
     }
 
-    /// What a sample is called: a row where it has several documents.
+    /// The name of samples in messages: rows, if they were packed from several documents.
     pub(super) fn unit(&self) -> &'static str {
         if self.packed.is_some() { "rows" } else { "samples" }
     }
@@ -105,13 +105,14 @@ impl Samples {
         &self.tokens
     }
 
-    /// For each token the one to predict from it, or [`NO_LABEL`].
+    /// For each token the token to predict from it, or [`NO_LABEL`].
     pub fn labels(&self) -> &Arc<TokenStream> {
         &self.labels
     }
 
-    /// Fills a row with a sample: the ids that the model reads, and for each the id to predict or [`NO_LABEL`]. What is
-    /// left of the row is token 0 without a label; what does not fit is cut off. Returns the number of tokens read.
+    /// Fills a row with a sample: the ids that the model reads, and for each the id to predict or [`NO_LABEL`]. The
+    /// rest of the row is token 0 without a label; tokens that do not fit are cut off. Returns the number of tokens of
+    /// the sample in the row.
     ///
     /// # Panics
     /// If there are fewer samples, or the buffers differ in length.
@@ -130,14 +131,14 @@ impl Samples {
         count
     }
 
-    /// Tokens of a sample in a row of `seq_length`.
+    /// Number of tokens of a sample in a row of `seq_length` tokens.
     pub(super) fn tokens_in(&self, sample: u64, seq_length: usize) -> u64 {
         let range = self.tokens_of(sample..sample + 1);
         (range.end - range.start).min(seq_length as u64)
     }
 
-    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that of
-    /// the padding, if anything follows the first document.
+    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with the
+    /// part of the padding, if anything follows the first document.
     pub(super) fn for_each_document(
         &self,
         sample: u64,
@@ -168,12 +169,12 @@ impl Samples {
         self.end_before(samples.start)..self.end_before(samples.end)
     }
 
-    /// A hash of a range of samples, by which a resumed run notices that its data has changed. Checkpoints store it: it
-    /// must not change.
+    /// A hash of a range of samples, by which a resumed run notices that its data have changed. Checkpoints store it:
+    /// it must not change.
     pub(super) fn fingerprint(&self, samples: Range<u64>) -> u64 {
         let tokens = self.tokens_of(samples.clone());
         let mut hash = statistics::fingerprint(&self.tokens, tokens.clone());
-        hash = fnv1a(hash, b"shifted"); // how labels lie beside their tokens, of which there were several ways
+        hash = fnv1a(hash, b"shifted"); // how labels are aligned with their tokens, for which there were several ways
         hash = fnv1a(hash, &statistics::fingerprint(&self.labels, tokens).to_le_bytes());
         for sample in samples {
             for end in &self.documents[self.documents_of(sample)] {
@@ -208,7 +209,7 @@ impl Samples {
     }
 }
 
-/// Checks the tokens of a row and its targets, of sample number `sample`, counted from 0.
+/// Checks the tokens and the targets of a row: sample number `sample`, counted from 0.
 pub(super) fn check_row(
     sample: u64,
     tokens: &[u32],

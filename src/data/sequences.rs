@@ -9,12 +9,12 @@ use super::source::DataSource;
 use crate::error::Result;
 use std::ops::Range;
 
-/// Tokens that a model reads from an empty context, and for each the one to predict or [`NO_LABEL`].
+/// Tokens that a model reads from an empty context, and for each the token to predict or [`NO_LABEL`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// As many targets.
+    /// The target of each token.
     pub targets: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Sequence {
 /// Sequences in the rows of batches, each a document of its own that attends to no other.
 pub struct PackedSequences {
     batches: Batches,
-    /// Where each sequence is, in tokens from the first batch on.
+    /// The place of each sequence, in tokens from the first batch on.
     places: Vec<Range<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl PackedSequences {
         self.batches.batch(number)
     }
 
-    /// The values of each sequence among those of all tokens of all batches.
+    /// Splits the values of all tokens of all batches into the values of each sequence.
     pub fn split(&self, values: &[f32]) -> Vec<Vec<f32>> {
         self.places.iter().map(|place| values[place.clone()].to_vec()).collect()
     }

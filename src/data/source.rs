@@ -1,5 +1,5 @@
-//! What a loader returns: tokens or samples, and which of them are for training and for evaluation; and the rows that
-//! these make.
+//! The sources that loaders return: tokens or samples, their parts for training and for evaluation, and the rows that
+//! they make.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::statistics::{TokenCounts, check_chunk, fingerprint};
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
-/// What rows of batches are made of.
+/// The content of a source, of which the rows of batches are made.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// Tokens that are cut into windows of equal length.
@@ -33,7 +33,7 @@ impl Content {
         self.len() == 0
     }
 
-    /// What [`len`](Self::len) counts.
+    /// The unit that [`len`](Self::len) counts.
     pub(super) fn unit(&self) -> &'static str {
         match self {
             Self::Stream(_) => "tokens",
@@ -58,7 +58,7 @@ impl From<Samples> for Content {
 ///
 /// # Examples
 ///
-/// Rows of two sources, of one three times as many as of the other:
+/// Rows of two sources, three times as many of one as of the other:
 ///
 /// ```
 /// use gristmill::data::{BatchSpec, Batches, SampleCollector, DataSource};
@@ -100,7 +100,7 @@ pub struct DataSource {
 }
 
 impl<C: Into<Content>> From<C> for DataSource {
-    /// All of it, as the only source.
+    /// The whole content, as the only source.
     fn from(content: C) -> Self {
         let content = content.into();
         Self { range: 0..content.len(), content, weight: 1.0, name: "the data".to_string() }
@@ -108,9 +108,9 @@ impl<C: Into<Content>> From<C> for DataSource {
 }
 
 impl DataSource {
-    /// The number of its rows of `seq_length` tokens: one for each sample, or windows of the stream, whatever
-    /// documents they span, one every `seq_length` tokens. So every token of a stream but the first is predicted once
-    /// an epoch; the rest that does not fill a window is dropped.
+    /// Number of rows of `seq_length` tokens. Each sample is a row. A stream has a window every `seq_length` tokens,
+    /// whatever documents it spans, so every token of a stream except the first is predicted once an epoch; the rest
+    /// that does not fill a window is dropped.
     pub(super) fn rows(&self, seq_length: usize) -> u64 {
         let len = self.range.end.saturating_sub(self.range.start);
         match self.content {
@@ -119,7 +119,7 @@ impl DataSource {
         }
     }
 
-    /// Refuses one without a row; messages call it `name`.
+    /// Refuses a source without a row; messages call it `name`.
     ///
     /// # Errors
     /// If a stream is shorter than a window, or there is no sample.
@@ -138,11 +138,11 @@ impl DataSource {
         }))
     }
 
-    /// Fills in the row with this number: its tokens, and for each the token after it or
+    /// Fills in the row with this number: its tokens, and for each token the one after it or
     /// [`NO_LABEL`](super::batch::NO_LABEL).
     ///
     /// # Errors
-    /// If it holds a token that is neither below `vocab_size` nor `pad`.
+    /// If the row holds a token that is neither below `vocab_size` nor `pad`.
     pub(super) fn read(
         &self,
         row: u64,
@@ -169,15 +169,15 @@ impl DataSource {
         check_chunk(start + 1, targets, vocab_size, pad)
     }
 
-    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that
-    /// of the padding. The documents of a stream are found by the token that ends them.
+    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with the
+    /// part of the padding. The documents of a stream are found by the token that ends them.
     pub(super) fn for_each_document(&self, row: u64, seq_length: usize, visit: impl FnMut(Range<usize>)) {
         if let Content::Samples(samples) = &self.content {
             samples.for_each_document(self.range.start + row, seq_length, visit);
         }
     }
 
-    /// Tokens of a row of `seq_length` that are no padding.
+    /// Number of tokens in a row of `seq_length` tokens that are not padding.
     pub(super) fn tokens_in(&self, row: u64, seq_length: usize) -> u64 {
         match &self.content {
             Content::Samples(samples) => samples.tokens_in(self.range.start + row, seq_length),
@@ -185,7 +185,7 @@ impl DataSource {
         }
     }
 
-    /// Adds the targets of the first `rows` rows of `seq_length` tokens.
+    /// Counts the targets of the first `rows` rows of `seq_length` tokens.
     pub(super) fn count_targets(&self, rows: u64, seq_length: usize, counts: &mut TokenCounts) {
         let (start, rows) = (self.range.start, rows.min(self.rows(seq_length)));
         match &self.content {
@@ -229,27 +229,28 @@ pub(super) type Split = (Range<u64>, Range<u64>);
 /// A source as its loader read it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// All of it.
+    /// The whole content as a source.
     pub source: DataSource,
-    /// Its parts; `None` if the loader does not split its data.
+    /// The parts for training and for evaluation; `None` if the loader does not split its data.
     pub split: Option<Split>,
     /// Id of the token that ends documents; `None` if the loader does not know it.
     pub eod: Option<u32>,
-    /// What was read, for the log.
+    /// A sentence for the log on the data that were read.
     pub sentence: String,
-    /// What of records was not read.
+    /// Notes on the parts of records that were not read.
     pub notes: Vec<String>,
 }
 
 impl Loaded {
-    /// All of `content`, which is not split, without an end of documents; `name` is the path as the configuration
-    /// writes it.
+    /// All of `content` as a source that is not split and has no known end of documents; `name` is the path as the
+    /// configuration writes it.
     pub fn whole(content: impl Into<Content>, name: String, weight: f64, sentence: String) -> Self {
         let source = DataSource { weight, name, ..content.into().into() };
         Self { source, split: None, eod: None, sentence, notes: Vec::new() }
     }
 
-    /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` is for evaluation.
+    /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` of the data is
+    /// for evaluation.
     pub fn parts(&self, eval_fraction: f64) -> [DataSource; 2] {
         let len = self.source.range.end;
         let (learned, held_out) = self.split.clone().unwrap_or_else(|| {

@@ -25,7 +25,8 @@ impl TokenCounts {
         });
     }
 
-    /// The entropy of their distribution in nats: -Σ p ln p. The loss of a model that ignores its context is at least this.
+    /// The entropy of the tokens' distribution in nats: -Σ p ln p. A model that ignores its context has at least this
+    /// loss.
     pub fn entropy(self) -> f64 {
         let total = self.0.values().sum::<u64>() as f64;
         // A hash map's order varies: sort, so that the sum rounds the same in every run.
@@ -35,7 +36,7 @@ impl TokenCounts {
     }
 }
 
-/// A hash of the length and a sample of the tokens, by which a resumed run notices that its data has changed. Reads 64
+/// A hash of the length and a sample of the tokens, by which a resumed run notices that its data have changed. Reads 64
 /// evenly spaced stretches of at most 1,024 tokens, however long the range. Checkpoints store it: it must not change.
 pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     const STRETCHES: u64 = 64;
@@ -57,11 +58,11 @@ pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     hash
 }
 
-/// Checks that every token of `chunk`, which starts at position `start` of its stream, is below `vocab_size`, other than `pad`,
-/// which a model never reads.
+/// Checks that every token of `chunk`, which starts at position `start` of its stream, is below `vocab_size`. `pad` is
+/// allowed, because a model never reads it.
 ///
 /// # Errors
-/// Names the first token that is not, and its position.
+/// Names the first token that is outside the vocabulary, and its position.
 pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize, pad: Option<u32>) -> Result<()> {
     match chunk.iter().position(|token| *token as usize >= vocab_size && Some(*token) != pad) {
         None => Ok(()),

@@ -45,7 +45,7 @@ pub struct MappedTokens {
 }
 
 impl MappedTokens {
-    /// The `len` tokens from byte `offset` of `map`; `None` if the file ends before they do.
+    /// The `len` tokens from byte `offset` of `map`; `None` if the file ends before the tokens do.
     pub fn new(map: Arc<Mmap>, offset: usize, len: usize, encoding: TokenEncoding) -> Option<Self> {
         let end = len.checked_mul(encoding.bytes())?.checked_add(offset)?;
         (end <= map.len()).then_some(Self { map, offset, len, encoding })
@@ -83,7 +83,7 @@ impl TokenStream {
         self.len() == 0
     }
 
-    /// Whether all of it is in memory, not in a file.
+    /// Whether the whole stream is in memory, not in a file.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.parts.iter().all(|part| match part {
             Chunk::Bytes(_) | Chunk::Ids(_) => true,

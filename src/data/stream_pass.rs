@@ -1,8 +1,8 @@
 //! One pass over a stream: every token is checked against the vocabulary, and every part that a run uses is hashed.
 //!
-//! The hash of a run's data is XXH3 of every token and label, made in the pass that checks the vocabulary anyway:
-//! at the start where data are in memory or short, in the background where long files are mapped. Until that is
-//! done a run knows only the fingerprint of a sample (`statistics.rs`), and checkpoints carry the hash of the one
+//! The hash of a run's data is XXH3 of every token and label. It is made in the pass that checks the vocabulary anyway:
+//! at the start if data are in memory or short, in the background if long files are mapped. Until that pass is done, a
+//! run knows only the fingerprint of a sample (`statistics.rs`), and its checkpoints carry the hash of the checkpoint
 //! that the run continues, or none.
 
 use std::hash::Hasher;
@@ -15,24 +15,24 @@ use super::statistics::check_chunk;
 use super::stream::TokenStream;
 use crate::error::Error;
 
-/// A stream to be read once, from its start to its end. Clones share what was found.
+/// A stream to be read once, from its start to its end. Clones share the results.
 #[derive(Clone, Debug)]
 pub(super) struct StreamPass {
     pub stream: Arc<TokenStream>,
-    /// The vocabulary that its tokens must fit.
+    /// The vocabulary that the stream's tokens must fit.
     pub vocab_size: usize,
     /// A token that may be outside the vocabulary, since a model never reads it.
     pub pad: Option<u32>,
     /// The parts that are hashed.
     parts: Vec<Range<u64>>,
-    /// Their hashes, once all was read.
+    /// The hashes of the parts, once the whole stream was read.
     hashes: Arc<OnceLock<Vec<u64>>>,
 }
 
 /// Why a pass ended early.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// It was asked to.
+    /// The pass was asked to stop.
     Cancelled,
     /// A token is outside the vocabulary.
     Fault(Error),
@@ -43,7 +43,7 @@ impl StreamPass {
         Self { stream, vocab_size, pad, parts: Vec::new(), hashes: Arc::default() }
     }
 
-    /// Whether this is about `stream`.
+    /// Whether this is a pass over `stream`.
     pub fn is_of(&self, stream: &Arc<TokenStream>) -> bool {
         Arc::ptr_eq(&self.stream, stream)
     }
@@ -55,15 +55,15 @@ impl StreamPass {
     }
 
     /// The hash of part number `part`, once the stream was read: XXH3 of its tokens as 32-bit words. Checkpoints store
-    /// what is made of it: it must not change.
+    /// a hash that depends on it: it must not change.
     pub fn hash(&self, part: usize) -> Option<u64> {
         self.hashes.get().map(|hashes| hashes[part])
     }
 
-    /// Reads the stream, until `must_stop`.
+    /// Reads the stream, until `must_stop` returns true.
     ///
     /// # Errors
-    /// If it was stopped, or a token is outside the vocabulary.
+    /// If the pass was stopped, or a token is outside the vocabulary.
     pub fn read(&self, must_stop: impl Fn() -> bool) -> Result<(), Stopped> {
         let mut hashers: Vec<XxHash3_64> = self.parts.iter().map(|_| XxHash3_64::new()).collect();
         self.stream.try_for_each_chunk(0..self.stream.len(), |start, chunk| {
@@ -86,7 +86,7 @@ pub(super) fn hash_of(numbers: &[u64]) -> u64 {
     XxHash3_64::oneshot(bytemuck::cast_slice(numbers))
 }
 
-/// What of the chunk of `len` tokens from position `start` belongs to `part`.
+/// The range of the tokens that belong to `part` within the chunk of `len` tokens from position `start` on.
 fn within(part: &Range<u64>, start: u64, len: usize) -> Range<usize> {
     let local = |position: u64| (position.saturating_sub(start)).min(len as u64) as usize;
     local(part.start)..local(part.end).max(local(part.start))
@@ -127,7 +127,7 @@ mod tests {
         for (tokens, part) in [(&[9, 1, 2, 3, 9][..], 1..4), (&[1, 2, 3], 0..3)] {
             assert_eq!(hashes(tokens, std::slice::from_ref(&part)), [expected]);
         }
-        // In the files of checkpoints.
+        // These hashes are in the files of checkpoints.
         assert_eq!(format!("{expected:016x} {:016x}", hash_of(&[1, 2])), "6bbf7429332bea48 07ee86c281446bef");
     }
 

@@ -12,8 +12,8 @@ use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
-/// The sources of a text loader, of each at most `max_bytes` of text. Of folders and patterns files with `extensions`
-/// are read, all if there are none.
+/// The sources of a text loader, with at most `max_bytes` of text each. In folders and patterns only files with one of
+/// `extensions` are read, or all files if there are none.
 pub(crate) fn load(
     files: &Paths,
     documents: &DocumentFormat,
@@ -31,7 +31,7 @@ pub(crate) fn load(
         .collect()
 }
 
-/// All files of `paths` as one stream, and a sentence on what was read.
+/// All files of `paths` as one stream, and a sentence on the text that was read.
 fn load_one(
     paths: &[String],
     documents: &DocumentFormat,
@@ -41,7 +41,7 @@ fn load_one(
 ) -> Result<(TokenStream, String)> {
     let wanted = |path: &Path| extensions.is_empty() || files::has_extension(path, extensions);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
-    let found: Vec<bool> = files.iter().map(|file| file.is_found).collect(); // others are not skipped
+    let found: Vec<bool> = files.iter().map(|file| file.is_found).collect(); // named files are not skipped
     let identity = codec.identity().map(|codec| format!("{codec} {documents:?} {found:?}"));
     let (stream, counts) = corpus_of(codec, max_bytes, identity, &files, &|corpus| {
         for file in &files {
@@ -122,7 +122,7 @@ mod tests {
     fn token_ids_are_no_text_and_the_loader_that_reads_them_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("train.bin");
-        // Ids that are no UTF-8, and ids that are text with zero bytes, which a tokenizer would encode.
+        // Ids that are not UTF-8, and ids that are text with zero bytes, which a tokenizer would encode.
         for ids in [[1u16, 0xff80, 3], [1, 2, 3]] {
             std::fs::write(&path, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()).unwrap();
             for paths in [&path, &folder.path().to_path_buf()] {

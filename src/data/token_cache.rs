@@ -1,7 +1,8 @@
-//! Tokens that were made of much data, in files of the user's cache folder, so that the next start need not make them again.
+//! Tokens made from much data, kept in files of the user's cache folder so that the next start need not make them
+//! again.
 //!
-//! A file is named by a hash of all that decides what is in it, and appears whole or not at all. What is there may be deleted at any time.
-//! Without a folder that can be written, everything goes on without.
+//! A file is named by a hash of everything that decides its content, and appears whole or not at all. Files may be
+//! deleted at any time. Without a folder that can be written, everything works without the cache.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -20,53 +21,54 @@ use super::sample_store::SampleStore;
 use crate::durable::{AtomicFile, PathOrigin, cache_folder};
 use crate::error::Result;
 
-/// Less data than this is read again: it takes a second.
+/// Less data than this is not cached: to read it again takes a second.
 const SMALLEST: u64 = 1 << 20;
-/// The files of the cache together have at most so many bytes; those that were not used for longest make room.
+/// The files of the cache have at most this many bytes together; the least recently used files make room.
 const MOST_BYTES: u64 = 16 << 30;
-/// What is unfinished for so long belongs to a process that has ended.
+/// An unfinished file that is older than this belongs to a process that has ended.
 const ABANDONED: Duration = Duration::from_secs(3600);
 const FOLDER: &str = "tokens";
 const ENDING: &str = "tokens";
 const PLACE: PathOrigin = PathOrigin("folder by XDG_CACHE_HOME, or keep no tokens by --no-cache");
 
 static IS_OFF: AtomicBool = AtomicBool::new(false);
-/// Held while tokens are made: threads of one process that want the same wait for the first.
+/// Held while tokens are made: threads of one process that want the same tokens wait for the first thread.
 static MAKING: Mutex<()> = Mutex::new(());
-/// The file that is being written, under the name that it has first, and under the one that it has until it is known to be right.
+/// The file that is being written: the name that it has at first, and the name that it has until its content is known
+/// to be right.
 static UNFINISHED: Mutex<Option<[PathBuf; 2]>> = Mutex::new(None);
 
-/// Lets this process neither read tokens from the cache nor keep any.
+/// Keeps this process from reading tokens from the cache and from writing any to it.
 pub fn turn_off() {
     IS_OFF.store(true, Ordering::Relaxed);
 }
 
-/// Removes what this process has begun to write, before it ends without warning.
+/// Removes the files that this process has begun to write, before the process ends without warning.
 pub fn forget_unfinished() {
     for path in lock(&UNFINISHED).take().into_iter().flatten() {
         let _ = fs::remove_file(path);
     }
 }
 
-/// The place of some tokens.
+/// The place of some tokens in the cache.
 pub(super) struct Place {
     path: PathBuf,
-    /// What the files were when they were about to be hashed.
+    /// The states of the files just before they were hashed.
     states: Vec<State>,
 }
 
-/// The length of a file, and when it was changed; `None` where that cannot be read.
+/// The length of a file and the time of its last change; `None` where they cannot be read.
 type State = Option<(u64, SystemTime)>;
 
 /// A file of tokens that is being written.
 pub(super) struct Begun<'a> {
     place: &'a Place,
     file: PathBuf,
-    /// Until it is dropped, an interrupt removes the file.
+    /// Until this value is dropped, an interrupt removes the file.
     _until_dropped: Unfinished,
 }
 
-/// Forgets that a file is being written.
+/// When dropped, forgets that a file is being written.
 struct Unfinished;
 
 impl Drop for Unfinished {
@@ -76,7 +78,8 @@ impl Drop for Unfinished {
 }
 
 impl Place {
-    /// The place of what `identity` and the contents of `files` decide; `None` if these are few bytes, or no cache is wanted or there.
+    /// The place of the tokens that `identity` and the contents of `files` decide. `None` if there is no identity, the
+    /// files are small, the cache is turned off, or there is no cache folder.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -88,12 +91,13 @@ impl Place {
         Self::within(&folder, &identity, files).map(Some)
     }
 
-    /// The same in the cache in `folder`.
+    /// As [`of`](Self::of), in the cache in `folder`.
     ///
     /// # Errors
     /// A file that cannot be read.
     pub fn within(folder: &Path, identity: &str, files: &[InputFile]) -> Result<Self> {
-        // Before they are hashed: what changes from then on is not what the name says.
+        // The states are taken before the files are hashed: a later change is not in the content that the name stands
+        // for.
         let states = states(files);
         let mut hasher = XxHash3_128::new();
         hasher.write(format!("{}\n{identity}\n", build()).as_bytes());
@@ -107,17 +111,17 @@ impl Place {
         Ok(Self { path, states })
     }
 
-    /// Waits until no thread of this process makes tokens; others wait as long as the guard is kept.
+    /// Waits until no thread of this process makes tokens; other threads wait as long as the guard is kept.
     pub fn lock() -> MutexGuard<'static, ()> {
         lock(&MAKING)
     }
 
-    /// Whether `files`, of which this is the place, are as they were before they were hashed.
+    /// Whether `files`, whose place this is, are still as they were before they were hashed.
     pub fn is_of(&self, files: &[InputFile]) -> bool {
         self.states.iter().all(Option::is_some) && states(files) == self.states
     }
 
-    /// The tokens, if they are there. A damaged file is removed.
+    /// The tokens, if they are in the cache. A damaged file is removed.
     pub fn find(&self) -> Option<SampleStore> {
         let map = self.path.is_file().then(|| files::map(&self.path).ok())??;
         let Some(store) = SampleStore::open(map) else {
@@ -125,7 +129,7 @@ impl Place {
             let _ = fs::remove_file(&self.path);
             return None;
         };
-        // What was used last makes room last.
+        // The most recently used file makes room last.
         let _ = OpenOptions::new()
             .append(true)
             .open(&self.path)
@@ -133,15 +137,16 @@ impl Place {
         Some(store)
     }
 
-    /// Begins the file.
+    /// Begins to write the file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn begin(&self) -> Result<(AtomicFile, Begun<'_>)> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         PLACE.create_folder(folder)?;
         remove_abandoned(folder);
-        // Others may make the same at the same time, in other containers under the same number of a process.
+        // Other processes may make the same file at the same time, in other containers even under the same process
+        // number.
         let file = self.path.with_extension(format!("{:016x}", RandomState::new().build_hasher().finish()));
         let begun = PLACE.begin(&file)?;
         *lock(&UNFINISHED) = Some([begun.temporary().to_path_buf(), file.clone()]);
@@ -155,11 +160,11 @@ impl Begun<'_> {
         let _ = fs::remove_file(&self.file);
     }
 
-    /// Gives the file that was written its name, and makes room for it. Where the name is taken and cannot be replaced, as on Windows
-    /// while another process reads it, what is there is the same.
+    /// Gives the written file its name, and makes room for it. If the name is taken and cannot be replaced, as on
+    /// Windows while another process reads that file, the file that is there has the same content.
     ///
     /// # Errors
-    /// If it cannot be renamed.
+    /// If the file cannot be renamed.
     pub fn keep(self) -> Result<()> {
         let path = &self.place.path;
         if let Err(error) = fs::rename(&self.file, path) {
@@ -171,7 +176,8 @@ impl Begun<'_> {
     }
 }
 
-/// The files of the cache, with when they were used last and their lengths: those that are finished, and the others.
+/// The files of the cache, each with the time of its last use and its length: first the finished files, then the
+/// others.
 fn files_in(folder: &Path) -> [Vec<(SystemTime, u64, PathBuf)>; 2] {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
@@ -183,7 +189,7 @@ fn files_in(folder: &Path) -> [Vec<(SystemTime, u64, PathBuf)>; 2] {
     [kept, unfinished]
 }
 
-/// Removes what processes that have ended left unfinished.
+/// Removes the unfinished files of processes that have ended.
 fn remove_abandoned(folder: &Path) {
     let [_, unfinished] = files_in(folder);
     let is_old = |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > ABANDONED);
@@ -192,7 +198,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Removes the files that were not used for longest while all have more than `most` bytes; never `newest`.
+/// Removes the least recently used files while all files together have more than `most` bytes, but never `newest`.
 fn make_room(folder: &Path, newest: &Path, most: u64) {
     let [mut kept, _] = files_in(folder);
     kept.sort();
@@ -207,7 +213,7 @@ fn make_room(folder: &Path, newest: &Path, most: u64) {
     }
 }
 
-/// Says a line to the user, once in this process.
+/// Tells the user a line, once in this process.
 pub(super) fn say_once(line: String, is_warning: bool) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if lock(&SAID).insert(line.clone()) {
@@ -221,7 +227,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The version of this program, and which build of it this is: another may make other tokens.
+/// The version and the build of this program: another build may make other tokens.
 fn build() -> String {
     let of_program = || {
         let data = fs::metadata(std::env::current_exe().ok()?).ok()?;
@@ -292,7 +298,8 @@ mod tests {
         assert_eq!(left, ["a.tokens", "b.tokens", "e.2.tmp"]);
     }
 
-    /// As on Windows, where a file that another process reads is not replaced; a folder is not anywhere.
+    /// As on Windows, where a file that another process reads cannot be replaced. A folder, which cannot be replaced on
+    /// any system, takes its place here.
     #[test]
     fn what_cannot_be_named_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();

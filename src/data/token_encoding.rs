@@ -21,7 +21,7 @@ pub enum TokenEncoding {
     I64,
 }
 
-/// What a stored number reads as if it is not a token id: it is negative or has more than 32 bits. No vocabulary
+/// The value of a stored number that is not a token id, because it is negative or has more than 32 bits. No vocabulary
 /// reaches this value, so the vocabulary check that every token passes refuses it.
 pub(super) const NO_TOKEN: u32 = u32::MAX;
 
@@ -63,7 +63,7 @@ impl TokenEncoding {
         }
     }
 
-    /// Reads the tokens of `bytes`, [`bytes`](Self::bytes) each, into `out`; what is not a token id becomes
+    /// Reads the tokens of `bytes`, [`bytes`](Self::bytes) each, into `out`; numbers that are not token ids become
     /// [`NO_TOKEN`].
     pub(super) fn decode(self, bytes: &[u8], out: &mut [u32]) {
         fn each<const N: usize>(bytes: &[u8], out: &mut [u32], token: impl Fn([u8; N]) -> i64) {

@@ -68,7 +68,7 @@ fn accumulation_splits_the_same_step() {
     assert_eq!(parts, rows(whole.batch(1).unwrap()));
 }
 
-/// So that its loss does not depend on how many rows a micro-batch has.
+/// The loss must not depend on the number of rows in a micro-batch.
 #[test]
 fn an_evaluation_takes_every_row_once() {
     let targets = |batch_size| -> Vec<u32> {
@@ -149,7 +149,7 @@ fn sources_are_drawn_by_weight() {
     let rows = rows(&batches, 0..100);
     let counts = [0, 1, 2].map(|source| rows.iter().filter(|row| row.0 == source).count());
     assert_eq!(counts, [150, 90, 60]);
-    // Every window of a source comes once before any comes again, and the next epoch has another order.
+    // Every window of a source comes once before any window comes again, and the next epoch has another order.
     let of_a: Vec<u32> = rows.iter().filter(|row| row.0 == 0).map(|row| row.1).collect();
     let sorted = |part: &[u32]| {
         let mut part = part.to_vec();
@@ -199,7 +199,7 @@ fn the_fingerprint_sees_what_changes_the_batches() {
     assert_ne!(plain, heavier(three(None, None)).fingerprint());
 }
 
-/// The numbers that checkpoints of version 0.1 hold: if one of them changes, those runs no longer resume.
+/// The fingerprints that checkpoints of version 0.1 hold: if one of them changes, those runs no longer resume.
 #[test]
 fn fingerprints_are_frozen() {
     let none = DocumentRules::default();
@@ -236,8 +236,8 @@ fn a_source_too_short_is_named() {
     );
 }
 
-/// Samples of 1 to 5 tokens, sample i of the tokens 10 i + 1 to 10 i + 1 + i mod 5, the first of which is a prompt; the last
-/// sample is packed of two documents.
+/// Samples of 1 to 5 tokens. Sample i has the tokens 10 i + 1 to 10 i + 1 + i mod 5, the first of which is a prompt;
+/// the last sample is packed from two documents.
 fn samples() -> Samples {
     let mut collector = SampleCollector::default();
     for sample in 0..9u32 {
@@ -272,7 +272,7 @@ fn samples_are_rows_with_padding_outside_the_loss() {
     assert_eq!(batch.order, [3, 0, 1, 2, 4, 5, 6, 7]);
     assert_eq!(batch.ahead[0].tokens, [22, 23, 0, 0, 32, 33, 34, 0]);
     assert_eq!(batch.ahead[0].targets, [23, 24, 77, 77, 33, 34, 35, 77]);
-    // The fifth sample has a token more than a row, the last one two documents.
+    // The fifth sample has one token more than a row, and the last sample has two documents.
     let batch = batches.batch(4).unwrap();
     assert_eq!(batch.tokens, [81, 82, 83, 84, 101, 102, 103, 0]);
     assert_eq!(batch.targets, [77, 83, 84, 85, 102, 77, 104, 77]);
@@ -300,7 +300,7 @@ fn samples_are_dealt_once_an_epoch_and_resume_by_number() {
     assert_eq!(of_samples(spec(5, 2), Some(5)).batch(7).unwrap(), shuffled.batch(7).unwrap());
 }
 
-/// Frozen like that of streams: if it changes, runs on samples no longer resume.
+/// Frozen like the fingerprint of streams: if it changes, runs on samples no longer resume.
 #[test]
 fn the_fingerprint_of_samples_is_frozen_and_sees_labels() {
     let print = of_samples(spec(5, 2), None).fingerprint();

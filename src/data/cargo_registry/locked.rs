@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// The names of packages that are needed on some platforms or for some features of other packages only, one a line.
+/// The names of packages that are needed only on some platforms or for some features of other packages, one on each
+/// line.
 const NOT_EVERYWHERE: &str = include_str!("not_everywhere.txt");
 
 /// The dependencies of features that are off by default.
@@ -13,12 +14,12 @@ struct Package<'a> {
     name: &'a str,
     version: &'a str,
     is_downloaded: bool,
-    /// As the file writes them: `name`, or `name version` where there are several.
+    /// Dependencies as the file writes them: `name`, or `name version` where there are several versions.
     dependencies: Vec<&'a str>,
 }
 
-/// The packages that come from a registry, as `name-version` in the order of the file. Those that only some platforms or features
-/// need are left out.
+/// The packages that come from a registry, as `name-version` in the order of the file, without packages that only some
+/// platforms or features need.
 pub(super) fn packages(lock: &str) -> impl Iterator<Item = String> {
     let all: Vec<Package<'_>> = lock.split("[[package]]").skip(1).filter_map(Package::read).collect();
     let needed = needed(&all);
@@ -47,7 +48,7 @@ impl<'a> Package<'a> {
     }
 }
 
-/// Whether each package is a dependency, direct or not, of those in the workspace wherever they are built.
+/// Whether each package is a dependency, direct or not, of the workspace's packages wherever they are built.
 fn needed(all: &[Package<'_>]) -> Vec<bool> {
     let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
     for (at, package) in all.iter().enumerate() {
@@ -76,7 +77,7 @@ pub(super) mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A lock file of which `a` and both versions of `b` are taken.
+    /// A lock file from which `a` and both versions of `b` are taken.
     pub const LOCK: &str = r#"
 version = 4
 
@@ -133,7 +134,7 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
         assert_eq!(packages(LOCK).collect::<Vec<_>>(), ["a-1.0.0", "b-1.0.0", "b-2.0.0"]);
     }
 
-    /// Whatever else the tests are built with: cargo says what the default features need here.
+    /// Asks cargo for the packages that the default features need here, whatever features the tests are built with.
     #[test]
     fn every_build_has_the_packages_that_are_read() {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

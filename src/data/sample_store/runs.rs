@@ -5,18 +5,18 @@ use std::sync::Arc;
 use super::{MOST_TOKENS, PREDICTS, SampleStore};
 use crate::data::batch::NO_LABEL;
 
-/// Runs of words of a store, one after the other. There are as many as samples, so they take no more than 16 bytes
-/// each.
+/// Runs of words of a store, one after the other. There are as many runs as samples, so a run takes no more than 16
+/// bytes.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Runs {
-    /// The first word of each.
+    /// The first word of each run.
     starts: Vec<u64>,
-    /// The end of each, in words of all runs.
+    /// The end of each run, in words of all runs.
     ends: Vec<u64>,
 }
 
 impl Runs {
-    /// No run, with room for `most`.
+    /// No run, with room for `most` runs.
     pub fn with_capacity(most: usize) -> Self {
         Self { starts: Vec::with_capacity(most), ends: Vec::with_capacity(most) }
     }
@@ -33,13 +33,13 @@ impl Runs {
         self.starts.len()
     }
 
-    /// The first word of run `number`, and its words.
+    /// The first word of run `number`, and its number of words.
     pub fn at(&self, number: usize) -> (u64, u64) {
         let before = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         (self.starts[number], self.ends[number] - before)
     }
 
-    /// Moves those behind the others whose number `goes_last`, both in order, and returns how many others there are.
+    /// Moves the runs whose number `goes_last` behind the others, both in order, and returns the number of the others.
     pub fn move_last(&mut self, goes_last: impl Fn(u64) -> bool) -> usize {
         let (mut last, mut stay, mut before, mut end) = (Self::default(), 0, 0, 0);
         for number in 0..self.len() {
@@ -60,12 +60,12 @@ impl Runs {
     }
 }
 
-/// The tokens of runs of a store, or what is predicted from each.
+/// The tokens of runs of a store, or the label of each of these tokens.
 #[derive(Clone, Debug)]
 pub struct StoredTokens {
     store: Arc<SampleStore>,
     starts: Arc<Vec<u64>>,
-    /// The end of each run, in tokens from the start of the first.
+    /// The end of each run, in tokens from the start of the first run.
     pub(in crate::data) ends: Arc<Vec<u64>>,
     is_labels: bool,
 }
@@ -105,7 +105,7 @@ impl StoredTokens {
             out.iter_mut().zip(words).for_each(|(out, word)| *out = word & (MOST_TOKENS - 1));
             return;
         }
-        // The last word of all predicts nothing.
+        // The last word of the store predicts nothing.
         let last = first + out.len() == self.store.words;
         let next = self.store.words(first + 1, out.len() - usize::from(last)).chain([0]);
         let words = self.store.words(first, out.len()).zip(next);

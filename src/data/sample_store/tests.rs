@@ -14,7 +14,7 @@ fn formed() -> Vec<Formed> {
     vec![
         Formed { tokens: vec![7, 8, 9], targets: vec![NO_LABEL, 9, NO_LABEL], ..Formed::default() },
         Formed { tokens: vec![], targets: vec![], notes: notes("`x` is not read"), ..Formed::default() },
-        // Labels that were shifted already have a token more.
+        // Labels that were shifted already refer to one token more.
         Formed { tokens: vec![1, 2], targets: vec![2, MOST_TOKENS - 1], is_cut: true, ..Formed::default() },
         Formed {
             tokens: vec![5],
@@ -32,7 +32,7 @@ fn in_memory() -> SampleStore {
     store
 }
 
-/// The bytes of the file that the same samples become.
+/// The bytes of the file that holds the same samples.
 fn in_file(folder: &std::path::Path) -> Vec<u8> {
     let path = folder.join("store");
     let mut writer = StoreWriter::in_file(PathOrigin("a test").begin(&path).unwrap()).unwrap();
@@ -64,7 +64,7 @@ fn check(store: SampleStore) {
             stream.push(Chunk::Stored(tokens));
             let mut ids = vec![0; stream.len() as usize];
             stream.read(0..stream.len(), &mut ids);
-            // Any part of it reads the same.
+            // Any part of the tokens reads the same.
             for start in 0..ids.len() {
                 for end in start..ids.len() {
                     let mut part = vec![0; end - start];
@@ -78,7 +78,7 @@ fn check(store: SampleStore) {
     let whole: Vec<(u64, u64)> = samples.iter().map(|sample| (sample.start, sample.tokens as u64)).collect();
     let last = MOST_TOKENS - 1;
     assert_eq!(all(&whole), [vec![7, 8, 9, 1, 2, 5], vec![NO_LABEL, 9, NO_LABEL, 2, last, NO_LABEL]]);
-    // Cut, and in another order.
+    // Runs that are cut, and in another order.
     assert_eq!(
         all(&[(samples[3].start, 1), (samples[0].start, 2)]),
         [vec![5, 7, 8], vec![NO_LABEL, NO_LABEL, 9]]

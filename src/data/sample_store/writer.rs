@@ -18,10 +18,10 @@ pub(in crate::data) struct StoreWriter {
     out: Out,
     hasher: XxHash3_64,
     words: u64,
-    /// What is written of each sample after the words.
+    /// The entries of the samples, which are written after the words.
     samples: Vec<u8>,
     notes: StoredNotes,
-    /// The words of a sample: a buffer that is used again.
+    /// The words of a sample, in a buffer that is reused.
     buffer: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ impl StoreWriter {
     /// Begins a store in a file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn in_file(mut file: AtomicFile) -> Result<Self> {
         file.fill(|out| out.write_all(&[0; HEADER_BYTES]))?;
         Ok(Self::to(Out::File(file)))
@@ -56,7 +56,7 @@ impl StoreWriter {
         Self { out, hasher: XxHash3_64::new(), words: 0, samples, notes: StoredNotes::default(), buffer }
     }
 
-    /// Appends tokens of which nothing is said, to what [`end`](Self::end) ends.
+    /// Appends tokens without labels to the document that [`end`](Self::end) ends.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -76,17 +76,17 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Ends a document of the tokens since the last end.
+    /// Ends a document. It consists of the tokens since the last end.
     pub fn end(&mut self) {
         self.samples.extend_from_slice(&self.words.to_le_bytes());
     }
 
-    /// Says what was read of text.
+    /// Stores the counts of the text that was read.
     pub fn count(&mut self, text: TextCounts) {
         self.notes.text = Some(text);
     }
 
-    /// Appends a sample, of which each target is the next token or none.
+    /// Appends a sample. Each target must be the next token or none.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -116,7 +116,7 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Ends the store.
+    /// Completes the store.
     ///
     /// # Errors
     /// If the file cannot be written.

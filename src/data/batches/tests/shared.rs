@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn ranks_take_the_micro_batches_of_one_in_turns() {
-    // Three of a step on two ranks are six on one, epoch after epoch: 249 windows are 20 steps of 12.
+    // Three micro-batches in a step on two ranks are six on one rank, epoch after epoch: 249 windows are 20 steps of
+    // 12.
     let one = batches(1000, BatchSpec { micro_batches: 6, ..spec(4, 2) }, Some(3)).unwrap();
     for world in [2, 3, 6] {
         for rank in 0..world {
@@ -17,7 +18,7 @@ fn ranks_take_the_micro_batches_of_one_in_turns() {
             }
         }
     }
-    // A blend counts in rows and knows no epochs.
+    // A blend counts in rows and has no epochs.
     let one = three(Some(3), None);
     let (spec, sources) = (BatchSpec { rank: 1, world: 2, ..one.spec().clone() }, one.sources.iter());
     let sources = sources.cloned().collect();
@@ -49,7 +50,7 @@ fn an_evaluation_is_the_same_on_any_number_of_ranks() {
         let (counted, idle) = taken.split_at(7);
         assert!(counted.iter().zip(0..).all(|(batch, number)| *batch == one.batch(number).unwrap()));
         assert!(counted.iter().all(counts) && !idle.iter().any(counts), "{world} ranks");
-        // What fills up a rank's share are tokens that a model can read.
+        // The tokens that fill up a rank's share can be read by a model.
         assert!(idle.iter().all(|batch| batch.tokens == counted[6].tokens));
     }
 }
