@@ -1,9 +1,9 @@
 //! Chat templates: Jinja, with the whitespace rules of `transformers` and its additions to Jinja: `tojson`,
 //! `raise_exception`, `strftime_now` and `{% generation %}`.
 //!
-//! The text that the assistant wrote is what a turn adds after its generation prompt, or the content of `{% generation
-//! %}` blocks, which are replaced by marks that the conversation lacks. A rendering that needs more than 20 million
-//! instructions or 64 MiB is an error.
+//! The assistant's text is what a turn adds after its generation prompt, or the content of `{% generation %}` blocks,
+//! which are replaced by marks that the conversation lacks. A rendering that needs more than 20 million instructions or
+//! 64 MiB is an error.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
