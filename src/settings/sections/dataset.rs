@@ -29,17 +29,17 @@ pub struct Dataset {
     pub megatron: Option<Megatron>,
 }
 
-/// Classes of MindFormers that are not built: they make pairs or dialogues of what a loader gives.
+/// Classes of MindFormers that are not built: they make pairs or dialogues of the data that a loader returns.
 const PLANNED_TASKS: &str = "RewardModelDataset ModalToTextSFTDataset \
     TextClassificationDataset TokenClassificationDataset QuestionAnsweringDataset TranslationDataset \
     MaskLanguageModelDataset ContrastiveLanguageImagePretrainDataset ImageCLSDataset MIMDataset \
     ImageToTextRetrievalDataset ZeroShotImageClassificationDataset ADGenDataset GeneralDataset";
 const TASK: &str = "CausalLanguageModelDataset";
-/// Classes whose data sets are read; what they make of them follows from the loader.
+/// Classes whose data sets are read. The samples that they form follow from the loader.
 const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDataset SFTDataset";
 
-/// Reads the data set `section` (`train_dataset`), or the one that its task (`train_dataset_task`) holds; `None` after a
-/// fault that leaves nothing to check.
+/// Reads the data set `section` (`train_dataset`), or the data set that its task (`train_dataset_task`) holds; `None`
+/// after a fault that leaves nothing to check.
 pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
     Reader::open(source, &task, &[TableId::of("train_dataset_task")]);
@@ -52,7 +52,8 @@ pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     Some(dataset)
 }
 
-/// Reads `eval_dataset`. Files of MindFormers carry one that `do_eval: False` leaves unused; so do we.
+/// Reads `eval_dataset`. Files of MindFormers carry an `eval_dataset` that `do_eval: False` leaves unused; this program
+/// leaves it unused, too.
 pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> Option<Dataset> {
     let is_there = ["eval_dataset", "eval_dataset_task"].iter().any(|path| source.node(path).is_some());
     if !run.do_eval {
@@ -90,7 +91,8 @@ pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> 
 }
 
 impl Dataset {
-    /// Its sections and where they belong, below `path`; `decides` says whether they count when a run resumes.
+    /// The sections of the data set and their places, below `path`; `decides` says whether they count when a run
+    /// resumes.
     pub(crate) fn placed(&self, path: &str, decides: bool) -> Vec<Placed> {
         let mut placed = vec![self.keys.placed(path), self.loader.placed(format!("{path}.data_loader"))];
         let megatron = self.megatron.as_ref();
@@ -99,7 +101,8 @@ impl Dataset {
         placed
     }
 
-    /// Moves what Megatron's loader says of documents to the data set's own keys, and checks what must fit together.
+    /// Moves the settings for documents of Megatron's loader to the data set's own keys, and checks that keys fit
+    /// together.
     fn fill(&mut self, reader: &Reader<'_>, of_loader: &Reader<'_>) {
         if self.keys.eval_samples > 0 && !self.loader.has_records() {
             reader.fault("eval_samples", "counts samples of loaders of records; write `eval_fraction: 0.05`");
@@ -145,7 +148,7 @@ impl Dataset {
         }
     }
 
-    /// Fills in what MindDataset reads; other loaders have no columns.
+    /// Fills in the defaults of the keys that only MindDataset reads; other loaders have no columns.
     fn fill_columns(&mut self, reader: &Reader<'_>) {
         let keys = &mut self.keys;
         if self.loader.kind != LoaderType::MindRecord {
@@ -160,8 +163,8 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// The files that it reads, if they are there and each is named by itself: of folders, patterns, pairs of files and registries
-    /// only a look says which they are.
+    /// The files that the data set reads, if they exist and each is named by itself. For folders, patterns, pairs of
+    /// files and registries, only a search tells which files these are.
     pub(crate) fn named_files(&self) -> Option<Vec<&Path>> {
         let Loader { dataset_dir, dataset_files, data_path, path, data_files, chat_template, .. } =
             &self.loader;
@@ -175,7 +178,8 @@ impl Dataset {
         is_sure.then(|| data.into_iter().chain(chat_template).map(Path::new).collect())
     }
 
-    /// Forgets where its files are, which may be elsewhere on each machine: what is in them has a fingerprint.
+    /// Clears the paths of the data set's files, which may differ between machines. The content of the files has a
+    /// fingerprint.
     pub(crate) fn forget_paths(&mut self) {
         let Loader { dataset_dir, dataset_files, data_path, path, data_files, chat_template, .. } =
             &mut self.loader;
@@ -188,7 +192,8 @@ impl Dataset {
     }
 }
 
-/// Another class than the one that is built keeps the data from loading, unless its loader is one already.
+/// A task of another class than the one that is built keeps the data from loading, unless the loader is one that is not
+/// built and does so already.
 fn check_task(source: &Source, task: &str, dataset: &str) {
     let path = format!("{task}.type");
     let Some(node) = source.node(&path) else { return };
@@ -211,7 +216,7 @@ impl Setting for Tokenizer {
         Some(self.written())
     }
 
-    /// The file may move; what it makes of the text is in the fingerprint of the data.
+    /// The file may move. The tokens that it makes of the text are in the fingerprint of the data.
     fn to_decision(&self) -> Option<Node> {
         self.eos_token.to_node()
     }

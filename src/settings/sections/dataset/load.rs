@@ -11,12 +11,13 @@ use crate::data::{Sources, TokenType, TokenizerConfig, Wording, megatron, mindre
 use crate::error::{Error, Result};
 use std::path::Path;
 
-/// Why a run cannot read data that only a program has.
+/// The error of a run that cannot read its data, because only a program has them.
 const NO_LOADER: &str = "the configuration names no data: its batches came from a program's own memory; write `train_dataset: \
     {data_loader: {type: TextDataLoader, dataset_dir: FOLDER}}` or another loader";
 
 impl Dataset {
-    /// How its text becomes tokens, by `tokenizer` or byte by byte, for a model of `vocab_size` tokens.
+    /// The codec that turns the data set's text into tokens, by `tokenizer` or byte by byte, for a model of
+    /// `vocab_size` tokens.
     ///
     /// # Errors
     /// If the tokenizer cannot be read, or has more tokens than the model.
@@ -28,10 +29,10 @@ impl Dataset {
         Codec::load(config.as_ref(), self.loader.end_byte(), vocab_size)
     }
 
-    /// What its loader reads. `seed` draws the samples that are held out.
+    /// Loads the sources of the data set. `seed` draws the samples that are held out.
     ///
     /// # Errors
-    /// If a file is missing or malformed, or what the document rules need.
+    /// If a file is missing or malformed, or a document rule needs an end of documents that is unknown.
     pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<Sources> {
         let Self { keys, loader, megatron: of_megatron } = self;
         let named = Paths { paths: loader.dataset_files.clone(), weights: Vec::new() };
@@ -100,12 +101,12 @@ impl Dataset {
         }
     }
 
-    /// The file of its tokenizer.
+    /// The file of the data set's tokenizer.
     pub fn tokenizer_file(&self) -> Option<&Path> {
         self.keys.tokenizer.as_ref().map(|tokenizer| Path::new(&tokenizer.tokenizer_file))
     }
 
-    /// How its conversations become samples, if it has such.
+    /// How the data set's conversations become samples, if it has conversations.
     pub fn conversations(&self) -> Option<ChatForm> {
         let is_chat = self.loader.kind == LoaderType::Chat;
         match is_chat.then(|| self.records().form)? {
@@ -114,14 +115,14 @@ impl Dataset {
         }
     }
 
-    /// How its conversations are written, if it has such.
+    /// How the data set's conversations are written, if it has conversations.
     pub(crate) fn wording(&self) -> Option<Wording<'_>> {
         let Loader { chat_template, raw, .. } = &self.loader;
         let template = chat_template.as_ref().map(Path::new);
         (self.loader.kind == LoaderType::Chat).then_some(Wording { template, raw: raw.unwrap_or(false) })
     }
 
-    /// Whether it is text that is encoded, and not ready ids.
+    /// Whether the data set is text that is encoded, not ready token ids.
     pub(crate) fn has_text(&self) -> bool {
         match self.loader.kind {
             LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry => true,
@@ -143,18 +144,18 @@ impl Loader {
         self.eod_byte.map_or(0, |byte| byte as u8)
     }
 
-    /// Whether each token is a byte of text, unless there is a tokenizer.
+    /// Whether each token is a byte of text, unless the data set has a tokenizer.
     pub(crate) fn has_bytes(&self) -> bool {
         matches!(self.kind, LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry)
     }
 
-    /// Whether it reads records, each of which becomes a sample.
+    /// Whether the loader reads records, each of which becomes a sample.
     pub(super) fn has_records(&self) -> bool {
         matches!(self.kind, LoaderType::Prompts | LoaderType::Records | LoaderType::Chat)
     }
 }
 
-/// An id that is not negative, which says that there is none.
+/// A token id; `None` if the number is negative, which says that there is none.
 fn id(id: Option<i64>) -> Option<u32> {
     id.and_then(|id| u32::try_from(id).ok())
 }

@@ -127,7 +127,7 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
     let kind = find_type(source, path, &format!("{loader_path}.type"))?;
     let reader = Reader::open(source, &loader_path, &[Loader::ID]).of_type(kind.word());
     for (key, types) in reader.foreign::<Loader>() {
-        // A folder that a flag of the launcher names does no harm.
+        // A launcher's flag may name a folder, which does no harm.
         if kind == LoaderType::CargoRegistry && key == "dataset_dir" {
             reader.ignore(&["dataset_dir"]);
         } else {
@@ -146,12 +146,12 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
 }
 
 impl Loader {
-    /// Samples to train and to evaluate on; 0 where none is written.
+    /// Number of samples to train and to evaluate on; 0 where none is written.
     pub(super) fn sizes(&self) -> [u64; 2] {
         [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
     }
 
-    /// Fills in the defaults of Megatron's loader, whose paths stand in its own section.
+    /// Fills in the defaults of Megatron's loader, whose paths are in its own section.
     pub(super) fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
         let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
         if !has_paths && reader.is_sound("config") {
@@ -166,7 +166,7 @@ impl Loader {
         self.sizes = [&self.sizes()[..], &[0]].concat();
     }
 
-    /// One form of the paths remains, and the defaults of the kind are filled in.
+    /// Fills in the defaults of the kind, and leaves only one form of the paths.
     fn fill(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
         if let Some(extensions) = &mut self.extensions {
             extensions.iter_mut().for_each(|one| *one = one.trim_start_matches('.').to_string());
@@ -179,7 +179,7 @@ impl Loader {
             LoaderType::Jsonl => {
                 self.fill_paths(reader);
                 self.text_key.get_or_insert("text".to_string());
-                // A folder of JSON lines often holds other files, of which no line would parse.
+                // A folder of JSON lines often holds other files, none of whose lines would parse.
                 self.extensions.get_or_insert_with(|| vec!["jsonl".to_string()]);
             }
             LoaderType::Tokens => {
@@ -206,7 +206,7 @@ impl Loader {
         }
     }
 
-    /// `dataset_files` alone remains, or the blend of `data_path` where there are weights.
+    /// Leaves only `dataset_files`, or the blend of `data_path` if it has weights.
     fn fill_paths(&mut self, reader: &Reader<'_>) {
         let mut paths = std::mem::take(&mut self.dataset_dir);
         paths.append(&mut self.dataset_files);
@@ -215,7 +215,7 @@ impl Loader {
         if has_blend && !paths.is_empty() {
             reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");
         } else if !has_blend && paths.is_empty() && is_sound && self.kind == LoaderType::MindRecord {
-            // MindFormers' files leave it to the launcher's `--train_dataset_dir`.
+            // Files of MindFormers leave the path to the launcher's `--train_dataset_dir`.
             let message = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
             reader.source.data_fault(&reader.path("type"), message);
         } else if !has_blend && paths.is_empty() && is_sound {
@@ -228,7 +228,8 @@ impl Loader {
     }
 }
 
-/// Whether the data set at `path` has a loader of MindFormers that is not built: nobody reads what it needs.
+/// Whether the data set at `path` has a loader of MindFormers that is not built, so that nothing reads the keys it
+/// needs.
 pub(super) fn is_planned(source: &Source, path: &str) -> bool {
     let word = source.word(&format!("{path}.data_loader.type"));
     word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
@@ -239,7 +240,8 @@ pub(super) fn has_rows(source: &Source, path: &str) -> bool {
     source.word(&format!("{path}.data_loader.type")) == Some(LoaderType::MindRecord.word())
 }
 
-/// The type of the data set's loader. That there is none, or one that is not built, keeps its data alone from loading.
+/// The type of the data set's loader. A missing type, or one that is not built, keeps only the data set's own data from
+/// loading.
 fn find_type(source: &Source, path: &str, kind_path: &str) -> Option<LoaderType> {
     let reads = |kind: &LoaderType| *kind != LoaderType::Memory;
     let known = || LoaderType::WORDS.iter().filter(|(_, kind)| reads(kind)).map(|(word, _)| *word);
@@ -271,7 +273,7 @@ fn find_type(source: &Source, path: &str, kind_path: &str) -> Option<LoaderType>
     kind
 }
 
-/// Paths, none of which is empty; an empty one of MindFormers' files is none.
+/// Paths, none of which may be empty. In files of MindFormers, an empty path counts as no path.
 fn paths_in(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
     let mut paths: Vec<String> = reader.convert(key, reader.node(key)?)?;
     if reader.kind_is(LoaderType::MindRecord.word()) {

@@ -30,7 +30,7 @@ rows! {
     }
 }
 
-/// The loader of MindFormers cuts samples itself, so that it has a length of its own, which must be the model's.
+/// The loader of MindFormers cuts samples itself, so it has a length of its own, which must be the model's.
 fn seq_length(reader: &Reader<'_>, key: &'static str) -> Option<Option<u64>> {
     let own: u64 = reader.convert(key, reader.node(key)?)?;
     let of_model = reader.source.node("model.model_config.seq_length").and_then(u64::from_node);

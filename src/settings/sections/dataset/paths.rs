@@ -1,4 +1,4 @@
-//! Which files a loader reads, and with which weights.
+//! The files that a loader reads, and their weights.
 
 use crate::data::Paths;
 use crate::settings::engine::*;
@@ -10,7 +10,7 @@ pub(crate) static SOURCES: Replaced = Replaced {
     format: Format { key: "path", words: &FORMATS, of: "data_files" },
 };
 
-/// Values of `path` that name no files but the format of `data_files`.
+/// Values of `path` that name no files, but the format of `data_files`.
 pub(super) const FORMATS: [&str; 3] = ["json", "csv", "parquet"];
 
 /// Shares of the documents to train, evaluate and test on; they sum to 1.
@@ -18,7 +18,7 @@ pub(super) const FORMATS: [&str; 3] = ["json", "csv", "parquet"];
 pub struct Split(pub [f64; 3]);
 
 impl Default for Split {
-    /// All to train on.
+    /// All documents are for training.
     fn default() -> Self {
         Self([1.0, 0.0, 0.0])
     }
@@ -39,14 +39,14 @@ impl Setting for Paths {
         (!items.is_empty()).then_some(Node::List(items))
     }
 
-    /// The weights: data may move, and what is in it has a fingerprint.
+    /// Only the weights: data may move, and the content of the files has a fingerprint.
     fn to_decision(&self) -> Option<Node> {
         self.weights.to_node()
     }
 }
 
 impl Split {
-    /// One to three shares as text or a list, of which only the proportions matter.
+    /// One to three shares, as text or as a list; only their proportions matter.
     pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Self> {
         let node = reader.node(key)?;
         let split = Self::from_node(node);
@@ -113,7 +113,7 @@ fn parse_blend(items: &[Node]) -> Result<Paths, String> {
         blend.weights.push(weight);
         blend.paths.push(path);
     }
-    // The weight of a single source says nothing.
+    // The weight of a single source has no effect.
     if blend.paths.len() == 1 {
         blend.weights.clear();
     }

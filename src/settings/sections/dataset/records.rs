@@ -1,4 +1,4 @@
-//! What loaders of records read: how a record becomes a sample.
+//! The keys of loaders of records: how a record becomes a sample.
 
 use super::loader::{Loader, LoaderType};
 use super::paths::FORMATS;
@@ -6,7 +6,7 @@ use super::rows::DatasetKeys;
 use crate::data::{ChatForm, Form, PackStrategy, PromptForm, PromptStyle, RecordsConfig};
 use crate::settings::engine::*;
 
-/// Keys of the files, for messages.
+/// The keys that name the files, for messages.
 const FILES: &str = "`dataset_dir` or `dataset_files`";
 const HUB_FILES: &str = "`path` or `data_files`";
 
@@ -15,11 +15,11 @@ impl Words for PackStrategy {
         &[("pack", Self::Pack), ("truncate", Self::Truncate), ("best_fit", Self::BestFit)];
 }
 
-/// Steps that make samples of the rows of a data set of Hugging Face, in order.
+/// Steps that make samples of the rows of a Hugging Face data set, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Handlers(pub(super) Vec<Handler>);
 
-/// One step.
+/// One such step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Handler {
     /// `AlpacaInstructDataHandler`.
@@ -32,7 +32,7 @@ pub(super) enum Handler {
     Rename(String, String),
 }
 
-/// What holds instead of what handlers of MindFormers say of padding.
+/// What this program does in place of the padding that handlers of MindFormers ask for.
 const UNREAD: &str = "rows are filled to seq_length, and what fills them is neither attended to nor learned";
 
 const KINDS: &str = "AlpacaInstructDataHandler PackingHandler take rename_column remove_columns";
@@ -161,7 +161,7 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
 const CHAT_NAMES: [&str; 5] =
     ["data_field", "from_keyword", "value_keyword", "user_role_name", "assistant_role_name"];
 
-/// The names of a conversation's parts; what else MindFormers' function takes is said by the chat template.
+/// Reads the names of a conversation's parts. The chat template does what other arguments of MindFormers' function do.
 pub(super) fn chat_names(reader: &Reader<'_>, key: &'static str) -> Option<ChatForm> {
     let node = reader.node(key)?;
     let Node::Map(entries) = node else {
@@ -190,7 +190,7 @@ impl Setting for ChatForm {
     }
 }
 
-/// `data_files`: files, or a section with those of each split.
+/// Reads `data_files`: files, or a section with the files of each split.
 pub(super) fn data_files(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
     let node = reader.node(key)?;
     let node = match node {
@@ -211,7 +211,7 @@ pub(super) fn data_files(reader: &Reader<'_>, key: &'static str) -> Option<Vec<S
 }
 
 impl Loader {
-    /// Fills in the defaults of a loader of records, and checks what must fit together.
+    /// Fills in the defaults of a loader of records, and checks that keys fit together.
     pub(super) fn fill_records(&mut self, reader: &Reader<'_>) {
         match self.kind {
             LoaderType::Prompts => self.fill_prompts(reader),
@@ -265,7 +265,7 @@ impl Loader {
             reader.fault("split", message);
         }
         if matches!(reader.node("data_files"), Some(Node::Map(_))) {
-            self.split = None; // of such a section, the files of the split are what was read
+            self.split = None; // in such a section, the split selected the files that were read
         }
         let is_of_files = is_sound && (has_files || !is_hub_name(&self.path));
         let is_another = |split: &&str| is_of_files && *split != "train" && !split.contains('[');
@@ -288,7 +288,7 @@ impl Loader {
         }
     }
 
-    /// The loader as the data module needs it; `keys` are those of the data set.
+    /// The configuration of the loader for the data module; `keys` are the data set's own keys.
     pub(super) fn records_config(&self, keys: &DatasetKeys) -> RecordsConfig {
         let files = |named: &[String]| named.to_vec();
         let plain = |form: Form| RecordsConfig {
@@ -338,7 +338,7 @@ impl Loader {
     }
 }
 
-/// Whether `path` is a name on the hub (`owner/name`), not a path: it has no ending of a file, and starts with neither `.`
+/// Whether `path` is a name on the hub (`owner/name`), not a path: it has no file ending, and starts with neither `.`
 /// nor `/`.
 fn is_hub_name(path: &str) -> bool {
     let is_path = path.starts_with(['.', '/', '~']) || path.contains(['*', '\\', ':']);

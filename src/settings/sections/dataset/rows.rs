@@ -53,11 +53,11 @@ rows! {
 fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>> {
     let path = reader.path(key);
     let dataset = path.rsplit_once('.').map_or("", |(section, _)| section);
-    // One that is named for a loader that is not built waits with it.
+    // A tokenizer that is named for a loader that is not built is left unread, like that loader.
     if loader::is_planned(reader.source, dataset) {
         return Some(None);
     }
-    // Rows are tokens already; MindFormers' files name a class of tokenizer beside them, and no file of it.
+    // Rows are tokens already. Files of MindFormers name a class of tokenizer beside them, but no file of it.
     let node = reader.node(key)?;
     if loader::has_rows(reader.source, dataset)
         && matches!(node, Node::Map(_))
@@ -75,7 +75,7 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
     };
     if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
         match reader.node(key) {
-            // The text cannot be read without it, but everything else can be planned.
+            // The text cannot be read without the file, but everything else can be planned.
             Some(Node::Map(_)) => reader.source.data_fault(
                 &reader.path(key),
                 "`tokenizer_file` is missing; give it the path of a tokenizer.json",
