@@ -1,7 +1,8 @@
 //! `finetune`: a Hugging Face folder and a file of data become a configuration, which is trained.
 //!
-//! What it decides are defaults of this command and no keys of their own: `--print-config` shows them, and `train` takes what that prints.
-//! What a step learns does not depend on the memory: the mean is over its tokens, however it is divided.
+//! The decisions are defaults of this command, and have no keys of their own: `--print-config` shows them, and `train`
+//! takes its output. What a step learns does not depend on the memory, because the mean is over the tokens of the step,
+//! however they are divided into micro-batches.
 
 mod choices;
 mod configuration;
@@ -31,17 +32,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The section of `--help` on what comes after.
+/// The section of `--help` about the next steps.
 pub const AFTER_HELP: &str = "\
 Any key of the configuration can be set as in `train`: --lr_schedule.type=linear, --optimizer.weight_decay=0.1 (gristmill explain
 lists them). --print-config shows the configuration, as a file that `gristmill train FILE` takes: go on from there where
 flags end. The run evaluates samples that it does not learn from, and keeps the checkpoint that is best at them; generate,
 eval, merge and export take that one.";
 
-/// The flags that go on with a run.
+/// The flags that continue a run.
 const GOING_ON: GoingOn =
     GoingOn { resume: "--resume", extend: "--extend", steps: "--steps", steps_are_length: true };
-/// Flags that say nothing of what is trained.
+/// Flags that have no influence on what is trained.
 const ASIDE: [&str; 4] = ["--print-config", "--memory=", "--watch", "--no-cache"];
 
 /// The flags of `finetune`.
@@ -83,8 +84,8 @@ pub struct Arguments {
     /// Steps, in place of epochs
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Samples of a step, or rows where samples share them, which is computed in parts where the memory asks for it [default: about 8
-    /// samples]
+    /// Samples of a step, or rows where samples share them, which is computed in parts where the memory asks for it
+    /// [default: about 8 samples]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     batch_size: Option<u16>,
     /// Multiply the samples of a step by this [default: 1]
@@ -99,8 +100,8 @@ pub struct Arguments {
     /// Evaluate on this file, and learn from all of DATA
     #[arg(long, value_name = "FILE")]
     eval: Option<PathBuf>,
-    /// Share of the samples to evaluate on, which are not learned from; 0: none [default: 5 %, of 16 to 200 samples, but at most a
-    /// fifth]. Four evaluations without a better one end the run (`--early_stopping_patience=0`: none do)
+    /// Share of the samples to evaluate on, which are not learned from; 0: none [default: 5 %, of 16 to 200 samples,
+    /// but at most a fifth]. Four evaluations without a better one end the run (`--early_stopping_patience=0`: none do)
     #[arg(long, value_name = "SHARE", conflicts_with = "eval", value_parser = numbers::share)]
     eval_fraction: Option<f64>,
     /// Device memory to fit (8GB, 6000MiB), of which a tenth stays free; by default the adapter's
@@ -112,8 +113,8 @@ pub struct Arguments {
     /// Continue the run in that folder, or begin it if it has no checkpoint yet
     #[arg(long)]
     resume: bool,
-    /// Continue the run in that folder, complete or not, with other --epochs, --steps or --learning-rate: its schedule is the new one
-    /// from the next step on
+    /// Continue the run in that folder, complete or not, with other --epochs, --steps or --learning-rate: its schedule
+    /// is the new one from the next step on
     #[arg(long, conflicts_with = "resume")]
     extend: bool,
     /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
@@ -125,8 +126,8 @@ pub struct Arguments {
     /// Write prompts and completions, and instructions, as they are, without the chat template
     #[arg(long)]
     raw: bool,
-    /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved, and a row
-    /// has no more samples than a step takes]
+    /// Whether several samples share a row, in which none sees another [default: on where a tenth of the rows is saved,
+    /// and a row has no more samples than a step takes]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     packing: Option<Packing>,
     #[command(flatten)]
@@ -145,10 +146,10 @@ enum Packing {
     Off,
 }
 
-/// Trains, or prints the configuration.
+/// Runs `finetune`: trains, or prints the configuration.
 ///
 /// # Errors
-/// A folder or file that cannot be used; a model that does not fit the memory; those of a run.
+/// A folder or file that cannot be used; a model that does not fit the memory; the errors of a run.
 pub fn finetune(arguments: &Arguments) -> Result<()> {
     let written = arguments.written()?;
     run(arguments, &written).map_err(|error| flags::naming(error, &written, &beside(&arguments.output())))
@@ -176,7 +177,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         let _ = print(&(made_by + &arguments.configuration(written)?));
         return Ok(());
     }
-    // The same command has the same configuration, for which the data need not be read.
+    // The same command gives the same configuration, so the data need not be read again.
     let said = || eprintln!("configuration: {}, which `gristmill train` takes, too", file.display());
     let (mut config, mut next) = (file.clone(), None);
     if arguments.is_begun(&file, &made_by)? {
@@ -186,7 +187,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         place.create_folder(file.parent().unwrap_or(Path::new("")))?;
         let mut new = place.begin(&file)?;
         new.fill(|out| out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
-        // A run that goes on may be refused, and is then still that of the file that is there.
+        // A run that continues may still be refused. It then keeps the configuration file that exists.
         match arguments.goes_on() && file.exists() {
             true => (config, next) = (new.temporary().to_path_buf(), Some(new)),
             false => {
@@ -211,7 +212,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
         (_, true) => vec!["--resume_training=extend".to_string()],
     };
     let done = train(&config, &resume, None, watch.as_deref(), &command, interrupt, &keep);
-    // It may have been complete.
+    // The run may have been complete already.
     done.map(|()| keep()).map_err(|error| match naming_lines(error) {
         Error::OutOfMemory { what, .. } => {
             let base = arguments
@@ -224,7 +225,7 @@ fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
     })
 }
 
-/// The configuration beside the folder of a run.
+/// The configuration file, beside the folder of the run.
 fn beside(output: &Path) -> PathBuf {
     let mut name = output.file_name().unwrap_or_default().to_os_string();
     name.push(".yaml");
@@ -232,12 +233,12 @@ fn beside(output: &Path) -> PathBuf {
 }
 
 impl Arguments {
-    /// The keys that the command line sets, each value of a section by itself.
+    /// The keys that the command line sets. Each value of a section is a key by itself.
     ///
     /// # Errors
-    /// Those that are no flags, or another program's; what a flag of this command sets.
+    /// Words that are no flags; flags of another program; keys that a flag of this command sets.
     fn written(&self) -> Result<Vec<Override>> {
-        // Before their values are read, which other programs' may lack.
+        // Flags are checked before their values are read, because other programs' flags may have none.
         let given = names::flags(&self.overrides);
         names::check(given.iter().map(|(flag, value)| (*flag, *value)))?;
         let all = Override::parse_all(&self.overrides)?;
@@ -255,7 +256,7 @@ impl Arguments {
         self.output.clone().unwrap_or_else(|| Path::new("output").join(name + "-finetuned"))
     }
 
-    /// Whether a run that was begun goes on.
+    /// Whether the run continues one that was begun.
     fn goes_on(&self) -> bool {
         self.resume || self.extend
     }
@@ -265,7 +266,8 @@ impl Arguments {
         CheckpointFolder::new(self.output().join(CHECKPOINTS), 0).latest()
     }
 
-    /// Whether a run that goes on was begun by the same command, as its configuration in `file` says, and what that read is not newer.
+    /// Whether a run that continues was begun by the same command, as its configuration in `file` says, and the files
+    /// that this command read are older than that file.
     fn is_begun(&self, file: &Path, made_by: &str) -> Result<bool> {
         let Some(since) = file.metadata().and_then(|data| data.modified()).ok().filter(|_| self.goes_on())
         else {
@@ -280,13 +282,13 @@ impl Arguments {
         Ok(are_older && is_same() && self.latest()?.is_some())
     }
 
-    /// Whether there is a frozen base, which is not quantised yet.
+    /// Whether there is a frozen base that is not quantised yet.
     fn has_plain_base(&self) -> bool {
         self.base.is_none() && !self.full
     }
 
-    /// What this command can do about a lack of memory; `bases` are the smaller ways to store the frozen weights. Shorter samples help
-    /// where not all of it is weights and what belongs to them.
+    /// What the user can do about a lack of memory. `bases` are the smaller ways to store the frozen weights. Shorter
+    /// samples help if not all of the memory is for weights and their gradients and moments.
     fn smaller(&self, bases: impl IntoIterator<Item = String>, is_shorter_smaller: bool) -> Vec<String> {
         let adapters = self.full.then(|| "train adapters, by --lora 16 in place of --full".to_string());
         let last = match is_shorter_smaller {

@@ -1,32 +1,33 @@
-//! What `finetune` chooses from the number of samples: how many are held out, how many a step takes, how long the run is, and how often
-//! it looks. `benches/LOG.md` has the measurements.
+//! The choices that `finetune` makes from the number of samples: how many are held out, how many a step takes, how long
+//! the run is, and how often it evaluates. `benches/LOG.md` has the measurements.
 
 use crate::data::SampleLengths;
 
-/// Samples that a step learns from.
+/// Number of samples that a step learns from.
 pub const SAMPLES_PER_STEP: usize = 8;
-/// Of so many samples one is held out.
+/// One of this many samples is held out.
 const SAMPLES_PER_HELD_OUT: usize = 20;
-/// So many are held out at least, where that leaves most.
+/// At least this many samples are held out, if that leaves most of them for training.
 const FEWEST_HELD_OUT: usize = 16;
 const MOST_HELD_OUT: usize = 200;
-/// At most one of so many is held out.
+/// At most one of this many samples is held out.
 const MOST_SHARE: usize = 5;
-/// Samples below which none is held out: a judgement of one or two would be chance.
+/// With fewer samples than this, none is held out: an evaluation on one or two would be chance.
 const FEWEST_SAMPLES: usize = 10;
-/// Steps that a run has at least, as far as so many epochs make them.
+/// Least number of steps of a run, as far as `MOST_EPOCHS` epochs have that many.
 const FEWEST_STEPS: u64 = 100;
 const MOST_EPOCHS: u64 = 25;
-/// Evaluations of a run, and checkpoints.
+/// Number of evaluations of a run, and of checkpoints.
 const LOOKS: u64 = 10;
-/// Steps between two of them at least: 16 samples forward alone are a third of the work of learning them, so of two thirds of a step.
+/// Least number of steps between two evaluations. Forward alone costs a third of the work of learning, so an evaluation
+/// of 16 samples costs as much as two thirds of a step.
 const FEWEST_BETWEEN: u64 = 4;
-/// Samples share rows where that saves such a share of them.
+/// Samples share rows if that saves this share of the rows.
 const SAVED_ROWS: f64 = 0.1;
-/// Share of the samples that are not cut.
+/// The share of the samples that are not cut.
 const WHOLE_SAMPLES: f64 = 0.99;
 
-/// How many of `samples` are held out: 5 %, but 16 to 200 where there are enough.
+/// The number of `samples` that are held out: 5 %, but 16 to 200 if there are enough.
 pub fn held_out(samples: usize) -> usize {
     match samples {
         ..FEWEST_SAMPLES => 0,
@@ -34,33 +35,33 @@ pub fn held_out(samples: usize) -> usize {
     }
 }
 
-/// The fewest epochs of `steps` that make a run of some length.
+/// The fewest epochs of `steps` steps that make a run of some length.
 pub fn epochs(steps: u64) -> u64 {
     FEWEST_STEPS.div_ceil(steps.max(1)).min(MOST_EPOCHS)
 }
 
-/// Steps between evaluations, and between checkpoints, in a run of `steps`.
+/// Number of steps between evaluations, and between checkpoints, in a run of `steps`.
 pub fn interval(steps: u64) -> u64 {
     (steps / LOOKS).max(FEWEST_BETWEEN.min(steps)).max(1)
 }
 
-/// Whether `samples` share `rows`: that saves enough of them, and a row has no more samples than a step is to take.
+/// Whether `samples` should share `rows`: that saves enough rows, and a row has no more samples than a step is to take.
 pub fn packs(samples: u64, rows: u64) -> bool {
     (rows as f64) < samples as f64 * (1.0 - SAVED_ROWS) && samples <= rows * SAMPLES_PER_STEP as u64
 }
 
-/// Rows of a step in which `samples` in `rows` make about as many as without packing.
+/// Number of rows in a step, so that it has about as many samples as without packing, with `samples` in `rows`.
 pub fn rows_per_step(samples: usize, rows: usize) -> usize {
     let of_row = samples as f64 / rows.max(1) as f64;
     (SAMPLES_PER_STEP as f64 / of_row.max(1.0)).round().max(1.0) as usize
 }
 
-/// The length that nearly all of `lengths` do not exceed, a multiple of 16.
+/// A length, a multiple of 16, that nearly all of `lengths` do not exceed.
 pub fn most_lengths(lengths: &SampleLengths) -> usize {
     lengths.quantile(WHOLE_SAMPLES).map_or(16, |length| length.next_multiple_of(16))
 }
 
-/// A tenth of a rate, without the digits that a division leaves.
+/// A tenth of a rate, without the digits that a division appends.
 pub fn tenth(rate: f64) -> f64 {
     format!("{:.9e}", rate / 10.0).parse().unwrap_or(rate / 10.0)
 }
@@ -75,7 +76,7 @@ mod tests {
             [9, 10, 20, 79, 80, 300, 400, 5_000, 100_000].map(held_out),
             [0, 2, 4, 15, 16, 16, 20, 200, 200]
         );
-        // 20, 300 and 5,000 records less those that are held out.
+        // 20, 300 and 5,000 records, without those that are held out.
         assert_eq!([2, 35, 600].map(epochs), [25, 3, 1]);
         assert_eq!([0, 1, 9, 20, 105, 600].map(interval), [1, 1, 4, 4, 10, 60]);
     }

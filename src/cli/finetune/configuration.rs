@@ -1,4 +1,4 @@
-//! The configuration that `finetune` makes of a model and its data: the keys that follow from each, and from the flags.
+//! The configuration that `finetune` makes for a model and its data: the keys that follow from both and from the flags.
 
 use super::choices::{
     SAMPLES_PER_STEP, epochs, held_out, interval, most_lengths, packs, rows_per_step, tenth,
@@ -19,21 +19,21 @@ use crate::train::pretrained::{check_tokenizer, check_weights};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Evaluations without a better one that end the run, of the ten that it has.
+/// The run ends after this many evaluations without a better one, out of the ten that it has.
 const PATIENCE: u64 = 4;
 /// The rank of adapters.
 const RANK: u32 = 16;
-/// How samples share rows, if they do.
+/// The key that says how samples share rows.
 const PACKING_KEY: &str = "data_loader.packing";
-/// The handler of MindFormers that packs, which is another way to write it.
+/// MindFormers' handler that packs, which is another way to write this key.
 const PACKING_HANDLER: [&str; 2] = ["train_dataset.data_loader.handler", "PackingHandler"];
-/// Tokens of a window of text, where the model reads as many.
+/// Number of tokens in a window of text, if the model can read as many.
 const LONGEST_TEXT: usize = 2048;
 
 /// A file of data.
 struct Data {
     kind: FileKind,
-    /// Tokens of its samples, or of the whole text.
+    /// The lengths in tokens of its samples, or of the whole text.
     lengths: SampleLengths,
     loader: Value,
 }
@@ -43,14 +43,14 @@ impl Data {
         let kind = FileKind::of(file, wording, false)?;
         let loader = loader(&kind, file)?;
         let (lengths, notes) = kind.lengths(file, &plan.codec()?)?;
-        // The run says it of the others.
+        // The run itself prints the notes on other kinds.
         if kind == FileKind::Answers(Form::Columns) {
             notes.lines().iter().for_each(|line| eprintln!("notice: {}: {line}", file.display()));
         }
         Ok(Self { lengths, kind, loader })
     }
 
-    /// Samples, or windows of `length` tokens of a text.
+    /// Number of samples, or of windows of `length` tokens of a text.
     fn samples(&self, length: usize) -> usize {
         match self.kind {
             FileKind::Text => self.tokens().saturating_sub(1) / length.max(1),
@@ -58,7 +58,8 @@ impl Data {
         }
     }
 
-    /// Whether its samples share rows of `length` tokens, where the user does not say so: a row has no more of them than a step takes.
+    /// Whether the samples should share rows of `length` tokens, if the user does not say so: that must save enough
+    /// rows, and a row must not have more samples than a step takes.
     fn is_worth_packing(&self, length: usize) -> bool {
         self.kind != FileKind::Text && packs(self.lengths.samples(), self.lengths.packed_rows(length))
     }
@@ -69,7 +70,8 @@ impl Data {
 }
 
 impl Arguments {
-    /// The configuration: what follows from the model and the data, then the length of the run, then how its steps are divided.
+    /// The configuration: first the keys that follow from the model and the data, then the length of the run, then how
+    /// its steps are divided.
     pub(super) fn configuration(&self, written: &[Override]) -> Result<String> {
         let wording = Wording { template: self.chat_template.as_deref(), raw: self.raw };
         refuse_name_of_hub(&self.model)?;
@@ -102,8 +104,8 @@ impl Arguments {
         self.packing_keys(&mut keys, &data, eval.as_ref(), length);
         let file = beside(&self.output());
         self.rate_keys(&mut keys);
-        // How many samples are learned from is known once they are read, by a configuration that has all keys: some are sound only
-        // beside others.
+        // The number of samples to learn from is known only after they are read. They are read by a configuration that
+        // has all keys, because some keys are valid only beside others.
         let mut probe = keys.clone();
         self.length_keys(&mut probe, 1, held_out);
         probe.add("runner_config.batch_size", 1);
@@ -127,7 +129,7 @@ impl Arguments {
             let [all, taken] = [samples, of_step].map(|count| plural(count, "sample"));
             let [rows, of_rows] = [rows, step as u64].map(|count| plural(count, "row"));
             let share = if samples == 1 { "shares" } else { "share" };
-            // Which what is written contradicts.
+            // The advice `--packing off` would contradict keys or flags that the user has written.
             let is_own = self.packing.is_none() && !self.writes_packing(&keys);
             let way = if is_own { "; --packing off keeps each in its own" } else { "" };
             eprintln!(
@@ -137,7 +139,8 @@ impl Arguments {
         Ok(keys.yaml())
     }
 
-    /// Refuses targets that are no linear layers of the model as its files call them: all of a name, its end, or a regular expression of it.
+    /// Refuses targets that match no linear layer of the model under the names of its files. A target is a whole name,
+    /// the end of a name, or a regular expression of one.
     fn check_targets(&self, plan: &RunPlan) -> Result<()> {
         let modules = adaptable_modules(&plan.model);
         let is_one = |target: &str| {
@@ -154,13 +157,13 @@ impl Arguments {
         Err(Error::config("--targets", message))
     }
 
-    /// Whether the user's keys say if samples share rows.
+    /// Whether the user's keys say whether samples share rows.
     fn writes_packing(&self, keys: &Keys) -> bool {
         let [key, handler] = PACKING_HANDLER;
         keys.written(&format!("train_dataset.{PACKING_KEY}")).is_some() || keys.has_word(key, handler)
     }
 
-    /// The keys that let samples share rows.
+    /// Adds the keys that let samples share rows.
     fn packing_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) {
         if self.packing == Some(Packing::On) && data.kind == FileKind::Text {
             eprintln!("notice: --packing on changes nothing: the rows of a text are full");
@@ -177,7 +180,8 @@ impl Arguments {
         }
     }
 
-    /// Rows of a step, of which there are no more than there are to learn from; `packed` are the samples in them, if they share rows.
+    /// Number of rows in a step, at most as many as there are to learn from. `packed` is the number of samples in them,
+    /// if they share rows.
     fn step(&self, keys: &Keys, rows: u64, packed: Option<u64>) -> usize {
         let paths = [division::BATCH, division::ACCUMULATION];
         if paths.iter().any(|path| keys.written(path).is_some()) {
@@ -199,7 +203,7 @@ impl Arguments {
         step
     }
 
-    /// The keys of the run itself, and of the device.
+    /// Adds the keys of the run itself, and of the device.
     fn run_keys(&self, keys: &mut Keys, plan: &RunPlan) {
         let output = self.output();
         let folder = output.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -207,7 +211,7 @@ impl Arguments {
         keys.add_json("run_name", &json!(output.file_name().unwrap_or_default().to_string_lossy()));
         keys.add_json("load_checkpoint", &path_of(&self.model));
         self.seed.iter().for_each(|seed| keys.add("seed", seed));
-        // Balance losses are means over micro-batches.
+        // Balance losses are means over micro-batches, so the key is added only without them.
         let losses = plan.model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
         if losses == BalanceLosses::default() {
             keys.add("calculate_per_token_loss", "True");
@@ -218,10 +222,10 @@ impl Arguments {
         }
     }
 
-    /// The keys of the model and its adapters. Returns the tokens of a row.
+    /// Adds the keys of the model and its adapters. Returns the number of tokens in a row.
     fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data, eval: Option<&Data>) -> usize {
         let lengths = eval.map_or_else(|| data.lengths.clone(), |eval| data.lengths.and(&eval.lengths));
-        // Rows are no longer than a sample needs; packed rows as long as was asked for.
+        // Rows are no longer than the longest sample needs, but packed rows are as long as was asked for.
         let whole = lengths.longest().map_or(1, |longest| longest.next_multiple_of(16));
         let longest = match data.kind {
             FileKind::Text => LONGEST_TEXT,
@@ -250,7 +254,8 @@ impl Arguments {
         keys.number("model.model_config.seq_length").unwrap_or(length)
     }
 
-    /// The keys of the data, in rows of `length` tokens. Returns how many samples or windows an evaluation takes.
+    /// Adds the keys of the data, in rows of `length` tokens. Returns the number of samples or windows that an
+    /// evaluation takes.
     fn data_keys(&self, keys: &mut Keys, data: &Data, eval: Option<&Data>, length: usize) -> usize {
         let samples = data.samples(length);
         let held_out = match self.eval_fraction {
@@ -261,7 +266,7 @@ impl Arguments {
         if held_out > 0 {
             match data.kind {
                 FileKind::Text => {
-                    // The first of the tokens has nothing before it.
+                    // The first token has nothing before it, so one more token is held out.
                     let share = (held_out * length + 1) as f64 / data.tokens() as f64;
                     keys.add("train_dataset.eval_fraction", format!("{:.5}", (share * 1e5).ceil() / 1e5));
                 }
@@ -286,7 +291,7 @@ impl Arguments {
         eval.map_or(written.unwrap_or(held_out), |eval| eval.samples(length))
     }
 
-    /// The keys of the optimizer and its rate.
+    /// Adds the keys of the optimizer and its rate.
     fn rate_keys(&self, keys: &mut Keys) {
         let written = keys.number("lr_schedule.learning_rate").filter(|rate| *rate > 0.0);
         let rate = written.or(self.learning_rate).unwrap_or(if self.full { 1e-5 } else { 2e-4 });
@@ -297,14 +302,14 @@ impl Arguments {
         keys.add("lr_schedule.type", "CosineWithWarmUpLR");
         keys.add("lr_schedule.learning_rate", format!("{rate:e}"));
         keys.add("lr_schedule.lr_end", format!("{:e}", tenth(rate)));
-        // A ratio would win over what is written.
+        // A ratio would take precedence over the steps or epochs that are written.
         if keys.written("lr_schedule.warmup_steps").or(keys.written("lr_schedule.warmup_epochs")).is_none() {
             keys.add("lr_schedule.warmup_ratio", 0.1);
         }
         self.steps.iter().for_each(|all| keys.add("lr_schedule.total_steps", all));
     }
 
-    /// The length of the run, and when it evaluates and saves, for epochs of `steps`.
+    /// Adds the keys for the length of the run, and for when it evaluates and saves, for epochs of `steps` steps.
     fn length_keys(&self, keys: &mut Keys, steps: u64, evaluated: usize) {
         let steps = steps.max(1);
         let epochs = match self.steps {
@@ -330,7 +335,7 @@ impl Arguments {
     }
 }
 
-/// A path as a value, whatever characters it has.
+/// A path as a value, whatever characters it contains.
 fn path_of(path: &Path) -> Value {
     json!(path.display().to_string())
 }
@@ -340,7 +345,7 @@ fn model_of(folder: &Path) -> Result<RunPlan> {
     if data_faults.is_empty() { Ok(plan) } else { Err(Error::all(data_faults)) }
 }
 
-/// `data_loader` of the data.
+/// The `data_loader` that reads the data.
 fn loader(kind: &FileKind, data: &Path) -> Result<Value> {
     let files = json!([data.display().to_string()]);
     Ok(match kind {

@@ -1,5 +1,5 @@
-//! How the samples of a step are divided into micro-batches, and what is recomputed, so that the run fits the memory. Neither changes what
-//! it computes, beyond rounding.
+//! How the samples of a step are divided into micro-batches, and what is recomputed, so that the run fits the memory.
+//! Neither changes the results, beyond rounding.
 
 use super::keys::Keys;
 use super::{Arguments, GOING_ON};
@@ -22,19 +22,20 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Rows of a micro-batch.
+/// The key for the rows of a micro-batch.
 pub const BATCH: &str = "runner_config.batch_size";
-/// Micro-batches of a step.
+/// The key for the micro-batches of a step.
 pub const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
-/// How long a run is.
+/// The keys for the length of a run.
 const LENGTH: [&str; 2] = ["runner_config.epochs", "runner_config.stop_step"];
-/// What is assumed of an adapter that does not say how much memory it has.
+/// The memory that is assumed of an adapter that does not say how much it has.
 const ASSUMED_MEMORY: u64 = 8_000_000_000;
 
-/// Adds the keys that divide a step of `step` samples, of which an epoch has `steps`, to those of a configuration at `file`. A run that continues keeps its division.
+/// Adds the keys that divide a step of `step` samples to a configuration at `file`; an epoch has `steps` steps. A run
+/// that continues keeps its division.
 ///
 /// # Errors
-/// Keys that are wrong; a run that does not fit the memory; one that is to continue and was begun otherwise.
+/// Keys that are wrong; a run that does not fit the memory; a run that is to continue and was begun with other keys.
 pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, steps: u64) -> Result<()> {
     if keys.written(BATCH).or(keys.written(ACCUMULATION)).is_some() {
         return Ok(()); // as it is written
@@ -67,7 +68,7 @@ pub fn divide(arguments: &Arguments, keys: &mut Keys, file: &Path, step: usize, 
     Ok(())
 }
 
-/// The largest micro-batch with the least work that fits.
+/// The largest micro-batch among those that fit with the least work.
 pub(super) fn fitted(
     arguments: &Arguments,
     plan: &RunPlan,
@@ -102,7 +103,7 @@ pub(super) fn fitted(
     })
 }
 
-/// Device memory, by who says how much there is.
+/// The device memory, by its source: a flag, the adapter, or an assumption.
 pub(super) enum Memory {
     Asked(u64),
     Reported(u64),
@@ -117,7 +118,7 @@ impl Memory {
         }
     }
 
-    /// What of it is to be used.
+    /// The part of the memory that may be used, in words.
     fn said(&self) -> String {
         match self {
             Self::Asked(_) => "--memory without a tenth".to_string(),
@@ -128,7 +129,7 @@ impl Memory {
         }
     }
 
-    /// What to do where there is more than is known of.
+    /// The advice for a device that has more memory than is known.
     fn more(&self) -> Option<String> {
         match self {
             Self::Asked(_) => None,
@@ -138,7 +139,7 @@ impl Memory {
     }
 }
 
-/// What is known of the adapter, and its memory or that which is to be used.
+/// The capabilities of the adapter, and its memory or the memory that may be used.
 fn adapter(arguments: &Arguments) -> Result<(Capabilities, Memory)> {
     let options = arguments.adapter.options()?;
     match (pollster::block_on(Gpu::request(&options)), arguments.memory) {
@@ -161,7 +162,7 @@ fn adapter(arguments: &Arguments) -> Result<(Capabilities, Memory)> {
     }
 }
 
-/// The plan of the run in the folder of the command, if there is one with a checkpoint.
+/// The plan of the run in the command's folder, if there is a run with a checkpoint.
 fn begun(arguments: &Arguments) -> Result<Option<RunPlan>> {
     let folder = arguments.output();
     let config = folder.join(CONFIG);
@@ -173,8 +174,8 @@ fn begun(arguments: &Arguments) -> Result<Option<RunPlan>> {
     RunConfig::of_run_folder(&text, &config, &[], None).map(|config| Some(config.plan))
 }
 
-/// Refuses to continue a run that was `begun` with other numbers or of another length than `plan`, but for the division of its steps, and
-/// for its length and rates if it is extended. Its epochs have `steps`.
+/// Refuses to continue a run that was `begun` with other numbers or another length than `plan`. The division of its
+/// steps may differ, and so may its length and rates if the run is extended. An epoch has `steps` steps.
 fn refuse_other(arguments: &Arguments, begun: &RunPlan, plan: &RunPlan, steps: u64) -> Result<()> {
     let of = |plan: &RunPlan| {
         let runner = &plan.settings.runner;

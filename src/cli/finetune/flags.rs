@@ -1,4 +1,5 @@
-//! The flags of `finetune` that stand for keys of the configuration: one of each is given, and errors name what the user can write.
+//! The flags of `finetune` that stand for keys of the configuration: a user gives either the flag or the key, and
+//! errors name what the user can write.
 
 use super::Arguments;
 use super::division::{ACCUMULATION, BATCH};
@@ -6,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::settings::Override;
 use std::path::Path;
 
-/// A flag, and the keys that it decides. An error about the first of them is one about the flag.
+/// A flag, and the keys that it sets. An error about the first of these keys is an error about the flag.
 struct Flag {
     name: &'static str,
     is_given: fn(&Arguments) -> bool,
     keys: &'static [&'static str],
 }
 
-/// The keys of the adapters.
+/// The key of the adapters' section.
 const PET: &str = "model.model_config.pet_config";
 
 const FLAGS: [Flag; 21] = [
@@ -36,7 +37,7 @@ const FLAGS: [Flag; 21] = [
     ),
     flag("--batch-size", |given| given.batch_size.is_some(), &[BATCH, ACCUMULATION]),
     flag("--accumulate", |given| given.accumulate.is_some(), &[ACCUMULATION, BATCH]),
-    // Which divides the samples of a step.
+    // The memory decides how the samples of a step are divided.
     flag("--memory", |given| given.memory.is_some(), &[BATCH, ACCUMULATION]),
     flag("--max-length", |given| given.max_length.is_some(), &["model.model_config.seq_length"]),
     flag("--seed", |given| given.seed.is_some(), &["seed"]),
@@ -69,7 +70,7 @@ const fn flag(name: &'static str, is_given: fn(&Arguments) -> bool, keys: &'stat
     Flag { name, is_given, keys }
 }
 
-/// What errors of a run say, and how it is said here.
+/// Words in errors of a run, and the words that replace them here.
 const SAID: [(&str, &str); 5] = [
     ("`eval_samples`", "--eval-fraction"),
     ("--output_dir or --run_name", "--output"),
@@ -78,10 +79,10 @@ const SAID: [(&str, &str); 5] = [
     ("leave --resume_training out", "leave --resume out"),
 ];
 
-/// Fails if a key that is `written` would take the place of a flag that is given, which would be lost.
+/// Fails if a key that is `written` would replace a flag that is given, so that the flag would be lost.
 ///
 /// # Errors
-/// Which key and flag these are.
+/// Names the key and the flag.
 pub fn refuse_written(arguments: &Arguments, written: &[Override]) -> Result<()> {
     for flag in FLAGS.iter().filter(|flag| (flag.is_given)(arguments)) {
         let decides = |one: &&Override| flag.keys.iter().any(|key| one.covers(key) || one.lies_within(key));
@@ -93,10 +94,10 @@ pub fn refuse_written(arguments: &Arguments, written: &[Override]) -> Result<()>
     Ok(())
 }
 
-/// The error with flags in place of keys that are not `written`, and of lines of the configuration at `file`, which the user has not
-/// written.
+/// The error with flags in place of keys that are not `written`, and in place of lines of the configuration at `file`,
+/// which the user has not written.
 pub fn naming(error: Error, written: &[Override], file: &Path) -> Error {
-    // Errors about adapters are not about their absence.
+    // An error about adapters is not about their absence.
     let named = |flag: &&Flag| flag.keys[0] != PET && !written.iter().any(|one| one.covers(flag.keys[0]));
     let names = || FLAGS.iter().filter(named).map(|flag| (flag.keys[0], flag.name));
     let flagged = |text: String| {

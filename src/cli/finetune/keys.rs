@@ -1,13 +1,14 @@
-//! The keys of a configuration, as a person would write them down: sections that fit a line are in one.
+//! The keys of a configuration, written as a person would write them: a section that fits a line is written in one
+//! line.
 
 use crate::settings::Override;
 use serde_json::Value;
 use std::str::FromStr;
 
-/// Columns of a line at most that holds a section.
+/// Most columns of a line that holds a section.
 const COLUMNS: usize = 110;
 
-/// Keys by their paths, in order, with their values in YAML. A number in a path is the place of an item of a list.
+/// Keys by their paths, in order, with their values in YAML. A number in a path is the index of an item in a list.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     written: Vec<Override>,
@@ -21,22 +22,23 @@ enum Part<'a> {
 }
 
 impl Keys {
-    /// Those of a user's command line, which nothing that is added takes the place of; of sections the [`Override::values`].
+    /// Starts with the keys of a user's command line, which take precedence over all keys that are added. For sections,
+    /// these are the [`Override::values`].
     pub fn new(written: Vec<Override>) -> Self {
         Self { written, entries: Vec::new() }
     }
 
-    /// What the user has written for `path`, in YAML.
+    /// The value that the user has written for `path`, in YAML.
     pub fn written(&self, path: &str) -> Option<&str> {
         self.written.iter().rev().find(|one| one.path == path).map(|one| one.value.as_str())
     }
 
-    /// Whether the user has written a key whose path starts so.
+    /// Whether the user has written a key whose path begins with `start`.
     pub fn writes_within(&self, start: &str) -> bool {
         self.written.iter().any(|one| one.path.starts_with(start))
     }
 
-    /// Whether the user has written such a word for `path` or within it.
+    /// Whether the user has written `word` in a value of `path` or of a key within it.
     pub fn has_word(&self, path: &str, word: &str) -> bool {
         self.written.iter().any(|one| one.lies_within(path) && one.value.contains(word))
     }
@@ -46,24 +48,24 @@ impl Keys {
         self.written(path)?.parse().ok()
     }
 
-    /// Adds a key, unless the user has written it, or a section that it is in.
+    /// Adds a key, unless the user has written it, or a section that contains it.
     pub fn add(&mut self, path: &str, value: impl ToString) {
         if !self.written.iter().any(|one| one.covers(path)) {
             self.entries.push((path.to_string(), value.to_string()));
         }
     }
 
-    /// Adds a key with a value that may need quotes.
+    /// Adds a key whose value may need quotes.
     pub fn add_json(&mut self, path: &str, value: &Value) {
         self.add(path, yaml_of(value));
     }
 
-    /// The configuration.
+    /// The configuration as YAML.
     pub fn yaml(&self) -> String {
         let mut all: Vec<(&str, &str)> =
             self.entries.iter().map(|(path, value)| (&**path, &**value)).collect();
         for one in &self.written {
-            // Beside what it belongs to, or at the end.
+            // A written key is placed beside its relatives, or at the end.
             let shared =
                 |path: &str| path.split('.').zip(one.path.split('.')).take_while(|(a, b)| a == b).count();
             let most = all.iter().map(|(path, _)| shared(path)).max().unwrap_or(0);
@@ -74,14 +76,14 @@ impl Keys {
             }
         }
         let mut parts = parts(&all);
-        parts.sort_by_key(|(_, part)| matches!(part, Part::Section(_))); // which are longer
+        parts.sort_by_key(|(_, part)| matches!(part, Part::Section(_))); // sections come last, because they are longer
         let mut text = String::new();
         block(&parts, 0, &mut text);
         text
     }
 }
 
-/// A value as YAML has it: words and numbers bare, lists and the rest as JSON, which is YAML too.
+/// A value in YAML: words and numbers without quotes, lists and the rest as JSON, which is YAML too.
 fn yaml_of(value: &Value) -> String {
     let is_bare = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '.')
@@ -124,7 +126,7 @@ fn is_list(keys: &[(&str, Part<'_>)]) -> bool {
     !keys.is_empty() && keys.iter().all(|(name, _)| name.parse::<usize>().is_ok())
 }
 
-/// In one line.
+/// A part in one line.
 fn flow(part: &Part<'_>) -> String {
     let joined = |keys: &[(&str, Part<'_>)], one: fn(&(&str, Part<'_>)) -> String| {
         keys.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -138,7 +140,7 @@ fn flow(part: &Part<'_>) -> String {
     }
 }
 
-/// In a line for each key that needs one.
+/// A section with a line for each key that needs one.
 fn block(keys: &[(&str, Part<'_>)], depth: usize, text: &mut String) {
     let list = is_list(keys);
     for (name, part) in keys {

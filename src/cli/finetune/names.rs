@@ -1,23 +1,25 @@
-//! What other programs call the flags of `finetune`: transformers, PEFT, TRL, unsloth, LLaMA-Factory and mlx-lm. An answer has the value
-//! that was asked for, where there is such here, and otherwise the form of those that there are.
+//! The names that other programs have for the flags of `finetune`: transformers, PEFT, TRL, unsloth, LLaMA-Factory and
+//! mlx-lm. An answer contains the value that was asked for if it exists here, and otherwise the form of the values that
+//! exist.
 
 use crate::element::Element;
 use crate::error::{Error, Result, shell_word};
 use crate::settings::{OptimizerType, ScheduleType, Words};
 
-/// What a flag of another program is here.
+/// The counterpart of another program's flag here.
 pub(super) enum Ours {
-    /// The same for every value. In braces is where it goes, and what stands there without one.
+    /// The same flag for every value. The value goes where the braces are; they contain what stands there if there is
+    /// no value.
     As(&'static str),
-    /// A flag without a value, for one that is true or left out.
+    /// A flag without a value, for a flag that is true or left out.
     Switch(&'static str),
-    /// It depends on the value.
+    /// The flag depends on the value.
     By(fn(Option<&str>) -> String),
 }
 
 use Ours::{As, By, Switch};
 
-/// Their names, with words joined by `_`, and ours.
+/// The names of other programs' flags, with words joined by `_`, and their counterparts.
 pub(super) const NAMES: [(&str, Ours); 39] = [
     ("num_train_epochs num_epochs", As("--epochs {}")),
     ("max_steps iters num_steps", By(steps)),
@@ -76,11 +78,11 @@ pub fn flags(words: &[String]) -> Vec<(&str, Option<&str>)> {
         .collect()
 }
 
-/// Fails if flags are those of another program, and names ours with their values, or a key that ours sets. Another that names a key by its
-/// path is ours.
+/// Fails if flags belong to another program. The error names our flags with their values, or a key that our flag sets.
+/// Any other flag that names a key by its path is ours.
 ///
 /// # Errors
-/// What each flag is called here.
+/// Says what each flag is called here.
 pub fn check<'a>(flags: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Result<()> {
     let refused: Vec<Error> = flags
         .filter_map(|(flag, value)| {
@@ -93,7 +95,7 @@ pub fn check<'a>(flags: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Res
 }
 
 impl Ours {
-    /// What a flag with this `value` is.
+    /// The counterpart of a flag with this `value`.
     pub(super) fn with(&self, value: Option<&str>) -> String {
         match self {
             As(ours) => with_value(ours, value),
@@ -111,14 +113,14 @@ fn is_off(value: Option<&str>) -> bool {
     value.is_some_and(|value| ["false", "no", "off", "0", "none"].contains(&&*value.to_lowercase()))
 }
 
-/// Our flag with `value` in its place.
+/// Our flag, with `value` in its place.
 fn with_value(ours: &str, value: Option<&str>) -> String {
     let Some((before, rest)) = ours.split_once('{') else { return ours.to_string() };
     let (example, after) = rest.split_once('}').unwrap_or((rest, ""));
     format!("{before}{}{after}", value.map_or(example.to_string(), shell_word)).trim_end().to_string()
 }
 
-/// The key with `word` where that is one of its words, however its letters are written.
+/// The key with `word` if that is one of its words, in upper or lower case.
 fn one_of<T: Words>(key: &str, word: Option<&str>) -> String {
     let known = T::WORDS.iter().find(|(known, _)| word.is_some_and(|word| known.eq_ignore_ascii_case(word)));
     match known {
@@ -127,7 +129,7 @@ fn one_of<T: Words>(key: &str, word: Option<&str>) -> String {
     }
 }
 
-/// Those of `transformers` that compute what ours does.
+/// The optimizers of `transformers` that compute the same as ours.
 fn optimizer(word: Option<&str>) -> String {
     let adam = ["adamw_torch", "adamw_torch_fused", "adamw_hf"];
     one_of::<OptimizerType>(
@@ -136,13 +138,13 @@ fn optimizer(word: Option<&str>) -> String {
     )
 }
 
-/// A number below 0 says that epochs count.
+/// A number below 0 means that epochs count.
 fn steps(value: Option<&str>) -> String {
     let is_none = value.is_some_and(|value| value.starts_with('-'));
     if is_none { LEFT_OUT.to_string() } else { with_value("--steps {}", value) }
 }
 
-/// A share, or from 1 on a number of samples.
+/// A share, or a number of samples if it is 1 or more.
 fn held_out(value: Option<&str>) -> String {
     let counts = value.and_then(|value| value.parse::<f64>().ok()).is_some_and(|value| value >= 1.0);
     let ours = if counts { "--train_dataset.eval_samples={}" } else { "--eval-fraction {}" };
@@ -158,7 +160,7 @@ fn quantised(bits: Option<&str>) -> String {
     base.to_string()
 }
 
-/// Without it those programs compute in float32.
+/// Without this flag, those programs compute in float32.
 fn half(value: Option<&str>) -> String {
     let element = if is_off(value) { "float32" } else { "bfloat16" };
     format!("--model.model_config.compute_dtype={element}")

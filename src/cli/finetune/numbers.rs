@@ -1,4 +1,4 @@
-//! Numbers of the command line that are in the range of their keys, so that an error is about the flag.
+//! Numbers of the command line, checked against the ranges of their keys, so that an error names the flag.
 
 /// A finite number above 0.
 pub fn above_zero(text: &str) -> Result<f64, String> {

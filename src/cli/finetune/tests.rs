@@ -1,4 +1,4 @@
-//! The configuration that a command line makes, without a device: its steps are divided as they are written.
+//! The configuration that a command line makes, without a device: steps are divided as the command line says.
 
 use super::division::{Memory, fitted};
 use super::flags::naming;
@@ -23,7 +23,7 @@ fn arguments(flags: &[&str]) -> Result<Arguments> {
     }
 }
 
-/// The configuration with `flags`, of single windows of 16 tokens.
+/// The configuration with `flags`, for single windows of 16 tokens.
 fn configured(flags: &[&str]) -> Result<String> {
     let arguments = arguments(flags)?;
     let written = arguments.written()?;
@@ -34,7 +34,7 @@ fn configured(flags: &[&str]) -> Result<String> {
 const SINGLE: &str = "--runner_config.batch_size=1";
 const SHORT: &str = "--max-length=16";
 
-/// The line that refuses `flags`.
+/// The line of the error that refuses `flags`.
 fn refused(flags: &[&str]) -> String {
     let line = configured(flags).expect_err("refused").to_string();
     assert_eq!(line.lines().count(), 1, "{line}");
@@ -50,7 +50,7 @@ fn what_other_programs_flags_are_here_is_taken() {
         .get_arguments()
         .filter_map(|argument| argument.get_long())
         .collect();
-    // Of those that depend on their value, an answer that is a form, too.
+    // For flags that depend on their value: the values, and an answer that is a form.
     let asked = [
         ("lr_scheduler_type", "cosine", "--lr_schedule.type=cosine"),
         ("lr_scheduler_type", "constant_with_warmup", "--lr_schedule.type=constant_with_warmup"),
@@ -95,7 +95,7 @@ fn what_other_programs_flags_are_here_is_taken() {
     let always = NAMES.iter().filter(|(_, ours)| !matches!(ours, Ours::By(_)));
     let always = always.map(|(theirs, ours)| (*theirs, ours.with(None)));
     let always = always.map(|(theirs, ours)| (theirs, ours.replace("BETA1", "0.9").replace("BETA2", "0.99")));
-    // Text, which is configured here, has no samples to count.
+    // The data configured here are text, which has no samples to count.
     for (theirs, ours) in always
         .chain(answered)
         .filter(|(_, ours)| !["TYPE", "eval_samples"].iter().any(|of| ours.contains(of)))
@@ -155,17 +155,17 @@ fn defaults_follow_what_is_written_and_fill_sections() {
         expected.iter().for_each(|expected| assert!(config.contains(expected), "{expected} in\n{config}"));
     }
     assert!(!of("--train_dataset.eval_fraction=0").contains("do_eval"));
-    // As the line that makes a run longer has it.
+    // As on the command line that makes a run longer.
     let longer = ["--runner_config={epochs: 1}", "--extend", "--runner_config.epochs", "2"];
     let config = configured(&[&[SINGLE, SHORT][..], &longer].concat()).expect("a configuration");
     assert!(config.contains("epochs: 2"), "{config}");
 }
 
-/// Whoever says how much memory there is.
+/// The advice depends on the source of the number: a flag, the adapter, or an assumption.
 #[test]
 fn too_little_memory_is_answered_by_the_flag_that_gives_more() {
     let small = "num_layers: 1, num_heads: 1, hidden_size: 16";
-    // Weights, gradients and moments of more bytes than are assumed.
+    // Weights, gradients and moments need more bytes than are assumed.
     let large = "num_layers: 64, num_heads: 4, hidden_size: 1024";
     for (shape, memory, way) in [
         (small, Memory::Asked(9_000), "; train adapters, by "),
@@ -218,10 +218,10 @@ fn errors_name_flags_and_no_line_of_a_file_that_is_not_there() {
     assert_eq!(naming(folder, &[], file).to_string(), "out: choose another --output");
 }
 
-/// A configuration is made again where what it was made of may have changed, whatever time that has.
+/// A configuration is made again if its inputs may have changed, whatever their times.
 #[test]
 fn a_configuration_is_taken_again_only_of_what_it_was_made_of() {
-    let tick = || std::thread::sleep(Duration::from_millis(30)); // longer than one of file systems
+    let tick = || std::thread::sleep(Duration::from_millis(30)); // longer than a clock tick of file systems
     let files = [
         ("data.jsonl", true),
         ("eval.jsonl", true),
@@ -231,7 +231,7 @@ fn a_configuration_is_taken_again_only_of_what_it_was_made_of() {
         ("special_tokens_map.json", true),
         ("chat_template.jinja", true),
         ("generation_config.json", true),
-        ("model.safetensors", false), // of which nothing is read
+        ("model.safetensors", false), // no part of it is read
         ("", false),
     ];
     let changes = [("written", false), ("removed", true)];
@@ -239,7 +239,7 @@ fn a_configuration_is_taken_again_only_of_what_it_was_made_of() {
         files.iter().flat_map(|file| changes.iter().map(move |change| (*file, *change)))
     {
         if !is_read && removes {
-            continue; // a name has gone from the folder, which may be any
+            continue; // the folder lost a name, which may be any name
         }
         let home = tempfile::tempdir().expect("a folder");
         let of =
