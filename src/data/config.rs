@@ -63,7 +63,7 @@ pub struct RecordsConfig {
 /// The `dtype` of token files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenType {
-    /// What the header says; 16 bits without a header (nanoGPT).
+    /// The width that the header names; 16 bits without a header (nanoGPT).
     Auto,
     /// 16 bits.
     Uint16,

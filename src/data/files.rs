@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 /// A file to read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InputFile {
-    /// The path of the file.
     pub path: PathBuf,
     /// Whether the file was found in a folder or by a pattern, rather than named itself. A found file that cannot be
     /// used is skipped; a named file that cannot be used is an error.

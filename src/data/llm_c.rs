@@ -3,7 +3,6 @@
 
 use super::token_encoding::TokenEncoding;
 
-/// Bytes of the header.
 pub(super) const HEADER_BYTES: usize = 256 * 4;
 
 /// Magic number and version, and how the tokens that follow are stored: for GPT-2's vocabulary

@@ -96,7 +96,6 @@ fn is_read_at_once(pass: &StreamPass) -> bool {
 
 /// The sources of a data set as their loader read them, and how batches are made of them.
 pub(crate) struct Sources {
-    /// Each source.
     pub loaded: Vec<Loaded>,
     /// How documents are treated.
     pub rules: DocumentRules,

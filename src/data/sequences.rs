@@ -36,7 +36,7 @@ impl PackedSequences {
     /// Packs `sequences`, none of which is empty or longer than a row of `spec`.
     ///
     /// # Errors
-    /// There is no sequence.
+    /// If there is no sequence.
     pub fn new(sequences: &[Sequence], spec: &BatchSpec) -> Result<Self> {
         let length = |member: usize| sequences[member].tokens.len();
         let filled = fill_rows(sequences.len(), length, spec.seq_length);
@@ -72,7 +72,7 @@ impl PackedSequences {
     /// Batch number `number`.
     ///
     /// # Errors
-    /// It holds a token outside the vocabulary.
+    /// If the batch holds a token outside the vocabulary.
     pub fn batch(&self, number: u64) -> Result<Batch> {
         self.batches.batch(number)
     }

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 pub struct TokenizeConfig {
     /// Files, folders (searched recursively) and glob patterns.
     pub inputs: Vec<String>,
-    /// What counts as one document.
+    /// The unit of an input that counts as one document.
     pub documents: DocumentFormat,
     /// The tokenizer; `None`: every byte is a token, and byte 0 ends a document.
     pub tokenizer: Option<TokenizerConfig>,

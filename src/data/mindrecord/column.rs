@@ -1,9 +1,7 @@
 //! The columns of a data file, and how they store whole numbers.
 
-/// A column.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
-    /// The name of the column.
     pub name: String,
     /// The type as a message shows it: `array of int32`.
     pub kind: String,

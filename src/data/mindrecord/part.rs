@@ -9,7 +9,6 @@ use crate::data::token_encoding::NO_TOKEN;
 /// How the rows of a file become tokens and targets. All rows have the same length.
 #[derive(Debug)]
 pub(super) struct RowColumns {
-    /// The file with the rows.
     pub file: MindRecordFile,
     /// The column of token ids.
     pub tokens: NumberColumn,

@@ -16,7 +16,6 @@ pub(in crate::data) struct Record {
     pub fields: Map<String, Value>,
     /// The object as it is written, with its keys in order; empty if the file does not hold it as text.
     pub text: String,
-    /// The file that holds the record.
     pub path: Arc<Path>,
     /// The start of the record in the file, such as `line 3`.
     pub place: String,

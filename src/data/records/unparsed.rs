@@ -15,13 +15,11 @@ pub(super) const EXPECTED: &str = "expected a JSON object on each line, or an ar
 pub(in crate::data) enum Unparsed {
     /// The text of an object.
     Json {
-        /// The file that holds the object.
         path: Arc<Path>,
         /// The line in which the object starts.
         line: u64,
         /// Whether the object is an item of an array, and may have several lines.
         is_item: bool,
-        /// The text of the object.
         text: String,
     },
     /// A record of a file that is not text.

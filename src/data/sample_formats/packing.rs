@@ -25,7 +25,6 @@ const CUT_AT_A_TIME: usize = 1000;
 /// Rows of samples, or of parts of samples, each of which is a document of its own.
 #[derive(Debug, Default)]
 pub(in crate::data) struct Packed {
-    /// The documents.
     pub documents: Runs,
     /// The end of each row, in documents.
     pub ends: Vec<u64>,

@@ -18,10 +18,10 @@ use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
 use std::path::Path;
 
-/// A data set: its own keys and those of its loader.
+/// A data set: its own keys, and the keys of its loader.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dataset {
-    /// Its own keys.
+    /// The keys of the data set itself.
     pub keys: DatasetKeys,
     /// `data_loader`.
     pub loader: Loader,

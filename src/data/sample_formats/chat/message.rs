@@ -20,12 +20,10 @@ const SYSTEM: &str = "system";
 /// Role names of this program and of ShareGPT. If another name is taken for one of them, a note says so.
 const WELL_KNOWN: [&str; 5] = ["user", "human", "assistant", "gpt", SYSTEM];
 
-/// One message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Message {
     /// The message as a template sees it.
     pub value: Value,
-    /// The role of the message.
     pub role: String,
     /// Whether the assistant wrote it and it is to be learned.
     pub is_learned: bool,

@@ -77,7 +77,7 @@ pub(super) fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Op
 /// The greatest length, in characters, to which a text is filled.
 const MOST_FILLED: usize = 1 << 16;
 
-/// The words of a text from the last to the first, of which at most `most` are split off.
+/// The words of a text, from the last to the first. After `most` words are split off, the rest is the last part.
 fn rsplit_blank(text: &str, most: usize) -> Vec<&str> {
     let (mut parts, mut rest) = (Vec::new(), text.trim_end());
     while !rest.is_empty() {

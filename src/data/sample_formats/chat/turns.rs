@@ -14,7 +14,6 @@ const SHORT: usize = 12;
 /// A conversation that the template has written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// The text.
     pub text: String,
     /// The ranges of its bytes that are to be learned.
     pub learned: Vec<Range<usize>>,
