@@ -1,9 +1,9 @@
 //! Kernel microbenchmarks: one row each, GFLOP/s or GB/s from closed formulas.
 //!
-//! `cargo bench --bench kernels [-- FILTER]`; `TIER=portable` forces a tier; `HISTORY=1` appends to benches/history.csv.
-//! A row replays a recording with REPEATS copies of the kernel and divides the time by REPEATS, because on a software
-//! adapter a submission costs more than a small kernel. Rows that are compared with a composition of unfused kernels run with bounds checks on
-//! both sides.
+//! `cargo bench --bench kernels [-- FILTER]`; `TIER=portable` forces a tier; `HISTORY=1` appends to
+//! benches/history.csv. A row replays a recording with REPEATS copies of the kernel and divides the time by REPEATS,
+//! because on a software adapter a submission costs more than a small kernel. Rows that are compared with a composition
+//! of unfused kernels run with bounds checks on both sides.
 
 mod common;
 mod mixture;
@@ -295,7 +295,8 @@ fn layer_norm_saved(row: &mut Job) -> layer_norm::LayerNormSaved {
     layer_norm::LayerNormSaved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
 }
 
-/// Causal attention, and the FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
+/// Causal attention, and the FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i,
+/// window) keys.
 fn causal(tokens: u32, window: Option<u32>) -> (Attention, f64) {
     let shape = Attention {
         layout: LAYOUT,

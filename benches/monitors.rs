@@ -1,9 +1,10 @@
 //! What `monitor_config` adds to a step: `cargo bench --bench monitors -- [CONFIG]`, by default `configs/tiny.yaml`.
 //!
-//! A trainer for each monitor stands beside one without, and their steps take turns, every one of them a due step. Wall time is the
-//! median over the turns of the ratio of step times, less one; processor time, where Linux tells it, that of all turns together,
-//! which other programs disturb less and which is what a software adapter computes with. `ROUNDS` changes how many turns there are,
-//! `TIER=portable` runs the kernels for GPUs, `HISTORY=1` appends rows to `benches/history.csv`.
+//! A trainer for each monitor stands beside one without, and their steps take turns, every one of them a due step. Wall
+//! time is the median over the turns of the ratio of step times, less one; processor time, where Linux tells it, that
+//! of all turns together, which other programs disturb less and which is what a software adapter computes with.
+//! `ROUNDS` changes how many turns there are, `TIER=portable` runs the kernels for GPUs, `HISTORY=1` appends rows to
+//! `benches/history.csv`.
 
 mod common;
 

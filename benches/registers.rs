@@ -1,9 +1,9 @@
-//! Registers and scratch memory of the main kernels of tier `portable` on AMD GPUs, as Mesa's compiler counts them; no GPU is
-//! needed.
+//! Registers and scratch memory of the main kernels of tier `portable` on AMD GPUs, as Mesa's compiler counts them; no
+//! GPU is needed.
 //!
-//! `cargo bench --bench registers`; `HISTORY=1` appends to benches/history.csv, under the GPU's family as adapter. Fewer
-//! VGPRs leave room for more waves, which hide latency; `tests/without_adapter/registers.rs` demands that nothing spills.
-//! Each family is compiled for by a child process, which the loader's variables tell to open null hardware.
+//! `cargo bench --bench registers`; `HISTORY=1` appends to benches/history.csv, under the GPU's family as adapter.
+//! Fewer VGPRs leave room for more waves, which hide latency; `tests/without_adapter/registers.rs` demands that nothing
+//! spills. Each family is compiled for by a child process, which the loader's variables tell to open null hardware.
 
 mod common;
 #[path = "../tests/driver/mod.rs"]

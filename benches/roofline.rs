@@ -1,11 +1,13 @@
 //! The time of a training step on published GPUs, by a model (`src/perf/roofline.rs`); no adapter is needed.
 //!
-//! `cargo bench --bench roofline -- configs/gpt_124m.yaml [--gpu NAME]... [--section.key=value]...` records the step for each GPU as a
-//! run on it does, and prints its launches, those of one kernel and shape in a line: operations, bytes, bytes of workgroup memory and
-//! barriers of a workgroup, workgroups over the slots there are and the share of these in use, milliseconds, and what most of them go to.
+//! `cargo bench --bench roofline -- configs/gpt_124m.yaml [--gpu NAME]... [--section.key=value]...` records the step
+//! for each GPU as a run on it does, and prints its launches, those of one kernel and shape in a line: operations,
+//! bytes, bytes of workgroup memory and barriers of a workgroup, workgroups over the slots there are and the share of
+//! these in use, milliseconds, and what most of them go to.
 //!
-//! `--timed FILE` sets the times of a real run beside the model's: FILE is the profile.jsonl that `train --profile N` leaves with the
-//! same configuration. The step is that of the file's adapter, and the model is of that GPU, or of the one that --gpu names.
+//! `--timed FILE` sets the times of a real run beside the model's: FILE is the profile.jsonl that `train --profile N`
+//! leaves with the same configuration. The step is that of the file's adapter, and the model is of that GPU, or of the
+//! one that --gpu names.
 
 use gristmill::kernels::PublishedGpu;
 use gristmill::perf::profile::Profile;

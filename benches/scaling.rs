@@ -1,12 +1,13 @@
 //! Two ranks with a core each against one rank with one core: `cargo bench --bench scaling`.
 //!
-//! In weak scaling two ranks have twice the micro-batches of the one, in strong scaling as many. Both figures are the share of
-//! two cores' speed that is left: 1.0 would be exchanges and stages that cost nothing. Beside them stands what `gristmill plan`
-//! predicts for the step, from the speed of the one rank and of messages between two, and the bytes that it forecasts.
+//! In weak scaling two ranks have twice the micro-batches of the one, in strong scaling as many. Both figures are the
+//! share of two cores' speed that is left: 1.0 would be exchanges and stages that cost nothing. Beside them stands what
+//! `gristmill plan` predicts for the step, from the speed of the one rank and of messages between two, and the bytes
+//! that it forecasts.
 //!
-//! Runs take turns, each in a process of its own that is bound to its cores (`taskset`) and whose software adapter computes on
-//! one thread per rank (`LP_NUM_THREADS`); so it measures on software adapters only. `HISTORY=1` appends rows to
-//! `benches/history.csv`. `ROUNDS` and `STEPS` change how much is measured; an argument selects cases by name.
+//! Runs take turns, each in a process of its own that is bound to its cores (`taskset`) and whose software adapter
+//! computes on one thread per rank (`LP_NUM_THREADS`); so it measures on software adapters only. `HISTORY=1` appends
+//! rows to `benches/history.csv`. `ROUNDS` and `STEPS` change how much is measured; an argument selects cases by name.
 
 mod common;
 #[path = "../tests/runs/counting.rs"]
@@ -62,8 +63,8 @@ const MICRO_BATCHES: usize = 4;
 /// Bytes of a message by which links are measured.
 const MESSAGE: usize = 16 << 20;
 
-/// What a process measures: the slowest rank's median seconds of a step, and the bytes that rank 0 sends in one, counted and
-/// forecast.
+/// What a process measures: the slowest rank's median seconds of a step, and the bytes that rank 0 sends in one,
+/// counted and forecast.
 struct Measured {
     seconds: f64,
     sent: [u64; 2],

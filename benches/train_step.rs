@@ -1,9 +1,10 @@
 //! Whole training steps of the reference model on random tokens: the same work as the benchmarks of other projects.
 //!
 //! `cargo bench --bench train_step -- [V D L H F T B STEPS]`, by default `256 128 4 4 384 128 8 20`: vocabulary, width,
-//! layers, heads, feed-forward width, context, batch, steps. `COMPUTE=bfloat16` or `float16` stores activations in 16 bits,
-//! `TIER=portable` runs the kernels for GPUs, `NATIVE_F16=0` converts f16 without the adapter's own instructions. Prints one JSON line. The time of the first step is measured
-//! from process start and includes opening the adapter, recording and compiling pipelines.
+//! layers, heads, feed-forward width, context, batch, steps. `COMPUTE=bfloat16` or `float16` stores activations in 16
+//! bits, `TIER=portable` runs the kernels for GPUs, `NATIVE_F16=0` converts f16 without the adapter's own instructions.
+//! Prints one JSON line. The time of the first step is measured from process start and includes opening the adapter,
+//! recording and compiling pipelines.
 
 mod common;
 mod random_run;

@@ -1,5 +1,5 @@
-//! Kernels on an application's own device: its buffers hold the tensors, its command encoder takes the dispatches, and it
-//! submits and polls. `cargo run --release --example own_device`
+//! Kernels on an application's own device: its buffers hold the tensors, its command encoder takes the dispatches, and
+//! it submits and polls. `cargo run --release --example own_device`
 
 use gristmill::device::Polling;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};

@@ -1,5 +1,6 @@
-//! A training loop of one's own on the tape: a network of three layers learns which of three spirals a point is on, with AdamW, a
-//! schedule, clipped gradients, a loss scale and new points in each step. `cargo run --release --example train_mlp`
+//! A training loop of one's own on the tape: a network of three layers learns which of three spirals a point is on,
+//! with AdamW, a schedule, clipped gradients, a loss scale and new points in each step. `cargo run --release --example
+//! train_mlp`
 
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::gelu::Gelu;

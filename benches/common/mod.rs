@@ -23,8 +23,8 @@ impl Setting {
     }
 }
 
-/// Appends one row to `benches/history.csv` if `HISTORY` is set (`HISTORY=1 cargo bench`), so that a casual run does not
-/// modify a tracked file.
+/// Appends one row to `benches/history.csv` if `HISTORY` is set (`HISTORY=1 cargo bench`), so that a casual run does
+/// not modify a tracked file.
 pub fn append_history(setting: &Setting, bench: &str, metric: &str, value: f64) {
     if std::env::var_os("HISTORY").is_none() {
         return;

@@ -57,7 +57,8 @@ pub fn compiler(context: &Context) {
     }
 }
 
-/// The tests of all kernels against their f64 reference in f32, f16 and bf16: `test-kernels` beside this program, or by cargo.
+/// The tests of all kernels against their f64 reference in f32, f16 and bf16: `test-kernels` beside this program, or by
+/// cargo.
 pub fn tests(context: &Context) {
     if context.is_small {
         println!("left out of a small run");
@@ -80,8 +81,8 @@ pub fn tests(context: &Context) {
     }
 }
 
-/// Whether products by cooperative matrices pass the test that a device is opened with. A second device, since drivers may compile all
-/// kernels otherwise with them.
+/// Whether products by cooperative matrices pass the test that a device is opened with. A second device, since drivers
+/// may compile all kernels otherwise with them.
 pub fn matrices(context: &Context) {
     let device_name = Some(context.gpu.report().name.clone());
     let options = GpuOptions { device_name, tier: Some(Tier::Matrix), ..GpuOptions::default() };

@@ -1,12 +1,15 @@
-//! Ten minutes of a GPU: what it is, whether its results are right, and how fast it is, beside what a model expects of it.
+//! Ten minutes of a GPU: what it is, whether its results are right, and how fast it is, beside what a model expects of
+//! it.
 //!
-//! `cargo bench --bench gpu_minutes [-- --device-name NAME] [--tier software] [--only STAGE]... [--peer COMMAND]... [--small]` runs the
-//! stages below one after the other and prints what each finds at once, so that whatever time there was has told something; stages
-//! that fail are named at the end. Please send what it prints, whole, with a bug report or a measurement.
+//! `cargo bench --bench gpu_minutes [-- --device-name NAME] [--tier software] [--only STAGE]... [--peer COMMAND]...
+//! [--small]` runs the stages below one after the other and prints what each finds at once, so that whatever time there
+//! was has told something; stages that fail are named at the end. Please send what it prints, whole, with a bug report
+//! or a measurement.
 //!
-//! A COMMAND trains the same shape by another program; `{}` in it stands for V D L H F T B and steps, as in
-//! `--peer 'python3 torch_train.py {} --device cuda'`. `--small` does a little of each stage on any adapter, and so does a run by
-//! `cargo test`. For a machine without cargo copy this program, and beside it the test binary `kernels` as `test-kernels`.
+//! A COMMAND trains the same shape by another program; `{}` in it stands for V D L H F T B and steps, as in `--peer
+//! 'python3 torch_train.py {} --device cuda'`. `--small` does a little of each stage on any adapter, and so does a run
+//! by `cargo test`. For a machine without cargo copy this program, and beside it the test binary `kernels` as
+//! `test-kernels`.
 
 #[path = "../../tests/driver/mod.rs"]
 mod compiled;
@@ -141,8 +144,8 @@ impl Context {
         (seconds, values.collect())
     }
 
-    /// The seconds of each launch in the fastest of three replays, after one that compiles; without timestamps the time of all is
-    /// that of the first.
+    /// The seconds of each launch in the fastest of three replays, after one that compiles; without timestamps the time
+    /// of all is that of the first.
     fn launch_seconds(&self, prepared: &PreparedJob<'_>) -> Vec<f64> {
         let replay = || {
             let begin = Instant::now();

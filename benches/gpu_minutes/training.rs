@@ -15,8 +15,8 @@ use std::time::Instant;
 /// A Llama that llvmpipe trains in seconds: `[V, D, L, H, F, T, B]`.
 const SHAPE: [usize; 7] = [256, 64, 2, 2, 128, 64, 2];
 
-/// Its first losses on llvmpipe, by the kernels of tier `software` (`--tier software --only losses` prints them anew). Without a GPU
-/// this bench compares those of `portable` with them.
+/// Its first losses on llvmpipe, by the kernels of tier `software` (`--tier software --only losses` prints them anew).
+/// Without a GPU this bench compares those of `portable` with them.
 const LOSSES: [f32; 4] = [5.550344, 5.546206, 5.557955, 5.550233];
 
 /// Those of gpt_124m, of one window of 1,024 tokens a step.

@@ -104,7 +104,8 @@ pub fn grouped(c: &mut Criterion) {
     }
 }
 
-/// Replays the cases in turn; prints the best and median time of each, and the median ratio to the first case of its round.
+/// Replays the cases in turn; prints the best and median time of each, and the median ratio to the first case of its
+/// round.
 fn in_turns(gpu: &Gpu, all: &[(&str, (PreparedJob<'_>, Work))]) {
     const ROUNDS: usize = 60;
     let rounds: Vec<Vec<f64>> = (0..ROUNDS)
@@ -185,8 +186,8 @@ fn placed(row: &mut Job, tokens: u32, chosen: u32, experts: u32) -> Placement {
     permute::place(&mut row.rec, &routes, ids, None)
 }
 
-/// Copies of matrices (2 D, D) of the first two of eight experts, or their gradients on the way back: read and written, and read
-/// where they are added.
+/// Copies of matrices (2 D, D) of the first two of eight experts, or their gradients on the way back: read and written,
+/// and read where they are added.
 fn copies(row: &mut Job, is_backward: bool) -> Work {
     let two = HotAndCold { hot: 2, capacity: N, cold_capacity: N / 2 };
     let capacities = row.integers(&two.initial(8));

@@ -28,8 +28,8 @@ impl RandomRun {
         Self { plan, data, length }
     }
 
-    /// `steps` steps of a Llama `[V, D, L, H, F, T, B]`: vocabulary, width, layers, heads, feed-forward width, context, batch, whose
-    /// layers store `compute`.
+    /// `steps` steps of a Llama `[V, D, L, H, F, T, B]`: vocabulary, width, layers, heads, feed-forward width, context,
+    /// batch, whose layers store `compute`.
     pub fn of_shape([v, d, l, h, f, t, b]: [usize; 7], compute: &str, steps: usize) -> Self {
         let yaml = format!(
             "

@@ -1,8 +1,8 @@
-//! Unfused compositions of the fused kernels, with a pass over memory for each operator: the other side of rows of the kernel
-//! benchmarks. `tests/kernels/unfused.rs` holds their results against those of the fused kernels.
+//! Unfused compositions of the fused kernels, with a pass over memory for each operator: the other side of rows of the
+//! kernel benchmarks. `tests/kernels/unfused.rs` holds their results against those of the fused kernels.
 //!
-//! Their shaders are files of a user, as far as the crate is concerned, and run with bounds checks. So does the side that they are
-//! compared with ([`gpu`]).
+//! Their shaders are files of a user, as far as the crate is concerned, and run with bounds checks. So does the side
+//! that they are compared with ([`gpu`]).
 
 pub mod permute;
 

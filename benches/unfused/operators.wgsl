@@ -6,8 +6,8 @@
 //   rotate_half   y = (−b, a) where a head of x is (a, b)
 //   softmax       y = softmax(scale · y) in place, per row of a square score matrix, causally masked
 //
-// silu, multiply, rotate_half: one invocation per 4 elements. softmax: one workgroup per row; software tier: one invocation
-// per row (lib/reduce). Numerics: f32 between load and store.
+// silu, multiply, rotate_half: one invocation per 4 elements. softmax: one workgroup per row; software tier: one
+// invocation per row (lib/reduce). Numerics: f32 between load and store.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;

@@ -349,7 +349,8 @@ impl DenseFeedForward<Parameter> {
             Activation::SwiGlu => "mul",
             Activation::Gelu(_) => "gelu",
         };
-        // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two is kept.
+        // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two
+        // is kept.
         let is_kept = |operator: &str| !config.recomputed.covers(layer, &format!("feed_forward.{operator}"));
         if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
             return tape.scope("w_gate_up", |tape| match config.activation {

@@ -1,7 +1,7 @@
 //! What the compiler of a Vulkan driver makes of a kernel, by VK_KHR_pipeline_executable_properties: registers, spills.
 //!
-//! AMD's is there without an AMD GPU: Mesa's RADV opens null hardware of any family and compiles for it. wgpu cannot open such a
-//! device, since nothing ever completes on it, so this module talks to Vulkan itself.
+//! AMD's is there without an AMD GPU: Mesa's RADV opens null hardware of any family and compiles for it. wgpu cannot
+//! open such a device, since nothing ever completes on it, so this module talks to Vulkan itself.
 #![allow(dead_code)] // each program uses a part of it
 
 use ash::{Device, Entry, Instance, khr, vk};

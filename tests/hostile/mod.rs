@@ -1,8 +1,8 @@
-//! The kinds of files listed below, damaged in ways that a seed decides: each input must give a result or an error that a user
-//! can act on, without a panic, within seconds, and without memory beyond what a file of its size can need.
+//! The kinds of files listed below, damaged in ways that a seed decides: each input must give a result or an error that
+//! a user can act on, without a panic, within seconds, and without memory beyond what a file of its size can need.
 //!
-//! CI tries a few hundred of each kind, `GRISTMILL_LONG=1` 3,000. Input number n of a kind is the same at each run; one that fails is
-//! left in `target/tmp/hostile`.
+//! CI tries a few hundred of each kind, `GRISTMILL_LONG=1` 3,000. Input number n of a kind is the same at each run; one
+//! that fails is left in `target/tmp/hostile`.
 
 mod kinds;
 mod memory;

@@ -30,8 +30,8 @@ const BASE: Row = Row {
     element: F32,
 };
 
-/// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes are
-/// combined with small ones, because a software driver takes seconds to compile the largest kernels.
+/// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes
+/// are combined with small ones, because a software driver takes seconds to compile the largest kernels.
 const ROWS: [Row; 25] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
@@ -198,8 +198,8 @@ impl Row {
             .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
 
-    /// What the error of each result of `want` is relative to: its own size and the root mean square of all, as ever, and what rounding the
-    /// weights of `terms` adds where matrices multiply them, in shares of what is allowed.
+    /// What the error of each result of `want` is relative to: its own size and the root mean square of all, as ever,
+    /// and what rounding the weights of `terms` adds where matrices multiply them, in shares of what is allowed.
     fn sizes(&self, case: &Case, want: &[f64], terms: &Terms) -> Vec<f64> {
         let rms = (want.iter().map(|x| x * x).sum::<f64>() / want.len() as f64).sqrt();
         let capabilities = case.rec.capabilities();
@@ -251,8 +251,8 @@ fn attention_is_the_weighted_mean_of_the_values() {
     }
 }
 
-/// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone: those of the
-/// software tier take llvmpipe several times as long to compile.
+/// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone:
+/// those of the software tier take llvmpipe several times as long to compile.
 #[test]
 fn attention_at_the_sizes_of_a_gpu() {
     for row in [
@@ -280,7 +280,8 @@ fn attention_at_the_sizes_of_a_gpu() {
             dropout: 0.25,
             ..BASE
         },
-        // One token less than a block, as many, one more; tiles of 64 and 128, whole and in part, of which the last has one step.
+        // One token less than a block, as many, one more; tiles of 64 and 128, whole and in part, of which the last has
+        // one step.
         Row { batch: 1, tokens: 63, heads: (1, 1), dims: (40, 48), element: F16, ..BASE },
         Row { batch: 1, tokens: 64, heads: (1, 1), dims: (64, 64), causal: false, ..BASE },
         Row { batch: 2, tokens: 65, heads: (1, 1), dims: (64, 64), element: Bf16, ..BASE },
@@ -299,8 +300,9 @@ fn attention_at_the_sizes_of_a_gpu() {
     }
 }
 
-/// Blocks of 64 queries in groups of 8 lanes, where there is work for a whole GPU, and of 16, where there is not or masks need the
-/// registers, whose neighbours draw for each other; tiles of 128 keys in one to four steps, and of 64 in one or two.
+/// Blocks of 64 queries in groups of 8 lanes, where there is work for a whole GPU, and of 16, where there is not or
+/// masks need the registers, whose neighbours draw for each other; tiles of 128 keys in one to four steps, and of 64 in
+/// one or two.
 #[test]
 fn attention_forward_in_narrow_and_wide_groups() {
     for (units, width, row) in [
@@ -408,8 +410,8 @@ fn alibi_of_full_attention_is_refused() {
     attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
 }
 
-/// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a single
-/// document per sequence, must give the results of plain causal attention.
+/// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a
+/// single document per sequence, must give the results of plain causal attention.
 #[test]
 fn a_window_of_everything_changes_no_bit() {
     let row = Row { tokens: 130, heads: (2, 1), dims: (12, 8), ..BASE };

@@ -1,5 +1,5 @@
-//! What keeps the load of experts even, against the f64 reference: balance losses, tallies of choices, and the selection bias
-//! that follows them.
+//! What keeps the load of experts even, against the f64 reference: balance losses, tallies of choices, and the
+//! selection bias that follows them.
 
 use crate::lab::{allowed, check, sum};
 use crate::routing::{

@@ -21,7 +21,8 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
     (2, 1, 16, 16, 31, Some(100)),
 ];
 
-/// Rotated dimensions, and whether pairs are neighbours: whole heads, parts of them, and pairs that straddle groups of 4.
+/// Rotated dimensions, and whether pairs are neighbours: whole heads, parts of them, and pairs that straddle groups of
+/// 4.
 const ROTATIONS: [(u32, bool); 5] = [(12, false), (8, false), (6, false), (12, true), (6, true)];
 
 #[test]

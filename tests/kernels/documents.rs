@@ -1,5 +1,5 @@
-//! A model gives packed documents the hidden states and parameter gradients that it gives each of them alone, with and without
-//! a sliding window.
+//! A model gives packed documents the hidden states and parameter gradients that it gives each of them alone, with and
+//! without a sliding window.
 
 use crate::lab::{Case, check, order_by_id};
 use crate::packed::document_bounds;

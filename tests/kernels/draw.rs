@@ -1,4 +1,5 @@
-//! Draws of tokens: each is one that the f64 reference draws at its random number, and what it leaves for the next step.
+//! Draws of tokens: each is one that the f64 reference draws at its random number, and what it leaves for the next
+//! step.
 
 use crate::lab::{Case, check};
 use gristmill::element::Element::{F32, U32};

@@ -1,5 +1,5 @@
-//! Grids of more than 32,768 workgroups, which are folded into rows: workgroups of the second row find their place, and those past
-//! the end touch nothing.
+//! Grids of more than 32,768 workgroups, which are folded into rows: workgroups of the second row find their place, and
+//! those past the end touch nothing.
 
 use crate::lab::{Case, allowed, check, check_tier, order_by_id};
 use gristmill::element::Element::F32;

@@ -1,4 +1,5 @@
-//! GELU and its gradient in the epilogues of products: against the f64 reference, and bit by bit against the kernels they save.
+//! GELU and its gradient in the epilogues of products: against the f64 reference, and bit by bit against the kernels
+//! they save.
 
 use crate::lab::{Bits, Case, allowed, check, check_tier, check_units};
 use ::reference::matmul::{matmul_nn, matmul_nt};
@@ -15,8 +16,8 @@ const KINDS: [(Gelu, reference::gelu::Gelu); 3] = [
     (Gelu::Fast, reference::gelu::Gelu::Fast),
 ];
 
-/// An error in GELU's argument, or in the gradient of its value, is at most 1.13 times as large behind it; and what is stored in
-/// between is rounded once more.
+/// An error in GELU's argument, or in the gradient of its value, is at most 1.13 times as large behind it; and what is
+/// stored in between is rounded once more.
 const BEHIND: f64 = 2.2;
 
 /// Rows, columns and the length of sums: whole tiles, parts of them, one row, few rows.
@@ -106,8 +107,8 @@ fn backward(
     case.expect("dx", dx, want, BEHIND * allowed(element, k));
 }
 
-/// A feed-forward network whose value has one reader, as in a model, or two, of which the second gives its gradient after the
-/// product.
+/// A feed-forward network whose value has one reader, as in a model, or two, of which the second gives its gradient
+/// after the product.
 #[test]
 fn a_network_with_gelu_is_two_products_each_way() {
     for readers in [1, 2] {

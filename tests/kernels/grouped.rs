@@ -1,5 +1,5 @@
-//! Grouped products against the f64 reference: group sizes around those of tiles, empty groups, all rows in one group, stacks
-//! in parts.
+//! Grouped products against the f64 reference: group sizes around those of tiles, empty groups, all rows in one group,
+//! stacks in parts.
 
 use crate::lab::{Bits, Case, Input, allowed, check, check_units, sum, tensors, values};
 use ::reference::grouped_matmul as reference;
@@ -180,8 +180,8 @@ fn many_rows() {
     }
 }
 
-/// On one unit, the portable tier uses large tiles for the weight gradients of many experts: here 2 x 3 for each of 11, and 3 x 3,
-/// flat ones, where the second row of tiles would be nearly empty.
+/// On one unit, the portable tier uses large tiles for the weight gradients of many experts: here 2 x 3 for each of 11,
+/// and 3 x 3, flat ones, where the second row of tiles would be nearly empty.
 #[test]
 fn large_gradients() {
     let (sizes, parts) = ([7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], [4, 7]);
@@ -242,7 +242,8 @@ fn rows_outside_the_groups_are_untouched() {
             });
             let (dy, gradient) = (case.input(ROWS, 12, F32), case.output(3 * 12, 8, F32));
             grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &[gradient]);
-            // The gradient starts as NaN. Additions may change a NaN's bits; expert 1 has no rows, so its NaN keeps them.
+            // The gradient starts as NaN. Additions may change a NaN's bits; expert 1 has no rows, so its NaN keeps
+            // them.
             case.expect_words("dw", gradient, move |words| {
                 assert!(words[96..192].iter().all(|&word| word == u32::MAX), "expert 1 has no rows");
             });

@@ -1,5 +1,5 @@
-//! Grouped products with a bias for each expert, through GELU and its slope, and the gradients of the biases: against the f64
-//! reference, bit by bit against the kernels they save, and as a network in the middle of a graph.
+//! Grouped products with a bias for each expert, through GELU and its slope, and the gradients of the biases: against
+//! the f64 reference, bit by bit against the kernels they save, and as a network in the middle of a graph.
 
 use crate::grouped::starts;
 use crate::lab::{Bits, Case, Input, allowed, check, check_tier, check_units, sum, tensors, values};
@@ -20,8 +20,8 @@ const KINDS: [(Gelu, ::reference::gelu::Gelu); 3] = [
     (Gelu::Fast, ::reference::gelu::Gelu::Fast),
 ];
 
-/// As for products of one matrix (`gelu_products`): an error before GELU is at most 1.13 times as large behind it, and what is stored
-/// in between is rounded once more.
+/// As for products of one matrix (`gelu_products`): an error before GELU is at most 1.13 times as large behind it, and
+/// what is stored in between is rounded once more.
 const BEHIND: f64 = 2.2;
 
 /// Rows of each expert, and the rows and columns of its matrix.

@@ -1,5 +1,5 @@
-//! Grouped products in the middle of a graph: an expert's whole feed-forward network against a loop over experts, rows of
-//! zeros, frozen stacks, stacks over the binding limit, and replay.
+//! Grouped products in the middle of a graph: an expert's whole feed-forward network against a loop over experts, rows
+//! of zeros, frozen stacks, stacks over the binding limit, and replay.
 
 use crate::grouped::starts;
 use crate::lab::{Bits, Case, allowed, check, sum};

@@ -1,5 +1,5 @@
-//! Who converts between f32 and f16: the adapter, where it has the feature and passes the test, else the kernels. That both
-//! give the same results is tested wherever a kernel stores f16 (`lab`).
+//! Who converts between f32 and f16: the adapter, where it has the feature and passes the test, else the kernels. That
+//! both give the same results is tested wherever a kernel stores f16 (`lab`).
 
 use gristmill::device::{Gpu, GpuOptions, NativeF16, Widening};
 use gristmill::element::Element::{Bf16, F16, F32};

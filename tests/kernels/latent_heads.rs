@@ -1,5 +1,5 @@
-//! The heads of latent attention against the f64 reference: assembled from parts in tensors of their own and from ranges of
-//! one tensor, and their gradients.
+//! The heads of latent attention against the f64 reference: assembled from parts in tensors of their own and from
+//! ranges of one tensor, and their gradients.
 
 use crate::lab::{Case, Input, allowed, check, sum};
 use crate::packed::{columns, pack_qkv, split_qkv};
@@ -15,8 +15,8 @@ use gristmill::record::Tensor;
 const POSITIONS: u32 = 100;
 const THETA: f64 = 10_000.0;
 
-/// Tokens, heads, nope_dim, rope_dim, value_dim: the least, odd numbers of heads and tokens, values narrower and wider than
-/// keys, more than a workgroup in a row, DeepSeek-V3's heads.
+/// Tokens, heads, nope_dim, rope_dim, value_dim: the least, odd numbers of heads and tokens, values narrower and wider
+/// than keys, more than a workgroup in a row, DeepSeek-V3's heads.
 const SHAPES: [(u32, u32, u32, u32, u32); 6] = [
     (1, 1, 4, 4, 4),
     (7, 3, 8, 4, 12),

@@ -79,8 +79,8 @@ fn linear_cross_entropy_matches_the_reference() {
             let evaluation = LinearCrossEntropy { loss: evaluated, ..op };
             linear_cross_entropy_forward(&mut case.rec, &evaluation);
 
-            // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and there, and
-            // where f32's errors tip the balance to different sides.
+            // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and
+            // there, and where f32's errors tip the balance to different sides.
             let bound = 2.0 * allowed(F32, vocab.max(width));
             case.expect("losses", losses, want_losses, bound);
             case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)));
@@ -113,8 +113,8 @@ fn linear_cross_entropy_matches_the_reference() {
     }
 }
 
-/// Whole numbers, of which products and sums are exact, so that logits are equal where those of the reference are. The head is in
-/// two parts where it is large enough.
+/// Whole numbers, of which products and sums are exact, so that logits are equal where those of the reference are. The
+/// head is in two parts where it is large enough.
 #[test]
 fn correct_predictions_are_the_references() {
     for ((tokens, vocab, width), element) in [(1, 1, 4), (33, 31, 20), (130, 257, 36), (65, 64, 33)]

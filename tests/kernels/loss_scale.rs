@@ -74,8 +74,8 @@ fn words_of(scale: &Adaptive, used: f64) -> Vec<u32> {
     bytemuck::cast_slice(&[state]).to_vec()
 }
 
-/// Records a step for each of `overflows`. Expects the bits of the reference: the scale after every step, and all of the state
-/// after the last.
+/// Records a step for each of `overflows`. Expects the bits of the reference: the scale after every step, and all of
+/// the state after the last.
 fn expect_steps(case: &mut Case, name: &str, value: f64, adaptation: &Adaptation, overflows: &[bool]) {
     let Adaptation { factor, windows, first } = adaptation;
     let scaler = LossScaler {
@@ -120,8 +120,8 @@ fn traces_of_the_original() {
     }
 }
 
-/// (step, log2 of the scale, window, index, increases, decreases) after steps of a run from 2^32 with windows of 20 to 1000
-/// whose steps 310 to 315 overflow.
+/// (step, log2 of the scale, window, index, increases, decreases) after steps of a run from 2^32 with windows of 20 to
+/// 1000 whose steps 310 to 315 overflow.
 const GOLDEN: [(usize, i32, u64, Option<usize>, u64, u64); 22] = [
     (20, 33, 20, Some(0), 1, 0),
     (40, 34, 20, Some(0), 2, 0),

@@ -1,10 +1,10 @@
-//! The statistics of dropout masks, on words of the host's generator: dropout.rs shows that the device draws the same words,
-//! attention.rs that it applies them.
+//! The statistics of dropout masks, on words of the host's generator: dropout.rs shows that the device draws the same
+//! words, attention.rs that it applies them.
 //!
-//! Each statistic is a sum of many terms, scaled to mean 0 and standard deviation 1, and must lie within [`SIGMAS`] of 0. A
-//! correct generator fails about once in a hundred thousand, a faulty one by a wide margin. The sum of squares of K such
-//! statistics has mean K and variance K (2 + excess); the excess kurtosis of a scaled sum of n terms with fourth moment m is
-//! (m - 3) / n.
+//! Each statistic is a sum of many terms, scaled to mean 0 and standard deviation 1, and must lie within [`SIGMAS`] of
+//! 0. A correct generator fails about once in a hundred thousand, a faulty one by a wide margin. The sum of squares of
+//! K such statistics has mean K and variance K (2 + excess); the excess kurtosis of a scaled sum of n terms with fourth
+//! moment m is (m - 3) / n.
 
 use crate::draws::DropoutWords;
 use gristmill::element::Element::U32;
@@ -83,8 +83,8 @@ fn scaled_sum(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::sqrt(count)
 }
 
-/// Tests the sum of squares of `values`, which have mean 0 and standard deviation 1 and are scaled sums of `terms` terms with
-/// fourth moment `fourth`.
+/// Tests the sum of squares of `values`, which have mean 0 and standard deviation 1 and are scaled sums of `terms`
+/// terms with fourth moment `fourth`.
 #[track_caller]
 fn assert_chi_square(what: &str, fourth: f64, terms: usize, values: impl IntoIterator<Item = f64>) {
     let values: Vec<f64> = values.into_iter().collect();
@@ -97,8 +97,8 @@ fn assert_chi_square(what: &str, fourth: f64, terms: usize, values: impl IntoIte
     assert!(off.abs() < SIGMAS, "{what}: the squares of {count} numbers sum to {sum}");
 }
 
-/// Every channel and row drops its share, and is uncorrelated with those 1, 2, 3, 4, 8 and 127 further on: within a draw of 4
-/// words, one and two draws away, half a row away.
+/// Every channel and row drops its share, and is uncorrelated with those 1, 2, 3, 4, 8 and 127 further on: within a
+/// draw of 4 words, one and two draws away, half a row away.
 #[test]
 fn channels_and_rows_are_independent() {
     for (kind, mask) in
@@ -146,8 +146,8 @@ fn every_place_and_step_drops_its_share() {
     check("micro-batches", &|micro_step| Place { micro_step, ..PLACE });
 }
 
-/// All pairs of neighbouring places (in a layer and in the next), steps and micro-batches, and of seeds: no change in one of
-/// them may cancel a change in another.
+/// All pairs of neighbouring places (in a layer and in the next), steps and micro-batches, and of seeds: no change in
+/// one of them may cancel a change in another.
 #[test]
 fn masks_of_different_places_and_steps_are_uncorrelated() {
     for p in [0.1, 0.5] {

@@ -168,8 +168,8 @@ fn matmul_accumulates_gradients_in_f32() {
     });
 }
 
-/// 2 x 5 tiles of 128 x 128, which `portable` uses on a GPU of one unit. The last tile of each row and column is cut off, and k is no
-/// multiple of a step.
+/// 2 x 5 tiles of 128 x 128, which `portable` uses on a GPU of one unit. The last tile of each row and column is cut
+/// off, and k is no multiple of a step.
 const LARGE: (u32, u32, u32) = (200, 610, 37);
 
 #[test]
@@ -293,8 +293,8 @@ fn uses_tiles(case: &Case, layout: Layout, (m, n, k): (u32, u32, u32), [rows4, c
     assert!(has(("TM4", rows4)) && has(("TN4", columns4)), "{layout:?}: the plan has another tile: {kernel}");
 }
 
-/// Few rows or few columns, for which `portable` uses tiles of 64 x 128 or of 128 x 64 on a GPU of one unit; with the groups of 4 rows
-/// and columns of an invocation.
+/// Few rows or few columns, for which `portable` uses tiles of 64 x 128 or of 128 x 64 on a GPU of one unit; with the
+/// groups of 4 rows and columns of an invocation.
 const NARROW: [((u32, u32, u32), [u32; 2]); 2] = [((33, 1000, 37), [1, 2]), ((1000, 33, 37), [2, 1])];
 
 #[test]
@@ -313,8 +313,8 @@ fn narrow_products_of_every_layout() {
     }
 }
 
-/// Few tiles with long sums, which `portable` splits: into parts of which the last is shorter and ends within a group of 4. Two are the
-/// fewest, and 29 more than a GPU has for products of real sizes.
+/// Few tiles with long sums, which `portable` splits: into parts of which the last is shorter and ends within a group
+/// of 4. Two are the fewest, and 29 more than a GPU has for products of real sizes.
 const SPLIT: [(u32, u32, u32, u32); 4] =
     [(70, 31, 610, 2), (70, 31, 1030, 4), (5, 65, 2570, 10), (5, 2, 7681, 29)];
 

@@ -1,5 +1,5 @@
-//! Products of f16 by cooperative matrices against the f64 reference, on adapters that have some: what the tests of every tier do not
-//! reach. Each tile ends past the edges of its result, and sums past the end of a slice.
+//! Products of f16 by cooperative matrices against the f64 reference, on adapters that have some: what the tests of
+//! every tier do not reach. Each tile ends past the edges of its result, and sums past the end of a slice.
 
 use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
@@ -47,7 +47,8 @@ fn uses_tiles(case: &Case, problem: Problem, [rows, columns]: [u32; 2]) {
     assert!(is_it, "{problem:?}: the plan has another tile: {kernel}");
 }
 
-/// Sizes m, n, k, compute units, and the tile that they make the plan choose. The smallest is for groups of few rows alone.
+/// Sizes m, n, k, compute units, and the tile that they make the plan choose. The smallest is for groups of few rows
+/// alone.
 const TILES: [([u32; 3], u32, [u32; 2]); 4] = [
     ([70, 65, 95], 64, [2, 2]),
     ([33, 1000, 37], 1, [1, 2]),
@@ -71,7 +72,8 @@ fn tiles_of_every_size_and_layout() {
     }
 }
 
-/// A driver may make subgroups smaller or larger than kernels are written for: then some take patches in turns, or have none.
+/// A driver may make subgroups smaller or larger than kernels are written for: then some take patches in turns, or have
+/// none.
 #[test]
 fn subgroups_of_another_size() {
     let (m, n, k) = (200, 610, 70);

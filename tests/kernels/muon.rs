@@ -139,8 +139,8 @@ fn does_nothing_on_overflow() {
     }
 }
 
-/// The parts of ranks are put into their places, orthogonalised, and taken from there: rows and columns in any order, of which two
-/// ranks hold some alike.
+/// The parts of ranks are put into their places, orthogonalised, and taken from there: rows and columns in any order,
+/// of which two ranks hold some alike.
 #[test]
 fn parts_are_orthogonalised_as_the_matrix() {
     let block = |[row, rows]: [u32; 2], [col, cols]: [u32; 2], whole| Block {
@@ -148,7 +148,8 @@ fn parts_are_orthogonalised_as_the_matrix() {
         whole,
         size: [rows, cols],
     };
-    // Of a matrix (33, 24) the first rank has 20 rows, its columns in another order, the second the others and the same 7.
+    // Of a matrix (33, 24) the first rank has 20 rows, its columns in another order, the second the others and the same
+    // 7.
     let first = vec![block([0, 20], [0, 8], [13, 16]), block([0, 20], [8, 16], [13, 0])];
     let second = vec![block([0, 13], [0, 24], [0, 0]), block([13, 7], [0, 24], [26, 0])];
     check("parts under muon", move |case| {

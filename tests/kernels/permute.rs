@@ -53,8 +53,8 @@ impl Placed {
         Self { routes, ids: case.integers(ids), capacities, want }
     }
 
-    /// s · dy / Σ of a token's kept gates: the operands of the subtraction in the gradient of renormalised gates, which cancels
-    /// almost completely for a token with a single kept gate.
+    /// s · dy / Σ of a token's kept gates: the operands of the subtraction in the gradient of renormalised gates, which
+    /// cancels almost completely for a token with a single kept gate.
     fn terms(&self, gates: &[f64], dy: &[f64], scaling: f64) -> Vec<f64> {
         let chosen = self.routes.chosen as usize;
         let is_kept = |choice: &usize| self.want.places[*choice].is_some();
@@ -195,7 +195,8 @@ fn renormalised_gates_and_their_backward() {
     }
 }
 
-/// Worked by hand. Each expert has one row, and both choices of the second token are dropped. Gates change only if renormalised.
+/// Worked by hand. Each expert has one row, and both choices of the second token are dropped. Gates change only if
+/// renormalised.
 #[test]
 fn dropped_choices_contribute_nothing() {
     let allocation = RowAllocation::Capacity { slots: Slots::Equal(1), order: DropOrder::Choice };
@@ -266,8 +267,8 @@ fn safe_tokens_and_runs_change_no_bit() {
     }
 }
 
-/// x + combine(W permute(x)) with renormalised gates, where x and the gates already have gradients and x is the residual too;
-/// recomputed or not, the bits are the same.
+/// x + combine(W permute(x)) with renormalised gates, where x and the gates already have gradients and x is the
+/// residual too; recomputed or not, the bits are the same.
 #[test]
 fn mid_graph() {
     for allocation in allocations(19, 3, 5) {

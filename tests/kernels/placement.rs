@@ -354,7 +354,8 @@ fn choices_over_the_capacity_are_dropped_in_order() {
         });
     };
     let (counts, offsets) = (vec![4, 3, 1], vec![0, 2, 4, 6]);
-    // First choices are 0, 1, 0, 0: the third token's gets a row, the last one's does not, nor does a second choice of expert 0.
+    // First choices are 0, 1, 0, 0: the third token's gets a row, the last one's does not, nor does a second choice of
+    // expert 0.
     place(
         DropOrder::Choice,
         Placed {
@@ -395,7 +396,8 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
     }
 }
 
-/// Worked by hand: the hot expert has 4 rows, cold ones have trunc(4 · 0.4) = 1; expert 2 is full after its first choice.
+/// Worked by hand: the hot expert has 4 rows, cold ones have trunc(4 · 0.4) = 1; expert 2 is full after its first
+/// choice.
 #[test]
 fn cold_experts_have_fewer_rows() {
     let two = HotAndCold::new(1, 4, 0.4);

@@ -71,8 +71,8 @@ fn values(words: &[u32]) -> Vec<f64> {
     halves.map(|bits| f64::from(f32::from_bits(bits))).collect()
 }
 
-/// Expects of each weight what the reference `want` is rounded to by the same bits. f32 arithmetic may be off by `error`, so
-/// the rounding of any value within it of `want` is right; rounding by given bits is monotone.
+/// Expects of each weight what the reference `want` is rounded to by the same bits. f32 arithmetic may be off by
+/// `error`, so the rounding of any value within it of `want` is right; rounding by given bits is monotone.
 fn expect_rounded(
     case: &mut Case,
     weights: Tensor,
@@ -286,8 +286,8 @@ fn the_upper_neighbour_of_the_largest_is_infinity() {
     });
 }
 
-/// 200 updates of a fiftieth of the distance to the next bfloat16: to nearest they change nothing, stochastically they add up
-/// to 4 such distances, up to 4 standard errors of a mean over 4096 weights.
+/// 200 updates of a fiftieth of the distance to the next bfloat16: to nearest they change nothing, stochastically they
+/// add up to 4 such distances, up to 4 standard errors of a mean over 4096 weights.
 #[test]
 fn small_updates_add_up() {
     const COUNT: u32 = 4096;

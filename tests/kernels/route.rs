@@ -128,8 +128,8 @@ enum Graph {
     GatesUnused,
 }
 
-/// The logits have a second user, and the gates' gradient is not 1. Balance losses add their gradient whether or not the gates
-/// have one, and are tallied once whether or not the block is recomputed.
+/// The logits have a second user, and the gates' gradient is not 1. Balance losses add their gradient whether or not
+/// the gates have one, and are tallied once whether or not the block is recomputed.
 #[test]
 fn routes_on_the_tape() {
     for graph in [Graph::Plain, Graph::Losses, Graph::Recomputed, Graph::GatesUnused] {

@@ -1,5 +1,5 @@
-//! What a rank computes that shares matrices, tokens and the vocabulary with others: rows and columns of a mask, some of the heads,
-//! some rows of the embedding, against the reference of the whole.
+//! What a rank computes that shares matrices, tokens and the vocabulary with others: rows and columns of a mask, some
+//! of the heads, some rows of the embedding, against the reference of the whole.
 
 use crate::draws::DropoutWords;
 use crate::lab::{Case, allowed, check, order_by_id, sum};
@@ -57,8 +57,8 @@ fn part_of_a_mask() {
     }
 }
 
-/// Six heads in three groups, of which a rank has one or two: each head has the slope of ALiBi and the mask of its own number. That the
-/// gradient follows what is stored in 16 bits is tested in attention.rs.
+/// Six heads in three groups, of which a rank has one or two: each head has the slope of ALiBi and the mask of its own
+/// number. That the gradient follows what is stored in 16 bits is tested in attention.rs.
 #[test]
 fn range_of_heads() {
     for groups in [0..1, 1..3, 2..3] {
@@ -134,7 +134,8 @@ fn heads(case: &mut Case, groups: Range<u32>) {
     }
 }
 
-/// Ids of other ranks are rows of zeros, and rows of other ranks have no gradient here. In two parts, as large tables are.
+/// Ids of other ranks are rows of zeros, and rows of other ranks have no gradient here. In two parts, as large tables
+/// are.
 #[test]
 fn rows_of_an_embedding() {
     for ((first, rows), element) in

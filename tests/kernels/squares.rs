@@ -4,7 +4,8 @@ use crate::lab::{Case, allowed, check};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::squares::{SquareSum, squares};
 
-/// Checks the norm of each of `tensors`, which has one or two parts, against f64. The allowed error is that of a sum as long.
+/// Checks the norm of each of `tensors`, which has one or two parts, against f64. The allowed error is that of a sum as
+/// long.
 fn check_norms(name: &str, element: Element, value: impl Fn(&mut Case) -> f64) {
     check(name, |case| {
         // One row, several rows, rows of several parts, and fewer than a group of 4.

@@ -1,4 +1,5 @@
-//! SwiGLU and its gradients in the epilogues of products: against the f64 reference, and bit by bit against the kernels they save.
+//! SwiGLU and its gradients in the epilogues of products: against the f64 reference, and bit by bit against the kernels
+//! they save.
 
 use crate::lab::{Bits, Case, Input, allowed, check, check_tier, check_units, sum};
 use crate::packed::{pack_gate_up, split_gate_up};
@@ -10,9 +11,9 @@ use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward};
 use gristmill::record::Recorder;
 use gristmill::tape::{Parameter, Tape};
 
-/// An error, relative to the size of an element and of all, is at most so many times as large behind the activation: |silu'| is at most
-/// 1.1, and what the error of one factor is multiplied by, the other, is up to 4 times as large as all of it, while the rest of the
-/// product may vanish and all are 0.6 of theirs in size.
+/// An error, relative to the size of an element and of all, is at most so many times as large behind the activation:
+/// |silu'| is at most 1.1, and what the error of one factor is multiplied by, the other, is up to 4 times as large as
+/// all of it, while the rest of the product may vanish and all are 0.6 of theirs in size.
 const BEHIND: f64 = 8.0;
 
 /// Rows, columns of the value, and the length of sums: whole tiles, parts of them, one row, few rows.
@@ -29,7 +30,8 @@ fn products_through_swiglu() {
     }
 }
 
-/// In tiles that have gate beside up: whole ones and parts, of a gate that ends within a group of 4, of 64 rows and of 128.
+/// In tiles that have gate beside up: whole ones and parts, of a gate that ends within a group of 4, of 64 rows and of
+/// 128.
 #[test]
 fn products_of_a_gpu_through_swiglu() {
     for element in [F32, Bf16, F16] {
@@ -114,8 +116,8 @@ fn backward(case: &mut Case, (m, f, k): (u32, u32, u32), element: Element) {
     case.expect("dx", dx, pack_gate_up(&d_gate, &d_up, f), BEHIND * allowed(element, k));
 }
 
-/// A feed-forward network whose value has one reader, as in a model, or two, of which the second gives its gradient after the
-/// product.
+/// A feed-forward network whose value has one reader, as in a model, or two, of which the second gives its gradient
+/// after the product.
 #[test]
 fn a_network_with_swiglu_is_two_products_each_way() {
     for readers in [1, 2] {
@@ -153,7 +155,8 @@ fn a_network_with_swiglu_is_two_products_each_way() {
     }
 }
 
-/// The launches of a network on GPUs, and of its backward pass: no kernel of SwiGLU alone, unless the value has a second reader.
+/// The launches of a network on GPUs, and of its backward pass: no kernel of SwiGLU alone, unless the value has a
+/// second reader.
 #[test]
 fn swiglu_costs_no_launch() {
     let entries = |readers: u32| {

@@ -35,8 +35,8 @@ fn expect_weight(case: &mut Case, label: &str, weight: &Weight, gradient: &[f64]
     case.expect(label, tensor, want, allowed(F32, terms));
 }
 
-/// Runs `op` on a leaf x, gives the result a gradient `dy` and the leaf, as if by a residual, a gradient `dx0`, and expects x's
-/// gradient to be dx0 plus the reference's.
+/// Runs `op` on a leaf x, gives the result a gradient `dy` and the leaf, as if by a residual, a gradient `dx0`, and
+/// expects x's gradient to be dx0 plus the reference's.
 fn mid_graph(
     case: &mut Case,
     x: &Input,

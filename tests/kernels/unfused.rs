@@ -1,5 +1,5 @@
-//! The unfused compositions of `benches/unfused` compute what the fused kernels do, which the other tests hold against the reference:
-//! both sides of a row of the kernel benchmarks do the same work.
+//! The unfused compositions of `benches/unfused` compute what the fused kernels do, which the other tests hold against
+//! the reference: both sides of a row of the kernel benchmarks do the same work.
 
 #[path = "../../benches/unfused/mod.rs"]
 mod baselines;

@@ -1,5 +1,5 @@
-//! Adapters whose checkpoints name the weights that they were trained on: resumed, generated from and merged where those are, were
-//! moved to, are gone, or are others.
+//! Adapters whose checkpoints name the weights that they were trained on: resumed, generated from and merged where
+//! those are, were moved to, are gone, or are others.
 
 use crate::launch::{Ended, assert_refused, gristmill, run};
 use crate::place::Place;
@@ -282,7 +282,8 @@ fn what_trains_beside_adapters_is_saved_with_them() {
     assert_refused("frozen", &frozen, &["which this run does not train", "freeze_exclude"]);
 }
 
-/// A model with an adapter beside it, an adapter that names its model, and a run as a model: each is opened by one name.
+/// A model with an adapter beside it, an adapter that names its model, and a run as a model: each is opened by one
+/// name.
 #[test]
 fn adapters_and_runs_are_models() {
     let tuned = Tuned::new();

@@ -1,7 +1,7 @@
 //! What a run prints where stderr is no terminal.
 //!
-//! Lines of one form, and those of MindFormers in `log.txt` alone. A complete run saves its end, and says what it leaves and where it
-//! goes on.
+//! Lines of one form, and those of MindFormers in `log.txt` alone. A complete run saves its end, and says what it
+//! leaves and where it goes on.
 
 use crate::launch::{gristmill, run};
 use crate::place::Place;

@@ -1,5 +1,5 @@
-//! From a folder and conversations to merged weights, by the commands of the README: a Qwen2, and a Phi-3 on a base of 4 bits,
-//! whose projections are fused. Both folders have a tokenizer of their own, and their weights are random.
+//! From a folder and conversations to merged weights, by the commands of the README: a Qwen2, and a Phi-3 on a base of
+//! 4 bits, whose projections are fused. Both folders have a tokenizer of their own, and their weights are random.
 
 use crate::launch::{gristmill, run};
 use crate::runs::{metrics, newest_checkpoint, read_tensors};
@@ -9,7 +9,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Relative difference allowed between the loss of adapters and that of weights that they were merged into, in bfloat16.
+/// Relative difference allowed between the loss of adapters and that of weights that they were merged into, in
+/// bfloat16.
 const ALLOWED_OF_MERGED: f64 = 2e-3;
 
 struct Work {

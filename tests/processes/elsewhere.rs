@@ -1,5 +1,5 @@
-//! Models that are used elsewhere than where they were trained: with the tokenizer, the chat template and the weights that a checkpoint
-//! keeps, and in as many positions as the base has.
+//! Models that are used elsewhere than where they were trained: with the tokenizer, the chat template and the weights
+//! that a checkpoint keeps, and in as many positions as the base has.
 
 use crate::launch::{Ended, assert_refused, gristmill, run};
 use serde_json::{Value, json};
@@ -99,7 +99,8 @@ fn adapters_say_where_their_base_was_and_take_it_by_one_flag() {
     assert_refused("generate", &ended, &["/base: is not there", "--base-model"]);
     let base = format!("--base-model={}", work.path("moved").display());
     assert_eq!(work.judged(&work.path("run"), &[&base]).0, loss);
-    // The adapter by itself, and a checkpoint that was copied out of its run, on the base in full: the template is still that of training.
+    // The adapter by itself, and a checkpoint that was copied out of its run, on the base in full: the template is
+    // still that of training.
     let checkpoints = work.path("run").join("checkpoint");
     let best: Value =
         serde_json::from_slice(&fs::read(checkpoints.join("best.json")).expect("a file")).expect("JSON");

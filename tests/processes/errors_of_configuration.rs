@@ -1,4 +1,5 @@
-//! Errors of a configuration, in the file or on the command line: exit code 2 and one line with the culprit and the remedy.
+//! Errors of a configuration, in the file or on the command line: exit code 2 and one line with the culprit and the
+//! remedy.
 
 use crate::launch::{assert_refused, run, train_gpt, without_adapter};
 use crate::place::Place;

@@ -1,5 +1,5 @@
-//! Errors in the folders, checkpoints and disks of a run: exit code 2 and one line with the culprit and the remedy, while
-//! existing files stay intact.
+//! Errors in the folders, checkpoints and disks of a run: exit code 2 and one line with the culprit and the remedy,
+//! while existing files stay intact.
 //!
 //! A byte of the data that changed, anywhere, is noticed when a run resumes; a panic of a library on a file is a
 //! line.
@@ -92,7 +92,8 @@ fn a_bad_token_far_into_a_long_file() {
     );
     // The work before it is saved, as after a signal.
     assert!(place.newest().0 < 5000);
-    // The log and the events have the error too, which the program has printed once, and the report knows how the run ended.
+    // The log and the events have the error too, which the program has printed once, and the report knows how the run
+    // ended.
     let read = |name: &str| std::fs::read_to_string(place.folder().join(name)).expect("a file");
     let is_error = |line: &&str| line.contains("ERROR") && line.contains("token 300 at position");
     assert_eq!(read("log.txt").lines().filter(is_error).count(), 1);
@@ -228,8 +229,8 @@ fn checkpoints_of_another_model() {
     );
 }
 
-/// A disk with room for half a checkpoint, as far as an unprivileged process can have one: a limit on file sizes, and where
-/// the system allows it a file system of its own.
+/// A disk with room for half a checkpoint, as far as an unprivileged process can have one: a limit on file sizes, and
+/// where the system allows it a file system of its own.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_during_a_checkpoint() {

@@ -1,4 +1,5 @@
-//! Event files, read back by TensorBoard itself: a Python package, which `setup.sh --tensorboard` installs into `target/python`.
+//! Event files, read back by TensorBoard itself: a Python package, which `setup.sh --tensorboard` installs into
+//! `target/python`.
 
 use gristmill::report::metrics::StepMetrics;
 use serde_json::Value;
@@ -38,8 +39,8 @@ impl EventFiles {
         Some(serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
-    /// Panics unless the files have every number of `lines` once, and no other; histograms of `layers` in each step, and the
-    /// configuration.
+    /// Panics unless the files have every number of `lines` once, and no other; histograms of `layers` in each step,
+    /// and the configuration.
     #[track_caller]
     pub fn assert_hold(&self, lines: &[StepMetrics], layers: &[usize]) {
         let samples = self.scalars["batch-size"][0].1 as u64;

@@ -452,7 +452,8 @@ fn what_is_wrong_is_one_line() {
     assert!(refused.trim_end().ends_with("lower --lora") && !refused.contains("max-length"), "{refused}");
 }
 
-/// The same samples are held out and judged, each as if it were alone, whatever rows they are in and however positions are counted.
+/// The same samples are held out and judged, each as if it were alone, whatever rows they are in and however positions
+/// are counted.
 #[test]
 fn short_samples_share_rows() {
     let work = Work::new();
@@ -503,7 +504,8 @@ fn short_samples_share_rows() {
     }
 }
 
-/// What is written says whether samples share rows, in every way that it can be written; what is said of them counts what is learned.
+/// What is written says whether samples share rows, in every way that it can be written; what is said of them counts
+/// what is learned.
 #[test]
 fn packing_is_as_written() {
     let work = Work::new();

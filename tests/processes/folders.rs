@@ -1,5 +1,5 @@
-//! Small Hugging Face folders of six families: evaluated and trained as transformers evaluates and trains them, whose losses
-//! `tests/transformers/folders.py` wrote.
+//! Small Hugging Face folders of six families: evaluated and trained as transformers evaluates and trains them, whose
+//! losses `tests/transformers/folders.py` wrote.
 
 use crate::launch::{gristmill, run};
 use crate::runs::{FolderRun, Setup, metrics};

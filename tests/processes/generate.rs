@@ -39,7 +39,8 @@ fn the_command_prints_prompt_and_continuation() {
     run(&mut generate(&checkpoint, &["--tokens=3"])).succeeded();
 }
 
-/// Text is printed before generation is complete, and adds up to the text of all tokens: on each tier, through a tokenizer.
+/// Text is printed before generation is complete, and adds up to the text of all tokens: on each tier, through a
+/// tokenizer.
 #[test]
 fn text_is_streamed() {
     const TOKENS: usize = 400;
@@ -111,8 +112,8 @@ fn a_prompt_that_is_longer_than_the_window_is_noticed() {
     assert_eq!(of(25), expected);
 }
 
-/// A folder of Hugging Face's alone continues as the run that wrote it does, by the choices of its generation_config.json, over
-/// which flags go.
+/// A folder of Hugging Face's alone continues as the run that wrote it does, by the choices of its
+/// generation_config.json, over which flags go.
 #[test]
 fn a_folder_of_hugging_face_is_a_trained_model() {
     let home = tempfile::tempdir().expect("a folder");
@@ -152,7 +153,8 @@ fn a_folder_of_hugging_face_is_a_trained_model() {
     );
 }
 
-/// A prompt may come from standard input, and a conversation does: what the model reads is what the template makes of all messages.
+/// A prompt may come from standard input, and a conversation does: what the model reads is what the template makes of
+/// all messages.
 #[test]
 fn standard_input_is_a_prompt_or_a_conversation() {
     let home = tempfile::tempdir().expect("a folder");

@@ -76,7 +76,8 @@ impl Ended {
     }
 }
 
-/// Asserts a refusal: exit code 2, one line `error: `, which comes last and contains every text in `expected`, and no panic.
+/// Asserts a refusal: exit code 2, one line `error: `, which comes last and contains every text in `expected`, and no
+/// panic.
 #[track_caller]
 pub fn assert_refused(name: &str, ended: &Ended, expected: &[&str]) {
     let Ended { code, stderr, .. } = ended;

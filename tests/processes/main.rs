@@ -1,7 +1,7 @@
 //! The programs as a user starts them: processes with a command line, an exit code, output and signals.
 //!
-//! `cargo test --release --test processes` does not build the example `train_gpt`, which most of these tests start: build it
-//! with `cargo build --release --examples` first, or run plain `cargo test --release`.
+//! `cargo test --release --test processes` does not build the example `train_gpt`, which most of these tests start:
+//! build it with `cargo build --release --examples` first, or run plain `cargo test --release`.
 
 #[path = "../runs/mod.rs"]
 mod runs;

@@ -171,7 +171,8 @@ fn dropless_runs_report_zero_and_other_models_are_refused() {
     );
 }
 
-/// Which experts are hot is seen step by step: drops and their estimate follow from it, and the log says when it changes.
+/// Which experts are hot is seen step by step: drops and their estimate follow from it, and the log says when it
+/// changes.
 #[test]
 fn hot_experts_are_shown_and_count_in_the_estimate() {
     const SHARE: f64 = 0.5;

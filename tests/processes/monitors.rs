@@ -7,7 +7,8 @@ use crate::place::Place;
 use crate::runs::metrics;
 use std::collections::BTreeMap;
 
-/// The numbers of each line of a monitor in `text`, by step and tag. Lines of a log have their time and level before them.
+/// The numbers of each line of a monitor in `text`, by step and tag. Lines of a log have their time and level before
+/// them.
 fn lines(text: &str) -> BTreeMap<(u64, String), Vec<String>> {
     let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
     let start = "Epoch:[  1/  1], step:[";

@@ -1,4 +1,5 @@
-//! A device without memory for the run, or for the sample at its end: one line that names what takes it and what would help.
+//! A device without memory for the run, or for the sample at its end: one line that names what takes it and what would
+//! help.
 
 use crate::launch::{assert_refused, gristmill, in_repository, run};
 use crate::runs::Setup;
@@ -55,8 +56,8 @@ fn a_run_that_finds_no_memory_names_the_largest_consumers() {
     }
 }
 
-/// Ranks that share matrices write the sample by the whole model, beside what they have trained with. Without room for both the run is
-/// complete, and the cap that a line names is enough.
+/// Ranks that share matrices write the sample by the whole model, beside what they have trained with. Without room for
+/// both the run is complete, and the cap that a line names is enough.
 #[test]
 fn a_sample_without_room_names_the_cap_that_has_it() {
     const STEPS: u64 = 2;

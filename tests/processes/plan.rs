@@ -23,8 +23,8 @@ fn plan_needs_no_adapter() {
     }
 }
 
-/// Whatever names a model elsewhere names it here: a run or its checkpoint is planned as it was trained, a folder of Hugging Face's as
-/// trained whole, and an adapter as trained on its base.
+/// Whatever names a model elsewhere names it here: a run or its checkpoint is planned as it was trained, a folder of
+/// Hugging Face's as trained whole, and an adapter as trained on its base.
 #[test]
 fn plan_takes_a_model_for_a_file() {
     let planned = |model: &Path, flags: &[&str]| {
@@ -380,7 +380,8 @@ fn plan_shows_what_is_too_large_to_train() {
     }
 }
 
-/// A feed-forward matrix of 312 MiB exceeds llvmpipe's bindings and not those of a GPU, which plans are made for by default.
+/// A feed-forward matrix of 312 MiB exceeds llvmpipe's bindings and not those of a GPU, which plans are made for by
+/// default.
 #[test]
 fn plan_and_shaders_assume_the_limits_of_the_tier() {
     let wide = ["hidden_size=2048", "num_heads=16", "intermediate_size=20000"]
@@ -417,7 +418,8 @@ fn refused(arguments: &[&str]) -> String {
 
 const MACHINE: [&str; 4] = ["--link-gbs", "25", "--device-tflops=100", "--ranks=4096"];
 
-/// Thousands of ranks by the degrees of a file, in a few seconds: what they take, exchange and wait for, in narrow lines.
+/// Thousands of ranks by the degrees of a file, in a few seconds: what they take, exchange and wait for, in narrow
+/// lines.
 #[test]
 fn plan_looks_at_ranks_that_are_not_there() {
     let file = ["configs/tiny.yaml", "--use_parallel=True", "--parallel.enable_parallel_optimizer=True"];
@@ -458,7 +460,8 @@ fn plan_forecasts_stages_and_parts_of_matrices() {
     println!("{report}");
     for text in [
         "ranks    8: data 2 x model 2 x pipeline 2\n",
-        // 2 layers x 4 sums x 4 micro-batches, of 8 windows x 128 tokens x 128 f32, of which each of 2 ranks sends half twice.
+        // 2 layers x 4 sums x 4 micro-batches, of 8 windows x 128 tokens x 128 f32, of which each of 2 ranks sends half
+        // twice.
         "16.00 MiB of tensor parallel activations in 64 exchanges",
         "2.00 MiB of rows between stages in 4 exchanges",
         "a bubble of 20.0 %",
@@ -562,8 +565,8 @@ fn every_command_has_help() {
     assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
 }
 
-/// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance that asks for
-/// it cannot be created, so a run that asked would find no adapter.
+/// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance
+/// that asks for it cannot be created, so a run that asked would find no adapter.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_layers_of_khronos_are_loaded_only_where_a_run_asks_for_them() {

@@ -18,8 +18,8 @@ fn start_run(run: &FolderRun) -> Child {
     start(&mut train_gpt(arguments))
 }
 
-/// The files of a checkpoint in the order in which they are written. A run is killed when the first of a pair exists and the
-/// second does not, whatever the folder is called at that moment.
+/// The files of a checkpoint in the order in which they are written. A run is killed when the first of a pair exists
+/// and the second does not, whatever the folder is called at that moment.
 const KILLED_BETWEEN: [(&str, &str); 5] = [
     ("", "model.safetensors"),
     ("model.safetensors", "optimizer.safetensors"),
@@ -85,7 +85,8 @@ fn named_step(run: &FolderRun) -> Option<u64> {
     meta["last_ckpt_file"].as_str()?.strip_prefix("step_")?.parse().ok()
 }
 
-/// Kills come again until one leaves a checkpoint that `meta.json` does not name yet; a run that has nothing to train mends it.
+/// Kills come again until one leaves a checkpoint that `meta.json` does not name yet; a run that has nothing to train
+/// mends it.
 #[test]
 fn a_checkpoint_that_a_kill_left_unnamed_is_named_at_the_next_start() {
     let is_unnamed =

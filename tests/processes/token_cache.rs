@@ -1,5 +1,5 @@
-//! The tokens of much data are made once, and kept for the next start: what decides them decides which are taken, and nothing half done
-//! is left behind.
+//! The tokens of much data are made once, and kept for the next start: what decides them decides which are taken, and
+//! nothing half done is left behind.
 
 use crate::launch::{Ended, end, gristmill, run, start};
 use serde_json::json;

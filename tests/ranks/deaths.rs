@@ -1,5 +1,5 @@
-//! Processes that are killed at any moment: the whole job ends, and the run goes on from its newest checkpoint as if nothing had
-//! happened.
+//! Processes that are killed at any moment: the whole job ends, and the run goes on from its newest checkpoint as if
+//! nothing had happened.
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
@@ -92,8 +92,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Kills the process of `victim` and waits until the others have ended. Returns what the run was doing then, unless it was
-    /// complete before.
+    /// Kills the process of `victim` and waits until the others have ended. Returns what the run was doing then, unless
+    /// it was complete before.
     fn kill(mut self, victim: usize, moment: Moment) -> Option<Phase> {
         let home = self.run.home.path();
         self.wait_until(|_| is_there(home, victim));

@@ -24,7 +24,8 @@ pub fn is_there(folder: &Path, rank: usize) -> bool {
     is_running(&process(folder, rank))
 }
 
-/// Whether `process` runs. One that has ended is listed, as a zombie, until somebody asks how: Open MPI's mpirun does not.
+/// Whether `process` runs. One that has ended is listed, as a zombie, until somebody asks how: Open MPI's mpirun does
+/// not.
 pub fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'));

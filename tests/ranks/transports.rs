@@ -16,8 +16,8 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// Runs `body` on 1 to 5 threads, and on 2 and on 4 processes where there is MPI. `test` is the name of the test that calls
-/// this, which is what these processes run.
+/// Runs `body` on 1 to 5 threads, and on 2 and on 4 processes where there is MPI. `test` is the name of the test that
+/// calls this, which is what these processes run.
 pub fn on_every_transport(test: &str, body: fn(&Ranks)) {
     if is_process() {
         return body(&Ranks::start(mpi::connect).expect("a process of mpirun"));

@@ -10,7 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The metrics of a run's folder, without what depends on the clock, and without the memory, which depends on where the run is to end.
+/// The metrics of a run's folder, without what depends on the clock, and without the memory, which depends on where the
+/// run is to end.
 pub fn metrics(run: &Path) -> Vec<StepMetrics> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
     // That of step 0 has an evaluation alone.

@@ -1,5 +1,5 @@
-//! Open devices that tests use one after the other, with the kernels that each has compiled: a driver spends more time on these than
-//! a small run computes.
+//! Open devices that tests use one after the other, with the kernels that each has compiled: a driver spends more time
+//! on these than a small run computes.
 
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::settings::RunPlan;

@@ -1,5 +1,5 @@
-//! Small training runs on the text `tests/data/mill.txt`: how they are configured, what they leave, and the f64 model of
-//! the same shape.
+//! Small training runs on the text `tests/data/mill.txt`: how they are configured, what they leave, and the f64 model
+//! of the same shape.
 #![allow(dead_code, unused_imports)] // each test binary uses its own part
 
 mod counting;

@@ -10,8 +10,8 @@ pub fn mortal_deaths() -> u64 {
     if is_long() { 30 } else { 5 }
 }
 
-/// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was. The ranks share a
-/// batch and the optimizer.
+/// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was. The
+/// ranks share a batch and the optimizer.
 pub fn mortal(stop_step: u64) -> FolderRun {
     let data = format!("--parallel_config.data_parallel={MORTAL_RANKS}");
     run(stop_step, &[&data, "--parallel.enable_parallel_optimizer=True"])

@@ -36,7 +36,8 @@ pub fn on_counting_ranks<T: Send>(size: usize, body: impl Fn(Ranks, &AtomicU64) 
     })
 }
 
-/// Runs the file `config` as one of `ranks`, on a device that earlier runs have compiled kernels on. A file that is refused opens none.
+/// Runs the file `config` as one of `ranks`, on a device that earlier runs have compiled kernels on. A file that is
+/// refused opens none.
 pub async fn run_on_rank(config: &Path, arguments: &[String], ranks: Ranks) -> Result<Summary> {
     let loaded = Override::parse_all(arguments)
         .and_then(|overrides| RunConfig::load_on_rank(config, &overrides, ranks.rank(), ranks.size()));

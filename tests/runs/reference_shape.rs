@@ -36,8 +36,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
-            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of latent
-            // attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
+            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
+            // latent attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
             interleaved: model.latent.is_some() || model.family.holds_pairs(),
             scaling: reference_scaling(&model.rope_scaling),
         },

@@ -50,8 +50,8 @@ impl Setup {
         Self { file: Some(file), ..Self::new(name, "") }
     }
 
-    /// A file in MindFormers' dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys` are further
-    /// flags, without dashes. On one rank, whatever its degrees.
+    /// A file in MindFormers' dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys`
+    /// are further flags, without dashes. On one rank, whatever its degrees.
     pub fn shrunk(name: &'static str, file: &'static str, keys: &[&str]) -> Self {
         Self::shrunk_on_ranks(name, file, keys).with(&["--as-single", "--parallel_config={}"])
     }

@@ -13,8 +13,8 @@ use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use std::path::Path;
 
-/// What a run leaves: the state after each step, and for mixtures what the experts did in it; weights and the last step's
-/// gradients.
+/// What a run leaves: the state after each step, and for mixtures what the experts did in it; weights and the last
+/// step's gradients.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
     pub states: Vec<StepState>,
@@ -40,8 +40,8 @@ impl Setup {
         self.train_plan(&self.plan(), None, steps)
     }
 
-    /// Trains `steps` steps of `plan`, which may differ from this setup's own, from the weights in the file `load` where one
-    /// is given.
+    /// Trains `steps` steps of `plan`, which may differ from this setup's own, from the weights in the file `load`
+    /// where one is given.
     pub fn train_plan(&self, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Trained {
         self.train_plan_on(plan, load, steps, Ranks::alone())
     }

@@ -1,7 +1,7 @@
 //! After the second step a run creates nothing: replay only encodes, and the host waits for no result.
 //!
-//! A binary of its own, because it measures how far the host runs ahead of the device: tests beside it in one process would
-//! compete with both. For the same reason its tests run one at a time.
+//! A binary of its own, because it measures how far the host runs ahead of the device: tests beside it in one process
+//! would compete with both. For the same reason its tests run one at a time.
 
 #[path = "../runs/mod.rs"]
 mod runs;

@@ -1,4 +1,5 @@
-//! Adapters of PEFT, of every kind that is used: loaded beside their base and merged into it, they compute what PEFT does.
+//! Adapters of PEFT, of every kind that is used: loaded beside their base and merged into it, they compute what PEFT
+//! does.
 //!
 //! `tests/data/adapters.json` has PEFT's numbers; `tests/transformers/adapters.py` writes it.
 

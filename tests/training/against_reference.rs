@@ -18,14 +18,15 @@ struct Bounds {
     loss: f64,
     norm: f64,
     weights: f64,
-    /// To the movement of each tensor from its initial values. One that never trains is 1 away, one that moves anywhere else more.
+    /// To the movement of each tensor from its initial values. One that never trains is 1 away, one that moves anywhere
+    /// else more.
     movement: f64,
 }
 
 impl Bounds {
-    /// In 16 bits, multiples of half an ulp. The reference rounds where the kernels do, but what both round differs by f32's
-    /// errors, so that some values are rounded the other way, and more in each layer. A mean over tokens keeps little of that,
-    /// a norm more, and AdamW turns the sign of a small gradient into a full step.
+    /// In 16 bits, multiples of half an ulp. The reference rounds where the kernels do, but what both round differs by
+    /// f32's errors, so that some values are rounded the other way, and more in each layer. A mean over tokens keeps
+    /// little of that, a norm more, and AdamW turns the sign of a small gradient into a full step.
     fn of(element: Element) -> Self {
         let in_half_ulps =
             |half: f64| Self { loss: 0.5 * half, norm: 2.0 * half, weights: 4.0 * half, movement: 0.5 };
@@ -37,8 +38,8 @@ impl Bounds {
     }
 }
 
-/// Trains `steps` steps in f32 on the device and in f64 on the host, from the same initial weights and the same text, and
-/// compares every loss, every gradient norm and the final weights.
+/// Trains `steps` steps in f32 on the device and in f64 on the host, from the same initial weights and the same text,
+/// and compares every loss, every gradient norm and the final weights.
 pub fn follows_the_reference(setup: &Setup, steps: u64) {
     follows_the_reference_on(setup, steps, reference_batch);
 }
@@ -124,8 +125,8 @@ pub fn follows_the_reference_on(
     assert!(distance <= bounds.weights, "{}: the final weights differ by {distance:.2e} in norm", setup.name);
 }
 
-/// Panics unless each tensor has moved from its initial values to where it should: in the norm of all weights, one tensor more or less
-/// is lost.
+/// Panics unless each tensor has moved from its initial values to where it should: in the norm of all weights, one
+/// tensor more or less is lost.
 fn assert_movement(name: &str, got: &Weights, want: &Weights, initial: &Weights, allowed: f64) {
     let distance = |one: &[f64], other: &[f64]| {
         assert_eq!(one.len(), other.len());
@@ -145,8 +146,8 @@ fn assert_movement(name: &str, got: &Weights, want: &Weights, initial: &Weights,
     println!("{name}: {} is {:.1e} of its movement from where it should be, the most", worst.1, worst.0);
 }
 
-/// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in an
-/// order of its own, as many as fill whole steps. Only the permutation is the library's.
+/// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in
+/// an order of its own, as many as fill whole steps. Only the permutation is the library's.
 pub fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) {
     let text = std::fs::read("tests/data/mill.txt").expect("the text");
     let (length, runner) = (plan.model.seq_length, &plan.settings.runner);
@@ -163,8 +164,8 @@ pub fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) 
     (tokens.into_iter().flatten().collect(), targets.into_iter().flatten().collect())
 }
 
-/// The f64 trainer with the plan's exemptions and frozen tensors; and the parameter group of each tensor. They follow from the
-/// names of tensors alone.
+/// The f64 trainer with the plan's exemptions and frozen tensors; and the parameter group of each tensor. They follow
+/// from the names of tensors alone.
 pub fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, usize)>) {
     let shape = reference_shape(&plan.model);
     let names: Vec<String> = shape.parameters().into_iter().map(|(name, _)| name).collect();
@@ -251,9 +252,9 @@ fn has_idle_key_biases(model: &ModelConfig) -> bool {
     model.qkv_bias && !model.qk_norm && !rotates_all
 }
 
-/// Takes the key biases of dimensions that do not rotate out of `weights`. Such a bias adds the same amount to all scores of a
-/// query, which softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps.
-/// No two computations agree on these biases, and no loss depends on them.
+/// Takes the key biases of dimensions that do not rotate out of `weights`. Such a bias adds the same amount to all
+/// scores of a query, which softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding
+/// into full-length steps. No two computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     let keys = model.num_heads..model.num_heads + model.num_kv_heads;
     let rotating = model.rope().map_or(0, |rope| rope.rotary_dim as usize);

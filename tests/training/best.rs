@@ -1,5 +1,5 @@
-//! What follows from evaluations: the checkpoint of the best one is kept and stands for the run, a run without a better one ends, and
-//! both stay so through a resume and on several ranks.
+//! What follows from evaluations: the checkpoint of the best one is kept and stands for the run, a run without a better
+//! one ends, and both stay so through a resume and on several ranks.
 
 use crate::runs::{FolderRun, STEPS, Setup, evaluated, metrics, new_trainer, on_ranks, run_on_rank};
 use gristmill::ranks::Ranks;

@@ -1,4 +1,5 @@
-//! A run on a blend of two tokenized sources: stopped and resumed it equals, bit for bit, the run that was never stopped.
+//! A run on a blend of two tokenized sources: stopped and resumed it equals, bit for bit, the run that was never
+//! stopped.
 //!
 //! The source of a sample depends on its number alone.
 

@@ -4,8 +4,8 @@ use crate::runs::{FolderRun, Setup, metrics, read_tensors};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Nothing is learned in the first step, whose rate is 0; the second one makes the weights so large that no later step has a
-/// finite loss.
+/// Nothing is learned in the first step, whose rate is 0; the second one makes the weights so large that no later step
+/// has a finite loss.
 const DIVERGES: [&str; 2] = [
     "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.e+16, warmup_steps: 2}",
     "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 1, keep_checkpoint_max: 1}]",

@@ -13,8 +13,8 @@ const ALLOWED: f64 = 1e-5;
 const TEXT: &str =
     "data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, eod_token_id: 32";
 
-/// Restarted positions and masked targets reach the kernels: the first step's loss and gradient are the reference's for the
-/// positions and targets of the batch, and differ from those for positions that do not restart.
+/// Restarted positions and masked targets reach the kernels: the first step's loss and gradient are the reference's for
+/// the positions and targets of the batch, and differ from those for positions that do not restart.
 #[test]
 fn the_ends_of_documents_reach_the_kernels() {
     let data = format!("--train_dataset={{{TEXT}, reset_position_ids: True, eod_mask_loss: True}}");
@@ -60,8 +60,8 @@ fn the_ends_of_documents_reach_the_kernels() {
     assert!(off(mean(true)) > 10.0 * ALLOWED, "restarted positions make no difference here");
 }
 
-/// The reference's sum of losses over `batch`, `seed` times its gradients, and the number of sequences: each document on its own
-/// with positions from 0 if `isolated`, otherwise each window as one document.
+/// The reference's sum of losses over `batch`, `seed` times its gradients, and the number of sequences: each document
+/// on its own with positions from 0 if `isolated`, otherwise each window as one document.
 fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64, Weights, usize) {
     let (plan, weights) = (setup.plan(), setup.initial_weights());
     let (shape, window) = (reference_shape(&plan.model), plan.model.seq_length);
@@ -87,7 +87,8 @@ fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64
     (loss, gradients, count)
 }
 
-/// Isolated documents in one window have the losses and gradients they have alone: the sum of the reference's over documents.
+/// Isolated documents in one window have the losses and gradients they have alone: the sum of the reference's over
+/// documents.
 #[test]
 fn packed_documents_learn_as_if_alone() {
     let data = format!("--train_dataset={{{TEXT}, eod_reset: True}}");
@@ -128,8 +129,8 @@ fn packed_documents_learn_as_if_alone() {
     }
 }
 
-/// Training and evaluation share the batch on the device, which holds document bounds if either isolates documents; each must
-/// still follow its own rule.
+/// Training and evaluation share the batch on the device, which holds document bounds if either isolates documents;
+/// each must still follow its own rule.
 #[test]
 fn evaluation_may_isolate_documents_though_training_does_not() {
     for (trains_isolated, evaluates_isolated) in [(false, true), (true, false)] {

@@ -20,7 +20,8 @@ fn evaluation_and_generation_drop_nothing() {
     };
     let sample = ["--sample.prompt=a", "--sample.tokens=1"];
     assert_eq!(drops(&Setup::new("still", "").with(&sample)), [0; 6]);
-    // The counter; the embedding forward and backward; in each of 2 layers 3 attention kernels and 2 pairs of dropout kernels.
+    // The counter; the embedding forward and backward; in each of 2 layers 3 attention kernels and 2 pairs of dropout
+    // kernels.
     assert_eq!(drops(&Setup::new("dropping", DROPPING).with(&sample)), [1 + 2 + 2 * (3 + 4), 0, 0, 0, 0, 0]);
     let zero = "attention_dropout: 0.0, hidden_dropout: 0, emb_dropout_prob: 0.0";
     assert_eq!(drops(&Setup::new("zero", zero).with(&sample)), [0; 6]);

@@ -10,7 +10,8 @@ use reference::linear_cross_entropy::correct;
 /// Logits closer to the target's than this may be the larger ones in f32.
 const ALLOWED: f64 = 1e-4;
 
-/// Evaluates after ten steps, with `overrides`, and holds the accuracy against f64 logits of the weights that the steps leave.
+/// Evaluates after ten steps, with `overrides`, and holds the accuracy against f64 logits of the weights that the steps
+/// leave.
 fn is_that_of_the_reference(setup: Setup) {
     let evaluates = [
         "--do_eval",

@@ -1,13 +1,13 @@
-//! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in MindFormers' dialect that is shrunk by overrides only, against
-//! an f64 run of the whole trainer.
+//! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in MindFormers' dialect that is shrunk by overrides only,
+//! against an f64 run of the whole trainer.
 //!
 //! Their parts run on each tier and in 16 bits.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;
 
-/// Ten steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose masks the
-/// reference does not draw.
+/// Ten steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose
+/// masks the reference does not draw.
 fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
     let sizes = [
         "model.model_config.vocab_size=256",
@@ -55,7 +55,8 @@ fn pangu_alpha_follows_the_reference() {
     follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
 }
 
-/// The example of adaptive loss scaling in MindFormers' documents: PanGu-α under MindSpore's Momentum at a fixed rate, not clipped.
+/// The example of adaptive loss scaling in MindFormers' documents: PanGu-α under MindSpore's Momentum at a fixed rate,
+/// not clipped.
 #[test]
 fn the_example_of_adaptive_scaling_follows_the_reference() {
     let setup = Setup::typed("PanguAlphaConfig", "example", "").with(&[

@@ -131,8 +131,8 @@ fn layers_of_a_mixture_are_recomputed_in_the_order_of_what_that_saves() {
     let kept = recomputed(&[]);
     let saved = [&[0, 1][..], &[2, 3]].map(|layers| kept - recomputed(layers));
     println!("dense layers save {}, layers of experts {} of {kept} bytes", saved[0], saved[1]);
-    // The fewest layers that make room for a byte, of those that save most per operation: the block of multi-token prediction, whose
-    // activations are gone when others are at their peak, and one layer more.
+    // The fewest layers that make room for a byte, of those that save most per operation: the block of multi-token
+    // prediction, whose activations are gone when others are at their peak, and one layer more.
     let best = fit(&plan, kept - 1).best.expect("a run");
     let first = best.recomputation.layers.clone();
     println!("{first:?}, {:.1} % more work", 100.0 * best.recomputation.work);

@@ -18,8 +18,8 @@ const ALLOWED: f64 = 0.05;
 
 const STEPS: u64 = 3;
 
-/// Compares the forecast with wgpu's count of bytes in buffers: the most while a trainer is made ready for its first step, and
-/// what is there after [`STEPS`] steps and an evaluation.
+/// Compares the forecast with wgpu's count of bytes in buffers: the most while a trainer is made ready for its first
+/// step, and what is there after [`STEPS`] steps and an evaluation.
 fn assert_forecast(name: &str, setup: &Setup) {
     assert_forecast_on(name, setup, &setup.plan(), Ranks::alone());
 }

@@ -1,5 +1,5 @@
-//! Text from a trained model: cached keys and values give the tokens of the f64 reference, and a batch the tokens of each
-//! prompt alone.
+//! Text from a trained model: cached keys and values give the tokens of the f64 reference, and a batch the tokens of
+//! each prompt alone.
 //!
 //! The reference generates without a cache.
 
@@ -14,8 +14,9 @@ use gristmill::kernels::Tier;
 /// Choices that training drops.
 const EXPERTS: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8";
 
-/// The greedy continuation of `prompt` by `count` tokens without a cache: `next` reads the whole window for every token. A
-/// prompt longer than the window is cut to its last tokens; a text that outgrows the window goes on from the last half of it.
+/// The greedy continuation of `prompt` by `count` tokens without a cache: `next` reads the whole window for every
+/// token. A prompt longer than the window is cut to its last tokens; a text that outgrows the window goes on from the
+/// last half of it.
 pub fn uncached(prompt: &[u32], window: usize, count: usize, next: impl Fn(&[u32]) -> u32) -> Vec<u32> {
     let mut text = prompt[prompt.len().saturating_sub(window)..].to_vec();
     let (prompt, mut start) = (text.len(), 0);
@@ -137,9 +138,9 @@ fn short_prompts_are_read_token_by_token() {
     }
 }
 
-/// Turns of a conversation in a window of 128, in which up to four tokens are read by steps: a message behind the last answer, an
-/// answer that is encoded otherwise at its end, one that is forgotten, the same prompt again, a text that outgrows the window, one
-/// behind that, and another text.
+/// Turns of a conversation in a window of 128, in which up to four tokens are read by steps: a message behind the last
+/// answer, an answer that is encoded otherwise at its end, one that is forgotten, the same prompt again, a text that
+/// outgrows the window, one behind that, and another text.
 #[test]
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     for setup in [Setup::new("talk", ""), dense("talk, latent", RANKS)] {

@@ -8,7 +8,8 @@ use gristmill::train::recordings::Recordings;
 /// Steps of mixtures: sooner or later two scores are so close that a rounding decides which expert a token visits.
 const OF_EXPERTS: u64 = 3;
 
-/// Trains the model of `setup` in each type for `steps` steps, in float16 with and without the adapter's own conversions.
+/// Trains the model of `setup` in each type for `steps` steps, in float16 with and without the adapter's own
+/// conversions.
 fn follow(steps: u64, setup: impl Fn() -> Setup) {
     for (element, native) in [("float16", "True"), ("float16", "False"), ("bfloat16", "True")] {
         let compute = format!("--model.model_config.compute_dtype={element}");

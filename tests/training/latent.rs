@@ -12,7 +12,8 @@ pub const RANKS: &str =
 /// The same without a latent vector of the queries, as in DeepSeek-V2-Lite.
 pub const DIRECT: &str = "kv_lora_rank: 12, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 16";
 
-/// The router of DeepSeek-V3 under Hugging Face's names, with a dense layer, a shared expert and a block that predicts ahead.
+/// The router of DeepSeek-V3 under Hugging Face's names, with a dense layer, a shared expert and a block that predicts
+/// ahead.
 pub const V3: &str = "n_routed_experts: 6, num_experts_per_tok: 3, n_group: 3, topk_group: 2, topk_method: noaux_tc, \
                   scoring_func: sigmoid, norm_topk_prob: True, routed_scaling_factor: 2.5, n_shared_experts: 1, \
                   moe_intermediate_size: 36, first_k_dense_replace: 1, moe_router_bias_update_rate: 0.05, \

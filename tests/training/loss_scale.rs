@@ -25,8 +25,8 @@ fn everything(trainer: &Trainer<'_>) -> [Weights; 3] {
     arenas.map(|arena| tensors(trainer, arena))
 }
 
-/// An infinity in the gradient of any parameter is caught; that step leaves everything as it was but the scale and the number
-/// of steps.
+/// An infinity in the gradient of any parameter is caught; that step leaves everything as it was but the scale and the
+/// number of steps.
 fn an_infinity_is_caught(setup: &Setup) {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();

@@ -1,5 +1,5 @@
-//! Whole training runs in this process, dense models and mixtures of experts: against an f64 run of the trainer, against each
-//! other, stopped and resumed, and what they generate.
+//! Whole training runs in this process, dense models and mixtures of experts: against an f64 run of the trainer,
+//! against each other, stopped and resumed, and what they generate.
 
 #[path = "../draws/mod.rs"]
 mod draws;

@@ -33,7 +33,8 @@ fn train(setup: &Setup, gpu: &Gpu, folder: &Path, last: u64) -> Left {
     (losses, trained.unwrap_or_else(|e| panic!("{}: {e}", setup.name)))
 }
 
-/// With what a checkpoint has besides weights: moments, a loss scale on its way, masks by the step's number, 16-bit copies.
+/// With what a checkpoint has besides weights: moments, a loss scale on its way, masks by the step's number, 16-bit
+/// copies.
 #[test]
 fn four_steps_and_four_more_are_eight() {
     let cases: [(&'static str, &[&str]); 3] = [

@@ -1,5 +1,5 @@
-//! Whole runs on the kernels that GPUs run, which software adapters run slowly: a few steps of each kind of model and step, against
-//! the f64 trainer where it has them, else against the kernels of software adapters.
+//! Whole runs on the kernels that GPUs run, which software adapters run slowly: a few steps of each kind of model and
+//! step, against the f64 trainer where it has them, else against the kernels of software adapters.
 
 use crate::against_reference::follows_the_reference;
 use crate::latent::{RANKS, V3, deepseek};

@@ -125,7 +125,8 @@ fn a_bare_gpt2_is_loaded() {
 /// Rows and columns of what has a scale here: neither divides the matrices.
 pub const BLOCK: [usize; 2] = [20, 36];
 
-/// The linear layers of `tensors` as FP8 of the codes that `code` names, with scales, the others in f32; and the values of all.
+/// The linear layers of `tensors` as FP8 of the codes that `code` names, with scales, the others in f32; and the values
+/// of all.
 pub fn in_fp8(tensors: &TensorFile, code: impl Fn(usize) -> u8) -> (Vec<Stored>, TensorFile) {
     let (mut stored, mut values) = (Vec::new(), tensors.clone());
     for (name, tensor) in &mut values {

@@ -7,8 +7,8 @@ use gristmill::store::export::export;
 use pollster::block_on;
 use std::path::Path;
 
-/// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones of ours
-/// whose rows it holds, group by group.
+/// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones
+/// of ours whose rows it holds, group by group.
 struct Naming {
     kind: &'static str,
     outside: &'static [(&'static str, &'static str)],

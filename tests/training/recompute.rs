@@ -34,8 +34,8 @@ const DROPLESS: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use
 /// Every layer, and the first of them.
 const LAYERS: [&str; 2] = ["--recompute_config.recompute=True", "--recompute_config.recompute=[1]"];
 
-/// All operators of both layers; the activation, and the norms of one layer, by MindFormers' names; all but attention, in a
-/// layer beside one that is recomputed as a whole.
+/// All operators of both layers; the activation, and the norms of one layer, by MindFormers' names; all but attention,
+/// in a layer beside one that is recomputed as a whole.
 const OPERATORS: [&str; 3] = [
     "--recompute_config.select_recompute=[attention_norm, attention, ffn_norm, feed_forward]",
     "--recompute_config={select_recompute: True, select_comm_recompute: {'.*\\.norm': [1]}}",
@@ -135,8 +135,8 @@ fn each_operator_of_a_mixture_computes_the_same() {
     });
 }
 
-/// An operator is where the settings say it is, under its path, and what it drops is launched again and nothing else. GELU is a launch
-/// of its own only where either it or its argument is recomputed, not both.
+/// An operator is where the settings say it is, under its path, and what it drops is launched again and nothing else.
+/// GELU is a launch of its own only where either it or its argument is recomputed, not both.
 #[test]
 fn operators_are_launched_under_their_paths() {
     let setups: [fn() -> Setup; 5] = [
@@ -192,7 +192,8 @@ fn multi_token_prediction_computes_the_same() {
     changes_no_bit(|| Setup::new("ahead", "mtp_depth: 2, mtp_loss_factor: 0.3"));
 }
 
-/// A mask that is drawn a third time, and products with A that are recomputed without the products that they are added to.
+/// A mask that is drawn a third time, and products with A that are recomputed without the products that they are added
+/// to.
 #[test]
 fn adapters_compute_the_same() {
     let adapters = |dropout: &str| {

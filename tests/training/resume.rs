@@ -153,8 +153,8 @@ fn an_extended_run_has_the_new_schedule_from_its_next_step_on() {
     parts.left().assert_equals("extended and stopped twice", &whole.left());
 }
 
-/// Where rates do not depend on the length a run that was extended is one that had its steps from the start, and what has stopped one
-/// early is counted anew.
+/// Where rates do not depend on the length a run that was extended is one that had its steps from the start, and what
+/// has stopped one early is counted anew.
 #[test]
 fn an_extended_run_is_the_longer_one() {
     let constant = ["--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.0e-3, warmup_steps: 5}"];
@@ -175,7 +175,8 @@ fn an_extended_run_is_the_longer_one() {
     assert_eq!(ended(30, &["--resume_training=extend"]), (25, true));
 }
 
-/// A complete run stays what it is when it is started again, and a start finds data that are gone or have become others.
+/// A complete run stays what it is when it is started again, and a start finds data that are gone or have become
+/// others.
 #[test]
 fn a_complete_run_is_started_again() {
     let run = resumable(1000, &["--keep_best=True"]);

@@ -3,8 +3,8 @@
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;
 
-/// Ten steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file has for
-/// its keys.
+/// Ten steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
+/// has for its keys.
 fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     let mut keys = vec![
         "runner_config.batch_size=3".to_string(),

@@ -16,8 +16,8 @@ use safetensors::{Dtype, SafeTensors};
 const COMPUTE: &str = "--model.model_config.compute_dtype=bfloat16";
 const ROUNDING: &str = "--optimizer.stochastic_rounding=True";
 
-/// The bits depend on the seed, the number of the update and the place of a weight, not on what was drawn before; the file
-/// holds the weights as they are.
+/// The bits depend on the seed, the number of the update and the place of a weight, not on what was drawn before; the
+/// file holds the weights as they are.
 #[test]
 fn runs_resume_exactly() {
     for optimizer in
@@ -131,8 +131,8 @@ fn weights_take_a_third_of_the_memory() {
 const STEPS: u64 = 60;
 const LAST: usize = 10;
 
-/// A rate so small that an update of AdamW, of about its size, is less than half the distance between neighbouring bfloat16
-/// for all weights above 1/128: 94 % of those with a standard deviation of 0.1.
+/// A rate so small that an update of AdamW, of about its size, is less than half the distance between neighbouring
+/// bfloat16 for all weights above 1/128: 94 % of those with a standard deviation of 0.1.
 fn small_rate(overrides: &[&str]) -> Setup {
     let rate = "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 3.e-5}";
     Setup::new("small", "").with(&[COMPUTE, rate, "--optimizer.weight_decay=0.0"]).with(overrides)
@@ -144,8 +144,8 @@ fn last_loss(trained: &Trained) -> f64 {
     states.iter().map(|state| f64::from(state.loss)).sum::<f64>() / LAST as f64
 }
 
-/// What the loss falls by, compared with weights that never move: stochastically rounded, at least 0.8 of what it falls by with
-/// f32 master weights; rounded to nearest, at most 0.4.
+/// What the loss falls by, compared with weights that never move: stochastically rounded, at least 0.8 of what it falls
+/// by with f32 master weights; rounded to nearest, at most 0.4.
 #[test]
 fn a_run_learns_at_rates_that_rounding_to_nearest_loses() {
     let at_rest = last_loss(&small_rate(&["--lr_schedule.learning_rate=1.e-30"]).train(STEPS));

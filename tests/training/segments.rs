@@ -40,9 +40,9 @@ fn run(setup: &Setup) -> Run {
     Run { losses: states.iter().map(|finished| finished.state.loss).collect(), gradients, segments }
 }
 
-/// Compares runs under [`LIMIT`] and under the adapter's own limit. The losses after each update show whether the weights agree.
-/// The weights themselves do not: AdamW's first update is the gradient's sign, and of 600,000 gradients, sums of 8192
-/// products in another order, one or two are smaller than their rounding error.
+/// Compares runs under [`LIMIT`] and under the adapter's own limit. The losses after each update show whether the
+/// weights agree. The weights themselves do not: AdamW's first update is the gradient's sign, and of 600,000 gradients,
+/// sums of 8192 products in another order, one or two are smaller than their rounding error.
 fn assert_same_under_the_limit(name: &str, setup: impl Fn() -> Setup) {
     let whole = run(&setup());
     let mut limited = setup();
@@ -73,7 +73,8 @@ fn token_file(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// (8192, 64) is 2 MiB: under the limit embedding, head and arenas take several buffers, and chunks of logits are smaller.
+/// (8192, 64) is 2 MiB: under the limit embedding, head and arenas take several buffers, and chunks of logits are
+/// smaller.
 #[test]
 fn a_binding_limit_changes_no_number() {
     let folder = tempfile::tempdir().expect("a folder");

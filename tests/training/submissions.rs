@@ -62,8 +62,8 @@ fn cut_steps_compute_the_same() {
     assert!(whole.weights == cut.weights, "the weights differ");
 }
 
-/// The first replay measures an idle device, so programs are cut once more when it has worked for 20 steps. Nothing is waited for,
-/// so the new cuts hold a step or two later.
+/// The first replay measures an idle device, so programs are cut once more when it has worked for 20 steps. Nothing is
+/// waited for, so the new cuts hold a step or two later.
 #[test]
 fn submissions_are_measured_again_after_twenty_steps() {
     let trained = |submission_time: Option<Duration>| {

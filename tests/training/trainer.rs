@@ -31,7 +31,8 @@ fn a_sliding_window_follows_the_reference() {
     follows(&Setup::new("window", "n_kv_heads: 2, sliding_window: 7"));
 }
 
-/// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some blended.
+/// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
+/// blended.
 #[test]
 fn scaled_rotations_follow_the_reference() {
     let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01}";

@@ -4,7 +4,8 @@ use crate::published::weights;
 use crate::runs::{Setup, TensorFile, Words, new_trainer, read_tensors, save_checkpoint, write_tensors};
 use std::path::Path;
 
-/// Loads `tensors` with a `config.json` beside them, and what is wrong with them; `is_partial` leaves out what has no place.
+/// Loads `tensors` with a `config.json` beside them, and what is wrong with them; `is_partial` leaves out what has no
+/// place.
 fn load(setup: &Setup, tensors: &TensorFile, config: &str, is_partial: bool) -> Result<TensorFile, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");

@@ -1,5 +1,5 @@
-//! Every file in `configs/` records without an adapter; the listings are golden: of each tier with the limits of the adapters
-//! it runs on.
+//! Every file in `configs/` records without an adapter; the listings are golden: of each tier with the limits of the
+//! adapters it runs on.
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
 

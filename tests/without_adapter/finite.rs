@@ -1,9 +1,10 @@
-//! Whether a value is finite is tested on words as they were loaded, before any arithmetic (`shaders/lib/bits.wgsl` says why): a
-//! compiler may assume that arithmetic yields neither NaN nor infinity, and folds a test of its result.
+//! Whether a value is finite is tested on words as they were loaded, before any arithmetic (`shaders/lib/bits.wgsl`
+//! says why): a compiler may assume that arithmetic yields neither NaN nor infinity, and folds a test of its result.
 //!
-//! A test is a comparison of a float's bits without the sign, or with a constant whose exponent is all ones; and that of a float
-//! with itself, which is folded in any case. Comparisons with bits of finite numbers, with the sign bit alone and among keys with the
-//! order of floats are none. A variable counts as computed, since what it holds may come from several places.
+//! A test is a comparison of a float's bits without the sign, or with a constant whose exponent is all ones; and that
+//! of a float with itself, which is folded in any case. Comparisons with bits of finite numbers, with the sign bit
+//! alone and among keys with the order of floats are none. A variable counts as computed, since what it holds may come
+//! from several places.
 
 use gristmill::kernels::{Composed, Kernel};
 use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};

@@ -1,5 +1,5 @@
-//! How products and attention are divided among the workgroups of published GPUs. The listing is golden: grids follow from the problem
-//! and the table of GPUs alone.
+//! How products and attention are divided among the workgroups of published GPUs. The listing is golden: grids follow
+//! from the problem and the table of GPUs alone.
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter grids::` writes it again.
 

@@ -1,5 +1,5 @@
-//! What people bring: records, messages and special tokens mean here what they mean in transformers 5.23 and TRL 1.16, or a note says that
-//! they are not read. Each row is a kind of what was silent once.
+//! What people bring: records, messages and special tokens mean here what they mean in transformers 5.23 and TRL 1.16,
+//! or a note says that they are not read. Each row is a kind of what was silent once.
 
 use gristmill::data::{Codec, EvalData, FileKind, TokenizerConfig, Wording};
 use serde_json::{Value, json};

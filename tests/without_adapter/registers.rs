@@ -19,8 +19,8 @@ use std::process::Command;
 /// Tokens of a sequence.
 const TOKENS: u32 = 256;
 
-/// Attention at the head sizes of real models, plain and with every mask. The backward pass leaves parts of the queries' gradient, or
-/// takes two kernels, where no binding holds enough of these.
+/// Attention at the head sizes of real models, plain and with every mask. The backward pass leaves parts of the
+/// queries' gradient, or takes two kernels, where no binding holds enough of these.
 fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_parts: bool) -> Vec<Kernel> {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
     let qkv_bytes = F32.bytes_of(u64::from(TOKENS * layout.cols()));

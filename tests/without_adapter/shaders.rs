@@ -1,5 +1,5 @@
-//! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct are
-//! those of Rust. Each is composed once, for all that is checked of it.
+//! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct
+//! are those of Rust. Each is composed once, for all that is checked of it.
 //!
 //! No shader reads the size of its grid, which DX12 does not provide in indirect dispatches.
 
@@ -93,8 +93,9 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts, with every
-/// combination of masks; and of so few heads of keys that those of keys and values are in parts too, or alone where heads are wide.
+/// Attention of so many sequences and heads that on GPUs one backward pass leaves the gradient of the queries in parts,
+/// with every combination of masks; and of so few heads of keys that those of keys and values are in parts too, or
+/// alone where heads are wide.
 fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
     let of = |[heads, kv_heads, head_dim, value_dim]: [u32; 4], tokens, masks: &[u32]| {
         let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };

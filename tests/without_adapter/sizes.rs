@@ -10,8 +10,8 @@ use std::path::Path;
 const DENSE: &str = "configs/tiny.yaml";
 const MIXTURE: &str = "configs/tiny_moe.yaml";
 
-/// What `gristmill plan` says of a configuration on every tier, with the smallest and the largest bindings: nothing, or the
-/// first error.
+/// What `gristmill plan` says of a configuration on every tier, with the smallest and the largest bindings: nothing, or
+/// the first error.
 fn refusal(config: &str, flags: &[String]) -> Option<String> {
     let plan = Override::parse_all(flags).and_then(|flags| RunConfig::load(Path::new(config), &flags));
     let plan = match plan {

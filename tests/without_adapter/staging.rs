@@ -1,5 +1,6 @@
-//! How the products of the portable tier use memory. The index functions are the shader's own, evaluated for every invocation; what
-//! a GPU makes of the addresses is a model: lines of 128 bytes, and 32 banks of workgroup memory of 4 bytes each.
+//! How the products of the portable tier use memory. The index functions are the shader's own, evaluated for every
+//! invocation; what a GPU makes of the addresses is a model: lines of 128 bytes, and 32 banks of workgroup memory of 4
+//! bytes each.
 
 use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::{Capabilities, compose};
@@ -76,8 +77,8 @@ fn no_load_leaves_its_operand() {
     }
 }
 
-/// Lanes are served by as many at a time as fill the banks once; lanes that read one address share the access. Returns the
-/// largest number of accesses to one bank.
+/// Lanes are served by as many at a time as fill the banks once; lanes that read one address share the access. Returns
+/// the largest number of accesses to one bank.
 fn most_in_a_bank(slots: &[u32], bytes: u32) -> usize {
     let at_a_time = slots.chunks(128 / bytes as usize);
     let most = at_a_time.map(|slots| {

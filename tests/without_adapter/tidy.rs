@@ -52,8 +52,8 @@ fn entry_of(path: &str) -> Option<&'static (&'static str, &'static [&'static str
     MAY_IMPORT.iter().filter(|(name, _)| lies_in(name)).max_by_key(|(name, _)| name.len())
 }
 
-/// What each module may import. Data flows down the list: but for `perf`, `infer`, `train` and what ranks compare, which are of one run, a
-/// module never imports one that imports it.
+/// What each module may import. Data flows down the list: but for `perf`, `infer`, `train` and what ranks compare,
+/// which are of one run, a module never imports one that imports it.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("gpu", &[]),
     ("element", &[]),
@@ -133,8 +133,8 @@ fn modules_import_only_what_they_may() {
     }
 }
 
-/// Files that import each other are read together, so circles are small: a file and one that it belongs with, or a subject and its
-/// parts.
+/// Files that import each other are read together, so circles are small: a file and one that it belongs with, or a
+/// subject and its parts.
 const LARGEST_CIRCLE: usize = 3;
 
 #[test]
@@ -333,8 +333,9 @@ fn development_dependencies_change_no_features_of_others() {
     );
 }
 
-/// Without link-time optimisation, cargo compiles a crate of build scripts otherwise where programs link it too. One that only tests
-/// link would be compiled again, with all that follows from it, when a program is built after an example.
+/// Without link-time optimisation, cargo compiles a crate of build scripts otherwise where programs link it too. One
+/// that only tests link would be compiled again, with all that follows from it, when a program is built after an
+/// example.
 #[test]
 fn development_dependencies_link_no_crate_of_build_scripts() {
     let names = |edges: &str| packages(edges, "{p}");

@@ -129,8 +129,9 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
     assert!(place.load("type: CargoRegistryDataLoader, max_bytes: 9000", &of_path).is_ok());
 }
 
-/// A tokenizer of letters, in which text is written small, and what transformers 5.23 makes of the files beside it for each of
-/// [`TEXTS`]: blanks that belong to a token, tokens that are whole words, tokens of normalised text, and which file counts.
+/// A tokenizer of letters, in which text is written small, and what transformers 5.23 makes of the files beside it for
+/// each of [`TEXTS`]: blanks that belong to a token, tokens that are whole words, tokens of normalised text, and which
+/// file counts.
 const LETTERS: &str = r#"{"version": "1.0", "added_tokens": OWN, "normalizer": {"type": "Lowercase"}, "pre_tokenizer": null,
     "post_processor": null, "decoder": null, "model": {"type": "BPE", "merges": [], "vocab":
     {" ": 0, "a": 1, "b": 2, "i": 3, "l": 4, "m": 5, "x": 6, "<": 7, ">": 8, "s": 9}}}"#;

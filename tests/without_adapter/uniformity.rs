@@ -1,8 +1,8 @@
-//! WGSL's uniformity analysis, which browsers apply and naga does not: all invocations of a workgroup reach a barrier together,
-//! and a compiler can see it.
+//! WGSL's uniformity analysis, which browsers apply and naga does not: all invocations of a workgroup reach a barrier
+//! together, and a compiler can see it.
 //!
-//! The rules are those of the WGSL specification (section "Uniformity"), with one simplification that can only refuse more: a
-//! variable counts as non-uniform everywhere if any value stored to it is.
+//! The rules are those of the WGSL specification (section "Uniformity"), with one simplification that can only refuse
+//! more: a variable counts as non-uniform everywhere if any value stored to it is.
 
 use gristmill::kernels::{Composed, Kernel};
 use naga::{
@@ -230,7 +230,8 @@ impl<'m> Walk<'m> {
         }
     }
 
-    /// Analyses a block that is entered in control flow `flow`. Returns the control flow at its end, and how else it is left.
+    /// Analyses a block that is entered in control flow `flow`. Returns the control flow at its end, and how else it is
+    /// left.
     fn block(&mut self, block: &Block, mut flow: Taint) -> (Taint, Exits) {
         let mut exits = Exits::default();
         for (statement, span) in block.span_iter() {

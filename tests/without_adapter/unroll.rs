@@ -1,5 +1,5 @@
-//! Loops are unrolled where their passes are known and index an array of the invocation, and nowhere else; what they compute stays the
-//! same, which `tests/kernels` shows by running every kernel both ways.
+//! Loops are unrolled where their passes are known and index an array of the invocation, and nowhere else; what they
+//! compute stays the same, which `tests/kernels` shows by running every kernel both ways.
 
 use gristmill::kernels::unroll;
 use naga::valid::{Capabilities, ValidationFlags, Validator};

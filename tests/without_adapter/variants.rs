@@ -210,8 +210,8 @@ fn experts_of_gpt2(rec: &mut Recorder, work: &WorkList, element: Element, [inner
     grouped_column_sum(rec, y, work.offsets, gradient);
 }
 
-/// Products with GELU in their epilogue: in the smallest and the largest tiles, of few rows and in parts; and GELU alone, as adapters
-/// and recomputation need it.
+/// Products with GELU in their epilogue: in the smallest and the largest tiles, of few rows and in parts; and GELU
+/// alone, as adapters and recomputation need it.
 pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("products through GELU", capabilities);
     for element in [F32, Element::F16, Element::Bf16] {
@@ -235,7 +235,8 @@ pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Products with SwiGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with them, and in parts.
+/// Products with SwiGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with them, and
+/// in parts.
 pub fn products_through_swiglu(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("products through SwiGLU", capabilities);
     for element in [F32, Element::F16, Element::Bf16] {

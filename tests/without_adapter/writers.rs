@@ -1,5 +1,6 @@
-//! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12, for which loops over arrays of an invocation
-//! are unrolled: a shader that one of them refuses would fail only on machines that no test reaches. DX12 has no cooperative matrices.
+//! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12, for which loops over arrays of
+//! an invocation are unrolled: a shader that one of them refuses would fail only on machines that no test reaches. DX12
+//! has no cooperative matrices.
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
@@ -26,8 +27,9 @@ pub fn check(kernel: &Kernel, mut composed: Composed) {
     }
 }
 
-/// What is indexed by other values, by file and name: `values` by an argument that is a constant of each call, the others are vectors,
-/// one of whose components is read or written outside of the loop over keys, or in the rarest form of a rotation.
+/// What is indexed by other values, by file and name: `values` by an argument that is a constant of each call, the
+/// others are vectors, one of whose components is read or written outside of the loop over keys, or in the rarest form
+/// of a rotation.
 const INDEXED_BY_VALUES: [(&str, &str); 8] = [
     ("attention/portable/backward_kv", "values"),
     ("attention/portable/backward_q", "delta_of"),
@@ -105,13 +107,15 @@ struct Shader<'a> {
     has_subgroups: bool,
     /// Whether it needs 64-bit integers, which only products on software adapters do.
     has_u64: bool,
-    /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own, or by matrices, do.
+    /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own, or by matrices,
+    /// do.
     has_f16: bool,
     has_matrices: bool,
 }
 
 impl<'a> Shader<'a> {
-    /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may need.
+    /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may
+    /// need.
     fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
         let has = |wanted| kernel.conditions().any(|condition| condition == wanted);
         let has_matrices = kernel.is_by_matrices();
@@ -191,7 +195,8 @@ impl<'a> Shader<'a> {
         Ok(())
     }
 
-    /// A register of its kind for each buffer; the shader model of DX12's older compiler, or the oldest with the features it needs.
+    /// A register of its kind for each buffer; the shader model of DX12's older compiler, or the oldest with the
+    /// features it needs.
     fn hlsl(&self) -> Result<(), hlsl::Error> {
         let mut next = [0; 3];
         let mut binding_map = hlsl::BindingMap::new();

@@ -22,17 +22,17 @@ impl Rounding {
     }
 }
 
-/// By the standard model of rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.2 and 3.1), for sums over
-/// `walked` rows:
+/// By the standard model of rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.2 and
+/// 3.1), for sums over `walked` rows:
 ///
-/// - What matrices multiply is f16, and two significands of 11 bits make one of 22: products are exact in f32. Scores, softmax and sums are
-///   f32, and `allowed` has them as on the other tiers. qkv, dout and out are f16 before. So a term w x meets one rounding to f16, that of its
-///   weight, which is p or ds; none meets more.
-/// - A weight from 2^-14 on, the smallest normal f16, becomes w (1 + δ). With 11 bits |δ| is at most 2^-11 to nearest, and 2^-10 in either
-///   direction, which WGSL permits. So the sum is off by |δ| Σ |w x| at most.
-/// - A smaller weight is off by half the spacing of subnormals, 2^-25, to nearest, and where an adapter makes zero of it, as WGSL permits too,
-///   by up to 2^-14. Kernels store weights times 64 backward, and forward relative to a total of which the largest is 2^7 or more. So the
-///   sum is off by a 64th of that for each row at most, times |x|.
+/// - What matrices multiply is f16, and two significands of 11 bits make one of 22: products are exact in f32. Scores,
+///   softmax and sums are f32, and `allowed` has them as on the other tiers. qkv, dout and out are f16 before. So a
+///   term w x meets one rounding to f16, that of its weight, which is p or ds; none meets more.
+/// - A weight from 2^-14 on, the smallest normal f16, becomes w (1 + δ). With 11 bits |δ| is at most 2^-11 to nearest,
+///   and 2^-10 in either direction, which WGSL permits. So the sum is off by |δ| Σ |w x| at most.
+/// - A smaller weight is off by half the spacing of subnormals, 2^-25, to nearest, and where an adapter makes zero of
+///   it, as WGSL permits too, by up to 2^-14. Kernels store weights times 64 backward, and forward relative to a total
+///   of which the largest is 2^7 or more. So the sum is off by a 64th of that for each row at most, times |x|.
 ///
 /// Conversions to nearest are those of adapters that a test found to have them (`src/gpu/device/f16_probe.rs`).
 pub(super) fn rounding(capabilities: Capabilities, walked: u32) -> Rounding {
@@ -44,8 +44,8 @@ pub(super) fn rounding(capabilities: Capabilities, walked: u32) -> Rounding {
     Rounding { relative, absolute: f64::from(walked) * of_small / GAIN }
 }
 
-/// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and after many; each
-/// mask and all of them; heads that share keys.
+/// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and
+/// after many; each mask and all of them; heads that share keys.
 const BY_MATRICES: [Row; 16] = [
     Row { element: F16, ..BASE },
     Row { batch: 3, tokens: 1, dims: (4, 4), element: F16, ..BASE },
@@ -65,8 +65,9 @@ const BY_MATRICES: [Row; 16] = [
     Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), element: F16, ..BASE },
 ];
 
-/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns of strips are what only
-/// a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make as many subgroups as there are strips.
+/// Each row with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns
+/// of strips are what only a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make
+/// as many subgroups as there are strips.
 #[test]
 fn attention_by_matrices() {
     let others = [4, 16, 32].map(|subgroup| (&BY_MATRICES[3], subgroup));
@@ -137,7 +138,8 @@ fn attention_by_matrices_with_parts_of_the_keys() {
     }
 }
 
-/// Scores that rise along the keys: each tile exceeds the reference of those before it, and sums are multiplied again and again.
+/// Scores that rise along the keys: each tile exceeds the reference of those before it, and sums are multiplied again
+/// and again.
 #[test]
 fn attention_by_matrices_with_rising_scores() {
     for dims in [(16, 16), (16, 32), (32, 64)] {

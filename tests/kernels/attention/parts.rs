@@ -9,8 +9,8 @@ use gristmill::record::Dispatch;
 /// One sequence with many heads.
 const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
 
-/// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more than there are
-/// blocks of keys, which are 64 at head sizes up to 32 and else 32.
+/// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more
+/// than there are blocks of keys, which are 64 at head sizes up to 32 and else 32.
 const IN_PARTS: [(u32, u32, Row); 12] = [
     (12, 3, Row { tokens: 130, ..ONE }),
     (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..ONE }),
@@ -28,8 +28,9 @@ const IN_PARTS: [(u32, u32, Row); 12] = [
     (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
 ];
 
-/// Two passes over as many numbers in f32 are further from the reference than `allowed` expects of the worst: a query that sees one key
-/// has no gradient, and what is left is rounding. So rows of long sums are stored in 16 bits, and the next test has them in f32.
+/// Two passes over as many numbers in f32 are further from the reference than `allowed` expects of the worst: a query
+/// that sees one key has no gradient, and what is left is rounding. So rows of long sums are stored in 16 bits, and the
+/// next test has them in f32.
 #[test]
 fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
     for (units, parts, row) in IN_PARTS {
@@ -53,8 +54,8 @@ fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
     assert_eq!(parts_of(&Row { tokens: 1 << 15, dims: (16, 16), ..gpt }, 128), Some(8), "768 MiB");
 }
 
-/// The rows in 16 bits once more, within the bound of an analysis of rounding errors: each element relative to the sum of the
-/// absolute values behind it.
+/// The rows in 16 bits once more, within the bound of an analysis of rounding errors: each element relative to the sum
+/// of the absolute values behind it.
 #[test]
 fn attention_backward_with_parts_is_as_exact_as_its_terms() {
     for (units, parts, row) in IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32) {
@@ -65,7 +66,8 @@ fn attention_backward_with_parts_is_as_exact_as_its_terms() {
     }
 }
 
-/// Units of a GPU, and in how many parts the backward pass leaves dq there, and the gradients of keys and values, whose heads are few.
+/// Units of a GPU, and in how many parts the backward pass leaves dq there, and the gradients of keys and values, whose
+/// heads are few.
 const KEYS_IN_PARTS: [(u32, Option<u32>, u32, Row); 9] = [
     (64, None, 4, Row { tokens: 257, heads: (4, 1), dims: (128, 68), ..ONE }),
     (64, None, 6, Row { tokens: 257, heads: (6, 1), dims: (36, 72), causal: false, element: Bf16, ..ONE }),
@@ -90,7 +92,8 @@ fn attention_backward_with_parts_of_the_keys_is_the_gradient() {
             backward(case, &row)
         });
     }
-    // Four heads of keys under 32 of queries, one sequence; a small Mixtral; and enough heads and sequences without parts.
+    // Four heads of keys under 32 of queries, one sequence; a small Mixtral; and enough heads and sequences without
+    // parts.
     let llama = Row { tokens: 2048, heads: (32, 4), dims: (64, 64), ..ONE };
     let mixtral = Row { batch: 4, tokens: 1024, heads: (12, 4), dims: (64, 64), ..BASE };
     let wide = Row { batch: 4, tokens: 2048, heads: (32, 8), dims: (128, 128), ..BASE };

@@ -3,7 +3,8 @@
 use super::{Row, Terms, largest};
 use ::reference::attention as reference;
 
-/// dq, dk and dv, what is added up for them, and for each element the sum of the absolute values of all terms behind it.
+/// dq, dk and dv, what is added up for them, and for each element the sum of the absolute values of all terms behind
+/// it.
 #[derive(Clone)]
 pub(super) struct FromSaved {
     pub gradients: [Vec<f64>; 3],
@@ -11,8 +12,8 @@ pub(super) struct FromSaved {
     pub terms: [Vec<f64>; 3],
 }
 
-/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output. An error in a score
-/// is as large as the score's own terms allow, and is a relative error of its weight.
+/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output. An
+/// error in a score is as large as the score's own terms allow, and is a relative error of its weight.
 pub(super) fn from_saved(
     [q, k, v]: [&[f64]; 3],
     out: &[f64],

@@ -1,10 +1,10 @@
 //! Bits that must not depend on how they were computed.
 //!
-//! One compiled shader gives the same bits for the same operands on every driver: nothing in it depends on the order in which
-//! workgroups run. Two shaders compiled separately need not, even where their formulas are the same: WGSL allows a compiler to
-//! fuse a product and a sum, and to reorder, as long as that loses no accuracy. The software adapters do neither, so there the
-//! bits of different kernels are equal too, which finds mistakes that no tolerance would. On other adapters two results are as
-//! far apart as two results within [`allowed`] of the exact one can be.
+//! One compiled shader gives the same bits for the same operands on every driver: nothing in it depends on the order in
+//! which workgroups run. Two shaders compiled separately need not, even where their formulas are the same: WGSL allows
+//! a compiler to fuse a product and a sum, and to reorder, as long as that loses no accuracy. The software adapters do
+//! neither, so there the bits of different kernels are equal too, which finds mistakes that no tolerance would. On
+//! other adapters two results are as far apart as two results within [`allowed`] of the exact one can be.
 
 use super::run::compiles_as_written;
 use super::{Case, allowed};
@@ -35,7 +35,8 @@ impl Bits {
         Self { are_of_different_kernels: true, ..Self::default() }
     }
 
-    /// Expects `tensor` to have the bits of the first tensor of this name on this tier, whichever run, kernel or rule made it.
+    /// Expects `tensor` to have the bits of the first tensor of this name on this tier, whichever run, kernel or rule
+    /// made it.
     pub fn expect(&self, case: &mut Case, name: &str, tensor: Tensor) {
         self.expect_part(case, name, tensor, <[u32]>::to_vec);
     }

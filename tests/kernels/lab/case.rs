@@ -45,8 +45,8 @@ enum Relative {
     ToEach(Vec<f64>),
 }
 
-/// What a case has computed [`once`](Case::once), in order. A case is built for each tier and each way to compile its kernels, and a
-/// reference takes longer than they do.
+/// What a case has computed [`once`](Case::once), in order. A case is built for each tier and each way to compile its
+/// kernels, and a reference takes longer than they do.
 #[derive(Clone, Default)]
 pub(super) struct Computed(Rc<RefCell<Vec<Rc<dyn Any>>>>);
 
@@ -173,14 +173,15 @@ impl Case {
         Tensor::new(BufferId::Persistent(id), guard, rows, cols, element)
     }
 
-    /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean square.
+    /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean
+    /// square.
     pub fn expect(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
         let rms = root_mean_square(&want);
         self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (Relative::ToRms(rms), true));
     }
 
-    /// The same for differences that may cancel almost completely: the error is relative to `terms`, the operands of the
-    /// subtraction, because f32 arithmetic cannot do better.
+    /// The same for differences that may cancel almost completely: the error is relative to `terms`, the operands of
+    /// the subtraction, because f32 arithmetic cannot do better.
     pub fn expect_difference(
         &mut self,
         label: &str,
@@ -193,8 +194,8 @@ impl Case {
         self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (Relative::ToRms(rms), true));
     }
 
-    /// The same for a range of columns that is a result of its own: the error is relative to the range's root mean square, so
-    /// that large neighbours in the row cannot hide it. Guard zones and pads are those of the whole tensor.
+    /// The same for a range of columns that is a result of its own: the error is relative to the range's root mean
+    /// square, so that large neighbours in the row cannot hide it. Guard zones and pads are those of the whole tensor.
     pub fn expect_columns(
         &mut self,
         label: &str,
@@ -207,8 +208,9 @@ impl Case {
         self.expect_near(label, tensor, columns, want, allowed, (Relative::ToRms(rms), true));
     }
 
-    /// The same for sums that may cancel: the error of each element is relative to its `terms`, the sum of the absolute values of all that
-    /// is added up for it, which is at least its own size. So is the bound of an analysis of rounding errors.
+    /// The same for sums that may cancel: the error of each element is relative to its `terms`, the sum of the absolute
+    /// values of all that is added up for it, which is at least its own size. So is the bound of an analysis of
+    /// rounding errors.
     pub fn expect_terms(
         &mut self,
         label: &str,

@@ -1,8 +1,9 @@
-//! Runs a kernel case on every tier and compares it with the f64 reference: unchecked always, checked where `is_due` says so.
+//! Runs a kernel case on every tier and compares it with the f64 reference: unchecked always, checked where `is_due`
+//! says so.
 //!
-//! Inputs and outputs lie between guard zones of NaN, and outputs start as NaN, so reading past an end, leaving an element
-//! unwritten or writing outside shows. Pads of outputs must be zero. On software adapters, checked and unchecked shaders must
-//! agree bit for bit; `bits` says why only there.
+//! Inputs and outputs lie between guard zones of NaN, and outputs start as NaN, so reading past an end, leaving an
+//! element unwritten or writing outside shows. Pads of outputs must be zero. On software adapters, checked and
+//! unchecked shaders must agree bit for bit; `bits` says why only there.
 
 mod bits;
 mod case;

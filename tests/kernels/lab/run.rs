@@ -16,20 +16,23 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
     Tier::ALL.into_iter().for_each(|tier| cases.check_tier(name, tier));
 }
 
-/// Runs a case on one tier, unchecked and checked; if its kernels share loads between lanes, also without sharing. If its
-/// kernels depend on how different addresses are loaded, also with the others. If its kernels convert f16 by the adapter's own instructions, all of that also with packed halves; if they store f16, also with halves
-/// that are widened in integers.
+/// Runs a case on one tier, unchecked and checked; if its kernels share loads between lanes, also without sharing. If
+/// its kernels depend on how different addresses are loaded, also with the others. If its kernels convert f16 by the
+/// adapter's own instructions, all of that also with packed halves; if they store f16, also with halves that are
+/// widened in integers.
 ///
 /// Unchecked is how kernels train, so every case runs like that. In the other ways it runs where [`is_due`] says so.
 ///
-/// On tier `matrix` it runs if it has kernels by matrices, on adapters that have some: everything else is that of `portable`.
+/// On tier `matrix` it runs if it has kernels by matrices, on adapters that have some: everything else is that of
+/// `portable`.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     Cases::of(build).check_tier(name, tier);
 }
 
-/// Runs a case on the tiers of GPUs, its products divided for so many compute units: with few of them small products have large tiles.
+/// Runs a case on the tiers of GPUs, its products divided for so many compute units: with few of them small products
+/// have large tiles.
 pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} for {units} units");
     let few = |capabilities: Capabilities| capabilities.with_units(Units { count: units, ..Units::ASSUMED });
@@ -37,8 +40,8 @@ pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
     [Tier::Portable, Tier::Matrix].into_iter().for_each(|tier| cases.check_on(&name, tier, &few));
 }
 
-/// Runs a case on tier `matrix` for so many compute units, with its kernels written for subgroups as large as `subgroup` says of the
-/// side of the adapter's matrices.
+/// Runs a case on tier `matrix` for so many compute units, with its kernels written for subgroups as large as
+/// `subgroup` says of the side of the adapter's matrices.
 pub fn check_matrices(name: &str, units: u32, subgroup: &dyn Fn(u32) -> u32, build: &dyn Fn(&mut Case)) {
     let assume = |capabilities: Capabilities| {
         let Matrices { side, .. } = capabilities.matrices.expect("matrices");
@@ -110,7 +113,8 @@ impl<'a> Cases<'a> {
         let unchecked = self.run(name, &devices.unchecked, capabilities);
         if is_due("checked", &kernels) {
             let checked = self.run(name, &devices.checked, capabilities);
-            // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
+            // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of
+            // the reference.
             let is_equal = checked == unchecked || !compiles_as_written();
             assert!(is_equal, "{name}: checked and unchecked shaders differ");
         }
@@ -171,8 +175,9 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
     kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
 }
 
-/// Whether this test, which has its own thread, runs `kernels` in one more `way`. Compiling them takes a software adapter minutes, so
-/// there only if it has not run each entry point with this element in this way yet; elsewhere, and with `GRISTMILL_LONG`, always.
+/// Whether this test, which has its own thread, runs `kernels` in one more `way`. Compiling them takes a software
+/// adapter minutes, so there only if it has not run each entry point with this element in this way yet; elsewhere, and
+/// with `GRISTMILL_LONG`, always.
 fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
     type Entry = (&'static str, &'static str, &'static str, Element);
     thread_local!(static DONE: RefCell<HashSet<Entry>> = RefCell::default());
@@ -183,16 +188,16 @@ fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
     })
 }
 
-/// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
-/// give the same bits. Software adapters do: the tests' results on llvmpipe and SwiftShader.
+/// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same
+/// formula give the same bits. Software adapters do: the tests' results on llvmpipe and SwiftShader.
 pub(super) fn compiles_as_written() -> bool {
     *IS_SOFTWARE.get().expect("cases are built for an open device")
 }
 
 static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
 
-/// A device with the shaders' run-time checks, which gets them as Metal and DX12 do, with loops unrolled; and one without, which on
-/// Vulkan has none of the driver either.
+/// A device with the shaders' run-time checks, which gets them as Metal and DX12 do, with loops unrolled; and one
+/// without, which on Vulkan has none of the driver either.
 struct Devices {
     checked: Gpu,
     unchecked: Gpu,
@@ -233,9 +238,9 @@ impl Opened {
     }
 }
 
-/// Devices that nobody uses, opened as often as tests run at once, at most four times. A software adapter compiles kernels on one
-/// thread per device, so tests that shared devices would leave cores idle, and devices for each test would compile every kernel again:
-/// a thread comes back to those it had last.
+/// Devices that nobody uses, opened as often as tests run at once, at most four times. A software adapter compiles
+/// kernels on one thread per device, so tests that shared devices would leave cores idle, and devices for each test
+/// would compile every kernel again: a thread comes back to those it had last.
 fn devices() -> MutexGuard<'static, Opened> {
     static ALL: [Mutex<Opened>; 4] = [const { Mutex::new(Opened::none()) }; 4];
     thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });

@@ -137,7 +137,8 @@ impl<'a> Page<'a> {
         assert_eq!(self.probe("emptyCharts()"), json!([]), "charts without a curve");
     }
 
-    /// Keeps a picture of the whole page for whoever changes it, in the folder that `GRISTMILL_SCREENSHOTS` names, if any.
+    /// Keeps a picture of the whole page for whoever changes it, in the folder that `GRISTMILL_SCREENSHOTS` names, if
+    /// any.
     pub fn keep_screenshot(&self, name: impl fmt::Display) {
         let Some(folder) = std::env::var_os("GRISTMILL_SCREENSHOTS").map(PathBuf::from) else { return };
         let size = self.evaluate("[innerWidth, document.documentElement.scrollHeight]");

@@ -35,9 +35,9 @@ pub struct Attention<'a> {
     pub alibi: bool,
 }
 
-/// ALiBi's slope of head `head` of `heads` (Press et al. 2022, arXiv:2108.12409, section 3): the h-th of P = 2^i heads, counted
-/// from 1, has 2^(-8 h / P). Where `heads` is no power of two, the first P, the largest power of two below, have these, and the
-/// others every second slope of 2 P heads, from the first on (from the code published with it).
+/// ALiBi's slope of head `head` of `heads` (Press et al. 2022, arXiv:2108.12409, section 3): the h-th of P = 2^i heads,
+/// counted from 1, has 2^(-8 h / P). Where `heads` is no power of two, the first P, the largest power of two below,
+/// have these, and the others every second slope of 2 P heads, from the first on (from the code published with it).
 pub fn alibi_slope(head: usize, heads: usize) -> f64 {
     let power = 1 << heads.ilog2();
     let exponent = |h: usize, heads: usize| -8.0 * h as f64 / heads as f64;
@@ -272,8 +272,8 @@ mod tests {
         assert_eq!(of_12[8..], [slopes(16)[0], slopes(16)[2], slopes(16)[4], slopes(16)[6]]);
     }
 
-    /// Adding a constant to all scores of a query changes nothing, so slope · j, as Bloom has it, is the same as -slope · (i - j);
-    /// and only distances count, so a document's place in its window does not matter.
+    /// Adding a constant to all scores of a query changes nothing, so slope · j, as Bloom has it, is the same as -slope
+    /// · (i - j); and only distances count, so a document's place in its window does not matter.
     #[test]
     fn alibi_lowers_scores_by_distance() {
         let shape =

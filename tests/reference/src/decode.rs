@@ -13,7 +13,8 @@ pub struct Head {
     pub slope: f64,
 }
 
-/// softmax(scale · q kᵀ - slope · distance) v (value_dim), where the last key has distance 0, of `query` (head_dim) over `keys` (S, head_dim) and `values` (S, value_dim).
+/// softmax(scale · q kᵀ - slope · distance) v (value_dim), where the last key has distance 0, of `query` (head_dim)
+/// over `keys` (S, head_dim) and `values` (S, value_dim).
 pub fn decode(query: &[f64], keys: &[f64], values: &[f64], head: &Head) -> Vec<f64> {
     let dot = |key: &[f64]| head.scale * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
     let last = keys.len() / head.head_dim - 1;

@@ -1,4 +1,5 @@
-//! Sampling of the next token from logits (Holtzman et al. 2019, arXiv:1904.09751; Keskar et al. 2019, arXiv:1909.05858, section 4.1).
+//! Sampling of the next token from logits (Holtzman et al. 2019, arXiv:1904.09751; Keskar et al. 2019,
+//! arXiv:1909.05858, section 4.1).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -10,15 +11,17 @@ pub struct Sampling {
     pub temperature: f64,
     /// Number of most likely tokens to draw from, and those that tie with the last of them; 0: all.
     pub top_k: usize,
-    /// Draws from the smallest set of most likely tokens with at least this total probability, and those that tie with the last
-    /// of them; 1: all.
+    /// Draws from the smallest set of most likely tokens with at least this total probability, and those that tie with
+    /// the last of them; 1: all.
     pub top_p: f64,
-    /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative; 1: neither.
+    /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative; 1:
+    /// neither.
     pub repetition_penalty: f64,
 }
 
-/// The quantiles [low, high) at which `token` is drawn, where tokens are ordered from most to least likely, ties by their number;
-/// `None` if it never is. `seen` holds the tokens that have occurred. NaN logits are never drawn; if all are NaN, token 0 is.
+/// The quantiles [low, high) at which `token` is drawn, where tokens are ordered from most to least likely, ties by
+/// their number; `None` if it never is. `seen` holds the tokens that have occurred. NaN logits are never drawn; if all
+/// are NaN, token 0 is.
 pub fn quantiles(
     logits: &[f64],
     seen: &BTreeSet<usize>,

@@ -47,8 +47,8 @@ pub struct Shape {
     pub rope: Rope,
     /// The output projection uses the embedding table.
     pub tie_word_embeddings: bool,
-    /// Multi-head latent attention; Llama only. `head_dim` is then that of queries and keys, and `rope.head_dim` that of their
-    /// part which rotates.
+    /// Multi-head latent attention; Llama only. `head_dim` is then that of queries and keys, and `rope.head_dim` that
+    /// of their part which rotates.
     pub latent: Option<LatentAttention>,
     /// Which linear layers of a Llama have a bias.
     pub biases: Biases,

@@ -17,7 +17,8 @@ pub fn l2_norm(x: &[f64], cols: usize, eps: f64) -> Vec<f64> {
     x.chunks_exact(cols).flat_map(|x| x.iter().map(move |value| value / length(x, eps))).collect()
 }
 
-/// dx (rows, cols) of [`l2_norm`], given dy (rows, cols): with y = x / √(Σ x² + eps), dx = (dy − y·(dy·y)) / √(Σ x² + eps).
+/// dx (rows, cols) of [`l2_norm`], given dy (rows, cols): with y = x / √(Σ x² + eps), dx = (dy − y·(dy·y)) / √(Σ x² +
+/// eps).
 #[track_caller]
 pub fn l2_norm_backward(x: &[f64], dy: &[f64], cols: usize, eps: f64) -> Vec<f64> {
     rows_of("x", x, cols);

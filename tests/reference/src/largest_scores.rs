@@ -2,8 +2,8 @@
 
 use super::attention::Attention;
 
-/// For each query (B·T, heads) the largest score among the keys that it sees: sⱼ of [`attention`](super::attention::attention),
-/// from its probability and the log-sum-exp.
+/// For each query (B·T, heads) the largest score among the keys that it sees: sⱼ of
+/// [`attention`](super::attention::attention), from its probability and the log-sum-exp.
 pub fn largest_scores(q: &[f64], k: &[f64], shape: &Attention) -> Vec<f64> {
     let rows = q.len() / (shape.heads * shape.head_dim);
     let of_query = |row: usize, head: usize| {

@@ -1,4 +1,5 @@
-//! The sizes of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1), and the names of its tensors.
+//! The sizes of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1), and the names of its
+//! tensors.
 
 use super::latent_heads::LatentHeads;
 use super::rope::Rope;

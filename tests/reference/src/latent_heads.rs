@@ -16,10 +16,11 @@ pub struct LatentHeads {
     pub rope: Rope,
 }
 
-/// [q, k, v]: (N, H·(P + R)) twice and (N, H·V), of q (N, H·(P + R)), kv (N, H·(P + V)) and k_rope (N, R) at positions (N).
+/// [q, k, v]: (N, H·(P + R)) twice and (N, H·V), of q (N, H·(P + R)), kv (N, H·(P + V)) and k_rope (N, R) at positions
+/// (N).
 ///
-/// A head of q is [q_nope | q_rope], a head of kv [k_nope | v]. Of query head h and key head h the last R elements are rotated:
-/// q_h = [q_nope | rot(q_rope)], k_h = [k_nope | rot(k_rope)], where k_rope is the same for all heads.
+/// A head of q is [q_nope | q_rope], a head of kv [k_nope | v]. Of query head h and key head h the last R elements are
+/// rotated: q_h = [q_nope | rot(q_rope)], k_h = [k_nope | rot(k_rope)], where k_rope is the same for all heads.
 #[track_caller]
 pub fn latent_heads(
     q: &[f64],
@@ -45,8 +46,8 @@ pub fn latent_heads(
     ]
 }
 
-/// The gradients (dq, dkv, dk_rope) of the inputs of [`latent_heads`], given those of its results; that of k_rope is the sum
-/// over the heads.
+/// The gradients (dq, dkv, dk_rope) of the inputs of [`latent_heads`], given those of its results; that of k_rope is
+/// the sum over the heads.
 #[track_caller]
 pub fn latent_heads_backward(
     dq: &[f64],

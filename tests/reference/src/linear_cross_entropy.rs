@@ -41,8 +41,8 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize, ignore: u32)
     (loss_sum, count, dlogits)
 }
 
-/// The number of targets (N), other than `ignore`, that are the index of the largest of their row of logits (N, vocab), the first
-/// one of equal ones.
+/// The number of targets (N), other than `ignore`, that are the index of the largest of their row of logits (N, vocab),
+/// the first one of equal ones.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 //! Loss scales that adapt to overflows, as two state machines on integers and f64.
 //!
-//! Source: `DynamicLossScaleUpdateCell` of MindSpore and `AdaptiveLossScaleUpdateCell` of MindSpore Transformers 1.7, but for
-//! the upper bound, which those lack.
+//! Source: `DynamicLossScaleUpdateCell` of MindSpore and `AdaptiveLossScaleUpdateCell` of MindSpore Transformers 1.7,
+//! but for the upper bound, which those lack.
 
 /// The largest scale.
 pub const LARGEST: f64 = 18_446_744_073_709_551_616.0;

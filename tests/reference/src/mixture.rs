@@ -1,8 +1,8 @@
 //! A mixture of experts: the layer that replaces a feed-forward network (Shazeer et al. 2017, arXiv:1701.06538), with
 //! its load-balancing losses.
 //!
-//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, plus the shared expert's output. An expert is a [`Network`].
-//! A router (E, D) computes the logits that determine choices and gates.
+//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, plus the shared expert's output. An expert is a
+//! [`Network`]. A router (E, D) computes the logits that determine choices and gates.
 //!
 //! N tokens of width D, E experts of width F, k choices per token; choice j of token t has index t·k + j.
 

@@ -1,8 +1,8 @@
 //! Stochastic rounding to bfloat16 (Gupta et al., "Deep learning with limited numerical precision", ICML 2015).
 
-/// `value` rounded to one of the two neighbouring bfloat16: away from zero if the part of `value` beyond the lower one, as a
-/// share of the distance between them, is at least 1 - `bits` / 2^16. Over all `bits` the mean is `value`, as far as the share
-/// is a multiple of 2^-16.
+/// `value` rounded to one of the two neighbouring bfloat16: away from zero if the part of `value` beyond the lower one,
+/// as a share of the distance between them, is at least 1 - `bits` / 2^16. Over all `bits` the mean is `value`, as far
+/// as the share is a multiple of 2^-16.
 ///
 /// The exponent keeps the range of f64: small values do not lose bits, and large ones do not become infinite.
 ///

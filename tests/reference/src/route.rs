@@ -106,8 +106,8 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &RouterConfig) -> Vec
     ids
 }
 
-/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` (a single one by itself),
-/// times `scaling`. The bias has no effect on them.
+/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` (a single one
+/// by itself), times `scaling`. The bias has no effect on them.
 #[track_caller]
 pub fn gates(logits: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
     let chosen = chosen_scores(&scores(logits, route), ids, route);

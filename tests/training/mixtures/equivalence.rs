@@ -113,8 +113,8 @@ fn one_expert_is_the_dense_layer() {
     assert!(norm <= ALLOWED, "gradient norms {got:?} and {want:?}: the router has a gradient");
 }
 
-/// A capacity of 2·72·2/4 = 72 slots, one for every token of the micro-batch, drops nothing. Such experts get ragged rows as
-/// well, unless some are hot: those keep their slots, and unclaimed slots hold zeros.
+/// A capacity of 2·72·2/4 = 72 slots, one for every token of the micro-batch, drops nothing. Such experts get ragged
+/// rows as well, unless some are hot: those keep their slots, and unclaimed slots hold zeros.
 #[test]
 fn enough_capacity_is_dropless() {
     let dropless = run("dropless", &format!("{FOUR}, use_gmm: True"));

@@ -56,7 +56,8 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
         finished.extend(trainer.finished_steps().expect("states"));
         losses.extend(trainer.finished_evaluations().expect("evaluations").iter().map(|done| done.loss));
     }
-    // Tallies are cleared before each step, so reports cannot show what an evaluation added: look at the bindings instead.
+    // Tallies are cleared before each step, so reports cannot show what an evaluation added: look at the bindings
+    // instead.
     let recordings = trainer.recordings();
     let (tallies, _) = recordings.tensors.model.experts.expect("experts").tallies();
     assert!(binds(recordings.micro_step(), tallies), "a step does not bind its tallies");

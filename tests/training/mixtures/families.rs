@@ -1,12 +1,13 @@
-//! Experts in the layers of GPT-2, PanGu-α and Bloom, with GELU and biases, against an f64 run of the whole trainer, and as runs
-//! that learn.
+//! Experts in the layers of GPT-2, PanGu-α and Bloom, with GELU and biases, against an f64 run of the whole trainer,
+//! and as runs that learn.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;
 use gristmill::kernels::Tier;
 
-/// Each type with the routing of its file: what its class has in MindFormers (one expert a token, capacities, gates of 1); hot and cold
-/// experts with choices that are dropped; every choice a row, and a balance loss. PanGu-α's last layer is dense.
+/// Each type with the routing of its file: what its class has in MindFormers (one expert a token, capacities, gates of
+/// 1); hot and cold experts with choices that are dropped; every choice a row, and a balance loss. PanGu-α's last layer
+/// is dense.
 const MODELS: [(&str, &str); 3] = [
     ("GPT2Config", "expert_num: 4, capacity_factor: 0.9"),
     (
@@ -54,7 +55,8 @@ fn experts_of_each_type_follow_on_the_portable_tier() {
 fn experts_of_each_type_follow_in_16_bits() {
     for of in MODELS {
         for compute in ["bfloat16", "float16"] {
-            // One with which no two scores of a router are so close that a rounding decides which expert a token visits.
+            // One with which no two scores of a router are so close that a rounding decides which expert a token
+            // visits.
             let seed =
                 if (of.0, compute) == ("PanguAlphaConfig", "bfloat16") { "--seed=1" } else { "--seed=7" };
             for tier in ["--context.tier=software", "--context.tier=portable"] {

@@ -1,5 +1,5 @@
-//! Text from a trained mixture: with cached keys and values, dropless dispatch and the selection biases of the checkpoint, it
-//! is the reference's.
+//! Text from a trained mixture: with cached keys and values, dropless dispatch and the selection biases of the
+//! checkpoint, it is the reference's.
 
 use crate::generate::uncached;
 use crate::runs::{
@@ -79,8 +79,8 @@ impl Reference {
         Self { shape, weights, memories }
     }
 
-    /// The likeliest token after `seen`. The loss of a single target is −ln p(target), and the gradient of the head's row v is
-    /// (p(v) − 1)·h for the target and p(v)·h for every other token, so one call gives every probability.
+    /// The likeliest token after `seen`. The loss of a single target is −ln p(target), and the gradient of the head's
+    /// row v is (p(v) − 1)·h for the target and p(v)·h for every other token, so one call gives every probability.
     fn next(&self, seen: &[u32]) -> u32 {
         let (vocab, width) = (self.shape.vocab_size, self.shape.hidden_size);
         let target = 0;

@@ -40,7 +40,8 @@ fn balance_losses_follow_the_reference() {
     follows(&Setup::experts("balanced", losses, ""));
 }
 
-/// Sigmoid scores, a selection bias that moves, groups, a dense layer and a gated shared expert: DeepSeek-V3 and Qwen2 in one.
+/// Sigmoid scores, a selection bias that moves, groups, a dense layer and a gated shared expert: DeepSeek-V3 and Qwen2
+/// in one.
 #[test]
 fn biased_groups_with_a_shared_expert_follow_the_reference() {
     let routing = "expert_num: 6, num_experts_chosen: 3, n_group: 3, topk_group: 2, topk_method: noaux_tc, \

@@ -1,5 +1,5 @@
-//! A mixture that was stopped and resumed equals, bit for bit, the run that was never stopped, including the state of its
-//! routers.
+//! A mixture that was stopped and resumed equals, bit for bit, the run that was never stopped, including the state of
+//! its routers.
 
 use crate::runs::{
     FolderRun, Setup, TensorFile, new_trainer, newest_checkpoint, read_tensors, save_checkpoint, tensors,
@@ -10,7 +10,8 @@ use gristmill::model::selection_bias;
 use gristmill::train::Trainer;
 use pollster::block_on;
 
-/// A selection bias that moves, two hot experts that are chosen again at powers of two, and a multi-token prediction block.
+/// A selection bias that moves, two hot experts that are chosen again at powers of two, and a multi-token prediction
+/// block.
 fn setup() -> Setup {
     let routing = "expert_num: 5, num_experts_chosen: 2, capacity_factor: 1.2, routing_policy: TopkRouterV1, \
                    balance_via_topk_bias: True, topk_bias_update_rate: 0.01, enable_cold_hot_expert: True, \
@@ -89,7 +90,8 @@ fn experts_with_biases_resume_bit_equal() {
     }
 }
 
-/// A checkpoint holds the weights of its step; files of other models, which have no selection biases, load for fine-tuning.
+/// A checkpoint holds the weights of its step; files of other models, which have no selection biases, load for
+/// fine-tuning.
 #[test]
 fn checkpoints_hold_current_weights_and_load_without_biases() {
     let home = tempfile::tempdir().expect("a folder");

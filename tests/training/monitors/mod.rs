@@ -28,16 +28,16 @@ struct Bounds {
     mean: f64,
     /// Of the norm of all gradients.
     whole: f64,
-    /// Of norms of single parameters' gradients and first moments, which are small differences of large sums in some. Second
-    /// moments, which are their squares, have twice as much.
+    /// Of norms of single parameters' gradients and first moments, which are small differences of large sums in some.
+    /// Second moments, which are their squares, have twice as much.
     single: f64,
     /// Of attention scores.
     score: f64,
 }
 
 impl Bounds {
-    /// In 16 bits, multiples of half an ulp: the reference rounds where the kernels do, but what both round differs by f32's errors,
-    /// so that some values are rounded the other way.
+    /// In 16 bits, multiples of half an ulp: the reference rounds where the kernels do, but what both round differs by
+    /// f32's errors, so that some values are rounded the other way.
     fn of(element: Element) -> Self {
         let in_half_ulps =
             |half: f64| Self { mean: 0.5 * half, whole: 2.0 * half, single: 8.0 * half, score: 4.0 * half };
@@ -142,7 +142,8 @@ fn follows_the_reference(setup: Setup, steps: u64) {
     }
 }
 
-/// The losses of a step that the model has: means over its micro-batches, the balance losses of all layers with their factors.
+/// The losses of a step that the model has: means over its micro-batches, the balance losses of all layers with their
+/// factors.
 fn losses(step: &StepResult, factors: BalanceLosses) -> Vec<(&'static str, f64)> {
     let mean =
         |of: &dyn Fn(&Outcome) -> f64| step.outcomes.iter().map(of).sum::<f64>() / step.outcomes.len() as f64;

@@ -82,8 +82,8 @@ fn numbers(value: &MonitorValue) -> Vec<f32> {
     }
 }
 
-/// What rank `data_rank` of `data` should have in place of `value`, which is among the values of one rank: the same, and losses of
-/// its own micro-batches.
+/// What rank `data_rank` of `data` should have in place of `value`, which is among the values of one rank: the same,
+/// and losses of its own micro-batches.
 fn expected(value: &MonitorValue, of_one: &[MonitorValue], data_rank: usize, data: usize) -> Vec<f32> {
     let prefixes = ["micro_local_", "local_"];
     let prefix = prefixes.into_iter().find(|prefix| value.tag.starts_with(prefix));

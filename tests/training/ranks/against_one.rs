@@ -14,16 +14,17 @@ pub struct Bounds {
     pub loss: f64,
     pub norm: f64,
     pub weights: f64,
-    /// Steps, from the first, in which each expert is chosen as often as on one rank. Where weights that round the other way make a
-    /// router choose otherwise, those before the first update that moves them: that of step 1 has a rate of 0.
+    /// Steps, from the first, in which each expert is chosen as often as on one rank. Where weights that round the
+    /// other way make a router choose otherwise, those before the first update that moves them: that of step 1 has a
+    /// rate of 0.
     pub equal_loads: u64,
 }
 
 /// Sums of f32 in another order, and what ten steps of AdamW make of that.
 pub const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6, equal_loads: STEPS };
 
-/// A gradient that nearly cancels is divided by its own size: of a distance of 1e-6, 99.9 % are one element of a rare token's
-/// embedding, which sums in another order move by a hundredth of the learning rate.
+/// A gradient that nearly cancels is divided by its own size: of a distance of 1e-6, 99.9 % are one element of a rare
+/// token's embedding, which sums in another order move by a hundredth of the learning rate.
 const SHARDED_EXPERTS: Bounds = Bounds { weights: 1e-5, ..DATA_PARALLEL };
 
 /// Sums over the rows of an expert are of other lengths, too.
@@ -258,7 +259,8 @@ pub(super) fn compare_results(name: &str, ranks: &[Trained], one: &Trained, boun
     assert!(loss <= bounds.loss && norm <= bounds.norm && weights <= bounds.weights, "{name}: too far apart");
 }
 
-/// Panics unless as many tokens chose each expert as on one rank, in the first `equal` steps, and as many choices were dropped.
+/// Panics unless as many tokens chose each expert as on one rank, in the first `equal` steps, and as many choices were
+/// dropped.
 fn assert_loads(name: &str, got: &[MixtureReport], want: &[MixtureReport], equal: usize) {
     assert_eq!(got.len(), want.len(), "{name}: loads of other steps");
     for (step, (got, want)) in got.iter().zip(want).enumerate() {
@@ -277,7 +279,8 @@ fn assert_loads(name: &str, got: &[MixtureReport], want: &[MixtureReport], equal
     }
 }
 
-/// Panics unless as many ranks as should hold each element of a tensor do; for the others it is NaN, or an expert of other ranks.
+/// Panics unless as many ranks as should hold each element of a tensor do; for the others it is NaN, or an expert of
+/// other ranks.
 fn assert_held(name: &str, case: &Case, ranks: &[Trained], one: &Weights) {
     for (tensor, values) in one {
         assert!(values.iter().all(|value| value.is_finite()), "{name}: {tensor} of one rank is not finite");
@@ -396,8 +399,8 @@ fn stochastically_rounded_models_train_as_on_one_rank() {
     equals_one(dropless, ROUNDED, &accumulated(&[4], &[Sharing::Data, Sharing::Optimizer]), ROUNDED_EXPERTS);
 }
 
-/// The same bits round an expert wherever it is: after three steps, of which two change weights, nearly all of its weights are equal.
-/// Other bits would round about a third of them the other way.
+/// The same bits round an expert wherever it is: after three steps, of which two change weights, nearly all of its
+/// weights are equal. Other bits would round about a third of them the other way.
 #[test]
 fn spread_experts_are_rounded_as_on_one_rank() {
     let setup = || dropless().with(ROUNDED);
@@ -458,8 +461,8 @@ fn muon_on_ranks_is_that_of_one() {
     equals_one(dropless, muon, &mixed(&[2], &[Sharing::Data, Sharing::Optimizer]), IN_F32);
 }
 
-/// Whatever else a step does: a loss scale that adapts, norms of parameters, losses per token, frozen parameters, adapters, blocks
-/// that predict further.
+/// Whatever else a step does: a loss scale that adapts, norms of parameters, losses per token, frozen parameters,
+/// adapters, blocks that predict further.
 #[test]
 fn variants_on_ranks_train_as_on_one() {
     let sharded = accumulated(&[1], &[Sharing::Optimizer, Sharing::Weights]);
@@ -484,7 +487,8 @@ const PORTABLE: &str = "--context.tier=portable";
 /// A model, keys, and what ranks share.
 type Row<'a> = (fn() -> Setup, &'a [&'a str], Sharing);
 
-/// What else a model may be, in one way of sharing each; in all of them, and on the kernels of GPUs, with `GRISTMILL_LONG`.
+/// What else a model may be, in one way of sharing each; in all of them, and on the kernels of GPUs, with
+/// `GRISTMILL_LONG`.
 #[test]
 fn kinds_of_models_on_ranks_train_as_on_one() {
     let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \

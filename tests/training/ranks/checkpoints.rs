@@ -61,7 +61,8 @@ fn adapted() -> FolderRun {
     evaluated(Setup::new("adapted", &format!("compute_dtype: bfloat16, {adapters}")))
 }
 
-/// Hot experts, which change at powers of two and at the first checkpoint, and of which ranks that spread experts have copies.
+/// Hot experts, which change at powers of two and at the first checkpoint, and of which ranks that spread experts have
+/// copies.
 fn hot() -> FolderRun {
     evaluated(Setup::experts("hot", HOT, ""))
 }
@@ -72,8 +73,8 @@ const HOT: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.1, e
 const ROUTING: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
                        topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
 
-/// A run of adapters on a mixture from files, beside which norms, the embedding and the biases of routers change: its checkpoints
-/// name the model.
+/// A run of adapters on a mixture from files, beside which norms, the embedding and the biases of routers change: its
+/// checkpoints name the model.
 fn adapted_to_files() -> FolderRun {
     static BASE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, base) = BASE.get_or_init(|| initial(ROUTING));
@@ -102,8 +103,8 @@ fn adapted_hot() -> FolderRun {
     evaluated(Setup::experts("adapted", HOT, adapters).with(&[&load]))
 }
 
-/// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if both are the
-/// same.
+/// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if
+/// both are the same.
 fn resumes(new: fn() -> FolderRun, before: Spread, after: &[Spread]) {
     let [want, half] = [new(), new()];
     before.train(&want, 6);
@@ -134,8 +135,8 @@ fn compare(name: &str, got: &FolderRun, want: &FolderRun) {
     compare_tensors(name, &tensors(&got), &tensors(&want));
 }
 
-/// Every tensor by itself: a norm's weights would not show beside an embedding's. Masters and moments are f32; what is stored in 16
-/// bits is frozen, so it is as it was.
+/// Every tensor by itself: a norm's weights would not show beside an embedding's. Masters and moments are f32; what is
+/// stored in 16 bits is frozen, so it is as it was.
 fn compare_tensors(name: &str, got: &BTreeMap<String, Stored>, want: &BTreeMap<String, Stored>) {
     assert!(got.keys().eq(want.keys()), "{name}: the same tensors");
     let mut worst = BTreeMap::new();
@@ -263,8 +264,8 @@ fn any_layout(has_experts: bool) -> Vec<Spread> {
     all.filter(|spread| has_experts || spread.expert == 1).collect()
 }
 
-/// Three steps on each layout and three more on every one with `GRISTMILL_LONG`, else on every fourth one and on the next, as six on one
-/// rank.
+/// Three steps on each layout and three more on every one with `GRISTMILL_LONG`, else on every fourth one and on the
+/// next, as six on one rank.
 #[test]
 fn every_layout_resumes_every_other() {
     for (new, has_experts) in [(grouped as fn() -> FolderRun, false), (wide_mixture, true)] {

@@ -1,4 +1,5 @@
-//! Ranks that end at any moment: the others end too, and the run goes on from its newest checkpoint as if nothing had happened.
+//! Ranks that end at any moment: the others end too, and the run goes on from its newest checkpoint as if nothing had
+//! happened.
 //!
 //! That includes a panic and a rank that cannot write its part of a checkpoint; a line names the rank, and resuming
 //! is bit-identical.

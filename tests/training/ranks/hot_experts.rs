@@ -1,7 +1,7 @@
 //! Hot experts of which every rank has a copy, against one rank that holds all experts.
 //!
-//! Losses, loads, drops and weights are those of one rank over steps in which other experts become hot; the bytes are those of cold
-//! experts' rows and of the copies, by the plan and by the transport.
+//! Losses, loads, drops and weights are those of one rank over steps in which other experts become hot; the bytes are
+//! those of cold experts' rows and of the copies, by the plan and by the transport.
 
 use super::against_one::{Bounds, IN_BF16, IN_F16, IN_F32, SGD, compare_results, on_one, small};
 use super::layouts::{Measured, measure};
@@ -22,7 +22,8 @@ const HOT: usize = 3;
 /// Experts are chosen anew after steps 1, 2, 4, 8, 9, 18 and 27.
 const UPDATE_STEP: u64 = 9;
 
-/// Eight experts of which three are hot, with this share of their slots for the others; half of the choices of a busy one are dropped.
+/// Eight experts of which three are hot, with this share of their slots for the others; half of the choices of a busy
+/// one are dropped.
 fn mixture(name: &'static str, cold_share: &str) -> Setup {
     let routing = format!(
         "expert_num: {EXPERTS}, num_experts_chosen: 2, capacity_factor: 1.1, aux_loss_types: [expert], \
@@ -36,8 +37,8 @@ fn hot() -> Setup {
     mixture("hot", "0.5")
 }
 
-/// Experts with biases, in the layers of GPT-2. Each has a capacity that is odd, and so has the number of cold rows: those of hot
-/// experts start at no multiple of 256 bytes.
+/// Experts with biases, in the layers of GPT-2. Each has a capacity that is odd, and so has the number of cold rows:
+/// those of hot experts start at no multiple of 256 bytes.
 fn with_biases() -> Setup {
     let routing = format!(
         "expert_num: {EXPERTS}, num_experts_chosen: 2, capacity_factor: 1.1, aux_loss_types: [expert], \
@@ -104,8 +105,8 @@ struct Run<'a> {
 const LONG: Run<'_> =
     Run { setup: hot, keys: &[], micro_batches: MICRO_BATCHES, steps: STEPS, bounds: ALL_LOADS };
 
-/// Losses and weights of the same numbers that are added in another order; in every step each expert is chosen as often, and as many
-/// choices are dropped.
+/// Losses and weights of the same numbers that are added in another order; in every step each expert is chosen as
+/// often, and as many choices are dropped.
 const ALL_LOADS: Bounds = Bounds { equal_loads: STEPS, ..IN_F32 };
 
 /// Long enough for hot experts to change, too.
@@ -172,7 +173,8 @@ fn hot_experts_with_the_rows_of_the_others_train_as_on_one() {
     Run { setup: alike, ..LONG }.trains_as_one(&[TWO, FOUR]);
 }
 
-/// Experts that are frozen in one layer; a block that predicts further; operators that are recomputed; Muon; a GPU's kernels; small bindings.
+/// Experts that are frozen in one layer; a block that predicts further; operators that are recomputed; Muon; a GPU's
+/// kernels; small bindings.
 #[test]
 fn variants_of_hot_experts_train_as_on_one() {
     let frozen = ["--model.model_config.freeze=[layers.0]"];
@@ -223,8 +225,8 @@ fn runs_with_hot_experts_repeat() {
     }
 }
 
-/// By hand: 24 tokens with two choices each are 6.6 a slot, times 1.1; a cold expert has 3 rows, a hot one 7. Rows of 48 columns go out
-/// and return, in two layers, forward and backward, in each of a rank's micro-batches.
+/// By hand: 24 tokens with two choices each are 6.6 a slot, times 1.1; a cold expert has 3 rows, a hot one 7. Rows of
+/// 48 columns go out and return, in two layers, forward and backward, in each of a rank's micro-batches.
 #[test]
 fn rows_shrink_by_those_of_hot_experts() {
     for spread in [TWO, FOUR] {
@@ -240,7 +242,8 @@ fn rows_shrink_by_those_of_hot_experts() {
         let share = |rows: u64| micro_batches * 2 * 2 * 2 * (rows * 48 * 4 * (size - 1) / size);
         let sent = of(TrafficKind::RowsToExperts) + of(TrafficKind::RowsFromExperts);
         assert_eq!((sent, kept_bytes), (share(5 * 3), share(3 * 7)), "{spread:?}");
-        // Gate and up are 80 rows of 48, down 48 rows of 40: weights and gradients in f32, in two layers, each summed over all.
+        // Gate and up are 80 rows of 48, down 48 rows of 40: weights and gradients in f32, in two layers, each summed
+        // over all.
         let copies = 2 * 3 * (80 * 48 + 48 * 40) * 4;
         assert_eq!(forecast.hot_copy_bytes, 2 * copies);
         assert_eq!(of(TrafficKind::HotCopies), 2 * 2 * copies * (size - 1) / size, "{spread:?}");
@@ -270,8 +273,8 @@ fn products_are_forecast_with_the_rows_there_are() {
     close(of(false, true), 2.0 * of_rows(15.0));
 }
 
-/// Forward, the hot experts are computed between the exchange of the others' rows and the first product that reads what came;
-/// backward, between the exchange of the gradients of these rows and the sum over the choices of tokens.
+/// Forward, the hot experts are computed between the exchange of the others' rows and the first product that reads what
+/// came; backward, between the exchange of the gradients of these rows and the sum over the choices of tokens.
 #[test]
 fn hot_experts_are_computed_while_rows_travel() {
     // Rows of whole bindings: with others the exchange ends before a launch binds bytes beside its result.
@@ -295,8 +298,8 @@ fn hot_experts_are_computed_while_rows_travel() {
     }
 }
 
-/// A run with evaluations, which saves after every third step; hot experts are chosen after steps 1, 2, 3, 4, 8 and 9. The order of
-/// its callbacks means nothing.
+/// A run with evaluations, which saves after every third step; hot experts are chosen after steps 1, 2, 3, 4, 8 and 9.
+/// The order of its callbacks means nothing.
 fn saving(callbacks: &str) -> FolderRun {
     let keys = [
         "--train_dataset.eval_fraction=0.3",
@@ -310,7 +313,8 @@ fn saving(callbacks: &str) -> FolderRun {
 const SAVES: &str = "{type: CheckpointMonitor, save_checkpoint_steps: 3}";
 const CHOOSES: &str = "{type: ColdHotExpertMonitor, save_checkpoint_steps: 3}";
 
-/// Killed after step 5, of which nothing is saved: hot experts were chosen after step 4, and the newest checkpoint is that of step 3.
+/// Killed after step 5, of which nothing is saved: hot experts were chosen after step 4, and the newest checkpoint is
+/// that of step 3.
 #[test]
 fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
     let spread = Spread { keys: &[OPTIMIZER], ..PAIRS };
@@ -336,8 +340,8 @@ fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
     }
 }
 
-/// How often each expert was chosen, which the ranks of an expert group count apart for the hot ones, is written once and as by one
-/// rank, in every step.
+/// How often each expert was chosen, which the ranks of an expert group count apart for the hot ones, is written once
+/// and as by one rank, in every step.
 #[test]
 fn the_token_distribution_of_ranks_is_that_of_one() {
     let [one, pairs] = [Spread::ONE, PAIRS].map(|spread| {

@@ -1,8 +1,9 @@
 //! Every kind of model on every layout of ranks, against the run of one rank that accumulates the same micro-batches.
 //!
-//! A table: its rows are models, its columns layouts, and of two models each layout is trained in each variation too. A trial compares
-//! what every rank reports and holds with one rank's, the memory that was forecast with wgpu's count of bytes, and the bytes that were
-//! planned with those that the transport counts; with `GRISTMILL_LONG` it trains twice, which must be equal bit for bit.
+//! A table: its rows are models, its columns layouts, and of two models each layout is trained in each variation too. A
+//! trial compares what every rank reports and holds with one rank's, the memory that was forecast with wgpu's count of
+//! bytes, and the bytes that were planned with those that the transport counts; with `GRISTMILL_LONG` it trains twice,
+//! which must be equal bit for bit.
 
 use super::against_one::{
     BF16, Bounds, IN_BF16, IN_F16, IN_F32, ROUNDED as ROUNDED_WEIGHTS, SGD, STEPS, compare_results, on_one,
@@ -68,7 +69,8 @@ fn deepseek_v3() -> Setup {
     small(deepseek("deepseek", "DeepseekV3Config", &format!("{RANKS}, {V3}"))).with(&[width, layers])
 }
 
-/// Experts of a width that four ranks divide, whose capacities drop choices; a shared one, a balance loss and biases that move.
+/// Experts of a width that four ranks divide, whose capacities drop choices; a shared one, a balance loss and biases
+/// that move.
 pub fn mixture() -> Setup {
     let routing = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, aux_loss_types: [expert], \
                    aux_loss_factors: [0.01], shared_expert_num: 1, balance_via_topk_bias: True, \

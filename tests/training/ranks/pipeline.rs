@@ -1,8 +1,8 @@
-//! What else a pipeline trains with, against the run of one rank that accumulates the same micro-batches, and evaluations through it;
-//! `layouts.rs` has every model and layout.
+//! What else a pipeline trains with, against the run of one rank that accumulates the same micro-batches, and
+//! evaluations through it; `layouts.rs` has every model and layout.
 //!
-//! Sums over micro-batches have another order, since a stage takes its backward halves in turns with forward ones; and what both
-//! ends of a pipeline hold is summed there first.
+//! Sums over micro-batches have another order, since a stage takes its backward halves in turns with forward ones; and
+//! what both ends of a pipeline hold is summed there first.
 
 use super::against_one::{DATA_PARALLEL, IN_BF16};
 use super::layouts::{PLAIN, STAGES, Variation, gpt2, llama, mixture, train_as_one};

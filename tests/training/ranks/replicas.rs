@@ -1,4 +1,5 @@
-//! Ranks that hold the same weights: unlike devices are refused, and weights that differ end the run before they are saved.
+//! Ranks that hold the same weights: unlike devices are refused, and weights that differ end the run before they are
+//! saved.
 
 use super::spread::{Spread, run_each};
 use crate::runs::{FolderRun, Setup, metrics, on_ranks};
@@ -8,8 +9,8 @@ use pollster::block_on;
 
 const SHARED: [&str; 2] = ["--use_parallel=True", "--parallel_config.data_parallel=2"];
 
-/// Two ranks for two steps; then rank 1 does another one than rank 0, from a changed gradient of parameter `changed`, after which
-/// both compare what they hold. Returns the lines of both.
+/// Two ranks for two steps; then rank 1 does another one than rank 0, from a changed gradient of parameter `changed`,
+/// after which both compare what they hold. Returns the lines of both.
 fn drifted(name: &'static str, setup: Setup, changed: usize) -> Vec<Option<String>> {
     let setup = setup.with(&SHARED);
     on_ranks(2, |ranks| {

@@ -22,7 +22,8 @@ const VOCABULARY: usize = 7;
 const IGNORE: u32 = u32::MAX;
 const SCALE: f32 = 64.0;
 
-/// h (N, D), the whole head (V, D), targets: whole numbers, so that logits are exact, and equal ones on several ranks are equal.
+/// h (N, D), the whole head (V, D), targets: whole numbers, so that logits are exact, and equal ones on several ranks
+/// are equal.
 struct Problem {
     h: Vec<f64>,
     head: Vec<f64>,
@@ -42,7 +43,8 @@ impl Problem {
         Self { h, head, targets: (0..TOKENS as u32).map(target).collect() }
     }
 
-    /// Losses, correct predictions, dh and the gradient of this rank's rows, and the loss and correct predictions of an evaluation.
+    /// Losses, correct predictions, dh and the gradient of this rank's rows, and the loss and correct predictions of an
+    /// evaluation.
     fn on_rank(&self, tier: Tier, ranks: Ranks) -> [Vec<f32>; 6] {
         let (gpu, place, size) = (open_gpu_of(tier), ranks.rank(), ranks.size());
         let mut case = Case::new(&gpu);

@@ -1,6 +1,8 @@
-//! What else ranks that share matrices, and tokens, train with, against the run of one; `layouts.rs` has every model and layout.
+//! What else ranks that share matrices, and tokens, train with, against the run of one; `layouts.rs` has every model
+//! and layout.
 //!
-//! With all that one rank computes: losses, norms, weights, loads of experts. Models whose keys have a bias train by SGD.
+//! With all that one rank computes: losses, norms, weights, loads of experts. Models whose keys have a bias train by
+//! SGD.
 
 use super::against_one::{
     BF16, Bounds, Case, IN_BF16, IN_F32, ROUNDED, SGD, Sharing, dense, dropless, equals_one, on_one, small,
@@ -21,8 +23,8 @@ const ALL: Case = Case { shares_vocabulary: true, ..TOKENS };
 /// Each product is a sum of other terms; see [`IN_F32`].
 const BOUNDS: Bounds = IN_F32;
 
-/// The parts of a sum are rounded before they are added, so gradients differ by more roundings than those of data-parallel ranks;
-/// losses are means of many tokens.
+/// The parts of a sum are rounded before they are added, so gradients differ by more roundings than those of
+/// data-parallel ranks; losses are means of many tokens.
 const PARTS_IN_BF16: Bounds = Bounds { loss: 5e-4, norm: 5e-3, ..IN_BF16 };
 
 fn train_as_one(setup: fn() -> Setup, keys: &[&str]) {
@@ -96,8 +98,8 @@ fn stochastically_rounded_weights() {
     );
 }
 
-/// The same bits round a weight wherever it is: after two steps, of which one changes weights, nearly all are equal. Other bits would
-/// round about a third of them the other way.
+/// The same bits round a weight wherever it is: after two steps, of which one changes weights, nearly all are equal.
+/// Other bits would round about a third of them the other way.
 #[test]
 fn parts_are_rounded_by_the_bits_of_one() {
     let muon = [ROUNDED[0], "--optimizer={type: Muon, stochastic_rounding: True}"];

@@ -21,7 +21,8 @@ fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec
     counted_on(setup, size, &plan)
 }
 
-/// For each rank of a `plan`, what is planned by kind and what the transport counts in the second step and in the third.
+/// For each rank of a `plan`, what is planned by kind and what the transport counts in the second step and in the
+/// third.
 fn counted_on(
     setup: &Setup,
     size: usize,
@@ -87,8 +88,8 @@ fn the_bytes_of_a_step_are_those_that_a_transport_counts() {
     assert_exact("capacities", &capacity, 4, 2, sharing(Sharded::Optimizer, 4));
 }
 
-/// Sums of products, rows of tokens, what is found in parts of a row of logits, gradients of what several ranks hold, and the
-/// directions of Muon.
+/// Sums of products, rows of tokens, what is found in parts of a row of logits, gradients of what several ranks hold,
+/// and the directions of Muon.
 #[test]
 fn the_bytes_of_divided_matrices_are_those_that_a_transport_counts() {
     let keys =

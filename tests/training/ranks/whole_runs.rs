@@ -86,7 +86,8 @@ fn a_run_that_diverges_ends_on_all_ranks() {
     assert_eq!((&diverged[1], run.newest()), (&diverged[0], Some(2)));
 }
 
-/// Three micro-batches cannot be shared evenly, and all are counted once. The allowed error is that of losses in data parallel.
+/// Three micro-batches cannot be shared evenly, and all are counted once. The allowed error is that of losses in data
+/// parallel.
 #[test]
 fn an_evaluation_is_that_of_one_rank() {
     let evaluated = |size: usize| {

@@ -37,8 +37,8 @@ fn dir(path: &Path) -> String {
     format!("dataset_dir: '{}'", path.display())
 }
 
-/// The first shard stands for both, as do the folder and the list; all are the windows of the text. What is beside a data file as its
-/// index does not matter.
+/// The first shard stands for both, as do the folder and the list; all are the windows of the text. What is beside a
+/// data file as its index does not matter.
 #[test]
 fn rows_are_the_samples() {
     let text = format!("type: TextDataLoader, dataset_files: {TEXT}, max_bytes: 210");
@@ -59,7 +59,8 @@ fn rows_are_the_samples() {
     assert_ne!(other.train.fingerprint(), of_rows(&dir(&first)).train.fingerprint());
 }
 
-/// Llama in MindFormers: nothing is predicted from padding, nor where the label says so, unless a loss mask says it all.
+/// Llama in MindFormers: nothing is predicted from padding, nor where the label says so, unless a loss mask says it
+/// all.
 #[test]
 fn labels_and_masks() {
     let ids = [1, 127, 128, 32767, 32768, 70000, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];

@@ -37,7 +37,8 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     let config =
         outline(&file("pretrain_llama.yaml"), &["--as-single"]).unwrap_or_else(|error| panic!("{error}"));
     let plan = &config.plan;
-    // batch_size x micro_batch_num x data_parallel x micro_batch_interleave_num; accumulation does not count beside stages.
+    // batch_size x micro_batch_num x data_parallel x micro_batch_interleave_num; accumulation does not count beside
+    // stages.
     assert_eq!(plan.settings.runner.gradient_accumulation_steps, 8 * 2 * 2);
     assert_eq!(plan.tokens_per_step, 3 * 32 * 64);
     // Of the first of two stages one layer.
@@ -76,7 +77,8 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     );
     assert!(config.data_faults.is_empty());
     assert_eq!(config.plan.settings.train_dataset.keys.pad_token_id, Some(0));
-    // Files of MindFormers leave the folder to the launcher: the data is what is missing then, and only training misses it.
+    // Files of MindFormers leave the folder to the launcher: the data is what is missing then, and only training misses
+    // it.
     let unset = ["--as-single", "--train_dataset.data_loader.dataset_dir=''"];
     let needed = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
     let config = outline(&file("pretrain_llama.yaml"), &unset).unwrap_or_else(|error| panic!("{error}"));

@@ -1,5 +1,5 @@
-//! The examples and the defaults of MindSpore Transformers' pages on training features (`configs/FEATURES.md`), as they are written
-//! there without their `...` lines.
+//! The examples and the defaults of MindSpore Transformers' pages on training features (`configs/FEATURES.md`), as they
+//! are written there without their `...` lines.
 
 use super::{BASE, resolve};
 use gristmill::error::Result;

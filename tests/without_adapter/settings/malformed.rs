@@ -8,8 +8,8 @@ fn malformed_input_is_answered_in_one_line() {
     assert_answers(MALFORMED, |line, written| message(&replace(BASE, line, written), &[]));
 }
 
-/// Lines of `base.yaml`, what is written instead, and the answer. A wrong type, word or number and a misspelt, unused or
-/// refused key stand for those of all rows, which `src/settings/tests.rs` goes through.
+/// Lines of `base.yaml`, what is written instead, and the answer. A wrong type, word or number and a misspelt, unused
+/// or refused key stand for those of all rows, which `src/settings/tests.rs` goes through.
 const MALFORMED: &str = r#"
 -    hidden_size: 64
 +    hiden_size: 64

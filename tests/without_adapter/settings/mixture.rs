@@ -106,8 +106,8 @@ fn one_expert_is_a_dense_model() {
     assert_eq!(notices, [ABSENT, ignored]);
 }
 
-/// GPT-2's layers have the first router: gates of what was kept sum to 1, and that of a single choice is 1. Its loss joins the
-/// objective where it does elsewhere.
+/// GPT-2's layers have the first router: gates of what was kept sum to 1, and that of a single choice is 1. Its loss
+/// joins the objective where it does elsewhere.
 #[test]
 fn experts_of_gpt2_have_the_first_router() {
     let of = |kind: &str, keys: &str| {

@@ -59,8 +59,8 @@ fn assert_reads_back(plan: &RunPlan) {
     assert_eq!(notices, [""; 0], "{text}");
 }
 
-/// Checks a table of cases: after `-` a line of a file, after `+` the lines written instead of it, after `=` the answer.
-/// Cases that replace the same line give it once; tables whose cases only add keys have no `-`.
+/// Checks a table of cases: after `-` a line of a file, after `+` the lines written instead of it, after `=` the
+/// answer. Cases that replace the same line give it once; tables whose cases only add keys have no `-`.
 #[track_caller]
 fn assert_answers(table: &str, answer: impl Fn(&str, &str) -> String) {
     let (mut replaced, mut written, mut wrong) = ("", Vec::new(), Vec::new());

@@ -28,7 +28,8 @@ fn outline(path: &Path, flags: &[&str]) -> String {
     text + "\n" + &config.plan.to_yaml()
 }
 
-/// Does nothing where `GRISTMILL_OUTLINES` names no folder: what it writes is for a comparison, and not right or wrong itself.
+/// Does nothing where `GRISTMILL_OUTLINES` names no folder: what it writes is for a comparison, and not right or wrong
+/// itself.
 #[test]
 fn outlines_are_written_where_a_folder_is_named() {
     let Some(folder) = std::env::var_os("GRISTMILL_OUTLINES").map(PathBuf::from) else { return };

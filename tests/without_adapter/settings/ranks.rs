@@ -1,4 +1,5 @@
-//! A run on several ranks: what each of them does by the file, and what is answered where the file and the ranks do not fit.
+//! A run on several ranks: what each of them does by the file, and what is answered where the file and the ranks do not
+//! fit.
 //!
 //! What is not built for ranks is planned for and not trained. A plan for several ranks has the decisions of the
 //! one-rank plan that accumulates as much, and reads back as itself.
@@ -399,7 +400,8 @@ fn a_run_is_spread_in_every_way() {
     );
 }
 
-/// Whatever the degrees, the mode and the number of ranks: a plan for these ranks, or lines of which none is about another.
+/// Whatever the degrees, the mode and the number of ranks: a plan for these ranks, or lines of which none is about
+/// another.
 #[test]
 fn every_combination_is_a_plan_or_one_line_each() {
     let (mut plans, mut refusals) = (0, 0);

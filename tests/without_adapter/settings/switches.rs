@@ -149,7 +149,8 @@ const HOT: &str = "
 = moe_config.hot_expert_num: expected a whole number from 1 to 8 (`expert_num`), found `0`
 ";
 
-/// Examples as the documents print them: without their indentation, or with a section at the top that belongs in another.
+/// Examples as the documents print them: without their indentation, or with a section at the top that belongs in
+/// another.
 #[test]
 fn pasted_examples_are_sent_where_they_belong() {
     let lines = |text: &str| {

@@ -1,5 +1,5 @@
-// Accepted: a return and loops that depend on the workgroup, on params, on read-only storage at such an index, and on what
-// functions make of these; branches and loops by lane that hold no barrier.
+// Accepted: a return and loops that depend on the workgroup, on params, on read-only storage at such an index, and on
+// what functions make of these; branches and loops by lane that hold no barrier.
 
 struct Range {
     first: u32,

@@ -9,13 +9,14 @@ use crate::settings::engine::*;
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
     pub struct Loader in "train_dataset.data_loader" {
-        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord files, or the Rust sources of
-        /// this program's dependencies in the local cargo registry. Or records that become samples, in JSON lines, JSON
-        /// arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token ids (HF), or conversations (SFT,
-        /// ToolAlpaca). `MemoryDataLoader` reads nothing: batches come from the program that trains, which a run of a file has not.
+        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord
+        /// files, or the Rust sources of this program's dependencies in the local cargo registry. Or records that
+        /// become samples, in JSON lines, JSON arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token
+        /// ids (HF), or conversations (SFT, ToolAlpaca). `MemoryDataLoader` reads nothing: batches come from the
+        /// program that trains, which a run of a file has not.
         kind "type": LoaderType = Host.required(),
-        /// Folder, file or pattern to read. This and the other keys that name files belong together: a flag that writes one, or a file
-        /// with a `base_config`, replaces them all.
+        /// Folder, file or pattern to read. This and the other keys that name files belong together: a flag that writes
+        /// one, or a file with a `base_config`, replaces them all.
         dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("./data"),
         /// Files, folders and patterns to read; with `dataset_dir` one source.
         dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("['./a', './b']"),
@@ -27,7 +28,8 @@ rows! {
         text_key: Option<String> = Numbers.optional().of("JsonlDataLoader").example("content"),
         /// Only files with these endings; by default every text file, and `jsonl` for JSON lines.
         extensions: Option<Vec<String>> = Host.optional().of("TextDataLoader JsonlDataLoader").example("[md]"),
-        /// Reads at most this many bytes of text; each source of a blend counts its own. 8 MiB by default of the registry.
+        /// Reads at most this many bytes of text; each source of a blend counts its own. 8 MiB by default of the
+        /// registry.
         max_bytes: Option<u64> = Host.optional().within(COUNT).of(TEXT).example("4096"),
         /// Byte that ends each document where bytes are tokens; no document may contain it. 0 by default.
         eod_byte: Option<u64> = Numbers.optional().within(BYTE).of(TEXT).example("10"),
@@ -37,30 +39,34 @@ rows! {
         sizes: Vec<u64> = Numbers.optional().of(MEGATRON).example("[100, 10, 0]"),
         /// Names of the columns of prompt and answer, by default `content` and `summary`.
         origin_columns: Vec<String> = Numbers.optional().of("ADGenDataLoader").example("[question, reply]"),
-        /// How a sample is formed: 3 as it stands, 2 with the prompt in ChatGLM2's `[Round 1]`. 1 is for GLM's prefix mask.
+        /// How a sample is formed: 3 as it stands, 2 with the prompt in ChatGLM2's `[Round 1]`. 1 is for GLM's prefix
+        /// mask.
         version: Option<u64> = Numbers.optional().of("ADGenDataLoader").example("2"),
-        /// `json` or `parquet`, of `data_files`; or a file, or a folder that starts with `.` or `/`. Nothing is downloaded.
+        /// `json` or `parquet`, of `data_files`; or a file, or a folder that starts with `.` or `/`. Nothing is
+        /// downloaded.
         path: String = Host.optional().of(HUB).example("./records"),
         /// Files and patterns to read, or a section with those of each split.
         data_files: Vec<String> = Host.optional().read_by(data_files).of(HUB).example("['./a.json']"),
         /// Which of the splits of `data_files` to read; `train` by default.
         split: Option<String> = Host.optional().of(HUB).example("train"),
-        /// What makes samples of the rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose `pack_strategy` is
-        /// `pack`, `truncate` or `best_fit`; `take` with `n`; `rename_column`; `remove_columns`. Without the first, rows are ready
-        /// `input_ids`, with `labels` or without, or `text`.
+        /// What makes samples of the rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose
+        /// `pack_strategy` is `pack`, `truncate` or `best_fit`; `take` with `n`; `rename_column`; `remove_columns`.
+        /// Without the first, rows are ready `input_ids`, with `labels` or without, or `text`.
         handler: Handlers = Numbers.optional().read_by(Handlers::read).of(HUB).example("[{type: PackingHandler}]"),
-        /// How several samples share a row, in which none attends to another: `pack` and `truncate` as the `pack_strategy` of a
-        /// `PackingHandler`, of which this is an older name; `best_fit` the longest first, each into the fullest row with room for it.
+        /// How several samples share a row, in which none attends to another: `pack` and `truncate` as the
+        /// `pack_strategy` of a `PackingHandler`, of which this is an older name; `best_fit` the longest first, each
+        /// into the fullest row with room for it.
         packing: Option<PackStrategy> = Numbers.optional().of("HFDataLoader SFTDataLoader").example("truncate"),
         /// Names of a conversation's parts, where they are others than `messages` or `conversations`, `role` or `from`,
-        /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`, `value_keyword`,
-        /// `user_role_name` and `assistant_role_name`.
+        /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`,
+        /// `value_keyword`, `user_role_name` and `assistant_role_name`.
         map_function_kwargs: ChatForm = Numbers.optional().read_by(chat_names).of(CHAT).example("{data_field: talk}"),
-        /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
-        /// its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the environment has it.
+        /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template`
+        /// of its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the
+        /// environment has it.
         chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),
-        /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written as they are, without the chat
-        /// template, as those of a tokenizer without a template always are.
+        /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written as they are,
+        /// without the chat template, as those of a tokenizer without a template always are.
         raw: Option<bool> = Numbers.optional().of(CHAT).example("True"),
         /// Whether windows come in a new random order every epoch. Of `MemoryDataLoader` the program decides.
         shuffle: bool = Numbers.default(true),

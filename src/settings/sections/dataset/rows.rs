@@ -11,11 +11,11 @@ rows! {
         seed: Option<u64> = Numbers.optional().example("3"),
         /// Share of the tokens, at the end, that is kept for evaluation and never learned from.
         eval_fraction: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Number of samples, drawn by the run's seed, that are kept for evaluation and never learned from: of loaders of records,
-        /// before any are packed.
+        /// Number of samples, drawn by the run's seed, that are kept for evaluation and never learned from: of loaders
+        /// of records, before any are packed.
         eval_samples: u64 = Numbers.default(0),
-        /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file` and
-        /// `eos_token`. Without it bytes are tokens.
+        /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file`
+        /// and `eos_token`. Without it bytes are tokens.
         tokenizer: Option<Tokenizer> = Numbers.optional().read_by(tokenizer).example("./tokenizer.json"),
         /// Token that ends each document; a negative number says that there is none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
@@ -28,8 +28,8 @@ rows! {
         /// Columns of MindDataset's files to read: `input_ids`, and of `labels` (or `target_ids`), `loss_mask` and
         /// `attention_mask` (or `input_mask`) what they have. By default `input_ids` alone.
         input_columns: Option<Vec<String>> = Numbers.optional().example("[input_ids, labels]"),
-        /// Token that fills rows of MindDataset: nothing is predicted from it, unless there is a `loss_mask`. By default the
-        /// model's `pad_token_id`, or 0; a negative number says that there is none.
+        /// Token that fills rows of MindDataset: nothing is predicted from it, unless there is a `loss_mask`. By
+        /// default the model's `pad_token_id`, or 0; a negative number says that there is none.
         pad_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
         /// Most tokens of a prompt, of `ADGenDataLoader`; what is left over is cut off.
         max_source_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),

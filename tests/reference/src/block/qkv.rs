@@ -7,8 +7,8 @@ use crate::variant::Naming;
 use crate::vector::add;
 
 impl Block<'_> {
-    /// q (N, H·d), k and v (N, K·d): from three linear layers, or from one. In a query layer q is projected from the rows of
-    /// a table by position.
+    /// q (N, H·d), k and v (N, K·d): from three linear layers, or from one. In a query layer q is projected from the
+    /// rows of a table by position.
     #[track_caller]
     pub(super) fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {
         match *self.names().qkv {
