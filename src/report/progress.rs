@@ -124,7 +124,7 @@ impl Cadence {
 
 /// Whether a step was evaluated or skipped, which is reported whatever its number.
 fn is_special(metrics: &StepMetrics) -> bool {
-    metrics.eval_loss.is_some() || metrics.overflow
+    metrics.eval_loss.is_some() || metrics.overflow || metrics.is_skip == Some(true)
 }
 
 /// The text next to the bar, the most important part first: a narrow terminal cuts off the end.
@@ -163,6 +163,9 @@ fn step_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, rema
     }
     if metrics.overflow {
         line += "  overflow";
+    }
+    if metrics.is_skip == Some(true) {
+        line += "  skipped for its norm";
     }
     line
 }
@@ -220,6 +223,8 @@ mod tests {
         };
         let numbers = "  eval_loss 4.500  eval_perplexity 90.017  eval_accuracy 0.125";
         assert_eq!(line(&judged, 130), format!("{plain}{numbers}"));
+        let skipped = StepMetrics { is_skip: Some(true), ..metrics(10) };
+        assert_eq!(line(&skipped, 130), format!("{plain}  skipped for its norm"));
         let failed = StepMetrics { loss: f32::NAN, lr: 0.0, ..metrics(200) };
         assert_eq!(
             step_line(&failed, 200, 1_234_567.0, left(36_061)),
@@ -277,12 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn evaluations_and_overflows_have_one() {
+    fn evaluations_and_skipped_steps_have_one() {
         let lines = lines_at(1, |metrics| {
             metrics.eval_loss = (metrics.step == 7).then_some(1.0);
             metrics.overflow = metrics.step == 8;
+            metrics.is_skip = Some(metrics.step == 9);
         });
-        assert_eq!(lines[..5], [3, 5, 7, 8, 10]);
+        assert_eq!(lines[..6], [3, 5, 7, 8, 9, 10]);
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub fn explain(name: Option<&str>) -> Result<String> {
         return Ok(list(tables.iter()));
     };
     if let Some((id, table)) = tables.iter().find(|(id, _)| id.is_called(name)) {
-        return Ok(section_text(id, table));
+        let forms = tables.iter().filter(|(other, _)| *other == id.forms() && other != id);
+        let forms = forms.map(|(id, table)| format!("\n{}", section_text(id, table)));
+        return Ok(section_text(id, table) + &forms.collect::<String>());
     }
     if LAZY_INLINE.contains(&name) {
         return Ok(format!("in the environment\n{name}\n  {ABOUT_LAZY_INLINE}\n"));

@@ -7,7 +7,7 @@
 //!
 //! - `name`, its `model_type`, and `architecture`, the class of it that our own files may name;
 //! - `type`, under which its tensors are loaded, a word of our `model_config`;
-//! - `like`: rows and `parts` whose entries it has too, except for what it says itself;
+//! - `like`: rows and `parts` whose `type`, `defaults` and `facts` it has too, except for what it says itself;
 //! - `defaults`: its keys and their defaults;
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
 //!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word

@@ -9,9 +9,8 @@ use crate::settings::engine::*;
 use std::path::PathBuf;
 
 rows! {
-    /// `MFLossMonitor`: MindFormers' two lines of a step, with loss, learning rate and speed. `log.txt` has them in
-    /// any case; a console that is no terminal has them where a file names this callback, and shorter lines
-    /// otherwise. A terminal has a bar.
+    /// `MFLossMonitor`: MindFormers' two lines of a step in `log.txt`, with loss, learning rate and speed. It has them
+    /// in any case; the console has a bar, or lines of its own.
     pub struct LossMonitor in "callbacks.MFLossMonitor" {
         /// Steps between these lines.
         per_print_times: u64 = Host.default(1).within(COUNT),

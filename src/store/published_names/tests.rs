@@ -48,6 +48,23 @@ fn projections_in_one_tensor_are_rows_of_it() {
         let place = published.place("model.layers.3.self_attn.q_proj.weight").unwrap();
         assert_eq!((place.name.as_str(), place.cut), (name, cut));
     }
+    // Gate, up and down of a feed-forward network go by other names in each.
+    for (mark, names) in [
+        (
+            "transformer.h.0.mlp.w2.weight",
+            ["w2", "w1", "c_proj"].map(|name| format!("transformer.h.3.mlp.{name}.weight")),
+        ),
+        (
+            "model.layers.0.attention.wqkv.weight",
+            ["w1", "w3", "w2"].map(|name| format!("model.layers.3.feed_forward.{name}.weight")),
+        ),
+    ] {
+        let published = Published::recognise(&Json::Null, [mark].into_iter()).unwrap();
+        for (ours, name) in ["gate_proj", "up_proj", "down_proj"].into_iter().zip(names) {
+            let place = published.place(&format!("model.layers.3.mlp.{ours}.weight")).unwrap();
+            assert_eq!((place.name, place.cut), (name, Whole), "{ours}");
+        }
+    }
     assert!(
         Published::recognise(&Json::Null, ["model.layers.0.self_attn.q_proj.weight"].into_iter()).is_none()
     );

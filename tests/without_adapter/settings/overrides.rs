@@ -97,9 +97,10 @@ fn sources(text: &str, arguments: &[&str]) -> Vec<String> {
     let plan = resolve(text, arguments).unwrap_or_else(|error| panic!("{error}")).0;
     let Dataset { loader, megatron, .. } = plan.settings.train_dataset;
     let is_file = |path: &String| !["", "json", "csv", "parquet"].contains(&path.as_str());
+    let files = loader.files().paths;
     let path = Some(loader.path).filter(is_file).into_iter().collect();
     let of_megatron = megatron.map_or_else(Vec::new, |megatron| megatron.data_path.paths);
-    [loader.dataset_files, loader.data_path.paths, loader.data_files, path, of_megatron].concat()
+    [files, loader.data_files, path, of_megatron].concat()
 }
 
 /// A base with `of_base` as its loader, and a child with `of_child`.

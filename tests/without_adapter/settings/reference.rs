@@ -113,6 +113,10 @@ fn explains_keys_sections_and_what_is_not_built() {
     assert_eq!(of("pet_config"), of("model.model_config.pet_config"));
     assert!(of("lora").contains("in model.model_config.pet_config\npet_type: lora"));
     assert!(of("AdamW").contains("in optimizer\ntype: "));
+    // Other forms of a section's keys come with it.
+    let recompute = of("recompute_config");
+    assert!(recompute.contains("\nrecompute ") || recompute.contains("select_recompute"), "{recompute}");
+    assert!(recompute.contains("feed_forward.mul"), "{recompute}");
     let wrong = explain(Some("num_haeds")).unwrap_err().to_string();
     assert_eq!(wrong, "num_haeds: no such key or section; did you mean `num_heads`?");
 }

@@ -53,7 +53,7 @@ impl ExchangePoint {
             spans.map(|span| device_range(span, &exchange.path, table)).collect()
         };
         let Exchange { path, collective, .. } = exchange;
-        if let Some(added) = added_elements(collective).into_iter().find(|element| sum_of(*element).is_err())
+        if let Some(added) = added_elements(collective).into_iter().find(|element| sum_of(*element).is_none())
         {
             return Err(Error::Device(format!(
                 "{path}: {} of {added:?}, which ranks cannot add",
@@ -97,6 +97,8 @@ impl HostBytes {
 
 /// Exchanges the bytes with the other ranks of the group; runs on the communication thread.
 ///
+/// Its lists of ranges are short, and are made anew each time, as those of the collectives are.
+///
 /// # Errors
 /// A rank that has ended.
 pub(super) fn carry_out(
@@ -105,16 +107,17 @@ pub(super) fn carry_out(
     bytes: &mut HostBytes,
 ) -> Result<()> {
     let HostBytes { sources, results, received } = bytes;
+    let sum_of = |element| sum_of(element).expect("elements that were checked when the point was made");
     match collective {
         Collective::AllReduce { takes_largest, .. } => {
             results.copy_from_slice(sources);
             collective.runs().into_iter().try_for_each(|(run, element)| {
-                let reduction = if *takes_largest { Reduction::LargestU32 } else { sum_of(element)? };
+                let reduction = if *takes_largest { Reduction::LargestU32 } else { sum_of(element) };
                 all_reduce(transport, group, &mut results[in_host(&run)], reduction, received)
             })
         }
         Collective::ReduceScatter { whole, parts, .. } => {
-            let (parts, sum) = (all_in_host(parts), sum_of(whole.element)?);
+            let (parts, sum) = (all_in_host(parts), sum_of(whole.element));
             reduce_scatter(transport, group, sources, &parts, received, results, sum)
         }
         Collective::AllGather { parts, .. } => {
@@ -194,13 +197,13 @@ fn added_elements(collective: &Collective) -> Vec<Element> {
     }
 }
 
-fn sum_of(element: Element) -> Result<Reduction> {
+fn sum_of(element: Element) -> Option<Reduction> {
     match element {
-        Element::F32 => Ok(Reduction::SumF32),
-        Element::U32 => Ok(Reduction::SumU32),
-        Element::F16 => Ok(Reduction::SumF16),
-        Element::Bf16 => Ok(Reduction::SumBf16),
-        Element::Nf4 | Element::Int8 => Err(Error::Device("ranks add no quantised elements".into())),
+        Element::F32 => Some(Reduction::SumF32),
+        Element::U32 => Some(Reduction::SumU32),
+        Element::F16 => Some(Reduction::SumF16),
+        Element::Bf16 => Some(Reduction::SumBf16),
+        Element::Nf4 | Element::Int8 => None,
     }
 }
 

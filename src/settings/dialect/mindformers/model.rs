@@ -80,11 +80,16 @@ pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelFo
 fn name_targets(source: &mut Source) {
     const ARCH: &str = "model.arch.type";
     let Some(word) = source.word(ARCH).filter(|word| word.ends_with("WithLora")) else { return };
-    let is_off = |path: &str| source.node(path).is_none_or(Node::is_off);
     let targets = pet_path("target_modules");
-    if is_off(&path("pet_config")) {
+    // Another value that is off is a fault of the row, or a pattern that matches nothing.
+    let names_none = match source.node(&targets) {
+        None | Some(Node::Null) => true,
+        Some(Node::List(names)) => names.is_empty(),
+        Some(_) => false,
+    };
+    if source.node(&path("pet_config")).is_none_or(Node::is_off) {
         source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
-    } else if is_off(&targets) {
+    } else if names_none {
         let fused = word.contains("GLM") || word.contains("Bloom");
         source.document.put(&targets, if fused { ".*query_key_value" } else { ".*wq|.*wv" }.into(), ARCH);
     }

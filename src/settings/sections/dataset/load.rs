@@ -35,8 +35,7 @@ impl Dataset {
     /// If a file is missing or malformed, or a document rule needs an end of documents that is unknown.
     pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<Sources> {
         let Self { keys, loader, megatron: of_megatron } = self;
-        let named = Paths { paths: loader.dataset_files.clone(), weights: Vec::new() };
-        let files = if loader.data_path.paths.is_empty() { &named } else { &loader.data_path };
+        let files = &loader.files();
         let loaded = match loader.kind {
             LoaderType::Text | LoaderType::Jsonl => {
                 let documents = match loader.kind {
@@ -139,6 +138,14 @@ impl Dataset {
 }
 
 impl Loader {
+    /// The files of a loader of text or tokens: `data_path`, or else `dataset_files`.
+    pub fn files(&self) -> Paths {
+        match self.data_path.paths.is_empty() {
+            true => Paths { paths: self.dataset_files.clone(), weights: Vec::new() },
+            false => self.data_path.clone(),
+        }
+    }
+
     /// The byte that ends a document where bytes are tokens.
     pub(crate) fn end_byte(&self) -> u8 {
         self.eod_byte.map_or(0, |byte| byte as u8)
