@@ -36,6 +36,18 @@ fn tokens_are_drawn_by_their_probability() {
     }
 }
 
+/// As many tokens as published vocabularies have: more turns of a loop than llvmpipe allows an invocation of a small workgroup.
+#[test]
+fn tokens_of_a_large_vocabulary_are_drawn_by_their_probability() {
+    let vocab = 50_257;
+    for way in [ALL, Sampling { top_k: 7, ..ALL }, Sampling { top_p: 0.6, ..ALL }] {
+        check(&format!("draw from {vocab}: {way:?}"), |case| {
+            let values: Vec<f64> = (0..4 * vocab).map(|_| 2.0 * case.normal()).collect();
+            check_draws(case, &values, vocab, way);
+        });
+    }
+}
+
 #[test]
 fn ties_and_broken_logits() {
     let rows = [

@@ -121,7 +121,9 @@ fn classes_of_architectures_go_with_their_configurations() {
 fn targets_of_an_architecture_stand_in_for_none_and_for_nothing_else() {
     let file = with_arch("LlamaConfig", "LlamaForCausalLMWithLora");
     let adapts = |targets: &str| {
-        let pet = format!("--model.model_config.pet_config={{pet_type: lora, lora_rank: 4, random_base: True{targets}}}");
+        let pet = format!(
+            "--model.model_config.pet_config={{pet_type: lora, lora_rank: 4, random_base: True{targets}}}"
+        );
         let plan = resolve(&file, &[&pet]).unwrap_or_else(|error| panic!("{error}")).0;
         plan.settings.model.pet_config.expect("adapters").target_modules
     };
