@@ -51,7 +51,7 @@ pub struct StepRules {
     /// Whether the run halts at the first gradient or loss that is not finite.
     pub halts_on_nan: bool,
     /// Tokens of a step, including those with ignored targets, if all other tokens are to weigh the same. The losses
-    /// must have been recorded with [`is_per_token`](super::linear_cross_entropy::LinearCrossEntropy::is_per_token).
+    /// must have been recorded with [`is_per_token`](super::linear_cross_entropy::CrossEntropy::is_per_token).
     pub tokens: Option<f32>,
 }
 

@@ -26,7 +26,7 @@ pub struct PlacedRange {
     pub place: u64,
     /// Elements of the first run that precede the first element.
     pub skipped: u64,
-    /// Elements per run; [`ONE_RUN`] if there is only one run.
+    /// Elements per run; `ONE_RUN` if there is only one run.
     pub run: u64,
     /// Places between two runs, which are not in this range.
     pub gap: u64,
