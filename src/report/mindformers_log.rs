@@ -127,13 +127,9 @@ impl LogPlan {
     }
 
     fn loss_line(&self, metrics: &StepMetrics, window: &StepWindow) -> LossLine {
-        let Position { epoch, epochs, step, steps } = self.position(metrics.step);
         let (flops, mfu) = self.work.rate(window.step_ms());
         LossLine {
-            epoch,
-            epochs,
-            step,
-            steps,
+            position: self.position(metrics.step),
             loss: metrics.loss,
             epoch_loss: None,
             separate: self.loss_parts.map(|parts| parts.of(metrics)),
@@ -152,14 +148,8 @@ impl LogPlan {
 /// The contents of a step's first line.
 #[derive(Debug, Clone, Default)]
 pub struct LossLine {
-    /// The epoch, from 1.
-    pub epoch: u64,
-    /// Total number of epochs that the run begins.
-    pub epochs: u64,
-    /// The step in the epoch, from 1.
-    pub step: u64,
-    /// Steps that the run takes in this epoch: all of them, unless it ends within the epoch.
-    pub steps: u64,
+    /// The position of the step in the run.
+    pub position: Position,
     /// The step's loss, in nats per token.
     pub loss: f32,
     /// Mean loss of the epoch so far, which MindFormers prints when it does not use data sinking.
@@ -221,9 +211,10 @@ impl LossParts {
 /// The first line of a step.
 ///
 /// ```
-/// use gristmill::report::mindformers_log::{LossLine, loss_line};
+/// use gristmill::report::mindformers_log::{LossLine, Position, loss_line};
+/// let position = Position { epoch: 1, epochs: 2, step: 1, steps: 6500 };
 /// let line = LossLine {
-///     epoch: 1, epochs: 2, step: 1, steps: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
+///     position, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
 ///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
 /// };
 /// assert_eq!(
@@ -233,7 +224,7 @@ impl LossParts {
 /// );
 /// ```
 pub fn loss_line(line: &LossLine) -> String {
-    let LossLine { epoch, epochs, step, steps, .. } = line;
+    let Position { epoch, epochs, step, steps } = line.position;
     let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}], ");
     text += &match line.epoch_loss {
         None => format!("loss: {}, ", fixed(line.loss)),
@@ -337,7 +328,7 @@ pub fn monitor_lines(place: &Position, value: &MonitorValue) -> Vec<String> {
 }
 
 /// A duration as Python prints its `timedelta`: `0:05:03`, `1 day, 2:03:04`.
-pub(crate) fn python_duration(duration: Duration) -> String {
+fn python_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let clock = format!("{}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     match seconds / 86_400 {

@@ -6,10 +6,7 @@ use super::*;
 
 fn line() -> LossLine {
     LossLine {
-        epoch: 2,
-        epochs: 10,
-        step: 123,
-        steps: 6500,
+        position: Position { epoch: 2, epochs: 10, step: 123, steps: 6500 },
         loss: 3.25,
         step_ms: 672.9,
         lr: Some(3e-4),
@@ -177,10 +174,7 @@ const DOCUMENTED: [Example; 6] = [
 fn documented_lines_are_the_same_character_by_character() {
     for (step, steps, loss, step_ms, lr, norm, tflops, documented) in DOCUMENTED {
         let line = LossLine {
-            epoch: 1,
-            epochs: 2,
-            step,
-            steps,
+            position: Position { epoch: 1, epochs: 2, step, steps },
             loss,
             step_ms,
             lr: Some(lr),
@@ -258,19 +252,18 @@ fn plan() -> LogPlan {
 #[test]
 fn steps_are_placed_in_their_epoch() {
     let place = |step| {
-        let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &StepWindow::default());
-        (line.epoch, line.step, line.steps)
+        let Position { epoch, step, steps, .. } = plan().position(step);
+        (epoch, step, steps)
     };
     assert_eq!([1, 10, 11, 20, 25].map(place), [(1, 1, 10), (1, 10, 10), (2, 1, 10), (2, 10, 10), (3, 5, 5)]);
-    let nothing = LogPlan::default().loss_line(&StepMetrics::default(), &StepWindow::default());
+    let nothing = LogPlan::default().loss_line(&StepMetrics::default(), &StepWindow::default()).position;
     assert_eq!((nothing.epoch, nothing.step), (1, 1));
 }
 
 #[test]
 fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
     let plan = LogPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
-    let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &StepWindow::default());
-    assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
+    assert_eq!(plan.position(1), Position { epoch: 1, epochs: 1, step: 1, steps: 200 });
 }
 
 #[test]
