@@ -150,18 +150,8 @@ fn left_behind(home: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_process_may_be_killed_at_any_moment() {
-    lives_through_deaths(mortal, 11);
-}
-
-#[test]
 fn the_process_of_a_stage_may_be_killed_at_any_moment() {
     lives_through_deaths(mortal_stages, 12);
-}
-
-#[test]
-fn the_process_of_a_part_of_matrices_may_be_killed_at_any_moment() {
-    lives_through_deaths(mortal_matrices, 13);
 }
 
 fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {

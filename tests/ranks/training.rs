@@ -158,7 +158,7 @@ mod on_processes {
         }
     }
 
-    /// One line of the first rank, and exit code 2.
+    /// One byte that the fingerprint of the data does not see: one line of the first rank, and exit code 2.
     #[test]
     fn processes_that_differ_are_refused() {
         let place = Place::new();
@@ -169,26 +169,13 @@ mod on_processes {
             format!("--train_dataset.data_loader.dataset_files={}", path.display())
         };
         let text = text.repeat(1000);
-        let reversed: Vec<u8> = text.iter().rev().copied().collect();
         let mut one_byte = text.clone();
         one_byte[8_000] ^= 1;
-        let (same, reversed) = (file("same.txt", &text), file("reversed.txt", &reversed));
-        let one_byte = file("one_byte.txt", &one_byte);
-        let cases = [
-            (
-                "--lr_schedule.learning_rate=1.e-4",
-                "error: rank 1: its settings have `learning_rate: 0.0001` where those of rank 0 have ",
-            ),
-            (&reversed, "error: rank 1: its data have the fingerprint "),
-            // One byte that the fingerprint does not see.
-            (&one_byte, "error: rank 1: its data have the hash "),
-        ];
-        for (flag, line) in cases {
-            let Ended { exit_code, stderr, .. } = place.train_apart(&[&same], &[&same, flag]);
-            let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
-            assert_eq!((exit_code, errors.len()), (Some(2), 1), "{stderr}");
-            assert!(errors[0].starts_with(line), "{stderr}");
-        }
+        let [same, one_byte] = [file("same.txt", &text), file("one_byte.txt", &one_byte)];
+        let Ended { exit_code, stderr, .. } = place.train_apart(&[&same], &[&same, &one_byte]);
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!((exit_code, errors.len()), (Some(2), 1), "{stderr}");
+        assert!(errors[0].starts_with("error: rank 1: its data have the hash "), "{stderr}");
         assert!(!place.folder().exists(), "a run that is refused makes no folder");
     }
 

@@ -16,10 +16,10 @@ use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const STEPS: u64 = 30;
+const STEPS: u64 = 20;
 const EXPERTS: usize = 8;
 const HOT: usize = 3;
-/// Experts are chosen anew after steps 1, 2, 4, 8, 9, 18 and 27.
+/// Experts are chosen anew after steps 1, 2, 4, 8, 9 and 18.
 const UPDATE_STEP: u64 = 9;
 
 /// Eight experts of which three are hot, with this share of their slots for the others; half of the choices of a busy
@@ -212,17 +212,6 @@ fn hot_experts_overflow_together_in_16_bits() {
     assert!((1..10).contains(&overflows), "{overflows} of 10 steps overflow");
     let keys = ["--model.model_config.compute_dtype=bfloat16"];
     Run { keys: &keys, bounds: IN_BF16, ..SHORT }.trains_as_one(&[TWO]);
-}
-
-#[test]
-fn runs_with_hot_experts_repeat() {
-    let setup = || EIGHT.setup(hot(), MICRO_BATCHES);
-    let gpu = hot().gpu();
-    let [first, second] = [0; 2].map(|_| setup().train_on_one_device(&gpu, EIGHT.ranks(), STEPS));
-    for (rank, (first, second)) in first.iter().zip(&second).enumerate() {
-        let bits = |trained: &Trained| format!("{:?} {:?}", trained.states, trained.weights);
-        assert!(bits(first) == bits(second), "rank {rank} does not repeat");
-    }
 }
 
 /// By hand: 24 tokens with two choices each are 6.6 a slot, times 1.1; a cold expert has 3 rows, a hot one 7. Rows of

@@ -10,7 +10,7 @@ mod memory;
 mod pipeline;
 mod replicas;
 mod shared_head;
-mod spread;
+pub mod spread;
 mod tensor_parallel;
 mod traffic;
 mod whole_runs;
