@@ -41,6 +41,8 @@ pub mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "ranks/no_mpi.rs"]
 pub mod mpi;
+#[cfg(all(feature = "mpi", test))]
+mod no_mpi;
 #[cfg(feature = "mpi")]
 mod patience;
 pub mod pipeline;
