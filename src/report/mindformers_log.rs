@@ -11,7 +11,7 @@ use super::pace::{Pace, StepWindow, Work};
 use crate::error::Result;
 use std::time::{Duration, Instant};
 
-/// Width of the bar in [`bar_line`], in characters.
+/// Width of the bar of the second line, in characters.
 const BAR_CELLS: usize = 50;
 
 /// Most decimals that numpy prints.
@@ -45,16 +45,16 @@ pub struct LogPlan {
 }
 
 /// The position of a step in a run, as MindFormers counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Position {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Position {
     /// The epoch, from 1.
-    pub epoch: u64,
+    epoch: u64,
     /// Total number of epochs that the run begins.
-    pub epochs: u64,
+    epochs: u64,
     /// The step in the epoch, from 1.
-    pub step: u64,
+    step: u64,
     /// Steps that the run takes in this epoch: all of them, unless it ends within the epoch.
-    pub steps: u64,
+    steps: u64,
 }
 
 /// Writes the lines of each step to `log.txt`.
@@ -81,7 +81,7 @@ impl MindFormersLog {
         let mut lines = Vec::new();
         if plan.is_logged(metrics.step) {
             let window = std::mem::take(&mut self.since_line);
-            lines.push(loss_line(&plan.loss_line(metrics, &window)));
+            lines.push(plan.loss_line(metrics, &window));
             let share = metrics.step as f64 / plan.total_steps.max(1) as f64;
             let samples_per_second = plan.samples_per_rank * 1e3 / window.step_ms();
             lines.push(bar_line(share, samples_per_second, self.pace.remaining(plan.total_steps)));
@@ -126,52 +126,22 @@ impl LogPlan {
         }
     }
 
-    fn loss_line(&self, metrics: &StepMetrics, window: &StepWindow) -> LossLine {
+    /// The first line of a step; times and speeds are those of `window`.
+    fn loss_line(&self, metrics: &StepMetrics, window: &StepWindow) -> String {
+        let Position { epoch, epochs, step, steps } = self.position(metrics.step);
         let (flops, mfu) = self.work.rate(window.step_ms());
-        LossLine {
-            position: self.position(metrics.step),
-            loss: metrics.loss,
-            epoch_loss: None,
-            separate: self.loss_parts.map(|parts| parts.of(metrics)),
-            step_ms: window.step_ms(),
-            lr: Some(metrics.lr),
-            overflow: metrics.overflow,
-            loss_scale: Some(metrics.loss_scale),
-            global_norm: Some(metrics.global_norm),
-            tflops: Some(flops / 1e12),
-            tokens_per_second: Some(window.tokens_per_second()),
-            mfu,
-        }
+        let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}], ");
+        text += &format!("loss: {}, ", fixed(metrics.loss));
+        text += &self.loss_parts.map_or_else(String::new, |parts| parts.of(metrics).text());
+        text += &format!("per_step_time: {}ms", window.step_ms() as u64);
+        text += &format!(", lr: {}", python_float(metrics.lr));
+        text += &format!(", overflow cond: {}", if metrics.overflow { "True" } else { "False" });
+        text += &format!(", loss_scale: {}", python_float(metrics.loss_scale));
+        text += &format!(", global_norm: [{}]", numpy_float(metrics.global_norm));
+        text += &format!(", train_throughput_per_npu: {:.3}T", flops / 1e12);
+        text += &format!(", tokens/s: {:.0}", window.tokens_per_second());
+        text + &mfu.map_or_else(String::new, |mfu| format!(", mfu: {:.1}%", mfu * 100.0))
     }
-}
-
-/// The contents of a step's first line.
-#[derive(Debug, Clone, Default)]
-pub struct LossLine {
-    /// The position of the step in the run.
-    pub position: Position,
-    /// The step's loss, in nats per token.
-    pub loss: f32,
-    /// Mean loss of the epoch so far, which MindFormers prints when it does not use data sinking.
-    pub epoch_loss: Option<f32>,
-    /// The parts of the loss, if they are asked for.
-    pub separate: Option<SeparateLosses>,
-    /// Wall-clock milliseconds of the step.
-    pub step_ms: f64,
-    /// The learning rate.
-    pub lr: Option<f32>,
-    /// Whether a gradient was not finite and the update was skipped.
-    pub overflow: bool,
-    /// The loss scale; printed as `unavailable` if there is none.
-    pub loss_scale: Option<f64>,
-    /// L2 norm of the gradient before clipping; printed as `None` if it was not computed.
-    pub global_norm: Option<f32>,
-    /// Model TFLOP/s.
-    pub tflops: Option<f64>,
-    /// Trained tokens per second.
-    pub tokens_per_second: Option<f64>,
-    /// Model FLOP/s over the peak of the adapter, 0 to 1.
-    pub mfu: Option<f64>,
 }
 
 /// The parts of a step's loss as MindFormers prints and plots them.
@@ -208,92 +178,23 @@ impl LossParts {
     }
 }
 
-/// The first line of a step.
-///
-/// ```
-/// use gristmill::report::mindformers_log::{LossLine, Position, loss_line};
-/// let position = Position { epoch: 1, epochs: 2, step: 1, steps: 6500 };
-/// let line = LossLine {
-///     position, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
-///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
-/// };
-/// assert_eq!(
-///     loss_line(&line),
-///     "{ Epoch:[  1/  2], step:[    1/ 6500], loss: 8.250000, per_step_time: 166756ms, lr: 1e-05, \
-///      overflow cond: False, loss_scale: 1.0, global_norm: [44.313248], train_throughput_per_npu: 2.849T"
-/// );
-/// ```
-pub fn loss_line(line: &LossLine) -> String {
-    let Position { epoch, epochs, step, steps } = line.position;
-    let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}], ");
-    text += &match line.epoch_loss {
-        None => format!("loss: {}, ", fixed(line.loss)),
-        Some(mean) => format!("loss:[{}/{}], ", fixed(line.loss), fixed(mean)),
-    };
-    text += &line.separate.map_or_else(String::new, |losses| losses.text());
-    text += &format!("per_step_time: {}ms", line.step_ms as u64);
-    if let Some(lr) = line.lr {
-        text += &format!(", lr: {}", python_float(lr));
-    }
-    let overflow = if line.overflow { "True" } else { "False" };
-    let loss_scale = line.loss_scale.map_or_else(|| "unavailable".to_owned(), python_float);
-    let global_norm =
-        line.global_norm.map_or_else(|| "None".to_owned(), |norm| format!("[{}]", numpy_float(norm)));
-    text += &format!(", overflow cond: {overflow}, loss_scale: {loss_scale}, global_norm: {global_norm}");
-    if let Some(tflops) = line.tflops {
-        text += &format!(", train_throughput_per_npu: {tflops:.3}T");
-    }
-    if let Some(tokens) = line.tokens_per_second {
-        text += &format!(", tokens/s: {tokens:.0}");
-    }
-    if let Some(mfu) = line.mfu {
-        text += &format!(", mfu: {:.1}%", mfu * 100.0);
-    }
-    text
-}
-
 /// The line for skipped steps, in a run that skips steps whose gradient norm is `bound` or more.
-///
-/// ```
-/// use gristmill::report::mindformers_log::skip_line;
-/// assert_eq!(
-///     skip_line(7, 1.0, true),
-///     "opt_global_step: 7, skip_data_grad_norm_threshold: 1.0, is_skip: [ True]"
-/// );
-/// ```
-pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
+fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
     let (bound, is_skip) = (python_float(bound), if is_skip { "[ True]" } else { "[False]" });
     format!("opt_global_step: {global_step}, skip_data_grad_norm_threshold: {bound}, is_skip: {is_skip}")
 }
 
 /// The entry of a step about the gradients of individual parameters: their numbers of elements, then name and sum of
 /// squares of each. MindFormers prints no names.
-///
-/// ```
-/// use gristmill::report::mindformers_log::local_norm_lines;
-/// let lines = local_norm_lines(&[("norm", 48), ("output", 12288)], &[0.5, 2.0]);
-/// assert_eq!(lines, " norm_size: [48, 12288]\nlocal_norm:\nnorm 0.5\noutput 2.0");
-/// ```
-pub fn local_norm_lines(parameters: &[(impl AsRef<str>, usize)], norms: &[f32]) -> String {
+fn local_norm_lines(parameters: &[(String, usize)], norms: &[f32]) -> String {
     let sizes: Vec<usize> = parameters.iter().map(|(_, size)| *size).collect();
-    let lines = parameters.iter().zip(norms).map(|((name, _), norm)| {
-        let (name, norm) = (name.as_ref(), python_float(*norm));
-        format!("\n{name} {norm}")
-    });
+    let line = |((name, _), norm): (&(String, usize), &f32)| format!("\n{name} {}", python_float(*norm));
+    let lines = parameters.iter().zip(norms).map(line);
     format!(" norm_size: {sizes:?}\nlocal_norm:{}", lines.collect::<String>())
 }
 
 /// The second line of a step: the share of the run that is done (0 to 1), samples per second, and the time left.
-///
-/// ```
-/// use gristmill::report::mindformers_log::bar_line;
-/// use std::time::Duration;
-/// assert_eq!(
-///     bar_line(0.1, 12.5, Duration::from_secs(303)),
-///     "  10.0% |█████                                             | 12.50000 samples/s/p  0:05:03 }"
-/// );
-/// ```
-pub fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> String {
+fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> String {
     let full = "█".repeat((BAR_CELLS as f64 * share.clamp(0.0, 1.0)) as usize);
     let percent = 100.0 * share;
     let remaining = python_duration(remaining);
@@ -301,18 +202,7 @@ pub fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> Str
 }
 
 /// The lines of a tag in the log.
-///
-/// ```
-/// use gristmill::report::metrics::MonitorValue;
-/// use gristmill::report::mindformers_log::monitor_lines;
-/// use gristmill::report::mindformers_log::Position;
-/// let place = Position { epoch: 1, epochs: 2, step: 10, steps: 500 };
-/// assert_eq!(
-///     monitor_lines(&place, &MonitorValue::one("weight_norm", 41.86718)),
-///     ["Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672"]
-/// );
-/// ```
-pub fn monitor_lines(place: &Position, value: &MonitorValue) -> Vec<String> {
+fn monitor_lines(place: &Position, value: &MonitorValue) -> Vec<String> {
     let Position { epoch, epochs, step, steps } = place;
     let tag = &value.tag;
     let line =
