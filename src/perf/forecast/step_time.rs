@@ -1,6 +1,6 @@
 //! The time of a step, predicted from its recordings.
 
-use super::timeline::Replay;
+use super::timeline::replay;
 use super::traffic::{TrafficKind, replays};
 use super::work;
 use crate::train::recordings::Recordings;
@@ -55,10 +55,10 @@ impl StepTime {
             // nothing.
             let launches: Vec<f64> =
                 shares.next().unwrap_or_default().iter().map(|share| share * seconds).collect();
-            let replay = |is_last| Replay::new(recording, &launches, rank, is_last, machine);
-            step.add(&replay(true), 1.0);
+            let time = |is_last| replay(recording, &launches, rank, is_last, machine);
+            step.add(&time(true), 1.0);
             if times > 1 {
-                step.add(&replay(false), (times - 1) as f64);
+                step.add(&time(false), (times - 1) as f64);
             }
         }
         step
@@ -74,13 +74,13 @@ impl StepTime {
         self.waits.iter().map(|(_, seconds)| seconds).sum()
     }
 
-    fn add(&mut self, replay: &Replay, times: f64) {
-        self.compute += times * replay.compute;
-        self.exchanging += times * replay.exchanging;
-        replay.waits.iter().for_each(|(kind, seconds)| self.add_wait(*kind, times * seconds));
+    fn add(&mut self, time: &Self, times: f64) {
+        self.compute += times * time.compute;
+        self.exchanging += times * time.exchanging;
+        time.waits.iter().for_each(|(kind, seconds)| self.add_wait(*kind, times * seconds));
     }
 
-    fn add_wait(&mut self, kind: TrafficKind, seconds: f64) {
+    pub(super) fn add_wait(&mut self, kind: TrafficKind, seconds: f64) {
         match self.waits.iter_mut().find(|(of, _)| *of == kind) {
             Some((_, sum)) => *sum += seconds,
             None => self.waits.push((kind, seconds)),

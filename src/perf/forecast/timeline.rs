@@ -1,19 +1,8 @@
 //! The time of a replay with exchanges, by the device's clock and the link's, launch by launch.
 
-use super::step_time::Machine;
+use super::step_time::{Machine, StepTime};
 use super::traffic::TrafficKind;
 use crate::record::{Collective, Exchange, Recording, Room, Started, UnderWay, stops};
-
-/// The times of a replay, in seconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Replay {
-    /// Time of launches.
-    pub compute: f64,
-    /// Time of waiting for exchanges of each kind.
-    pub waits: Vec<(TrafficKind, f64)>,
-    /// Time of exchanges, whether or not they overlap with launches.
-    pub exchanging: f64,
-}
 
 /// The end of an exchange.
 struct Timed {
@@ -21,57 +10,37 @@ struct Timed {
     kind: TrafficKind,
 }
 
-impl Replay {
-    /// The replay of `recording` by `rank`, launch by launch as the device does it; `seconds` are the times of the
-    /// launches, empty if they count for nothing. An exchange starts when the launches before it have ended, waits for
-    /// earlier exchanges, since a rank makes one at a time, and delays the first launch that needs its result. With
-    /// `is_last` it is the replay for the last micro-batch, which has additional exchanges.
-    pub fn new(
-        recording: &Recording,
-        seconds: &[f64],
-        rank: usize,
-        is_last: bool,
-        machine: &Machine,
-    ) -> Self {
-        let mut replay = Self::default();
-        let mut clock = Clock { device: 0.0, link: 0.0, under_way: UnderWay::new() };
-        let among = |exchange: &&Exchange| is_last || !exchange.once_per_step;
-        let of_exchanges = recording.exchanges.iter().filter(among).map(|one| (one.at, one.needed));
-        let last = recording.dispatches.len();
-        let mut exchanges = recording.exchanges.iter().enumerate().filter(|(_, one)| among(one)).peekable();
-        let mut start = 0;
-        for stop in stops(of_exchanges.chain([(last, last)])) {
-            let launches: f64 = seconds.get(start..stop).map_or(0.0, |launches| launches.iter().sum());
-            (replay.compute, clock.device) = (replay.compute + launches, clock.device + launches);
-            start = stop;
-            while let Some((index, exchange)) = exchanges.next_if(|(_, exchange)| exchange.at == stop) {
-                let before = clock.under_way.before(exchange.after);
-                replay.end_first(&mut clock, before);
-                replay.exchanging += clock.start(index, exchange, rank, machine);
-            }
-            let due = clock.under_way.due(stop);
-            replay.end_first(&mut clock, due);
+/// The time of a replay of `recording` by `rank`, launch by launch as the device does it; `seconds` are the times of
+/// the launches, empty if they count for nothing. An exchange starts when the launches before it have ended, waits for
+/// earlier exchanges, since a rank makes one at a time, and delays the first launch that needs its result. With
+/// `is_last` it is the replay for the last micro-batch, which has additional exchanges.
+pub(super) fn replay(
+    recording: &Recording,
+    seconds: &[f64],
+    rank: usize,
+    is_last: bool,
+    machine: &Machine,
+) -> StepTime {
+    let mut time = StepTime::default();
+    let mut clock = Clock { device: 0.0, link: 0.0, under_way: UnderWay::new() };
+    let among = |exchange: &&Exchange| is_last || !exchange.once_per_step;
+    let of_exchanges = recording.exchanges.iter().filter(among).map(|one| (one.at, one.needed));
+    let last = recording.dispatches.len();
+    let mut exchanges = recording.exchanges.iter().enumerate().filter(|(_, one)| among(one)).peekable();
+    let mut start = 0;
+    for stop in stops(of_exchanges.chain([(last, last)])) {
+        let launches: f64 = seconds.get(start..stop).map_or(0.0, |launches| launches.iter().sum());
+        (time.compute, clock.device) = (time.compute + launches, clock.device + launches);
+        start = stop;
+        while let Some((index, exchange)) = exchanges.next_if(|(_, exchange)| exchange.at == stop) {
+            let before = clock.under_way.before(exchange.after);
+            clock.end_first(before, &mut time);
+            time.exchanging += clock.start(index, exchange, rank, machine);
         }
-        replay
+        let due = clock.under_way.due(stop);
+        clock.end_first(due, &mut time);
     }
-
-    /// Ends the oldest `count` exchanges that are under way.
-    fn end_first(&mut self, clock: &mut Clock, count: usize) {
-        for Started { what: Timed { end, kind }, .. } in clock.under_way.end(count) {
-            self.wait(kind, end - clock.device);
-            clock.device = clock.device.max(end);
-        }
-    }
-
-    fn wait(&mut self, kind: TrafficKind, seconds: f64) {
-        if seconds <= 0.0 {
-            return;
-        }
-        match self.waits.iter_mut().find(|(of, _)| *of == kind) {
-            Some((_, sum)) => *sum += seconds,
-            None => self.waits.push((kind, seconds)),
-        }
-    }
+    time
 }
 
 /// The times at which the device and the link become free.
@@ -97,6 +66,17 @@ impl Clock {
         self.under_way.start(Started { index, needed, what: Timed { end: self.link + up, kind } });
         down + exchanged + up
     }
+
+    /// Ends the oldest `count` exchanges that are under way, and adds the waiting for them to `time`.
+    fn end_first(&mut self, count: usize, time: &mut StepTime) {
+        for Started { what: Timed { end, kind }, .. } in self.under_way.end(count) {
+            let wait = end - self.device;
+            if wait > 0.0 {
+                time.add_wait(kind, wait);
+                self.device = end;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +91,7 @@ mod tests {
     const MACHINE: Machine = Machine { flops: 1.0, link_bytes: 1.0, staging_bytes: 1e30, latency: 0.0 };
 
     /// Four launches of a second each, with exchanges of (place, place where the result is needed, bytes).
-    fn replayed(exchanges: &[(usize, usize, u64)]) -> Replay {
+    fn replayed(exchanges: &[(usize, usize, u64)]) -> StepTime {
         let kernel = Kernel::new("add", "add", Element::F32);
         let launch = Dispatch {
             path: String::new(),
@@ -141,15 +121,15 @@ mod tests {
             transients: Vec::new(),
             cut: None,
         };
-        Replay::new(&recording, &[1.0; 4], 0, true, &MACHINE)
+        replay(&recording, &[1.0; 4], 0, true, &MACHINE)
     }
 
     #[test]
     fn exchanges_hide_behind_the_launches_before_their_results_are_needed() {
         let waits = |exchanges: &[(usize, usize, u64)]| {
-            let replay = replayed(exchanges);
-            assert_eq!(replay.compute, 4.0);
-            replay.waits.iter().map(|(_, seconds)| seconds).sum::<f64>()
+            let time = replayed(exchanges);
+            assert_eq!(time.compute, 4.0);
+            time.waiting()
         };
         assert_eq!(waits(&[(1, 3, 2)]), 0.0, "two launches for two bytes");
         assert_eq!(waits(&[(1, 3, 3)]), 1.0);
