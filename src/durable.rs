@@ -2,9 +2,11 @@
 
 mod append_file;
 mod cache_folder;
+mod pairs;
 
 pub use self::append_file::AppendFile;
 pub(crate) use self::cache_folder::cache_folder;
+pub(crate) use self::pairs::Pairs;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -203,6 +205,18 @@ pub(crate) fn read_description(path: &Path) -> Result<Vec<u8>> {
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, what: &str, remedy: &str) -> Result<T> {
     serde_json::from_slice(&read_description(path)?)
         .map_err(|error| Error::file(path, format!("not {what}, or damaged ({error}); {remedy}")))
+}
+
+/// [`read_json`] where there is such a file.
+///
+/// # Errors
+/// As [`read_json`].
+pub(crate) fn read_json_if_present<T: DeserializeOwned>(
+    path: &Path,
+    what: &str,
+    remedy: &str,
+) -> Result<Option<T>> {
+    path.is_file().then(|| read_json(path, what, remedy)).transpose()
 }
 
 const LARGEST_DESCRIPTION: u64 = 256 << 20;

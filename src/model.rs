@@ -28,5 +28,5 @@ pub use expert_state::ExpertState;
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
 pub use modules::ModuleList;
 pub use modules::adaptable;
-pub(crate) use modules::{adaptable_modules, select_modules};
+pub(crate) use modules::{adaptable_modules, last_part, select_modules};
 pub use names::selection_bias;

@@ -35,7 +35,6 @@ mod weight_index;
 mod wrapped;
 
 pub use base::Base;
-pub use weight_files::Contents;
 
 /// The flag that names the folder of a run.
 pub(crate) const OUTPUT_DIR: PathOrigin = PathOrigin("--output_dir");

@@ -2,9 +2,13 @@
 
 use super::output::say;
 use super::trained::say_choice;
+use crate::element::Element;
 use crate::error::Result;
-use crate::store::export::{FloatType, export as export_files};
+use crate::store::export::export as export_files;
 use std::path::PathBuf;
+
+/// The types of floats that weights may be written in.
+const FLOATS: [Element; 3] = [Element::F32, Element::Bf16, Element::F16];
 
 /// The arguments of `export`.
 #[derive(clap::Args)]
@@ -16,8 +20,8 @@ pub struct Arguments {
     /// The folder to write the model to
     out: PathBuf,
     /// The type of the weights [default: as the folder of Hugging Face has each]
-    #[arg(long = "type", value_name = "TYPE", value_parser = FloatType::ALL.map(FloatType::name))]
-    dtype: Option<String>,
+    #[arg(long = "type", value_name = "TYPE", value_parser = FLOATS.map(Element::name))]
+    element: Option<String>,
 }
 
 /// Writes the model.
@@ -25,10 +29,10 @@ pub struct Arguments {
 /// # Errors
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub async fn export(arguments: &Arguments) -> Result<()> {
-    let Arguments { checkpoint, like, out, dtype } = arguments;
+    let Arguments { checkpoint, like, out, element } = arguments;
     say_choice(checkpoint)?;
-    let named = |name: &String| FloatType::ALL.into_iter().find(|dtype| dtype.name() == name);
-    let exported = export_files(checkpoint, like, out, dtype.as_ref().and_then(named)).await?;
+    let named = |name: &String| FLOATS.into_iter().find(|element| element.name() == name);
+    let exported = export_files(checkpoint, like, out, element.as_ref().and_then(named)).await?;
     say!(
         "{} trained tensors and {} of {} written to {}",
         exported.trained,

@@ -25,7 +25,7 @@ pub(in crate::hugging_face) use theirs::ACTIVATIONS;
 
 use super::beside_weights;
 use super::export::{hugging_face_config, lacks_something};
-use crate::durable::read_json;
+use crate::durable::read_json_if_present;
 use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use classes::Reading;
@@ -89,11 +89,8 @@ fn beside(weights: &Path) -> PathBuf {
 
 /// The keys of the language model in the file at `path`; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let config = read_json(path, "a JSON object", "fetch it again, or remove it")?;
-    Ok(Some(classes::language_model(config)))
+    let config = read_json_if_present(path, "a JSON object", "fetch it again, or remove it")?;
+    Ok(config.map(classes::language_model))
 }
 
 fn unknown_class(config: &Map<String, Value>) -> Difference {

@@ -1,7 +1,7 @@
 //! `generation_config.json`: how the publishers of a model generate text.
 
 use super::beside_weights;
-use crate::durable::read_json;
+use crate::durable::read_json_if_present;
 use crate::error::Result;
 use serde::Deserialize;
 use serde_json::Value;
@@ -46,10 +46,7 @@ impl GenerationConfig {
     }
 
     fn read(path: &Path) -> Result<Option<Self>> {
-        if !path.is_file() {
-            return Ok(None);
-        }
-        read_json(path, "a generation configuration", "fetch it again, or remove it").map(Some)
+        read_json_if_present(path, "a generation configuration", "fetch it again, or remove it")
     }
 }
 

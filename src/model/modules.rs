@@ -164,7 +164,8 @@ fn there_are(modules: &[Module]) -> String {
     kinds.join("; ")
 }
 
-fn last_part(name: &str) -> &str {
+/// The last part of a module's name, such as `q_proj`.
+pub(crate) fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 

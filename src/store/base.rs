@@ -9,7 +9,7 @@ use super::hex::{self, hex};
 use super::lora;
 use super::weight_files::{STEM, WeightFiles};
 use super::weight_index::files_of;
-use crate::durable::{read_error, read_json};
+use crate::durable::{read_error, read_json_if_present};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Base {
     /// The note is damaged.
     pub(super) fn beside(adapter: &Path) -> Result<Option<Self>> {
         let note = adapter.with_file_name(NOTE);
-        note.is_file().then(|| read_json(&note, "a note of an adapter's base", REMEDY)).transpose()
+        read_json_if_present(&note, "a note of an adapter's base", REMEDY)
     }
 
     /// Writes the note into `folder`, the adapter's folder.

@@ -26,7 +26,7 @@
 //! content of a tensor.
 
 use super::OUTPUT_DIR;
-use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows};
+use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows, dtype_of};
 use super::base::Base;
 use super::checkpoint_folder::Draft;
 use super::expected_tensors::ExpectedTensors;
@@ -37,7 +37,7 @@ use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
 use super::weight_faults::OTHER_MODEL;
-use super::weight_files::{Contents, STEM, WeightFiles};
+use super::weight_files::{STEM, WeightFiles, name_of};
 use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -222,11 +222,7 @@ impl<'a> TrainingTensors<'a> {
 
 /// torch's name of a storage type.
 pub(crate) fn torch_dtype(element: Element) -> &'static str {
-    match element {
-        Element::Bf16 => "bfloat16",
-        Element::F16 => "float16",
-        Element::F32 | Element::U32 | Element::Nf4 | Element::Int8 => "float32",
-    }
+    name_of(dtype_of(element))
 }
 
 /// Reads weights and moments back. Returns the state saved with them, which must match `expected`, the state of the
@@ -274,7 +270,7 @@ pub(crate) fn load_weights(
     path: &Path,
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<Contents> {
+) -> Result<String> {
     let (model, _) = resolve(path, None)?;
     let beside = lora::beside(&chosen(path)?);
     if let Some((adapter, low_rank)) = beside.as_ref().zip(weights.low_rank) {
@@ -309,7 +305,7 @@ fn load_resolved(
     beside: Option<PathBuf>,
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<Contents> {
+) -> Result<String> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     let file = WeightFiles::open(path)?;
     let adapters = match (low_rank, &beside) {

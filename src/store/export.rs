@@ -9,6 +9,7 @@
 //! folder.
 
 use super::OUTPUT_DIR;
+use super::arena_tensors::dtype_of;
 use super::lora;
 use super::model_path::chosen;
 use super::peft_modules;
@@ -18,36 +19,11 @@ use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_faults::OTHER_MODEL;
 use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles, name_of};
 use super::wrapped;
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::parameters::{adapted_module, module_of};
-use safetensors::Dtype;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-
-/// A type of floats that weights are written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FloatType {
-    /// 32 bits.
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// 16 bits of IEEE 754.
-    F16,
-}
-
-impl FloatType {
-    /// All types.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
-
-    /// The name of the type on the command line.
-    pub fn name(self) -> &'static str {
-        ["f32", "bf16", "f16"][self as usize]
-    }
-
-    fn dtype(self) -> Dtype {
-        [Dtype::F32, Dtype::BF16, Dtype::F16][self as usize]
-    }
-}
 
 /// The numbers of exported tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +36,7 @@ pub struct Exported {
 
 /// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, in the form of `like`. `checkpoint` and
 /// `like` are folders with safetensors files, or such a file; `out` must be new or empty. FP8, in which nothing is
-/// trained, becomes bfloat16 without scales. If `dtype` is given, all floats of the model get that type. Tokenizer,
+/// trained, becomes bfloat16 without scales. If `element` is given, all floats of the model get that type. Tokenizer,
 /// chat template and generation defaults are the checkpoint's, where it has them.
 ///
 /// # Errors
@@ -70,12 +46,12 @@ pub async fn export(
     checkpoint: &Path,
     like: &Path,
     out: &Path,
-    dtype: Option<FloatType>,
+    element: Option<Element>,
 ) -> Result<Exported> {
     let folder = WeightFiles::open(like)?;
     let checkpoint = &chosen(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
-        if dtype.is_some() {
+        if element.is_some() {
             let message = "holds an adapter, which is written in the type that it has; leave out --type, or merge it first";
             return Err(Error::file(adapter, message));
         }
@@ -84,7 +60,7 @@ pub async fn export(
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
     let trained = checkpoint.is_dir().then_some(checkpoint.as_path());
-    let dtype = dtype.map(FloatType::dtype);
+    let dtype = element.map(dtype_of);
     let options = RewriteOptions { dtype, trained, ..RewriteOptions::default() };
     let count = rewrite(&folder, like, out, options, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()

@@ -21,6 +21,7 @@ use super::weight_faults::OTHER_MODEL;
 use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
+use crate::model::last_part;
 use crate::model::parameters::{Role, Spec, module_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -39,18 +40,13 @@ const MERGED: &str = "merge it by PEFT's `merge_and_unload`, and name the folder
 /// Remedy for a file that is something else.
 const REMEDY: &str = "fetch it again, or name another adapter";
 
-/// The file of the adapter at `path`, which is the file itself, its folder, or a checkpoint that has an adapter.
-pub(super) fn find(path: &Path) -> Option<PathBuf> {
-    let places = [path.to_path_buf(), path.join(WEIGHTS), path.join(FOLDER).join(WEIGHTS)];
-    places.into_iter().find(|place| place.is_file())
-}
-
-/// The file with the adapter at `path`.
+/// The file with the adapter at `path`, which is the file itself, its folder, or a checkpoint that has an adapter.
 ///
 /// # Errors
 /// There is none.
 pub(super) fn required(path: &Path) -> Result<PathBuf> {
-    find(path).ok_or_else(|| {
+    let mut places = [path.to_path_buf(), path.join(WEIGHTS), path.join(FOLDER).join(WEIGHTS)].into_iter();
+    places.find(|place| place.is_file()).ok_or_else(|| {
         Error::file(
             path,
             format!("holds no adapter; name a folder with {WEIGHTS} and {CONFIG}, or a checkpoint"),
@@ -139,10 +135,6 @@ fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
 
 fn fan_in_fan_out(whole: &[Spec]) -> bool {
     whole.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.is_transposed)
-}
-
-fn last_part(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// The error of an adapter in `weights` whose module does not fit the model; `expected` says how.

@@ -3,7 +3,7 @@
 
 use super::OUTPUT_DIR;
 use super::base::Base;
-use crate::durable::{changed, read_error, read_json};
+use crate::durable::{changed, read_error, read_json_if_present};
 use crate::error::Result;
 use crate::hugging_face::generation::{self, GenerationConfig};
 use serde_json::{Map, Value, json};
@@ -189,10 +189,8 @@ fn add_stops(folder: &Path, stops: &[u32]) -> Result<()> {
         return Ok(());
     }
     let file = folder.join(generation::FILE);
-    let mut config: Map<String, Value> = match file.is_file() {
-        true => read_json(&file, "a generation configuration", "fetch it again, or remove it")?,
-        false => Map::new(),
-    };
+    let read = read_json_if_present(&file, "a generation configuration", "fetch it again, or remove it");
+    let mut config: Map<String, Value> = read?.unwrap_or_default();
     config.insert("eos_token_id".to_string(), json!(all));
     OUTPUT_DIR.write(&file, &bytes_of(&config.into()))
 }

@@ -115,11 +115,11 @@ impl RunFolder {
                 return Ok(folder);
             }
             Start::Again if folder.checkpoints(Keep::All).latest()?.is_none() => {
-                truncate_after(&folder.metrics_path(), 0)?;
+                truncate_after(&folder.path.join(METRICS), 0)?;
             }
             Start::New | Start::Again => refuse_existing(&folder.path)?,
         }
-        OUTPUT_DIR.write(&folder.config_path(), config_yaml.as_bytes())?;
+        OUTPUT_DIR.write(&folder.path.join(CONFIG), config_yaml.as_bytes())?;
         Ok(folder)
     }
 
@@ -140,8 +140,8 @@ impl RunFolder {
     /// A file cannot be replaced.
     pub fn accept_resume(&self) -> Result<usize> {
         let (Some((step, _)), Some(held)) = (&self.resume_point, &self.held) else { return Ok(0) };
-        OUTPUT_DIR.write(&self.config_path(), held.config_yaml.as_bytes())?;
-        truncate_after(&self.metrics_path(), *step)
+        OUTPUT_DIR.write(&self.path.join(CONFIG), held.config_yaml.as_bytes())?;
+        truncate_after(&self.path.join(METRICS), *step)
     }
 
     /// Step and folder of the checkpoint that a resumed run starts from; `None` for a new run.
@@ -157,31 +157,6 @@ impl RunFolder {
     /// The folder itself.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// `config.yaml`: the configuration with every number decided.
-    pub(crate) fn config_path(&self) -> PathBuf {
-        self.path.join(CONFIG)
-    }
-
-    /// `metrics.jsonl`: one object per step.
-    pub(crate) fn metrics_path(&self) -> PathBuf {
-        self.path.join(METRICS)
-    }
-
-    /// `events.jsonl`: one object per event.
-    pub(crate) fn events_path(&self) -> PathBuf {
-        self.path.join(EVENTS)
-    }
-
-    /// `profile.jsonl`: the time of each launch, if that is measured.
-    pub(crate) fn profile_path(&self) -> PathBuf {
-        self.path.join(PROFILE)
-    }
-
-    /// `log.txt`: what the run logged.
-    pub(crate) fn log_path(&self) -> PathBuf {
-        self.path.join(LOG)
     }
 
     fn find_checkpoint(&self) -> Result<(u64, PathBuf)> {

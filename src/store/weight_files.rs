@@ -1,7 +1,6 @@
 //! A model's tensors in one safetensors file, or in several with an index.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt::{self, Display, Formatter};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_faults::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
 use super::weight_index::{files_of, is_index, shards};
 use super::wrapped::{self, Wrapped};
-use crate::durable::read_json;
+use crate::durable::read_json_if_present;
 use crate::error::{Error, Result};
 
 /// The file of a model whose tensors fit into one file.
@@ -47,22 +46,6 @@ pub(super) struct WeightFiles {
     block: Block,
     /// The class of the `config.json` beside them.
     class: Option<String>,
-}
-
-/// Tensors of a model as they are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contents {
-    tensors: usize,
-    parameters: usize,
-    /// Their types, as torch calls them.
-    types: String,
-}
-
-impl Display for Contents {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { tensors, parameters, types } = self;
-        write!(f, "{tensors} tensors, {parameters} parameters in {types}")
-    }
 }
 
 /// torch's name of a type.
@@ -110,10 +93,8 @@ impl WeightFiles {
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
         let homes: HashMap<String, usize> = homes.collect();
         let config = path.with_file_name("config.json");
-        let config = match config.is_file() {
-            true => read_json(&config, "JSON", "fetch it again, or remove it")?,
-            false => Json::Null,
-        };
+        let config =
+            read_json_if_present(&config, "JSON", "fetch it again, or remove it")?.unwrap_or(Json::Null);
         let published = Published::recognise(&config, homes.keys().map(String::as_str));
         let wrapped = Wrapped::recognise(homes.keys().map(String::as_str));
         let block = Block::of(&config);
@@ -184,17 +165,15 @@ impl WeightFiles {
         Ok(hasher.finish())
     }
 
-    /// The number, size and types of the stored tensors that a whole model calls by these `names`.
-    pub fn contents(&self, names: impl Iterator<Item = String>) -> Contents {
+    /// One line: the number, size and types of the stored tensors that a whole model calls by these `names`.
+    pub fn contents(&self, names: impl Iterator<Item = String>) -> String {
         let stored: BTreeSet<String> =
             names.filter_map(|name| self.stored(&name).map(str::to_string)).collect();
         let infos: Vec<TensorInfo> = stored.iter().filter_map(|name| self.info(name).ok()).collect();
         let types: BTreeSet<&str> = infos.iter().map(|info| name_of(info.dtype)).collect();
-        Contents {
-            tensors: infos.len(),
-            parameters: infos.iter().map(|info| info.shape.iter().product::<usize>()).sum(),
-            types: types.into_iter().collect::<Vec<_>>().join(" and "),
-        }
+        let parameters: usize = infos.iter().map(|info| info.shape.iter().product::<usize>()).sum();
+        let types = types.into_iter().collect::<Vec<_>>().join(" and ");
+        format!("{} tensors, {parameters} parameters in {types}", infos.len())
     }
 
     /// Name, type and shape of the tensor `name`.

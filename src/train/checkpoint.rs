@@ -11,12 +11,12 @@ use crate::ranks::rank_layouts::RankLayouts;
 use crate::ranks::replicas::{Fingerprint, Replicas};
 use crate::record::{BufferId, Tensor};
 use crate::settings::default_decision;
+use crate::store::Base;
 use crate::store::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, Draft, PendingCheckpoint};
 use crate::store::shared_folder;
 use crate::store::trainer_state::TrainerState;
-use crate::store::{Base, Contents};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -110,13 +110,13 @@ impl Trainer<'_> {
     }
 
     /// Reads only weights: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint
-    /// that names its base. Adapters beside the weights are read too. Returns what was read. Leaves out tensors without
+    /// that names its base. Adapters beside the weights are read too. Returns a line on what was read. Leaves out tensors without
     /// a place in the model if `is_partial`.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without
     /// a place.
-    pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<Contents> {
+    pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<String> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, is_partial, self.portions())

@@ -39,7 +39,7 @@ use crate::report::metrics_writer::MetricsWriter;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{Override, RunConfig, RunPlan};
-use crate::store::run_folder::{RunFolder, Start};
+use crate::store::run_folder::{EVENTS, LOG, METRICS, PROFILE, RunFolder, Start};
 use crate::train::pretrained::{base_of, check_tokenizer, check_weights, load_weights};
 use crate::train::sample::check_sample;
 use std::collections::VecDeque;
@@ -275,7 +275,7 @@ impl Loaded {
             save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
             is_interrupted: false,
             is_stopped: settings.run.stops_after(state.evaluations_since),
-            profiling: Profiling::new(plan, state.step, folder.profile_path()),
+            profiling: Profiling::new(plan, state.step, folder.path().join(PROFILE)),
             health: Health::new(settings.monitor.global_norm_spike_count_threshold),
             is_save_due: false,
             saved: folder.resume_point().map(|(step, _)| step),
@@ -421,7 +421,7 @@ fn device_memory_mib(trainer: &Trainer<'_>) -> f32 {
 
 /// Makes `log` continue in the folder, with what is known of the configuration, and opens the metrics there.
 fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig) -> Result<MetricsWriter> {
-    log.attach(&folder.log_path(), &folder.events_path())?;
+    log.attach(&folder.path().join(LOG), &folder.path().join(EVENTS))?;
     config.notices.iter().for_each(|notice| tracing::info!("{notice}"));
-    MetricsWriter::open(&folder.metrics_path())
+    MetricsWriter::open(&folder.path().join(METRICS))
 }

@@ -1,13 +1,10 @@
 //! The numbers of all steps of a run, by key, which the page draws.
 
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::marks::Marks;
 use super::series::Series;
+use crate::durable::Pairs;
 
 /// The most bins of a curve.
 pub(super) const MOST_BINS: usize = 2000;
@@ -41,9 +38,6 @@ pub(super) struct Curves {
     curves: usize,
 }
 
-/// A line of `metrics.jsonl` with any keys: other versions write other keys than this one.
-struct Line(Vec<(String, Value)>);
-
 /// The numbers and flags of a line, by their indices among the curves and marks.
 #[derive(Debug, Default)]
 struct Noted {
@@ -73,7 +67,8 @@ impl Curves {
     /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; other lines are left out. Texts
     /// are passed over, and so are values nested deeper than lists in a list or a map of numbers.
     pub fn take(&mut self, text: &[u8]) -> bool {
-        let Ok(Line(keys)) = serde_json::from_slice(text) else { return false };
+        // Other versions write other keys than this one.
+        let Ok(Pairs::<Value>(keys)) = serde_json::from_slice(text) else { return false };
         let count = |key: &str| {
             let (_, value) = keys.iter().rfind(|(name, _)| name == key)?;
             number(value).filter(|count| *count >= 0.0).map(|count| count as u64)
@@ -212,30 +207,6 @@ impl Curves {
 /// A number; `null` is NaN.
 fn number(value: &Value) -> Option<f64> {
     if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
-}
-
-impl<'de> Deserialize<'de> for Line {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Line;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the object of a step")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Line, M::Error> {
-                let mut keys = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    keys.push(entry);
-                }
-                Ok(Line(keys))
-            }
-        }
-
-        deserializer.deserialize_map(InOrder)
-    }
 }
 
 impl Member {

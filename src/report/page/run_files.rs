@@ -102,17 +102,19 @@ impl RunFiles {
         RunData::new(self, state, gaps, known)
     }
 
-    /// The best checkpoint, as the run has noted it. A link is not followed.
+    /// The best checkpoint, as the run has noted it.
     pub(super) fn best(&self) -> Option<Best> {
-        let folder = self.folder.join(CHECKPOINTS);
-        let best = || CheckpointFolder::new(&folder, Keep::All).best().ok()?;
-        if folder.is_symlink() { None } else { best().map(|(best, _)| best) }
+        Some(self.checkpoints()?.best().ok()??.0)
     }
 
-    /// The step of the newest checkpoint. A link is not followed, since it might lead out of the folder.
+    /// The step of the newest checkpoint.
     pub(super) fn newest_checkpoint(&self) -> Option<u64> {
+        Some(self.checkpoints()?.latest().ok()??.0)
+    }
+
+    /// The checkpoints of the run. A link is not followed, since it might lead out of the folder.
+    fn checkpoints(&self) -> Option<CheckpointFolder> {
         let folder = self.folder.join(CHECKPOINTS);
-        let newest = || CheckpointFolder::new(&folder, Keep::All).latest().ok()?;
-        if folder.is_symlink() { None } else { newest().map(|(step, _)| step) }
+        (!folder.is_symlink()).then(|| CheckpointFolder::new(folder, Keep::All))
     }
 }

@@ -2,16 +2,14 @@
 
 use super::keys::refused;
 use super::{CONFIG, KIND, MERGED, REMEDY};
-use crate::durable::read_json;
+use crate::durable::{Pairs, read_json};
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
 use crate::model::groups::compile;
 use regex::bytes::Regex;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
-use std::fmt;
-use std::marker::PhantomData;
 use std::path::Path;
 
 /// The keys of `adapter_config.json` that decide what an adapter computes.
@@ -216,24 +214,14 @@ impl<T: Copy> Patterns<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patterns<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct InOrder<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
-            type Value = Patterns<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("numbers by patterns of modules")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-                let mut patterns = Vec::new();
-                while let Some((pattern, value)) = map.next_entry::<String, T>()? {
-                    let regex = compile(&format!(r"^(?:.*\.)?(?:{pattern})$")).map_err(A::Error::custom)?;
-                    patterns.push((regex, value));
-                }
-                Ok(Patterns(patterns))
-            }
-        }
-        deserializer.deserialize_map(InOrder(PhantomData))
+        let compiled = |(pattern, value)| Ok((compile(&format!(r"^(?:.*\.)?(?:{pattern})$"))?, value));
+        let Pairs(pairs) = Pairs::deserialize(deserializer)?;
+        pairs
+            .into_iter()
+            .map(compiled)
+            .collect::<std::result::Result<_, String>>()
+            .map(Self)
+            .map_err(D::Error::custom)
     }
 }
 

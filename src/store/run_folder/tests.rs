@@ -10,12 +10,12 @@ fn refused(output_dir: &Path, start: Start) -> String {
 }
 
 fn write_steps(folder: &RunFolder, steps: std::ops::RangeInclusive<u64>) {
-    let mut file = OpenOptions::new().create(true).append(true).open(folder.metrics_path()).unwrap();
+    let mut file = OpenOptions::new().create(true).append(true).open(folder.path().join(METRICS)).unwrap();
     steps.for_each(|step| writeln!(file, "{{\"step\":{step},\"loss\":3.5}}").unwrap());
 }
 
 fn metric_steps(folder: &RunFolder) -> Vec<u64> {
-    let text = fs::read_to_string(folder.metrics_path()).unwrap();
+    let text = fs::read_to_string(folder.path().join(METRICS)).unwrap();
     let step =
         |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
     text.lines().map(step).collect()
@@ -26,7 +26,7 @@ fn a_new_run_gets_its_folder_and_a_second_start_is_refused() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("output/tiny");
     let folder = RunFolder::create(&path, "seed: 1\n", Start::New).unwrap();
-    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "seed: 1\n");
+    assert_eq!(fs::read_to_string(folder.path().join(CONFIG)).unwrap(), "seed: 1\n");
     assert_eq!(folder.resume_point(), None);
     assert_eq!(folder.accept_resume().unwrap(), 0);
     drop(folder);
@@ -76,12 +76,12 @@ fn resuming_repeats_no_step_and_changes_nothing_before_it_is_accepted() {
     let folder = RunFolder::create(&path, "epochs: 2\n", Start::Resume).unwrap();
     assert_eq!(folder.resume_point(), Some((20, checkpoint.as_path())));
     assert_eq!(metric_steps(&folder).len(), 23);
-    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "epochs: 1\n");
+    assert_eq!(fs::read_to_string(folder.path().join(CONFIG)).unwrap(), "epochs: 1\n");
 
     assert_eq!(folder.accept_resume().unwrap(), 3);
     write_steps(&folder, 21..=25);
     assert_eq!(metric_steps(&folder), (1..=25).collect::<Vec<_>>());
-    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "epochs: 2\n");
+    assert_eq!(fs::read_to_string(folder.path().join(CONFIG)).unwrap(), "epochs: 2\n");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn beginning_again_replaces_a_run_without_a_checkpoint_and_no_other() {
     drop(killed);
     let again = RunFolder::create(&path, "seed: 2\n", Start::Again).unwrap();
     assert_eq!((metric_steps(&again), again.resume_point()), (vec![], None));
-    assert_eq!(fs::read_to_string(again.config_path()).unwrap(), "seed: 2\n");
+    assert_eq!(fs::read_to_string(again.path().join(CONFIG)).unwrap(), "seed: 2\n");
     again.checkpoints(0).begin(4).unwrap().commit().unwrap();
     drop(again);
     assert!(refused(&path, Start::Again).contains("a run is here already"));
