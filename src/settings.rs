@@ -211,7 +211,7 @@ impl Settings {
             context,
             parallel,
         } = self;
-        let mut placed = vec![run.placed(""), model.placed(model::PATH)];
+        let mut placed = vec![run.placed(""), model.written_rows()];
         placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
         placed.push(recompute.placed(recompute::PATH));
         placed.push(runner.placed("runner_config"));

@@ -145,7 +145,7 @@ impl Recomputed {
 }
 
 /// The sizes of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Size of the vocabulary (V).
     pub vocab_size: usize,
@@ -166,7 +166,7 @@ impl ModelConfig {
     /// Other options can be changed in the result.
     pub fn llama(sizes: Sizes) -> Self {
         let Sizes { vocab_size, hidden_size, num_layers, num_heads, intermediate_size, seq_length } = sizes;
-        let head_dim = hidden_size / num_heads;
+        let head_dim = hidden_size.checked_div(num_heads).unwrap_or(0);
         Self {
             family: Family::Llama,
             vocab_size,
@@ -382,9 +382,10 @@ pub enum Norm {
 }
 
 /// Activation of the feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activation {
     /// silu(gate) · up of two projections.
+    #[default]
     SwiGlu,
     /// x · Φ(x) of one projection.
     Gelu(Gelu),

@@ -89,7 +89,7 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
         }
         return;
     }
-    if settings.model.compute_dtype != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
+    if settings.model.config.compute != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
         let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: \
                        bfloat16`";
         source.fault(ROUNDING, message);
@@ -109,7 +109,7 @@ fn check_profile(settings: &Settings, layout: RankLayout, source: &Source) {
 
 /// Tokens in a step of `data` ranks that share a batch. Windows that no buffer can hold are a fault.
 fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
-    let (runner, length) = (&settings.runner, settings.model.seq_length);
+    let (runner, length) = (&settings.runner, settings.model.config.seq_length);
     let of_batch = runner.batch_size.saturating_mul(length);
     let of_rank = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
     let tokens = of_rank.and_then(|tokens| tokens.checked_mul(data));

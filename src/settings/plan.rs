@@ -59,7 +59,7 @@ impl RunPlan {
             return None;
         }
         let mixture = settings.moe.as_ref().map(|moe| moe.config(settings.callbacks.hot_step()));
-        let mut model = settings.model.config(mixture, settings.recompute.recomputed());
+        let mut model = settings.model.with(mixture, settings.recompute.recomputed());
         if !is_of_possible_size(&model, source) {
             return None;
         }

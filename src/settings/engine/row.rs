@@ -19,6 +19,8 @@ pub(crate) struct Row<T> {
     pub default_of: Option<(&'static str, T)>,
     /// Whether the key must be written. Its default then only stands in for the value after that fault was reported.
     pub is_required: bool,
+    /// Whether the value of an absent key follows from the section's type or from other keys.
+    pub is_derived: bool,
     /// The range of the numbers that the key takes.
     pub range: Option<Range>,
     /// The types (`type` of the section, between spaces) that read the key; empty: all.
@@ -39,6 +41,7 @@ impl ResumeImpact {
             default,
             default_of: None,
             is_required: false,
+            is_derived: false,
             range: None,
             types: "",
             reader: None,
@@ -50,6 +53,11 @@ impl ResumeImpact {
     /// A key without a default of its own: absent, or decided by other keys when the section is filled.
     pub fn optional<T: Default>(self) -> Row<T> {
         self.default(T::default())
+    }
+
+    /// A key whose value, where none is written, follows from the section's type or from other keys.
+    pub fn derived<T: Default>(self) -> Row<T> {
+        Row { is_derived: true, ..self.default(T::default()) }
     }
 
     /// A key that must be written.
@@ -163,7 +171,7 @@ impl<T: Setting> Row<T> {
             about: paragraph(about),
             decides: self.decides,
             is_required: self.is_required,
-            default: self.default.to_node().filter(|_| !self.is_required),
+            default: self.default.to_node().filter(|_| !self.is_required && !self.is_derived),
             default_of: self
                 .default_of
                 .and_then(|(types, default)| Some((words(types).collect(), default.to_node()?))),

@@ -82,7 +82,8 @@ pub(crate) struct Entry {
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
 /// `Shape`, `Numbers` or `Host` ([`ResumeImpact`]). `in` names the path of the section, and `forms` says that the
-/// keys are other forms of that section's; after the rows come the keys that depend on the section's type
+/// keys are other forms of that section's; after the rows come the keys that are read into another struct
+/// (`with field: Struct = the defaults of a reader's type { rows }`), those that depend on the section's type
 /// (`by field: Enum`), and those that hold sections. Such an enum has rows by type:
 /// `Variant = "types between spaces" => { rows }`; the first is the default.
 macro_rules! rows {
@@ -94,12 +95,19 @@ macro_rules! rows {
                 $field:ident $($key:literal)?: $type:ty = $row:expr,
             )*
         }
+        $(with $(#[doc = $with:literal])* $inner:ident: $outer:ident = $base:path {
+            $(
+                $(#[doc = $inner_doc:literal])*
+                $inner_field:ident $($inner_key:literal)?: $inner_type:ty = $inner_row:expr,
+            )*
+        })?
         $(by $(#[doc = $by:literal])* $variants:ident: $enum:ident)?
         $(sections $sections:literal)?
     ) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
+            $($(#[doc = $with])* pub $inner: $outer,)?
             $(
                 $(#[doc = $doc])*
                 pub $field: $type,
@@ -111,6 +119,7 @@ macro_rules! rows {
             /// The defaults of the rows; some follow from other keys.
             fn default() -> Self {
                 Self {
+                    $($inner: $base(None),)?
                     $($field: rows!(@row $type, $row).default,)*
                     $($variants: <$enum>::default(),)?
                 }
@@ -121,7 +130,13 @@ macro_rules! rows {
             const ID: TableId = TableId::of($path)$(.$forms())?;
 
             fn read(reader: &Reader<'_>) -> Self {
+                $(
+                    let mut $inner = $base(Some(reader));
+                    $($inner.$inner_field = Row { default: $inner.$inner_field, ..rows!(@row $inner_type, $inner_row) }
+                        .read(reader, rows!(@key $inner_field $($inner_key)?));)*
+                )?
                 Self {
+                    $($inner,)?
                     $($field: rows!(@row $type, $row).read(reader, rows!(@key $field $($key)?)),)*
                     $($variants: <$enum>::read(reader),)?
                 }
@@ -129,16 +144,21 @@ macro_rules! rows {
 
             fn entries(&self) -> Vec<Entry> {
                 let own = vec![
+                    $($(rows!(@row $inner_type, $inner_row)
+                        .entry(rows!(@key $inner_field $($inner_key)?), &self.$inner.$inner_field),)*)?
                     $(rows!(@row $type, $row).entry(rows!(@key $field $($key)?), &self.$field),)*
                 ];
                 [own, $(self.$variants.entries())?].concat()
             }
 
             fn table() -> Table {
-                let rows = vec![
+                let mut rows = vec![
+                    $($(rows!(@row $inner_type, $inner_row)
+                        .text(rows!(@key $inner_field $($inner_key)?), &[$($inner_doc),*]),)*)?
                     $(rows!(@row $type, $row).text(rows!(@key $field $($key)?), &[$($doc),*]),)*
                 ];
-                $(let rows = rows.into_iter().chain(<$enum>::rows()).collect();)?
+                $(rows.extend(<$enum>::rows());)?
+                rows.sort_by_key(|row| row.key != "type"); // the others depend on it
                 Table {
                     about: paragraph(&[$($about),*]),
                     rows,

@@ -1,6 +1,5 @@
 //! `model.model_config`: the shape of the model.
 
-mod config;
 mod fill;
 mod latent;
 mod pet;
@@ -18,7 +17,9 @@ pub use types::ModelType;
 pub(crate) use types::tables as type_tables;
 pub(crate) use words::PATH;
 
+use crate::model::config::{Family, MixtureConfig, ModelConfig, Recomputed};
 use crate::settings::engine::*;
+use fill::SWITCHES;
 
 /// The two types whose rows all others share: `LLAMA` for types with gated layers and without positions added to the
 /// embedding, and `GPT2` for the others.
@@ -61,7 +62,7 @@ pub(crate) fn read(source: &Source) -> Model {
     others.iter().for_each(|(key, types)| reader.refuse(key, types));
     latent::refuse(&reader, &of_latent.iter().map(|(key, _)| *key).collect::<Vec<_>>());
     let mut model = Model::read(&reader);
-    (kind.entry().prepare)(&mut model, &reader);
+    (kind.entry().check)(&mut model, &reader);
     fill::fill(&mut model, &reader);
     model
 }
@@ -69,7 +70,33 @@ pub(crate) fn read(source: &Source) -> Model {
 impl Model {
     /// Number of blocks, those of multi-token prediction included.
     pub(crate) fn blocks(&self) -> usize {
-        self.num_layers.saturating_add(self.mtp_depth.unwrap_or(0))
+        self.config.num_layers.saturating_add(self.mtp_depth.unwrap_or(0))
+    }
+
+    /// The model of a section that has no fault, with this `mixture` and these activations `recomputed`. The modules
+    /// that have adapters follow from the names of the rest.
+    pub(crate) fn with(&self, mixture: Option<MixtureConfig>, recomputed: Recomputed) -> ModelConfig {
+        let config = ModelConfig { mixture, recomputed, ..self.config.clone() };
+        let family = if (self.kind.entry().fits)(&config) { config.family } else { Family::Llama };
+        ModelConfig { family, ..config }
+    }
+
+    /// The section with the rows that its type reads. A switch of a bias that agrees with the base's default is left
+    /// out, as files without these keys mean the default.
+    pub(crate) fn written_rows(&self) -> Placed {
+        let (table, base) = (Self::table(), self.kind.is(GPT2));
+        let is_base = [LLAMA, GPT2].contains(&self.kind.word());
+        let is_read = |entry: &Entry| {
+            table
+                .row(entry.key)
+                .is_some_and(|row| row.types.is_empty() || row.types.iter().any(|word| self.kind.is(word)))
+        };
+        let says_nothing = |entry: &Entry| {
+            is_base && SWITCHES.contains(&entry.key) && entry.written == Some(Node::Bool(base))
+        };
+        let mut placed = self.placed(PATH);
+        placed.entries.retain(|entry| is_read(entry) && !says_nothing(entry));
+        placed
     }
 }
 

@@ -24,8 +24,7 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
         Moe::read(&reader);
         return None;
     }
-    let has_biases =
-        model.add_mlp_fc1_bias_linear == Some(true) || model.add_mlp_fc2_bias_linear == Some(true);
+    let has_biases = model.config.gate_up_bias || model.config.down_bias;
     if has_biases && model.kind.is(model::LLAMA) {
         reader.note("expert_num", "experts have no biases here; dense layers and attention keep theirs");
     }

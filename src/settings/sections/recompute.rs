@@ -130,15 +130,16 @@ fn sort(layers: &mut Vec<usize>) {
 impl LayerFeatures<'_> {
     /// Whether `layer` has `operator`.
     pub fn has(&self, operator: Operator, layer: usize) -> bool {
-        let is_query_layer = self.model.kind.learns_queries() && layer + 1 == self.model.num_layers;
+        let model = &self.model.config;
+        let is_query_layer = model.query_layer && layer + 1 == model.num_layers;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.has_gate();
         match operator.needs() {
             Feature::Any => true,
-            Feature::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
-            Feature::Latent => self.model.kv_lora_rank.is_some(),
-            Feature::LatentQueries => self.model.q_lora_rank.is_some(),
+            Feature::QkNorm => model.qk_norm,
+            Feature::Latent => model.latent.is_some(),
+            Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),
             Feature::Dense => mixture.is_none(),
             Feature::DenseSwiGlu => mixture.is_none() && has_gate,
             Feature::DenseGelu => mixture.is_none() && !has_gate,
@@ -152,7 +153,7 @@ impl LayerFeatures<'_> {
 
     /// Whether the activation of feed-forward networks is a product with a gate.
     pub fn has_gate(&self) -> bool {
-        self.model.hidden_act == Some(Activation::SwiGlu)
+        self.model.config.activation == Activation::SwiGlu
     }
 
     /// The operators of `layer`.

@@ -2,56 +2,74 @@
 
 use super::rows::Model;
 use super::{DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, MAX_HEAD_DIM, latent, rope_scaling};
-use crate::model::config::{Activation, Gelu};
+use crate::model::config::{ModelConfig, MultiToken};
 use crate::settings::engine::*;
+
+/// Keys of biases that files leave out where they mean the default of the base.
+pub(super) const SWITCHES: [&str; 3] =
+    ["attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
-    let is_llama = model.kind.is(LLAMA);
+    if model.config.num_kv_heads == 0 {
+        model.config.num_kv_heads = model.config.num_heads;
+    }
     if [DEEPSEEK_V2, DEEPSEEK_V3].contains(&model.kind.word()) {
         latent::fill(model, reader);
     }
-    if is_llama {
+    model.config.head_dim = head_dim_of(&model.config, reader).unwrap_or(0);
+    if model.kind.is(LLAMA) {
         fill_llama(model, reader);
     }
     fill_feed_forward(model, reader);
     fill_positions(model, reader);
-    model.tie_word_embeddings.get_or_insert(model.kind.is(GPT2));
     fill_multi_token(model, reader);
     if model.ignore_token_id < 0 {
         model.ignore_token_id = -100; // any negative id is no token
     }
-    let gelu = Activation::Gelu(Gelu::Tanh);
-    model.hidden_act.get_or_insert(if is_llama { Activation::SwiGlu } else { gelu });
-    model.init_method_std.get_or_insert(if is_llama { 0.01 } else { 0.02 });
-    fill_biases(model, reader);
+    check_biases(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
-    let head_dim = if is_llama { model.head_dim } else { head_dim_of(model, reader) };
-    if let (Some(head_dim), Some(channels)) = (head_dim, model.kv_channels.take())
-        && channels != head_dim
+    let head_dim = model.config.head_dim;
+    if let Some(channels) = model.kv_channels.take()
+        && ![0, channels].contains(&head_dim)
     {
         let remedy = format!("remove it, or give `head_dim` if heads are not {head_dim} wide");
         reader.fault("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
     }
+    fill_config(model);
+}
+
+/// Puts into the model what keys say in another form.
+fn fill_config(model: &mut Model) {
+    let config = &mut model.config;
+    config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
+    config.rope_scaling = model.rope_scaling.config(config.max_positions);
+    config.rotary_dim = rotary_dim(config.head_dim, model.rotary_percent.unwrap_or(1.0));
+    config.qk_norm = model.use_qk_norm == Some(true);
+    config.sliding_window = model.sliding_window.map(|window| window as usize);
+    model.config = config.with_window(config.seq_length);
+    if let Some(latent) = latent::latent_attention(model) {
+        model.config = ModelConfig { qk_norm: false, ..latent.within(model.config.clone()) };
+    }
 }
 
 /// The width of a head that follows from the other sizes, or a fault.
-fn head_dim_of(model: &Model, reader: &Reader<'_>) -> Option<usize> {
+fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
     if !reader.are_sound(&["head_dim", "num_heads", "hidden_size"]) {
         return None;
     }
-    let (heads, width) = (model.num_heads, model.hidden_size);
-    let (key, head_dim) = match model.head_dim {
-        Some(head_dim) => ("head_dim", head_dim),
-        None if heads == 0 || width == 0 => return None,
-        None if !width.is_multiple_of(heads) => {
+    let (heads, width) = (config.num_heads, config.hidden_size);
+    let (key, head_dim) = match config.head_dim {
+        0 if heads == 0 || width == 0 => return None,
+        0 if !width.is_multiple_of(heads) => {
             let remedy = "change one of them or give `head_dim`";
             reader.fault("num_heads", format!("{heads} heads do not divide hidden_size {width}; {remedy}"));
             return None;
         }
         // Without `head_dim` the number of heads is what the user can change.
-        None => ("num_heads", width / heads),
+        0 => ("num_heads", width / heads),
+        head_dim => ("head_dim", head_dim),
     };
     if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(4) {
         let message = format!(
@@ -64,30 +82,25 @@ fn head_dim_of(model: &Model, reader: &Reader<'_>) -> Option<usize> {
 }
 
 fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
-    let theta = *model.theta.get_or_insert(10_000.0);
-    model.rotary_interleaved.get_or_insert(false);
     model.use_qk_norm.get_or_insert(false);
-    model.head_dim = head_dim_of(model, reader);
-    let heads = model.num_heads;
-    let kv_heads = *model.n_kv_heads.get_or_insert(heads);
+    let share = *model.rotary_percent.get_or_insert(1.0);
+    let ModelConfig { num_heads: heads, num_kv_heads: kv_heads, head_dim, seq_length, .. } = model.config;
     let divide = kv_heads > 0 && heads.is_multiple_of(kv_heads);
     let message = format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them");
     reader.require(&["n_kv_heads", "num_heads"], divide, message);
-    let share = *model.rotary_percent.get_or_insert(1.0);
-    if let Some(head_dim) = model.head_dim {
-        let dim = rotary_dim(head_dim, share);
-        let heads = format!("{share} of heads {head_dim} wide rotates {dim} dimensions");
-        let message = format!("{heads}; an even number is needed");
-        reader.require(&["rotary_percent"], dim > 0 && dim.is_multiple_of(2), message);
-    }
-    let length = model.max_position_embedding.unwrap_or(model.seq_length).max(model.seq_length);
+    let dim = rotary_dim(head_dim, share);
+    let heads = format!("{share} of heads {head_dim} wide rotates {dim} dimensions");
+    let message = format!("{heads}; an even number is needed");
+    let rotates = dim > 0 && dim.is_multiple_of(2);
+    reader.require(&["rotary_percent"], head_dim == 0 || rotates, message);
     if reader.are_sound(&["seq_length", "max_position_embedding", "rope_scaling"]) {
-        rope_scaling::check(&model.rope_scaling, reader, length, theta);
+        let length = model.config.max_positions.max(seq_length);
+        rope_scaling::check(&model.rope_scaling, reader, length, model.config.rope_theta);
     }
 }
 
 /// Dimensions of a head that rotate: rounded down, except that 47.999… gives 48 where the share stands for 48.
-pub(crate) fn rotary_dim(head_dim: usize, share: f64) -> usize {
+fn rotary_dim(head_dim: usize, share: f64) -> usize {
     (head_dim as f64 * share + 1e-6) as usize
 }
 
@@ -96,13 +109,13 @@ pub(crate) fn rotary_dim(head_dim: usize, share: f64) -> usize {
 fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     let (ratio, multiplier, multiple) =
         (model.expand_ratio.take(), model.ffn_dim_multiplier.take(), model.multiple_of.take());
-    if model.intermediate_size.is_some() || !reader.is_sound("hidden_size") {
+    if model.config.intermediate_size > 0 || !reader.is_sound("hidden_size") {
         return;
     }
     let (key, size) = if model.kind.is(GPT2) {
-        ("expand_ratio", (ratio.unwrap_or(4) * model.hidden_size) as f64)
+        ("expand_ratio", (ratio.unwrap_or(4) * model.config.hidden_size) as f64)
     } else {
-        let wide = (4 * model.hidden_size) as f64;
+        let wide = (4 * model.config.hidden_size) as f64;
         // The 0.01 makes up for a multiplier that was rounded down when it was written.
         let wide = multiplier.map_or(wide, |multiplier| ((multiplier + 0.01) * wide).floor());
         ("ffn_dim_multiplier", (2.0 * wide / 3.0).floor())
@@ -113,18 +126,18 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
         return;
     }
     let multiple = if model.kind.is(GPT2) { 1 } else { multiple.unwrap_or(256) };
-    model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
+    model.config.intermediate_size = (size as usize).div_ceil(multiple) * multiple;
 }
 
 /// Fills in the number of positions, which is at least the length of a window. A table of positions must be given that
 /// long; rotary positions are extended to it.
 fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
-    let (length, kind) = (model.seq_length, model.kind);
-    let rows = *model.max_position_embedding.get_or_insert(length);
+    let length = model.config.seq_length;
+    let rows = if model.config.max_positions == 0 { length } else { model.config.max_positions };
     let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
     let keys = ["max_position_embedding", "seq_length"];
-    reader.require(&keys, rows >= length || kind.is(LLAMA), message);
-    model.max_position_embedding = Some(rows.max(length));
+    reader.require(&keys, rows >= length || model.kind.is(LLAMA), message);
+    model.config.max_positions = rows.max(length);
 }
 
 fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
@@ -133,34 +146,25 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
         (model.mtp_depth, model.mtp_loss_factor) = (None, None);
         return;
     };
-    model.mtp_loss_factor.get_or_insert(0.3);
-    let (width, length) = (model.hidden_size, model.seq_length);
+    let loss_factor = *model.mtp_loss_factor.get_or_insert(0.3);
+    model.config.multi_token = Some(MultiToken { depth, loss_factor });
+    let ModelConfig { hidden_size: width, seq_length: length, num_layers: layers, .. } = model.config;
     // A matrix has two halves, each of which starts at a whole group of 4 columns.
     let message = format!("needs a hidden_size that is a multiple of 4, not {width}");
     reader.require(&["mtp_depth", "hidden_size"], width.is_multiple_of(4), message);
     let message = format!("expected a whole number below seq_length {length}, found `{depth}`");
     reader.require(&["mtp_depth", "seq_length"], depth < length, message);
-    let (layers, most) = (model.num_layers, MAX_LAYERS as usize);
+    let most = MAX_LAYERS as usize;
     let message = format!("with num_layers {layers} makes more than {most} blocks; lower it");
     reader.require(&["mtp_depth", "num_layers"], layers.saturating_add(depth) <= most, message);
 }
 
-/// Decides each switch of a bias.
-fn fill_biases(model: &mut Model, reader: &Reader<'_>) {
-    let base = model.kind.is(GPT2);
-    let is_base = [LLAMA, GPT2].contains(&model.kind.word());
-    // A switch that agrees with the base's default is left out, as files without these keys mean the default.
-    let decide = |switch: &mut Option<bool>| {
-        let has_bias = switch.unwrap_or(base);
-        *switch = (has_bias != base || !is_base).then_some(has_bias);
-    };
-    model.qkv_has_bias.get_or_insert(base);
-    decide(&mut model.attn_proj_has_bias);
-    decide(&mut model.add_mlp_fc1_bias_linear);
-    decide(&mut model.add_mlp_fc2_bias_linear);
-    let keys = ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
-    let is_off = |key: &&str| reader.node(key).and_then(bool::from_node) == Some(false);
-    for key in keys.iter().filter(|key| base && is_off(key)) {
-        reader.fault(key, "not built yet (found `False`); write `True`");
+/// Refuses to leave out a bias of GPT-2's layers.
+fn check_biases(model: &Model, reader: &Reader<'_>) {
+    let is_off = |key: &str| reader.node(key).and_then(bool::from_node) == Some(false);
+    for key in ["qkv_has_bias"].into_iter().chain(SWITCHES) {
+        if model.kind.is(GPT2) && is_off(key) {
+            reader.fault(key, "not built yet (found `False`); write `True`");
+        }
     }
 }

@@ -37,14 +37,14 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     model.qk_rope_head_dim.get_or_insert(ROPE_DIM);
     model.v_head_dim.get_or_insert(VALUE_DIM);
     check_widths(model, reader);
-    fill_heads(model, reader);
+    check_heads(model, reader);
     if model.use_qk_norm == Some(false) {
         reader.fault(
             "use_qk_norm",
             "not built yet (found `False`): latent vectors are always normalised; write `True`",
         );
     }
-    if model.qkv_has_bias == Some(true) {
+    if model.config.qkv_bias {
         reader.fault("qkv_has_bias", "not built yet with latent attention (found `True`); write `False`");
     }
     if model.multi_latent_attention.take() == Some(false) {
@@ -53,7 +53,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         );
         reader.fault("multi_latent_attention", message);
     }
-    if model.rotary_interleaved == Some(false) {
+    if !model.config.rotary_interleaved {
         reader
             .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in MindFormers");
     }
@@ -63,11 +63,11 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
             "has no meaning for latent attention: `qk_rope_head_dim` says what rotates; remove it",
         );
     }
-    (model.use_qk_norm, model.rotary_interleaved, model.rotary_percent) = (Some(true), Some(true), Some(1.0));
+    (model.use_qk_norm, model.rotary_percent) = (Some(true), Some(1.0));
 }
 
 /// The attention that a filled model describes; `None` if it is not latent.
-pub(crate) fn latent_attention(model: &Model) -> Option<LatentAttention> {
+pub(super) fn latent_attention(model: &Model) -> Option<LatentAttention> {
     Some(LatentAttention {
         q_rank: model.q_lora_rank,
         kv_rank: model.kv_lora_rank?,
@@ -96,30 +96,26 @@ fn check_widths(model: &Model, reader: &Reader<'_>) {
 }
 
 /// Every query head has a key and a value; the width of a head is the sum of its parts.
-fn fill_heads(model: &mut Model, reader: &Reader<'_>) {
+fn check_heads(model: &mut Model, reader: &Reader<'_>) {
     let parts = ["qk_nope_head_dim", "qk_rope_head_dim"];
     let (nope, rope) = (model.qk_nope_head_dim.unwrap_or(0), model.qk_rope_head_dim.unwrap_or(0));
     let wide = nope.saturating_add(rope);
     let message =
         format!("makes heads {wide} wide with {} = {rope}; the kernels take up to {MAX_HEAD_DIM}", parts[1]);
     reader.require(&parts, wide <= MAX_HEAD_DIM, message);
-    if let Some(given) = model.head_dim.filter(|given| *given != wide) {
-        let message = format!(
-            "{given} is not the width of a head, {nope} + {rope} ({} + {}); remove it",
-            parts[0], parts[1]
-        );
-        reader.require(&["head_dim", parts[0], parts[1]], false, message);
-    }
-    let heads = model.num_heads;
-    let kv_heads = model.n_kv_heads.unwrap_or(heads);
+    let (given, heads, kv_heads) = (model.config.head_dim, model.config.num_heads, model.config.num_kv_heads);
+    let message = format!(
+        "{given} is not the width of a head, {nope} + {rope} ({} + {}); remove it",
+        parts[0], parts[1]
+    );
+    reader.require(&["head_dim", parts[0], parts[1]], [0, wide].contains(&given), message);
     let message = format!(
         "latent attention has a key and a value for each of {heads} heads (num_heads), not {kv_heads}; remove it"
     );
     reader.require(&["n_kv_heads", "num_heads"], kv_heads == heads, message);
-    model.n_kv_heads = Some(heads);
-    let is_sound = reader.are_sound(&WIDTHS) && reader.are_sound(&["head_dim", "num_heads"]);
-    model.head_dim = is_sound.then_some(wide);
-    if !is_sound {
+    if reader.are_sound(&WIDTHS) && reader.are_sound(&["head_dim", "num_heads"]) {
+        model.config.head_dim = wide;
+    } else {
         reader.source.distrust(&reader.path("head_dim"));
     }
 }

@@ -2,10 +2,10 @@
 
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
-use super::types::ModelType;
+use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, words};
 use crate::element::Element;
-use crate::model::config::Activation;
+use crate::model::config::{Activation, ModelConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -14,43 +14,15 @@ rows! {
     pub struct Model in PATH {
         /// The type of the model, which goes with `model.arch.type`.
         kind "type": ModelType = Shape.default(ModelType::default()).example("GPT2Config"),
-        /// Number of different tokens (V).
-        vocab_size: usize = Shape.required().within(SIZE),
-        /// Width of the residual stream (D).
-        hidden_size: usize = Shape.required().within(SIZE),
-        /// Number of blocks (L).
-        num_layers: usize = Shape.required().within(LAYERS),
-        /// Query heads (H).
-        num_heads: usize = Shape.required().within(SIZE).example("2"),
-        /// Key and value heads; by default as many as query heads.
-        n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("2"),
-        /// Width of a head; `hidden_size / num_heads` by default.
-        head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
         /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the
         /// width; in ChatGLM2Config it is the width.
         kv_channels: Option<usize> = Shape.optional().example("16"),
-        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's
-        /// follows its rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of
-        /// `multiple_of`.
-        intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("172"),
         /// Llama's rule rounds up to a multiple of this; 256 by default.
         multiple_of: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("32"),
         /// Llama's rule widens by this factor.
         ffn_dim_multiplier: Option<f64> = Shape.optional().of(LLAMA).example("2.5"),
         /// F / D of GPT-2 where no size is given; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
-        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the
-        /// tanh approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu`
-        /// the one by the logistic function.
-        hidden_act: Option<Activation> = Shape.optional().read_by(words::activation).example("gelu_exact"),
-        /// Tokens in a window (T).
-        seq_length: usize = Shape.required().within(SIZE),
-        /// Positions the model is made for, at least T, which is the default.
-        max_position_embedding: Option<usize> = Shape.optional().within(SIZE).example("64"),
-        /// Added to the mean square or the variance in the norms.
-        rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
-        /// Base of the rotary frequencies; 10000 by default.
-        theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also
         /// `ntk` and `dynamic_ntk`.
         rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
@@ -70,33 +42,10 @@ rows! {
         v_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
         /// Share of a head's dimensions that rotate; 1 by default.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
-        /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
-        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
-        /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
-        tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
-        /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
-        qkv_has_bias: Option<bool> = Shape.optional().example("True"),
-        /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
-        attn_proj_has_bias: Option<bool> = Shape.optional().example("True"),
-        /// Whether the first projections of the feed-forward layer have a bias: True in GPT-2 by default.
-        add_mlp_fc1_bias_linear: Option<bool> = Shape.optional().example("True"),
-        /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
-        add_mlp_fc2_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether q and k are normalised per head before rotation.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
-        /// Share of the attention weights that training drops.
-        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Share of what each half of a block adds to the residual stream that training drops.
-        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Share of the embedding's output that training drops.
-        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
-        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.03"),
-        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or
-        /// `bfloat16`. Sums, master weights, moments, logits and routers are float32 in any case.
-        compute_dtype: Element = Numbers.default(Element::F32),
         /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
         /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
         param_init_type: Option<Element> = Host.optional(),
@@ -118,6 +67,61 @@ rows! {
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
+    }
+    with
+    /// The model that is trained, but for its experts, adapters and recomputation.
+    config: ModelConfig = defaults {
+        /// Number of different tokens (V).
+        vocab_size: usize = Shape.required().within(SIZE),
+        /// Width of the residual stream (D).
+        hidden_size: usize = Shape.required().within(SIZE),
+        /// Number of blocks (L).
+        num_layers: usize = Shape.required().within(LAYERS),
+        /// Query heads (H).
+        num_heads: usize = Shape.required().within(SIZE).example("2"),
+        /// Key and value heads; by default as many as query heads.
+        num_kv_heads "n_kv_heads": usize = Shape.derived().within(SIZE).of(LLAMA).example("2"),
+        /// Width of a head; `hidden_size / num_heads` by default.
+        head_dim: usize = Shape.derived().within(SIZE).of(LLAMA).example("8"),
+        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's
+        /// follows its rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of
+        /// `multiple_of`.
+        intermediate_size: usize = Shape.derived().within(SIZE).example("172"),
+        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the
+        /// tanh approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu`
+        /// the one by the logistic function.
+        activation "hidden_act": Activation = Shape.derived().read_by(words::activation).example("gelu_exact"),
+        /// Tokens in a window (T).
+        seq_length: usize = Shape.required().within(SIZE),
+        /// Positions the model is made for, at least T, which is the default.
+        max_positions "max_position_embedding": usize = Shape.derived().within(SIZE).example("64"),
+        /// Added to the mean square or the variance in the norms.
+        norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
+        /// Base of the rotary frequencies; 10000 by default.
+        rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
+        /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
+        rotary_interleaved: bool = Numbers.derived().of(LLAMA).example("True"),
+        /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
+        tie_word_embeddings: bool = Shape.derived().example("True"),
+        /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
+        qkv_bias "qkv_has_bias": bool = Shape.derived().example("True"),
+        /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
+        output_bias "attn_proj_has_bias": bool = Shape.derived().example("True"),
+        /// Whether the first projections of the feed-forward layer have a bias: True in GPT-2 by default.
+        gate_up_bias "add_mlp_fc1_bias_linear": bool = Shape.derived().example("True"),
+        /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
+        down_bias "add_mlp_fc2_bias_linear": bool = Shape.derived().example("True"),
+        /// Share of the attention weights that training drops.
+        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
+        /// Share of what each half of a block adds to the residual stream that training drops.
+        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
+        /// Share of the embedding's output that training drops.
+        embedding_dropout "emb_dropout_prob": f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
+        /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
+        init_std "init_method_std": f64 = Numbers.derived().within(ABOVE_ZERO).example("0.03"),
+        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or
+        /// `bfloat16`. Sums, master weights, moments, logits and routers are float32 in any case.
+        compute "compute_dtype": Element = Numbers.default(Element::F32),
     }
 }
 

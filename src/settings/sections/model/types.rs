@@ -1,7 +1,7 @@
 //! The types of models, one entry each.
 //!
-//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names of
-//! a checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). The dialect
+//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in its model where a file is silent
+//! (`defaults`), in what its keys must fit (`check`), and in the names of a checkpoint's tensors (`Family`). The dialect
 //! (`settings/dialect/mindformers/classes.tsv`) knows which classes of MindFormers are of which type, what other keys
 //! they have, and which classes stay out.
 //!
@@ -10,7 +10,7 @@
 //! line in `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
-use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions};
+use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions, Sizes};
 use crate::settings::engine::*;
 
 /// A type: its defaults, its names of tensors and its documentation.
@@ -21,12 +21,14 @@ pub(crate) struct TypeEntry {
     pub about: &'static str,
     /// The type whose rows, rules and defaults this one shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
-    /// Sets the keys that the type fixes, and its defaults. Comes before the defaults of its base.
-    pub prepare: fn(&mut Model, &Reader<'_>),
+    /// Sets in which numbers the model differs from one of its base where a file is silent.
+    pub defaults: fn(&mut ModelConfig),
+    /// Checks keys that the type fixes, and fills in those that follow from other keys.
+    pub check: fn(&mut Model, &Reader<'_>),
     /// The published family whose names of tensors its checkpoint has.
     pub family: Family,
-    /// Sets in the model what follows from the type beyond its rows.
-    pub finish: fn(&Model, &mut ModelConfig),
+    /// Whether that family has the tensors of a model of this type; otherwise its checkpoint has Llama's names.
+    pub fits: fn(&ModelConfig) -> bool,
 }
 
 /// A Llama that differs in nothing.
@@ -34,9 +36,10 @@ const PLAIN: TypeEntry = TypeEntry {
     word: LLAMA,
     about: "Llama 1 to 3, Yi, Qwen1.5 and Qwen2, Mixtral: RMSNorm, rotary positions, SwiGLU.",
     base: LLAMA,
-    prepare: |_, _| {},
+    defaults: |_| {},
+    check: |_, _| {},
     family: Family::Llama,
-    finish: |_, _| {},
+    fits: |_| true,
 };
 
 /// Every type.
@@ -54,9 +57,10 @@ const TYPES: [TypeEntry; 18] = [
         about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, \
                 with a bias in the projections to q, k and v, and of whose heads one half rotates, in interleaved \
                 pairs. Not taken over: its default sizes, which follow from the others here.",
-        prepare: prepare_glm,
+        defaults: |config| (config.num_kv_heads, config.rotary_interleaved) = (2, true),
+        check: check_glm,
         family: Family::Glm,
-        finish: finish_glm,
+        fits: fits_glm,
         ..PLAIN
     },
     TypeEntry {
@@ -79,7 +83,7 @@ const TYPES: [TypeEntry; 18] = [
         word: "TelechatConfig",
         about: "TeleChat: a Llama with a bias in the projections back to the residual stream, that of attention \
                 (`attn_proj_has_bias`) and that of the feed-forward layer (`add_mlp_fc2_bias_linear`).",
-        prepare: prepare_telechat,
+        check: check_telechat,
         ..PLAIN
     },
     TypeEntry {
@@ -88,7 +92,7 @@ const TYPES: [TypeEntry; 18] = [
                 length, the root of its sum of squares plus 1e-5. The published code has no epsilon there. Baichuan \
                 1 of 7B is a plain Llama.",
         family: Family::Baichuan,
-        finish: |_, config| config.head_epsilon = Some(HEAD_EPSILON),
+        defaults: |config| config.head_epsilon = Some(HEAD_EPSILON),
         ..PLAIN
     },
     TypeEntry {
@@ -96,14 +100,14 @@ const TYPES: [TypeEntry; 18] = [
         about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary \
                 positions.",
         family: Family::Baichuan,
-        finish: |_, config| config.positions = Positions::Alibi,
+        defaults: |config| config.positions = Positions::Alibi,
         ..PLAIN
     },
     TypeEntry {
         word: "Baichuan2_13BConfig",
         about: "Baichuan 2 of 13B: Baichuan of 13B with the head of Baichuan 2 of 7B.",
         family: Family::Baichuan,
-        finish: |_, config| {
+        defaults: |config| {
             config.positions = Positions::Alibi;
             config.head_epsilon = Some(HEAD_EPSILON);
         },
@@ -115,7 +119,7 @@ const TYPES: [TypeEntry; 18] = [
                 norm of the embedded tokens and without learned positions.",
         base: GPT2,
         family: Family::Bloom,
-        finish: |_, config| {
+        defaults: |config| {
             config.positions = Positions::Alibi;
             config.embedding_norm = true;
         },
@@ -127,7 +131,7 @@ const TYPES: [TypeEntry; 18] = [
                 and value head.",
         base: GPT2,
         family: Family::BigCode,
-        finish: |_, config| config.num_kv_heads = 1,
+        defaults: |config| config.num_kv_heads = 1,
         ..PLAIN
     },
     TypeEntry {
@@ -137,54 +141,55 @@ const TYPES: [TypeEntry; 18] = [
                 models and in MindFormers on one stage; on several stages MindFormers has it after that layer, which \
                 is another model.",
         base: GPT2,
-        prepare: |model, _| {
-            model.hidden_act.get_or_insert(Activation::Gelu(Gelu::Fast));
+        defaults: |config| {
+            config.activation = Activation::Gelu(Gelu::Fast);
+            config.query_layer = true;
         },
         family: Family::Pangu,
-        finish: |_, config| config.query_layer = true,
+        ..PLAIN
     },
     TypeEntry {
         word: DEEPSEEK_V3,
         about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias \
                 that balances them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in \
                 MindFormers always, unless that is 0). The router is DeepSeek-V3's where a file is silent.",
-        prepare: prepare_deepseek,
+        defaults: deepseek,
         ..PLAIN
     },
     TypeEntry {
         word: DEEPSEEK_V2,
         about: "DeepSeek-V2: the same attention, and experts chosen by softmax scores, whose gates are not made to \
                 sum to 1.",
-        prepare: prepare_deepseek,
+        defaults: deepseek,
         ..PLAIN
     },
     TypeEntry {
         word: "Phi3Config",
         about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another. \
                 MindFormers has none.",
-        prepare: |model, reader| rotates(model, reader, false),
+        check: |model, reader| check_rotation(model, reader, false),
         family: Family::Phi3,
-        finish: |_, model| {
-            // Gate and up of other widths have padding between them here, and are two tensors.
-            keep_names(model, model.intermediate_size.is_multiple_of(4));
-        },
+        // Gate and up of other widths have padding between them here, and are two tensors.
+        fits: |model| is_plain(model) && model.intermediate_size.is_multiple_of(4),
         ..PLAIN
     },
     TypeEntry {
         word: "Ernie4_5Config",
         about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too. \
                 MindFormers has none.",
-        prepare: |model, reader| rotates(model, reader, true),
+        defaults: |config| config.rotary_interleaved = true,
+        check: |model, reader| check_rotation(model, reader, true),
         family: Family::Ernie45,
-        finish: |_, model| keep_names(model, true),
+        fits: is_plain,
         ..PLAIN
     },
     TypeEntry {
         word: "HeliumConfig",
         about: "Helium: the same. MindFormers has none.",
-        prepare: |model, reader| rotates(model, reader, true),
+        defaults: |config| config.rotary_interleaved = true,
+        check: |model, reader| check_rotation(model, reader, true),
         family: Family::Helium,
-        finish: |_, model| keep_names(model, true),
+        fits: is_plain,
         ..PLAIN
     },
 ];
@@ -212,14 +217,20 @@ impl ModelType {
         self.reads().contains(&base)
     }
 
-    /// Whether the last layer projects its queries from a table; it has no experts then.
-    pub(crate) fn learns_queries(self) -> bool {
-        self.0.family == Family::Pangu
-    }
-
     /// The type's entry in [`TYPES`].
     pub(crate) fn entry(self) -> &'static TypeEntry {
         self.0
+    }
+
+    /// The model of this type where a file is silent. What a file must give, or what follows from its other keys, is 0.
+    pub(crate) fn defaults(self) -> ModelConfig {
+        let base = match self.is(GPT2) {
+            true => ModelConfig::gpt2(Sizes::default()),
+            false => ModelConfig { init_std: 0.01, ..ModelConfig::llama(Sizes::default()) },
+        };
+        let mut config = ModelConfig { family: self.0.family, ..base };
+        (self.0.defaults)(&mut config);
+        config
     }
 
     /// The type that is written `word`.
@@ -271,59 +282,55 @@ pub(crate) fn tables() -> impl Iterator<Item = (TableId, Table)> {
     })
 }
 
-fn prepare_glm(model: &mut Model, reader: &Reader<'_>) {
-    model.n_kv_heads.get_or_insert(2);
+/// The model of the type that `reader` reads, where its file is silent.
+pub(super) fn defaults(reader: Option<&Reader<'_>>) -> ModelConfig {
+    let kind = reader.and_then(|reader| ModelType::from_node(reader.node("type")?));
+    kind.unwrap_or_default().defaults()
+}
+
+fn check_glm(model: &mut Model, reader: &Reader<'_>) {
     model.rotary_percent.get_or_insert(0.5);
-    model.rotary_interleaved.get_or_insert(true);
     if !reader.has("emb_dropout_prob") {
-        model.emb_dropout_prob = model.hidden_dropout;
+        model.config.embedding_dropout = model.config.hidden_dropout;
     }
-    if model.intermediate_size.is_none() {
+    if model.config.intermediate_size == 0 {
         reader.missing("intermediate_size", "a whole number from 1, the width of the feed-forward layer");
     }
 }
 
-/// The published GLM computes neither experts nor other variations of a Llama; a model that has these gets Llama's
-/// names. GLM's checkpoint holds gate and up as one tensor, without the padding between them that odd widths have here.
-fn finish_glm(_: &Model, model: &mut ModelConfig) {
+/// The published GLM has no further biases. Its checkpoint holds gate and up as one tensor, without the padding between
+/// them that odd widths have here.
+fn fits_glm(model: &ModelConfig) -> bool {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
-    let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;
-    if varies || !model.rotary_interleaved || !model.intermediate_size.is_multiple_of(4) {
-        model.family = Family::Llama;
-    }
+    let is_glm = model.rotary_interleaved && !has_other_biases && is_plain(model);
+    is_glm && model.intermediate_size.is_multiple_of(4)
 }
 
-/// Sets whether heads rotate in pairs or in halves, which the type decides.
-fn rotates(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
-    if model.rotary_interleaved.is_some_and(|written| written != in_pairs) {
+/// Whether heads rotate in pairs or in halves, which the type decides.
+fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
+    if model.config.rotary_interleaved != in_pairs {
         let order = if in_pairs { "neighbours (2i, 2i+1)" } else { "halves" };
         reader.fault("rotary_interleaved", format!("heads of this type rotate as {order}; remove it"));
     }
-    model.rotary_interleaved = Some(in_pairs);
 }
 
-/// Gives a model Llama's names unless the tensors of its type `fit` it. No published model of these types has experts
-/// or other further tensors.
-fn keep_names(model: &mut ModelConfig, fit: bool) {
-    if !fit || model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm {
-        model.family = Family::Llama;
-    }
+/// No published model of the types with names of their own has experts or other further tensors.
+fn is_plain(model: &ModelConfig) -> bool {
+    model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
 }
 
 /// Files of the 7B model give the width of the feed-forward layer itself as its multiplier.
-fn prepare_telechat(model: &mut Model, reader: &Reader<'_>) {
-    if let (None, Some(width)) = (model.intermediate_size, model.ffn_dim_multiplier)
+fn check_telechat(model: &mut Model, reader: &Reader<'_>) {
+    let config = &mut model.config;
+    if let (0, Some(width)) = (config.intermediate_size, model.ffn_dim_multiplier)
         && width.fract() == 0.0
-        && width >= model.hidden_size as f64
+        && width >= config.hidden_size as f64
     {
         reader.note("ffn_dim_multiplier", format!("{width} is the width of the feed-forward layer itself"));
-        (model.intermediate_size, model.ffn_dim_multiplier) = (Some(width as usize), None);
+        (config.intermediate_size, model.ffn_dim_multiplier) = (width as usize, None);
     }
 }
 
-fn prepare_deepseek(model: &mut Model, reader: &Reader<'_>) {
-    if !reader.has("rms_norm_eps") {
-        model.rms_norm_eps = 1e-6;
-    }
-    model.init_method_std.get_or_insert(0.02);
+fn deepseek(config: &mut ModelConfig) {
+    (config.norm_eps, config.init_std, config.rotary_interleaved) = (1e-6, 0.02, true);
 }

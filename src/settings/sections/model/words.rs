@@ -29,7 +29,7 @@ impl Words for Activation {
 }
 
 /// `hidden_act`, which must suit the type.
-pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Option<Activation>> {
+pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
     let is_llama = reader.kind_is(LLAMA);
     let node = reader.node(key)?;
     match Activation::from_node(node) {
@@ -38,7 +38,7 @@ pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Optio
                 let text = "`gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error function";
                 reader.note(key, text);
             }
-            Some(Some(activation))
+            Some(activation)
         }
         _ => {
             let remedy = if is_llama { "silu" } else { "gelu_new" };

@@ -22,11 +22,11 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
     // The layer whose queries are learned has no experts.
-    let layers = model.num_layers.saturating_sub(usize::from(model.kind.learns_queries()));
+    let layers = model.config.num_layers.saturating_sub(usize::from(model.config.query_layer));
     let dense = moe.first_k_dense_replace;
-    let last = if model.kind.learns_queries() { " beside the last one" } else { "" };
-    let message =
-        format!("{dense} dense layers{last} of {} leave none for the experts; lower it", model.num_layers);
+    let last = if model.config.query_layer { " beside the last one" } else { "" };
+    let all = model.config.num_layers;
+    let message = format!("{dense} dense layers{last} of {all} leave none for the experts; lower it");
     let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));
     reader.require(&["first_k_dense_replace"], !is_known || dense < layers, message);
 }
@@ -126,7 +126,8 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     if !reader.are_sound(&keys) {
         return;
     }
-    moe.moe_intermediate_size = moe.moe_intermediate_size.or(model.intermediate_size);
+    moe.moe_intermediate_size =
+        moe.moe_intermediate_size.or(Some(model.config.intermediate_size).filter(|size| *size > 0));
     let given = moe.moe_shared_expert_intermediate_size.filter(|size| *size > 0);
     let product = match moe.shared_expert_num {
         0 => None,
