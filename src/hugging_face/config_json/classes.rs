@@ -7,7 +7,8 @@
 //!
 //! - `name`, its `model_type`, and `architecture`, the class of it that our own files may name;
 //! - `type`, under which its tensors are loaded, a word of our `model_config`;
-//! - `like`: rows and `parts` whose `type`, `defaults` and `facts` it has too, except for what it says itself;
+//! - `like`: rows and `parts` whose `type`, `defaults`, `facts`, `windows` and `tensors` it has too, except for what it
+//!   says itself;
 //! - `defaults`: its keys and their defaults;
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
 //!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word
@@ -60,8 +61,7 @@ pub(in crate::hugging_face) struct Class {
     /// Every key that its facts name, the facts of the rows that it is like included.
     #[serde(skip)]
     keys: BTreeSet<String>,
-    /// Which layers have a sliding window.
-    pub windows: Windows,
+    windows: Option<Windows>,
     /// Names of tensors that are not those of `transformers`.
     tensors: Option<TensorNames>,
     /// Whether files may hold layers of multi-token prediction beyond the last layer, which the class leaves out.
@@ -139,8 +139,11 @@ impl Table {
         let mut whole = Class { defaults: Map::new(), facts: BTreeMap::new(), ..class.clone() };
         for name in &class.like {
             let like = self.parts.get(name).or_else(|| self.classes.iter().find(|class| class.name == *name));
-            let Class { kind, defaults, facts, keys, .. } = self.whole(like.expect("a row of classes.json"));
+            let like = self.whole(like.expect("a row of classes.json"));
+            let Class { kind, defaults, facts, keys, windows, tensors, .. } = like;
             whole.kind = if class.kind.is_empty() && !kind.is_empty() { kind } else { whole.kind };
+            whole.windows = class.windows.or(windows).or(whole.windows);
+            whole.tensors = whole.tensors.or(tensors);
             whole.defaults.extend(defaults);
             whole.facts.extend(facts);
             whole.keys.extend(keys);
@@ -155,6 +158,11 @@ impl Table {
 }
 
 impl Class {
+    /// Which layers have a sliding window.
+    pub fn windows(&self) -> Windows {
+        self.windows.unwrap_or_default()
+    }
+
     /// Whether a part of each head may rotate.
     pub fn rotates_a_part(&self) -> bool {
         self.defaults.contains_key("partial_rotary_factor")
@@ -179,6 +187,12 @@ pub(super) fn all() -> impl Iterator<Item = &'static Class> {
 pub(in crate::hugging_face) fn named(name: &str) -> &'static Class {
     let class = TABLE.classes.iter().find(|class| class.name == name);
     class.or_else(|| TABLE.parts.get(name)).expect("a row of classes.json")
+}
+
+/// The class that files name whose tensors are loaded as `kind`, if only one is.
+pub(in crate::hugging_face) fn of_type(kind: &str) -> &'static Class {
+    let class = TABLE.classes.iter().find(|class| class.kind == kind && !class.architecture.is_empty());
+    class.expect("each type has a row of classes.json with an architecture")
 }
 
 /// The names of tensors of all classes whose names differ from those of `transformers`.

@@ -53,7 +53,7 @@ pub(super) fn is_free(fact: &str) -> bool {
 }
 
 /// The word that is written as `type` for a family.
-fn type_of(family: Family) -> &'static str {
+pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
     match family {
         Family::Llama => "LlamaConfig",
         Family::Gpt2 => "GPT2Config",

@@ -31,7 +31,7 @@ pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
     let lists_layers = LAYERS.split(' ').any(|known| known == key);
     // Files of some classes without windows carry the keys of windows, and say that windows are off.
     let is_off = reading.written.get("use_sliding_window").is_some_and(|switch| *switch == false);
-    let has_windows = reading.class.windows != Windows::Never || is_off;
+    let has_windows = reading.class.windows() != Windows::Never || is_off;
     (lists_layers && is_of_windows && has_windows)
         || reading.reads(key)
         || (is_rotary(reading) && rotary::reads(key))
@@ -238,7 +238,7 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
 /// The window of all layers, null for none, or a sentence about the layers that have one. A window of at least
 /// `longest` tokens counts as none.
 fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
-    let windows = reading.class.windows;
+    let windows = reading.class.windows();
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
     let size = reading.number("sliding_window").filter(|size| *size >= 1.0 && *size < longest as f64);
     let Some(size) = size.filter(|_| windows != Windows::Never && !is_off).map(|size| size as usize) else {

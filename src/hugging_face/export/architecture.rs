@@ -27,30 +27,22 @@
 //! projections have one.
 
 use super::hugging_face_scaling;
-use crate::hugging_face::config_json::Windows;
-use crate::hugging_face::config_json::classes::{Class, named};
+use crate::hugging_face::config_json::classes::{Class, named, of_type};
+use crate::hugging_face::config_json::{Windows, type_of};
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
 /// The class nearest to `model`.
 pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
-    named(match (model.family, &model.mixture) {
-        (Family::Gpt2, _) => "gpt2",
-        (Family::Bloom, _) => "bloom",
-        (Family::BigCode, _) => "gpt_bigcode",
-        (Family::Baichuan, _) => "baichuan",
-        (Family::Pangu, _) => "gpt_pangu",
-        (Family::Glm, _) => "glm",
-        (Family::Phi3, _) => "phi3",
-        (Family::Ernie45, _) => "ernie4_5",
-        (Family::Helium, _) => "helium",
-        (Family::Llama, mixture) if model.latent.is_some() => match mixture {
-            Some(mixture) if mixture.route.score == Score::Softmax => "deepseek_v2",
-            _ => "deepseek_v3",
-        },
-        (Family::Llama, None) => nearest_dense(model),
-        (Family::Llama, Some(mixture)) => nearest_mixture(model, mixture),
+    if model.family != Family::Llama {
+        return of_type(type_of(model.family));
+    }
+    named(match &model.mixture {
+        Some(mixture) if model.latent.is_some() && mixture.route.score == Score::Softmax => "deepseek_v2",
+        _ if model.latent.is_some() => "deepseek_v3",
+        None => nearest_dense(model),
+        Some(mixture) => nearest_mixture(model, mixture),
     })
 }
 
@@ -91,7 +83,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
     let checks = [
         (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
-        (class.windows == Windows::Never && model.published_window().is_some(), "sliding window"),
+        (class.windows() == Windows::Never && model.published_window().is_some(), "sliding window"),
         (
             matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
             "dynamic NTK scaling by powers of two",
