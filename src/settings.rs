@@ -189,44 +189,24 @@ impl Settings {
         decisions(&self.placed())
     }
 
-    /// All sections and where they belong. Every field is named, so that none can be forgotten.
+    /// All sections and where they belong.
     fn placed(&self) -> Vec<Placed> {
-        let Self {
-            run,
-            model,
-            moe,
-            recompute,
-            runner,
-            wrapper,
-            monitor,
-            optimizer,
-            schedule,
-            groups,
-            train_dataset,
-            eval_dataset,
-            callbacks,
-            metric,
-            sample,
-            tensorboard,
-            context,
-            parallel,
-        } = self;
-        let mut placed = vec![run.placed(""), model.written_rows()];
-        placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
-        placed.push(recompute.placed(recompute::PATH));
-        placed.push(runner.placed("runner_config"));
-        placed.push(wrapper.placed("runner_wrapper"));
-        placed.push(monitor.placed(monitor::PATH));
-        placed.push(optimizer.placed("optimizer"));
-        placed.extend(schedule::placed(schedule, groups));
-        placed.extend(train_dataset.placed("train_dataset", true));
-        placed.extend(eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
-        placed.extend(callbacks.placed());
-        placed.extend(metric.placed());
-        placed.extend(sample.as_ref().map(|sample| sample.placed("sample")));
-        placed.extend(tensorboard.as_ref().map(|tensorboard| tensorboard.placed("tensorboard")));
-        placed.push(context.placed("context"));
-        placed.extend(parallel.iter().flat_map(Parallelism::placed));
+        let mut placed = vec![self.run.placed(""), self.model.written_rows()];
+        placed.extend(self.moe.as_ref().map(|moe| moe.placed(moe::PATH)));
+        placed.push(self.recompute.placed(recompute::PATH));
+        placed.push(self.runner.placed("runner_config"));
+        placed.push(self.wrapper.placed("runner_wrapper"));
+        placed.push(self.monitor.placed(monitor::PATH));
+        placed.push(self.optimizer.placed("optimizer"));
+        placed.extend(schedule::placed(&self.schedule, &self.groups));
+        placed.extend(self.train_dataset.placed("train_dataset", true));
+        placed.extend(self.eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
+        placed.extend(self.callbacks.placed());
+        placed.extend(self.metric.placed());
+        placed.extend(self.sample.as_ref().map(|sample| sample.placed("sample")));
+        placed.extend(self.tensorboard.as_ref().map(|tensorboard| tensorboard.placed("tensorboard")));
+        placed.push(self.context.placed("context"));
+        placed.extend(self.parallel.iter().flat_map(Parallelism::placed));
         placed
     }
 }

@@ -9,33 +9,26 @@ use super::sections::parallel::{Distribution, Sharding};
 use crate::element::Element;
 use crate::ranks::RankLayout;
 
-/// The settings of a run, and how its ranks share the work.
-pub(super) struct Decided {
-    /// Every setting that counts, in one form.
-    pub settings: Settings,
-    /// How the ranks share the work.
-    pub layout: RankLayout,
-    /// Which tensors each rank holds a part of.
-    pub sharding: Sharding,
-    /// Tokens that all ranks together learn from in a step.
-    pub tokens_per_step: usize,
-}
-
-/// Decides what follows from several sections, and leaves out what has no effect.
-pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source: &Source) -> Decided {
+/// Decides what follows from several sections, and leaves out what has no effect. Returns which tensors each rank holds
+/// a part of, and how many tokens all ranks together learn from in a step.
+pub(super) fn decide(
+    settings: &mut Settings,
+    distribution: &Distribution,
+    source: &Source,
+) -> (Sharding, usize) {
     if source.is_faultless() {
-        check_claims(&settings, source);
+        check_claims(settings, source);
     }
-    micro_batches::decide(&mut settings, distribution, source);
+    micro_batches::decide(settings, distribution, source);
     let layout = distribution.layout;
     let sharding = distribution.sharding(settings.recompute.parallel_optimizer_comm_recompute, source);
     settings.parallel = distribution.sections(settings.runner.gradient_accumulation_steps, &sharding);
-    let tokens_per_step = tokens_per_step(&settings, layout.data, source);
-    decide_outputs(&mut settings);
-    decide_monitor(&mut settings, source);
-    check_profile(&settings, layout, source);
-    check_stored_weights(&mut settings, source);
-    Decided { settings, layout, sharding, tokens_per_step }
+    let tokens_per_step = tokens_per_step(settings, layout.data, source);
+    decide_outputs(settings);
+    decide_monitor(settings, source);
+    check_profile(settings, layout, source);
+    check_stored_weights(settings, source);
+    (sharding, tokens_per_step)
 }
 
 /// Compares what a file repeats of a setting with the setting itself.

@@ -56,5 +56,5 @@ pub(crate) use source::{Claim, Source, closest, unknown_type};
 pub(crate) use table::ResumeImpact;
 pub(crate) use table::ResumeImpact::{Host, Numbers, Shape};
 pub(crate) use table::{RowText, Table, TableId, paragraph};
-pub(crate) use unused_keys::{AllowedValues, Handling, IdleKind, UnusedKeys, sections};
+pub(crate) use unused_keys::{AllowedValues, Handling, UnusedKeys, sections};
 pub(crate) use writer::{decisions, to_json, write};

@@ -184,7 +184,7 @@ fn other_text(id: &TableId, other: &UnusedKeys) -> String {
 }
 
 fn handling_text(other: &UnusedKeys) -> String {
-    let kind = other.kind.map_or_else(String::new, |kind| format!("{}; ", kind.expected()));
+    let kind = other.kind.as_ref().map_or_else(String::new, |kind| format!("{}; ", kind.expected()));
     let fate = match other.handling {
         Handling::Ignored => format!("ignored with a notice: {}", other.sentence),
         Handling::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),

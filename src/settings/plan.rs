@@ -3,11 +3,11 @@
 mod checks;
 
 use super::Settings;
-use super::decide::{Decided, decide};
+use super::decide::decide;
 use super::engine::Source;
 use super::sections::dataset::Dataset;
 use super::sections::model::{BaseType, Pet};
-use super::sections::parallel::{Sharding, Started};
+use super::sections::parallel::{Distribution, Sharding, Started};
 use super::sections::recompute::Operators;
 use crate::data::{self, BatchSpec, ChatForm, Codec};
 use crate::element::Element;
@@ -53,8 +53,8 @@ impl RunPlan {
     /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`;
     /// `None` after a fault.
     pub(super) fn read(source: &Source, started: Option<Started>) -> Option<Self> {
-        let (settings, distribution) = Settings::read(source, started);
-        let Decided { settings, layout, sharding, tokens_per_step } = decide(settings, &distribution, source);
+        let (mut settings, distribution) = Settings::read(source, started);
+        let (sharding, tokens_per_step) = decide(&mut settings, &distribution, source);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
@@ -70,7 +70,8 @@ impl RunPlan {
                 return None;
             }
         }
-        let plan = Self { layout, sharding, stages: distribution.stages, model, tokens_per_step, settings };
+        let Distribution { layout, stages, .. } = distribution;
+        let plan = Self { layout, sharding, stages, model, tokens_per_step, settings };
         checks::check(&plan, source);
         Some(plan)
     }

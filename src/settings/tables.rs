@@ -14,7 +14,7 @@ pub(super) fn tables() -> &'static [(TableId, Table)] {
         for (id, table) in &mut tables {
             let names = |key| mindformers::NAMES.of(id.section, key).collect();
             table.rows.iter_mut().for_each(|row| row.names = names(row.key));
-            table.unused.extend(mindformers::unused_in(*id));
+            table.unused.extend(mindformers::unused::keys_of(*id));
             table.about += &mindformers::about_classes(*id);
         }
         tables

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::settings::engine::{Handling, IdleKind, Node, ResumeImpact, RowText, ValueKind, join, to_json};
+use crate::settings::engine::{Handling, Node, ResumeImpact, RowText, ValueKind, join, to_json};
 use crate::settings::tables::tables;
 use std::path::Path;
 
@@ -348,14 +348,14 @@ fn keys_that_are_not_used_are_refused_or_noticed() {
         for (key, other) in others {
             // A key with a kind takes only values of that kind, and a switch that changes nothing is named, whether it
             // is on or off.
-            if let Some(kind) = other.kind {
-                let wrong_kind = if kind == IdleKind::Text { "3" } else { "other" };
+            if let Some(kind) = &other.kind {
+                let wrong_kind = if *kind == ValueKind::Text { "3" } else { "other" };
                 let answer = format!("expected {}, found `{wrong_kind}`", kind.expected());
                 wrong.extend(unanswered(&path, key, wrong_kind, &answer));
                 let values: &[&str] = match kind {
-                    IdleKind::Switch => &["True", "False"],
-                    IdleKind::Number => &["7", "0.5"],
-                    IdleKind::Text => &["other"],
+                    ValueKind::Switch => &["True", "False"],
+                    ValueKind::Number => &["7", "0.5"],
+                    _ => &["other"],
                 };
                 for fault in values.iter().map(|value| flag(&path, key, value)) {
                     let is_named = |notice: &String| {

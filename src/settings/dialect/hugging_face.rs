@@ -34,8 +34,6 @@ const SIZES: [&str; 4] = ["vocab_size", "hidden_size", "num_layers", "num_heads"
 const NOT_OF_LATENT: [&str; 3] = ["use_qk_norm", "rotary_percent", "head_dim"];
 /// The key of a file for the length of the longest text.
 const LENGTH: &str = "max_position_embeddings";
-/// The facts whose names differ from the keys under which they are read, with those keys.
-const RENAMED: [(&str, &str); 1] = [("scoring_func", "use_gating_sigmoid")];
 
 /// The table of keys that name folders.
 pub(super) fn table() -> (TableId, Table) {
@@ -95,7 +93,7 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
     };
     let is_mixture = shape.value("expert_num").is_some();
     for (fact, Fact { key: theirs, value }) in &shape.facts {
-        let key = RENAMED.iter().find(|(known, _)| known == fact).map_or(*fact, |(_, ours)| *ours);
+        let key = if *fact == "scoring_func" { "use_gating_sigmoid" } else { fact };
         let Some(node) = node_of(value) else { continue };
         if reads(key) && !(is_latent && NOT_OF_LATENT.contains(&key)) {
             put(join(MODEL, key), node, theirs);

@@ -11,11 +11,11 @@ mod parallel;
 mod places;
 pub(in crate::settings) mod recompute;
 mod rope;
-mod unused;
+pub(in crate::settings) mod unused;
 
 pub(crate) use names::NAMES;
 
-use crate::settings::engine::{Section, Source, Table, TableId, UnusedKeys};
+use crate::settings::engine::{Section, Source, Table, TableId};
 
 /// Variables of the environment by which MindFormers compiles equal layers once.
 pub(crate) const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
@@ -73,9 +73,4 @@ fn lines<const COLUMNS: usize>(text: &'static str) -> impl Iterator<Item = [&'st
         let columns: Vec<&str> = line.split('\t').collect();
         columns.try_into().unwrap_or_else(|_| panic!("expected {COLUMNS} columns: {line}"))
     })
-}
-
-/// The keys of the table `id` that are known and not used.
-pub(crate) fn unused_in(id: TableId) -> impl Iterator<Item = UnusedKeys> {
-    unused::keys_of(id)
 }

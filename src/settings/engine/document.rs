@@ -71,10 +71,7 @@ impl Document {
 
     /// The value at a dotted path; items of lists are numbered from 0.
     pub fn get(&self, path: &str) -> Option<&Node> {
-        if path.is_empty() {
-            return Some(&self.root);
-        }
-        path.split('.').try_fold(&self.root, |node, key| node.get(key))
+        self.root.at(path)
     }
 
     /// Whether the command line changes anything below `path`.

@@ -69,7 +69,7 @@ impl Layers {
     }
 
     fn layer(&self, path: &str) -> &Layer {
-        let has = |layer: &&Layer| path.split('.').try_fold(&layer.root, |node, key| node.get(key)).is_some();
+        let has = |layer: &&Layer| layer.root.at(path).is_some();
         self.all.iter().find(has).unwrap_or(&self.all[0])
     }
 

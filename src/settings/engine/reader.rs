@@ -7,7 +7,7 @@ use super::section::Section;
 use super::setting::{Setting, ValueKind, Words};
 use super::source::{Source, unknown_type};
 use super::table::{Table, TableId};
-use super::unused_keys::{Handling, IdleKind};
+use super::unused_keys::Handling;
 
 /// A section of the document, opened to be read row by row.
 pub(crate) struct Reader<'a> {
@@ -27,33 +27,18 @@ impl<'a> Reader<'a> {
         let own = tables.iter().map(|id| source.table(*id).expect("every section is in the list of tables"));
         let forms = tables.iter().filter_map(|id| source.table(id.forms()));
         let tables: Vec<&Table> = own.chain(forms).collect();
-        let mut reader = Self::empty(source, path);
-        let entries: &[_] = match source.node(path) {
-            Some(Node::Map(entries)) => entries,
-            Some(node) => {
-                source.fault(path, format!("expected a section (keys and values), found {node}"));
-                &[]
-            }
-            None => &[],
-        };
-        reader.entries = entries;
-        entries.iter().for_each(|(key, node)| reader.check(key, node, &tables));
+        let reader = Self::unchecked(source, path);
+        if let Some(node) = source.node(path).filter(|node| !matches!(node, Node::Map(_))) {
+            source.fault(path, format!("expected a section (keys and values), found {node}"));
+        }
+        reader.entries.iter().for_each(|(key, node)| reader.check(key, node, &tables));
         reader
     }
 
     /// Opens the section at `path` without checking its keys, to read some that other readers of the section do not
     /// know.
     pub fn unchecked(source: &'a Source, path: &str) -> Self {
-        let entries: &[_] = match source.node(path) {
-            Some(Node::Map(entries)) => entries,
-            _ => &[],
-        };
-        Self { entries, ..Self::empty(source, path) }
-    }
-
-    /// A reader of `path` that finds no keys in it.
-    pub fn empty(source: &'a Source, path: &str) -> Self {
-        Self { source, section: path.to_string(), entries: &[], kinds: Vec::new() }
+        Self { source, section: path.to_string(), entries: source.entries(path), kinds: Vec::new() }
     }
 
     /// Reads only rows of sections of type `kind`.
@@ -218,8 +203,8 @@ impl<'a> Reader<'a> {
         };
         // An empty text leaves a key open, too.
         let is_open = node.is_none() || *node == Node::Text(String::new());
-        let is_switch = other.kind == Some(IdleKind::Switch) && !is_open;
-        if let Some(kind) = other.kind.filter(|kind| !is_open && !kind.fits(node)) {
+        let is_switch = other.kind == Some(ValueKind::Switch) && !is_open;
+        if let Some(kind) = other.kind.as_ref().filter(|_| !is_open && !other.fits(node)) {
             return self.fault(key, format!("expected {}, found {node}", kind.expected()));
         }
         match other.handling {

@@ -26,18 +26,16 @@ pub(crate) struct Format {
 
 impl Replaced {
     /// Drops the keys from the section `lower` if `upper`, which is laid over it, writes any of them.
-    pub fn drop(&self, lower: &mut Vec<(String, Node)>, upper: &[(String, Node)]) {
-        let writes = |path: &str| {
-            let node = get(upper, path).filter(|node| !node.is_off());
-            node.filter(|node| !self.is_format(path, node)).is_some()
-        };
+    fn drop(&self, lower: &mut Node, upper: &Node) {
+        let writes =
+            |path: &str| upper.at(path).is_some_and(|node| !node.is_off() && !self.is_format(path, node));
         if !self.keys.iter().any(|path| writes(path)) {
             return;
         }
         for path in self.keys {
             let stays =
-                get(lower, path).is_some_and(|node| self.is_format(path, node)) && writes(self.format.of);
-            if !stays {
+                lower.at(path).is_some_and(|node| self.is_format(path, node)) && writes(self.format.of);
+            if let (false, Node::Map(lower)) = (stays, &mut *lower) {
                 remove(lower, path);
             }
         }
@@ -48,9 +46,7 @@ impl Replaced {
         let Node::Map(entries) = upper else { return };
         for (key, upper) in entries {
             let Some(lower) = lower.get_mut(key) else { continue };
-            if let (Node::Map(lower), Node::Map(upper)) = (&mut *lower, upper)
-                && key == self.section
-            {
+            if key == self.section {
                 self.drop(lower, upper);
             }
             self.drop_below(lower, upper);
@@ -59,17 +55,6 @@ impl Replaced {
 
     fn is_format(&self, path: &str, node: &Node) -> bool {
         path == self.format.key && node.word().is_some_and(|word| self.format.words.contains(&word))
-    }
-}
-
-/// The value at a dotted path below a section.
-fn get<'a>(entries: &'a [(String, Node)], path: &str) -> Option<&'a Node> {
-    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
-    let node = entries.iter().find(|(name, _)| name == first).map(|(_, node)| node)?;
-    match (rest, node) {
-        ("", node) => Some(node),
-        (rest, Node::Map(entries)) => get(entries, rest),
-        _ => None,
     }
 }
 

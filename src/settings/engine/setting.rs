@@ -237,10 +237,6 @@ impl<T: Setting, const N: usize> Setting for [T; N] {
         Vec::<T>::kind()
     }
 
-    fn from_node(node: &Node) -> Option<Self> {
-        Vec::from_node(node)?.try_into().ok()
-    }
-
     fn to_node(&self) -> Option<Node> {
         self.to_vec().to_node()
     }

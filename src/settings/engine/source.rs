@@ -65,6 +65,20 @@ impl Source {
         self.node(path).and_then(T::from_node)
     }
 
+    /// The keys and values of the section at `path`; none if there is no section.
+    pub fn entries(&self, path: &str) -> &[(String, Node)] {
+        match self.node(path) {
+            Some(Node::Map(entries)) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The paths of the items of the list at `path`; none if there is no list.
+    pub fn items(&self, path: &str) -> Vec<String> {
+        let count = if let Some(Node::List(items)) = self.node(path) { items.len() } else { 0 };
+        (0..count).map(|index| join(path, &index.to_string())).collect()
+    }
+
     /// Gives `path` a value that follows from what was written for `origin`, unless it has one.
     pub fn put_default(&mut self, path: &str, value: impl Into<Node>, origin: &str) {
         if self.node(path).is_none() {
@@ -129,8 +143,7 @@ impl Source {
     pub fn explains_absence(&self, path: &str, key: &str) -> bool {
         let is_misspelt = |section: &str, key: &str| {
             let names = [key].into_iter().chain(self.names.of(section, key));
-            let Some(Node::Map(entries)) = self.document.get(section) else { return false };
-            entries.iter().any(|(name, _)| {
+            self.entries(section).iter().any(|(name, _)| {
                 name != key && !self.is_sound(&join(section, name)) && closest(name, names.clone()).is_some()
             })
         };

@@ -5,27 +5,17 @@ use super::node::Node;
 use super::setting::{Setting, ValueKind};
 
 /// Keys that are answered in the same way, and the sentence that says why.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct UnusedKeys {
     /// The keys, between spaces.
     pub keys: &'static str,
     /// How they are answered.
     pub handling: Handling,
-    /// The kind that their values must be of although nothing depends on them, where one is known.
-    pub kind: Option<IdleKind>,
+    /// The kind that their values must be of although nothing depends on them, where one is known: a switch, a number,
+    /// or text that is no number.
+    pub kind: Option<ValueKind>,
     /// Why, or what to write instead.
     pub sentence: &'static str,
-}
-
-/// The kind of a value on which nothing depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IdleKind {
-    /// True or False.
-    Switch,
-    /// Any number.
-    Number,
-    /// Text that is no number.
-    Text,
 }
 
 /// How a key that is not used is answered.
@@ -66,26 +56,15 @@ impl UnusedKeys {
     pub fn covers(&self, key: &str) -> bool {
         words(self.keys).any(|one| one == key)
     }
-}
 
-impl IdleKind {
-    /// Whether `node` is of this kind.
-    pub fn fits(self, node: &Node) -> bool {
-        match self {
-            Self::Switch => bool::from_node(node).is_some(),
-            Self::Number => f64::from_node(node).is_some(),
-            Self::Text => matches!(node, Node::Text(_)) && f64::from_node(node).is_none(),
+    /// Whether `node` is of the kind that the values must be of.
+    pub fn fits(&self, node: &Node) -> bool {
+        match self.kind {
+            Some(ValueKind::Switch) => bool::from_node(node).is_some(),
+            Some(ValueKind::Number) => f64::from_node(node).is_some(),
+            Some(ValueKind::Text) => matches!(node, Node::Text(_)) && f64::from_node(node).is_none(),
+            _ => true,
         }
-    }
-
-    /// The kind in the words of a message.
-    pub fn expected(self) -> String {
-        let kind = match self {
-            Self::Switch => ValueKind::Switch,
-            Self::Number => ValueKind::Number,
-            Self::Text => ValueKind::Text,
-        };
-        kind.expected()
     }
 }
 

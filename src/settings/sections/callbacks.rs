@@ -80,17 +80,11 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
 /// Reads the list.
 pub(crate) fn read(source: &Source) -> Callbacks {
     let mut callbacks = Callbacks::default();
-    let count = match source.node(LIST) {
-        Some(Node::List(items)) => items.len(),
-        Some(node) => {
-            source.fault(LIST, format!("expected a list of callbacks, found {node}"));
-            0
-        }
-        None => 0,
-    };
+    if let Some(node) = source.node(LIST).filter(|node| !matches!(node, Node::List(_))) {
+        source.fault(LIST, format!("expected a list of callbacks, found {node}"));
+    }
     let mut seen: Vec<&str> = Vec::new();
-    for index in 0..count {
-        let path = format!("{LIST}.{index}");
+    for path in source.items(LIST) {
         // An item that was translated is empty.
         if source.node(&path).is_none() {
             continue;

@@ -52,7 +52,7 @@ pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
         return metrics;
     }
     let paths = match node {
-        Node::List(items) => (0..items.len()).map(|index| format!("{PATH}.{index}")).collect(),
+        Node::List(_) => source.items(PATH),
         _ => vec![PATH.to_string()],
     };
     for path in paths {

@@ -6,7 +6,6 @@ mod pet;
 mod rope_scaling;
 mod rows;
 mod types;
-mod words;
 
 pub(crate) use pet::path_of as pet_path;
 pub use pet::{BaseType, Pet, PetType};
@@ -15,12 +14,13 @@ pub(crate) use rope_scaling::{Method as ScalingMethod, keys_of as scaling_keys, 
 pub use rows::Model;
 pub use types::ModelType;
 pub(crate) use types::tables as type_tables;
-pub(crate) use words::PATH;
 
 use crate::model::config::{Family, MixtureConfig, ModelConfig, Recomputed};
 use crate::settings::engine::*;
 use fill::SWITCHES;
 
+/// The section of the model.
+pub(crate) const PATH: &str = "model.model_config";
 /// The two types whose rows all others share: `LLAMA` for types with gated layers and without positions added to the
 /// embedding, and `GPT2` for the others.
 pub(crate) const LLAMA: &str = "LlamaConfig";
@@ -110,12 +110,8 @@ pub(crate) fn is_elsewhere(source: &Source) -> bool {
 fn is_described(source: &Source) -> bool {
     let rows = source.table(Model::ID).map_or(&[][..], |table| &table.rows);
     let required: Vec<&str> = rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();
-    let entries = match source.node(PATH) {
-        Some(Node::Map(entries)) => entries.as_slice(),
-        _ => &[],
-    };
     let describes = |(key, node): &(String, Node)| required.contains(&key.as_str()) && !node.is_none();
-    if entries.iter().any(describes) {
+    if source.entries(PATH).iter().any(describes) {
         return true;
     }
     let is_explained = required.iter().any(|key| source.explains_absence(PATH, key));

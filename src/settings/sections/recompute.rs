@@ -18,7 +18,7 @@ rows! {
         /// last.
         layers: Vec<usize> = Host.optional().example("[1]"),
         /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0.
-        operators: Operators = Host.optional().read_by(operators).example("{feed_forward.mul: [1]}"),
+        operators: Operators = Host.optional().read_by(|reader, key| reader.form(key, Operators::read)).example("{feed_forward.mul: [1]}"),
         /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped
         /// after it and gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),
@@ -54,10 +54,6 @@ pub(crate) fn read(source: &Source, parts: LayerFeatures<'_>, parallel: &Distrib
         recompute.check(&reader, parts);
     }
     recompute
-}
-
-fn operators(reader: &Reader<'_>, key: &'static str) -> Option<Operators> {
-    reader.form(key, Operators::read)
 }
 
 /// Notes the switches about exchanges between ranks that have no effect in this run.

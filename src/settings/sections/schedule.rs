@@ -68,17 +68,11 @@ pub(crate) fn read(source: &Source) -> (Schedule, Vec<Group>) {
         section.missing("default", "the schedule of all other parameters");
         Schedule::default()
     };
-    let count = match section.node("grouped") {
-        None => 0,
-        Some(Node::List(items)) => items.len(),
-        Some(node) => {
-            section
-                .fault("grouped", format!("expected a list of schedules, each with `params`, found {node}"));
-            0
-        }
-    };
-    let groups = (0..count).map(|number| {
-        let (reader, schedule) = read_at(source, &format!("{GROUPED}.grouped.{number}"), true);
+    if let Some(node) = section.node("grouped").filter(|node| !matches!(node, Node::List(_))) {
+        section.fault("grouped", format!("expected a list of schedules, each with `params`, found {node}"));
+    }
+    let groups = source.items(&section.path("grouped")).into_iter().map(|path| {
+        let (reader, schedule) = read_at(source, &path, true);
         let keys = GroupKeys::read(&reader);
         if reader.has("params") && reader.is_sound("params") && keys.params.is_empty() {
             reader.fault("params", "is empty; give patterns of parameter names");

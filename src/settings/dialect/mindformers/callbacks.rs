@@ -88,12 +88,8 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
 
 /// Translates every such callback of the list.
 pub(super) fn translate(source: &mut Source) {
-    let count = match source.node(LIST) {
-        Some(Node::List(items)) => items.len(),
-        _ => 0,
-    };
     let mut seen = Vec::new();
-    for path in (0..count).map(|index| join(LIST, &index.to_string())) {
+    for path in source.items(LIST) {
         let kind_path = join(&path, "type");
         let Some(kind) = source.word(&kind_path).map(str::to_string) else { continue };
         match kind.as_str() {

@@ -95,7 +95,8 @@ fn name_targets(source: &mut Source) {
     }
 }
 
-fn path(key: &str) -> String {
+/// The path of a key of the model.
+pub(super) fn path(key: &str) -> String {
     join(PATH, key)
 }
 

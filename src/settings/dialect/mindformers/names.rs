@@ -1,7 +1,7 @@
 //! Names of one key: those of MindFormers' older files, of Megatron and of Hugging Face. `names.tsv` lists them.
 
 use super::lines;
-use crate::settings::engine::{Named, Names, Node, Source, join, words};
+use crate::settings::engine::{Named, Names, Source, join, words};
 use std::sync::LazyLock;
 
 /// Every key that has several names.
@@ -41,8 +41,5 @@ fn drop_twins(source: &mut Source, section: &str) {
 }
 
 fn names_in(source: &Source, section: &str) -> Vec<String> {
-    match source.document.get(section) {
-        Some(Node::Map(entries)) => entries.iter().map(|(name, _)| name.clone()).collect(),
-        _ => Vec::new(),
-    }
+    source.entries(section).iter().map(|(name, _)| name.clone()).collect()
 }

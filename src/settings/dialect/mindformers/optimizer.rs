@@ -40,11 +40,7 @@ fn schedules(source: &Source) -> Vec<String> {
     if source.node(GROUPED).is_none_or(Node::is_off) {
         return vec!["lr_schedule".to_string()];
     }
-    let count = match source.node(&join(GROUPED, "grouped")) {
-        Some(Node::List(items)) => items.len(),
-        _ => 0,
-    };
-    let groups = (0..count).map(|number| format!("{GROUPED}.grouped.{number}"));
+    let groups = source.items(&join(GROUPED, "grouped")).into_iter();
     groups.chain([join(GROUPED, "default")]).collect()
 }
 

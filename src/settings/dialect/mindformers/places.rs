@@ -1,7 +1,7 @@
 //! Keys that MindFormers reads in several sections: each is moved to the one where it is read here.
 
 use super::mixture::MixtureForms;
-use crate::settings::engine::{Node, Section, Source, join};
+use crate::settings::engine::{Section, Source, join};
 use crate::settings::sections::moe::Moe;
 
 /// From where, to where, and which keys.
@@ -30,7 +30,7 @@ pub(super) fn gather(source: &mut Source) {
 
 /// Clips gradients if the file has no `runner_wrapper`, as MindFormers does.
 fn clip_without_wrapper(source: &mut Source) {
-    if !matches!(source.node(WRAPPER), Some(Node::Map(entries)) if !entries.is_empty()) {
+    if source.entries(WRAPPER).is_empty() {
         source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers");
         source.document.put(&join(WRAPPER, "use_clip_grad"), true.into(), WRAPPER);
     }

@@ -28,23 +28,23 @@ rows! {
         /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the
         /// list says. Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token
         /// prediction count as the last layers.
-        recompute: Amount = Host.default(Amount::every(false)).read_by(amount).example("True"),
+        recompute: Amount = Host.default(Amount::every(false)).read_by(|reader, key| reader.form(key, Amount::read)).example("True"),
         /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of
         /// feed-forward networks. A pattern is a path of regular expressions separated by `\.`, each of which must
         /// match a whole name, from the layer down to an operator or a module; a fused kernel is recomputed if a name
         /// that it answers to is matched.
-        select_recompute: Selection = Host.default(NOTHING).read_by(selection).example("True"),
+        select_recompute: Selection = Host.default(NOTHING).read_by(|reader, key| reader.form(key, Selection::read)).example("True"),
         /// The same for operators whose results are gathered from other ranks again; `True` means the norms. Where
         /// nothing is gathered, the operators themselves are recomputed. A module is not accepted.
         select_comm_recompute: Selection =
-            Host.default(NOTHING).read_by(selection).example("True"),
+            Host.default(NOTHING).read_by(|reader, key| reader.form(key, Selection::read)).example("True"),
         /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A
         /// module is not accepted.
         select_recompute_exclude: Selection =
-            Host.default(NOTHING).read_by(selection).example("['feed_forward\\.mul']"),
+            Host.default(NOTHING).read_by(|reader, key| reader.form(key, Selection::read)).example("['feed_forward\\.mul']"),
         /// The same for `select_comm_recompute`; there is no difference between the two.
         select_comm_recompute_exclude: Selection =
-            Host.default(NOTHING).read_by(selection).example("['.*\\.norm']"),
+            Host.default(NOTHING).read_by(|reader, key| reader.form(key, Selection::read)).example("['.*\\.norm']"),
     }
 }
 
@@ -69,14 +69,6 @@ struct Chosen {
     pattern: Pattern,
     chunks: Chunks,
     layers: Vec<usize>,
-}
-
-fn amount(reader: &Reader<'_>, key: &'static str) -> Option<Amount> {
-    reader.form(key, Amount::read)
-}
-
-fn selection(reader: &Reader<'_>, key: &'static str) -> Option<Selection> {
-    reader.form(key, Selection::read)
 }
 
 /// The keys as a table, with the operators that patterns can name.

@@ -1,8 +1,8 @@
 //! `extend_method` with `scaling_factor` or `pretrain_seqlen`: MindFormers' form of `rope_scaling`.
 
-use super::model::ModelForms;
+use super::model::{ModelForms, path};
 use crate::settings::engine::*;
-use crate::settings::sections::model::{LLAMA, PATH, ScalingMethod, scaling_keys, scaling_takes};
+use crate::settings::sections::model::{LLAMA, ScalingMethod, scaling_keys, scaling_takes};
 
 /// The words of `extend_method`.
 const METHODS: [(&str, ScalingMethod); 9] = [
@@ -109,10 +109,6 @@ fn extend(source: &mut Source, forms: &ModelForms, word: &str, method: ScalingMe
         }
     }
     put(source, "rope_type", method.word(), form);
-}
-
-fn path(key: &str) -> String {
-    join(PATH, key)
 }
 
 fn put(source: &mut Source, key: &str, value: impl Into<Node>, form: &str) {

@@ -10,7 +10,7 @@ const SECTION: &str = "section";
 const KEYS: &str = include_str!("unused.tsv");
 
 /// The unused keys of the table `id`.
-pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
+pub(in crate::settings) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
     all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
 }
 
@@ -45,9 +45,9 @@ fn parse(line: [&'static str; 3]) -> UnusedKeys {
     };
     let kind = match kind {
         "" => None,
-        "switch" => Some(IdleKind::Switch),
-        "number" => Some(IdleKind::Number),
-        "text" => Some(IdleKind::Text),
+        "switch" => Some(ValueKind::Switch),
+        "number" => Some(ValueKind::Number),
+        "text" => Some(ValueKind::Text),
         _ => panic!("unused.tsv: no kind `{kind}`: {line:?}"),
     };
     UnusedKeys { keys, handling, kind, sentence }

@@ -1,6 +1,6 @@
 //! `model.model_config.pet_config`: low-rank adapters, which train in place of the model's own parameters.
 
-use super::words::PATH;
+use super::PATH;
 use crate::element::Element;
 use crate::model::config::{FactorInit, LowRank, ModelConfig};
 use crate::model::{ModuleList, select_modules};
@@ -13,7 +13,7 @@ rows! {
     /// `adapter_model.safetensors`, and name the model of `load_checkpoint` instead of copying it.
     pub struct Pet in "model.model_config.pet_config" {
         /// The kind of adapters: `lora`.
-        kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, OTHER_KINDS)),
+        kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, "")),
         /// Rows of A and columns of B.
         lora_rank: usize = Shape.default(8).within(SIZE),
         /// The product of A and B is multiplied by this and divided by `lora_rank`.

@@ -3,9 +3,9 @@
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
-use super::{GPT2, LLAMA, PATH, words};
+use super::{GPT2, LLAMA, PATH};
 use crate::element::Element;
-use crate::model::config::{Activation, ModelConfig};
+use crate::model::config::{Activation, Gelu, ModelConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -90,7 +90,7 @@ rows! {
         /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the
         /// tanh approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu`
         /// the one by the logistic function.
-        activation "hidden_act": Activation = Shape.derived().read_by(words::activation).example("gelu_exact"),
+        activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
         /// Positions the model is made for, at least T, which is the default.
@@ -126,3 +126,43 @@ rows! {
 }
 
 const DEEPSEEK: &str = "DeepseekV3Config DeepseekV2Config";
+
+impl Words for Element {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("float32", Self::F32), ("float16", Self::F16), ("bfloat16", Self::Bf16)];
+}
+
+impl Words for Activation {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("silu", Self::SwiGlu),
+        ("swiglu", Self::SwiGlu),
+        ("fusedswiglu", Self::SwiGlu),
+        ("gelu_new", Self::Gelu(Gelu::Tanh)),
+        ("gelu_tanh", Self::Gelu(Gelu::Tanh)),
+        ("gelu_pytorch_tanh", Self::Gelu(Gelu::Tanh)),
+        ("gelu", Self::Gelu(Gelu::Tanh)),
+        ("gelu_exact", Self::Gelu(Gelu::Exact)),
+        ("quick_gelu", Self::Gelu(Gelu::Fast)),
+        ("fast_gelu", Self::Gelu(Gelu::Fast)),
+    ];
+}
+
+/// `hidden_act`, which must suit the type.
+fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
+    let is_llama = reader.kind_is(LLAMA);
+    let node = reader.node(key)?;
+    match Activation::from_node(node) {
+        Some(activation) if (activation == Activation::SwiGlu) == is_llama => {
+            if node.word() == Some("gelu") {
+                let text = "`gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error function";
+                reader.note(key, text);
+            }
+            Some(activation)
+        }
+        _ => {
+            let remedy = if is_llama { "silu" } else { "gelu_new" };
+            reader.fault(key, format!("not built yet (found {node}); write `{key}: {remedy}`"));
+            None
+        }
+    }
+}
