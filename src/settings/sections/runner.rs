@@ -10,27 +10,11 @@ rows! {
         /// Windows in a micro-batch (B).
         batch_size: usize = Numbers.default(1).within(SIZE),
         /// Micro-batches in a step, whose gradients are averaged.
-        gradient_accumulation_steps: usize = Numbers.default(1).within(SIZE).read_by(accumulation),
+        gradient_accumulation_steps: usize = Numbers.default(1).within(SIZE),
         /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
         stop_step: u64 = Host.default(0),
         /// Steps whose launches are timed one by one, after three steps that warm up; 0: none. A table of them is
         /// logged, and profile.jsonl has each.
         profile_steps: u64 = Host.default(0),
-    }
-}
-
-/// Reads the number of micro-batches, with the messages of MindFormers.
-fn accumulation(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
-    match reader.node(key)? {
-        Node::Int(steps) if *steps >= 1 => reader.convert(key, &Node::Int(*steps)),
-        Node::Int(steps) => {
-            let message = format!("gradient_accumulation should be greater or equal than 1, but got {steps}");
-            reader.fault(key, message);
-            None
-        }
-        node => {
-            reader.fault(key, format!("gradient_accumulation should be integer but got {node}"));
-            None
-        }
     }
 }

@@ -111,9 +111,9 @@ const MALFORMED: &str = r#"
 
 -  batch_size: 4
 +  gradient_accumulation_steps: 0
-= x.yaml:12: runner_config.gradient_accumulation_steps: gradient_accumulation should be greater or equal than 1, but got 0
+= x.yaml:12: runner_config.gradient_accumulation_steps: expected a whole number from 1 to 2147483648, found `0`
 +  gradient_accumulation_steps: True
-= x.yaml:12: runner_config.gradient_accumulation_steps: gradient_accumulation should be integer but got `True`
+= x.yaml:12: runner_config.gradient_accumulation_steps: expected a whole number from 1 to 2147483648, found `True`
 +  batch_size: 1000000000
 = x.yaml:12: runner_config.batch_size: 1000000000 windows of 32 tokens are too many; lower it
 
