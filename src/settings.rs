@@ -145,6 +145,7 @@ impl Settings {
         let tensorboard = source.node("tensorboard").map(|_| TensorBoard::read_at(source, "tensorboard"));
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
+        mindformers::parallel::note_differences(source, &distribution);
         distribution.fit_experts(moe.as_ref(), source);
         distribution.stages = parallel::stages(source, &model, &distribution);
         if !run.as_single {

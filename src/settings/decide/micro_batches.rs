@@ -3,8 +3,7 @@
 //!
 //! A rank accumulates `micro_batch_interleave_num` times `micro_batch_num` where there are pipeline stages, times
 //! `gradient_accumulation_steps` where there are none, and with `as_single` times `data_parallel`. In data-parallel
-//! mode (`parallel_mode: 0`) gradients accumulate as in the other modes; MindFormers takes
-//! `gradient_accumulation_steps` as 1 there.
+//! mode (`parallel_mode: 0`) gradients accumulate as in the other modes.
 
 use crate::settings::Settings;
 use crate::settings::engine::{MAX_SIZE, Source};
@@ -12,7 +11,6 @@ use crate::settings::sections::parallel::{Distribution, culprit};
 
 /// Decides how many micro-batches a rank accumulates; with `as_single` it accumulates those of several devices.
 pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {
-    note_reset(settings, distribution, source);
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
     let is_single = std::mem::take(&mut settings.run.as_single);
     let is_spread = distribution.layout.world() > 1;
@@ -26,20 +24,6 @@ pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, sourc
         source.note(format!(
             "micro_batch_interleave_num `{interleave}` is taken as 1: a step sees batch_size x \
              gradient_accumulation_steps windows"
-        ));
-    }
-}
-
-/// Notes that accumulation counts here where MindFormers ignores it: there only a run in semi-automatic parallel mode
-/// accumulates. Each of its files says `use_parallel`; a file without it is not from there.
-fn note_reset(settings: &Settings, distribution: &Distribution, source: &Source) {
-    const KEY: &str = "runner_config.gradient_accumulation_steps";
-    let steps = source.value::<u64>(KEY).unwrap_or(1);
-    if steps > 1 && settings.run.use_parallel.is_some() && !distribution.counts {
-        source.note(format!(
-            "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 \
-             outside of semi-automatic parallel mode (`use_parallel: True`, `parallel_mode: 1`)",
-            source.document.written(KEY)
         ));
     }
 }

@@ -86,11 +86,7 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
         }
     };
     put(join(MODEL, "type"), kind.word().into(), "model_type");
-    let reads = |key: &str| {
-        Model::table().row(key).is_some_and(|row| {
-            row.types.is_empty() || row.types.iter().any(|word| kind.reads().contains(word))
-        })
-    };
+    let reads = |key: &str| Model::table().row(key).is_some_and(|row| kind.reads_row(row));
     let is_mixture = shape.value("expert_num").is_some();
     for (fact, Fact { key: theirs, value }) in &shape.facts {
         let key = if *fact == "scoring_func" { "use_gating_sigmoid" } else { fact };

@@ -7,7 +7,7 @@ mod mixture;
 mod model;
 mod names;
 mod optimizer;
-mod parallel;
+pub(in crate::settings) mod parallel;
 mod places;
 pub(in crate::settings) mod recompute;
 mod rope;

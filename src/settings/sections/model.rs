@@ -86,11 +86,7 @@ impl Model {
     pub(crate) fn written_rows(&self) -> Placed {
         let (table, base) = (Self::table(), self.kind.is(GPT2));
         let is_base = [LLAMA, GPT2].contains(&self.kind.word());
-        let is_read = |entry: &Entry| {
-            table
-                .row(entry.key)
-                .is_some_and(|row| row.types.is_empty() || row.types.iter().any(|word| self.kind.is(word)))
-        };
+        let is_read = |entry: &Entry| table.row(entry.key).is_some_and(|row| self.kind.reads_row(row));
         let says_nothing = |entry: &Entry| {
             is_base && SWITCHES.contains(&entry.key) && entry.written == Some(Node::Bool(base))
         };

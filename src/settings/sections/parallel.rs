@@ -1,14 +1,8 @@
 //! `parallel_config` and `parallel`: how a run is spread over ranks.
 //!
-//! The degrees of `parallel_config` count where MindFormers uses them: with `use_parallel: True` and
-//! `parallel_mode` 1 or 2. On a rank, `RunConfig::load_on_rank` compares them with how many were started;
-//! `outline`, for `plan`, takes the layout from the file alone. A plan for several ranks writes these sections into
-//! `config.yaml`, a plan for one does not.
-//!
-//! Differences from MindFormers: `expert_parallel` divides `data_parallel`. In MindFormers it divides `data_parallel`
-//! times `model_parallel`, and ranks that share a matrix hold different experts. Ranks that share the optimizer share
-//! parameters of any size here, in parts of their arena; in MindFormers those below `parallel_optimizer_threshold` stay
-//! whole. `optimizer_shard` has no effect, as in MindFormers since version 0.7.
+//! The degrees of `parallel_config` count with `use_parallel: True` and `parallel_mode` 1 or 2. On a rank,
+//! `RunConfig::load_on_rank` compares them with how many were started; `outline`, for `plan`, takes the layout from the
+//! file alone. A plan for several ranks writes these sections into `config.yaml`, a plan for one does not.
 
 mod degrees;
 mod rows;

@@ -1,6 +1,7 @@
-//! MindSpore's word for what ranks share.
+//! MindSpore's word for what ranks share, and what MindFormers does otherwise in its parallel modes.
 
 use crate::settings::engine::*;
+use crate::settings::sections::parallel::{Distribution, ParallelMode};
 
 rows! {
     /// `parallel.parallel_optimizer_config`: another form of its keys.
@@ -42,5 +43,27 @@ pub(super) fn translate(source: &mut Source) {
             source.document.put(again, true.into(), &level);
         }
         Some(OptimizerLevel::Optimizer) | None => {}
+    }
+}
+
+/// Notes where a run that is spread by `distribution` is not the one of MindFormers. There the data-parallel mode
+/// takes as many devices as are started, and only a run in semi-automatic parallel mode accumulates. Each of its files
+/// says `use_parallel`; a file without it is not from there.
+pub(in crate::settings) fn note_differences(source: &Source, distribution: &Distribution) {
+    const KEY: &str = "runner_config.gradient_accumulation_steps";
+    let Some(uses_parallel) = source.value::<bool>("use_parallel") else { return };
+    let is_data_mode = uses_parallel && distribution.asked.context.parallel_mode == ParallelMode::Data;
+    if is_data_mode && distribution.layout.world() == 1 && source.value("as_single") != Some(true) {
+        let text =
+            "MindFormers shares the data among as many devices as are started; here one takes all of it";
+        source.note(format!("parallel.parallel_mode: {text}"));
+    }
+    let steps = source.value::<u64>(KEY).unwrap_or(1);
+    if steps > 1 && !distribution.counts {
+        source.note(format!(
+            "{}: `{steps}` counts here, and a step is as many times as large as in MindFormers, which takes 1 \
+             outside of semi-automatic parallel mode (`use_parallel: True`, `parallel_mode: 1`)",
+            source.document.written(KEY)
+        ));
     }
 }

@@ -1,9 +1,8 @@
 //! `CheckpointMonitor`: when checkpoints are written, which are kept, what they are called.
 //!
-//! Differences from MindFormers: `keep_checkpoint_max: 0` alone keeps all checkpoints here, and one in MindFormers. A
-//! monitor that never saves (both strategies 0) is an error here; in MindFormers it saves nothing. Old checkpoints are
-//! removed after the new one is complete; MindFormers removes them before it is written. On several ranks a checkpoint
-//! that is due by the clock is written a step later, since the first rank's clock decides for all.
+//! A monitor that never saves (both strategies 0) is an error. Old checkpoints are removed after the new one is complete.
+//! On several ranks a checkpoint that is due by the clock is written a step later, since the first rank's clock decides
+//! for all.
 
 use crate::settings::engine::*;
 
@@ -16,8 +15,7 @@ rows! {
         /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step
         /// beyond them.
         save_checkpoint_seconds: u64 = Host.default(0).example("600\nsave_checkpoint_steps: 0"),
-        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (MindFormers
-        /// keeps one).
+        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept.
         keep_checkpoint_max: u64 = Host.default(5),
         /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those
         /// younger than that, the oldest.

@@ -17,7 +17,7 @@ use crate::settings::engine::*;
 pub(crate) struct TypeEntry {
     /// The word of `type`. Unique.
     pub word: &'static str,
-    /// The type's documentation: which models it is, and how it differs from MindFormers.
+    /// The type's documentation: which models it is, and how it differs from its base.
     pub about: &'static str,
     /// The type whose rows, rules and defaults this one shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
@@ -56,7 +56,7 @@ const TYPES: [TypeEntry; 18] = [
         word: CHATGLM2,
         about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, \
                 with a bias in the projections to q, k and v, and of whose heads one half rotates, in interleaved \
-                pairs. Not taken over: its default sizes, which follow from the others here.",
+                pairs.",
         defaults: |config| (config.num_kv_heads, config.rotary_interleaved) = (2, true),
         check: check_glm,
         family: Family::Glm,
@@ -66,7 +66,7 @@ const TYPES: [TypeEntry; 18] = [
     TypeEntry {
         word: "QwenConfig",
         about: "Qwen 1: a Llama with a bias in the projections to q, k and v. `intermediate_size` is the width of \
-                gate and up each, as in MindFormers' files; Qwen's own configuration writes twice that.",
+                gate and up each; Qwen's own configuration writes twice that.",
         ..PLAIN
     },
     TypeEntry {
@@ -138,8 +138,7 @@ const TYPES: [TypeEntry; 18] = [
         word: "PanguAlphaConfig",
         about: "PanGu-α (Zeng et al., 2021) and CodeGeeX: a GPT-2 whose last layer, the query layer, projects its \
                 queries from a learned table by position. The last norm is before that layer, as in the published \
-                models and in MindFormers on one stage; on several stages MindFormers has it after that layer, which \
-                is another model.",
+                models.",
         base: GPT2,
         defaults: |config| {
             config.activation = Activation::Gelu(Gelu::Fast);
@@ -151,8 +150,7 @@ const TYPES: [TypeEntry; 18] = [
     TypeEntry {
         word: DEEPSEEK_V3,
         about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias \
-                that balances them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in \
-                MindFormers always, unless that is 0). The router is DeepSeek-V3's where a file is silent.",
+                that balances them, and multi-token prediction where `num_nextn_predict_layers` asks for it. The router is DeepSeek-V3's where a file is silent.",
         defaults: deepseek,
         ..PLAIN
     },
@@ -165,8 +163,7 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "Phi3Config",
-        about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another. \
-                MindFormers has none.",
+        about: "Phi-3 and Phi-4: a Llama whose files hold q, k and v as one tensor, gate and up as another.",
         check: |model, reader| check_rotation(model, reader, false),
         family: Family::Phi3,
         // Gate and up of other widths have padding between them here, and are two tensors.
@@ -175,8 +172,7 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "Ernie4_5Config",
-        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too. \
-                MindFormers has none.",
+        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too.",
         defaults: |config| config.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Ernie45,
@@ -185,7 +181,7 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "HeliumConfig",
-        about: "Helium: the same. MindFormers has none.",
+        about: "Helium: the same.",
         defaults: |config| config.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Helium,
@@ -210,6 +206,11 @@ impl ModelType {
     /// The words of the types whose rows the type reads.
     pub(crate) fn reads(self) -> [&'static str; 2] {
         [self.0.word, self.0.base]
+    }
+
+    /// Whether the type reads the key of `row`.
+    pub(crate) fn reads_row(self, row: &RowText) -> bool {
+        row.types.is_empty() || row.types.iter().any(|word| self.is(word))
     }
 
     /// Whether the type shares the rows and rules of `base`.

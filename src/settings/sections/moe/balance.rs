@@ -1,6 +1,6 @@
 //! The losses that keep experts equally busy.
 //!
-//! A balance loss joins the objective because its factor is written, whatever `return_extra_loss` says.
+//! A balance loss joins the objective because its factor is written.
 //! Losses over devices and communication are left out with a notice: what a step computes does not
 //! depend on how many devices there are.
 

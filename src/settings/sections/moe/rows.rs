@@ -5,8 +5,8 @@ use crate::model::config::GroupScore;
 use crate::settings::engine::*;
 
 rows! {
-    /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1, which most
-    /// files of MindFormers carry, the other keys are ignored with a notice. The same keys may be written under
+    /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1 the
+    /// other keys are ignored with a notice. The same keys may be written under
     /// `model.model_config`. An expert is a SwiGLU without biases, and in the layers of GPT-2, Bloom and PanGu-α two
     /// products with biases and GELU; PanGu-α's last layer stays dense. N: tokens of a micro-batch, E: experts, k:
     /// experts that a token visits.
@@ -15,9 +15,9 @@ rows! {
         expert_num: usize = Shape.default(1).within(EXPERTS).example("16"),
         /// Experts that a token visits (k), up to 16.
         num_experts_chosen: usize = Shape.default(1).within(CHOSEN).example("3"),
-        /// Inner width of an expert; by default that of a dense layer (in MindFormers 1407).
+        /// Inner width of an expert; by default that of a dense layer.
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
-        /// The first so many layers are dense; none by default (in MindFormers the first). `True` is 1.
+        /// The first so many layers are dense; none by default. `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
         /// Experts that every token visits, computed as one; in Llama's layers alone.
         shared_expert_num: usize = Shape.default(0).within(SHARED).example("2"),
@@ -52,7 +52,7 @@ rows! {
             .example("0.01\nbalance_via_topk_bias: True"),
         /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices and are
         /// left out with a notice, since what a step computes does not depend on how many there are. A loss joins the
-        /// objective because its factor is written, whatever MindFormers' `return_extra_loss` says.
+        /// objective because its factor is written.
         aux_loss_types: Vec<String> = Numbers.optional().example("[expert]\naux_loss_factors: [0.1]"),
         /// A factor for each of `aux_loss_types`.
         aux_loss_factors: Vec<f64> = Numbers.optional().within(FACTORS).example("[0.2]\naux_loss_types: [expert]"),
@@ -70,7 +70,7 @@ rows! {
         use_gmm: bool = Numbers.default(false),
         /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
         enable_gmm_safe_tokens: bool = Host.default(false).example("True\nuse_gmm: True"),
-        /// Which of MindFormers' routers: the second by default, in the layers of GPT-2, Bloom and PanGu-α the first.
+        /// The router: the second by default, in the layers of GPT-2, Bloom and PanGu-α the first.
         /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of
         /// a token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with
         /// k = 1 the word changes nothing, and a notice says so; but in the layers of GPT-2, Bloom and PanGu-α it
@@ -89,16 +89,15 @@ rows! {
             .example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
         /// How many experts are hot; not all of them where experts are spread over ranks.
         hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
-        /// Slots of the others, as a share: ceil(k N `capacity_factor` / E) times this, rounded down as in
-        /// MindFormers, but at least one where that has none; a notice says so.
+        /// Slots of the others, as a share: ceil(k N `capacity_factor` / E) times this, rounded
+        /// down, but at least one, with a notice.
         cold_token_percent: Option<f64> = Numbers.optional().filled("`1`").within(SHARE_ABOVE_ZERO)
             .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
         /// The hot experts are chosen anew every so many steps, before that at every power of two, and after the
         /// first step of a checkpoint, not at its multiples: see `callbacks.ColdHotExpertMonitor`.
         update_step: Option<u64> = Numbers.optional().filled("`10000`").within(COUNT)
             .example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// Whether each layer's drop rate is logged. MindFormers needs a `MoEDropRateCallback` beside it, which
-        /// repeats the model's numbers.
+        /// Whether each layer's drop rate is logged.
         callback_moe_droprate: bool = Host.default(false),
         /// Whether `.npy` files with the choices of all of a step's tokens are written, for
         /// `gristmill token-distribution`.

@@ -179,11 +179,7 @@ fn note_ones(source: &Source, degrees: &Parallel) {
 /// Notes what is done differently in the data-parallel mode.
 fn note_data_mode(source: &Source, degrees: &Parallel, size: usize) {
     if size == 1 {
-        let text =
-            "MindFormers shares the data among as many devices as are started; here one takes all of it";
-        source.note(format!("parallel.parallel_mode: {text}"));
-        note_ones(source, degrees);
-        return;
+        return note_ones(source, degrees);
     }
     let asked = degrees.above_one();
     if !asked.is_empty() && asked != [format!("data_parallel {size}")] {

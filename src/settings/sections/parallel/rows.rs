@@ -6,8 +6,8 @@ use crate::settings::engine::*;
 rows! {
     /// `parallel_config`: over how many ranks what is spread. The product of `data_parallel`, `model_parallel`,
     /// `pipeline_stage` and `context_parallel` is the number of ranks that are started
-    /// (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts are spread over some of these. As in
-    /// MindFormers, degrees count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere
+    /// (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts are spread over some of these. Degrees
+    /// count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere
     /// each is taken as 1. `as_single` does the work of all on one rank.
     pub struct Parallel in PATH {
         /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from
@@ -24,10 +24,10 @@ rows! {
         context_parallel: u64 = Host.default(1).within(COUNT),
         /// How many neighbours among the ranks that share the batch share the experts too: each has `expert_num`
         /// divided by this, and gets the tokens that chose them from the others. It divides `expert_num` and
-        /// `data_parallel` (in MindFormers `data_parallel` times `model_parallel`). No effect on a dense model.
+        /// `data_parallel`. No effect on a dense model.
         expert_parallel: u64 = Host.default(1).within(COUNT),
         /// Micro-batches of a step where there are several pipeline stages, at least as many as stages, and with
-        /// interleaves a multiple of them; otherwise without effect, as in MindFormers.
+        /// interleaves a multiple of them; otherwise without effect.
         micro_batch_num: u64 = Host.default(1).within(COUNT),
         /// Chunks of layers that a stage has, which are not neighbours, where
         /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1. Counts of layers in
@@ -35,7 +35,7 @@ rows! {
         pp_interleave_num: u64 = Host.default(1).within(COUNT),
         /// Whether the ranks that share matrices share the tokens between the products that they divide: norms,
         /// dropout and what is kept of the residual stream. They divide `batch_size` x `seq_length`. No effect
-        /// without `model_parallel` above 1, as in MindFormers.
+        /// without `model_parallel` above 1.
         use_seq_parallel: bool = Host.default(false),
         /// Whether the ranks that share matrices have embedding and head whole each. `False`: each has a part of the
         /// vocabulary, whose size they divide, and of a row of logits they exchange its largest, its sum and that of
@@ -48,8 +48,8 @@ rows! {
     /// `parallel`: whether `parallel_config` counts, and how ranks share the optimizer.
     pub struct ParallelContext in CONTEXT {
         /// 0 data parallel: all ranks that are started share the batch, and `parallel_config` does not count. 1
-        /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. Or
-        /// MindFormers' word for it.
+        /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. A
+        /// mode's name does, too.
         parallel_mode: ParallelMode = Host.default(ParallelMode::SemiAuto).example("2"),
         /// Whether the ranks that share the batch share the optimizer too (ZeRO-1): each keeps the moments and master
         /// weights of its part, updates that part, and gathers the others' weights. No result changes but by the
@@ -67,8 +67,8 @@ rows! {
         /// the ranks after each micro-batch instead of once a step.
         gradient_accumulation_shard: bool = Host.default(false),
         /// How many neighbours among the ranks that share the batch share one copy: a divisor of `data_parallel` and
-        /// a multiple of `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect, as in
-        /// MindFormers. Also read in `parallel`.
+        /// a multiple of `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect.
+        /// Also read in `parallel`.
         optimizer_weight_shard_size: i64 = Host.default(-1).within(FROM_MINUS_ONE),
     }
 }
