@@ -19,16 +19,8 @@ words! {
         Perplexity = "PerplexityMetric",
         /// The share of targets with the largest logit.
         Accuracy = "Accuracy",
-        /// A metric of generated advertisements.
-        Adgen = "ADGENMetric",
-        /// A metric of recognised entities.
-        Entity = "EntityScore",
-        /// A metric of answers in a text.
-        Squad = "SQuADMetric",
-        /// A metric of prompts with choices.
-        Prompt = "PromptAccMetric",
-        /// A metric of generated answers.
-        EmF1 = "EmF1Metric",
+        /// A metric of generated text, or of another task.
+        Other = "ADGENMetric" "EntityScore" "SQuADMetric" "PromptAccMetric" "EmF1Metric",
     }
 }
 
@@ -59,8 +51,8 @@ pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
         match MetricKeys::read_at(source, &path).kind {
             MetricType::Perplexity => metrics.perplexity = true,
             MetricType::Accuracy => metrics.accuracy = true,
-            kind => {
-                let kind = kind.word();
+            MetricType::Other => {
+                let kind = source.word(&join(&path, "type")).unwrap_or_default();
                 source.note(format!(
                     "{path}: {kind} judges generated text or other tasks than training here; not reported"
                 ));
