@@ -1,6 +1,9 @@
-//! The adapters that commands train or plan if a user only gives their rank.
+//! The keys of the model that `finetune` writes, and by which `plan` forecasts a fine-tune of the same folder.
 
 use serde_json::{Value, json};
+
+/// The key of the type of activations and of the weights that layers read, and the type.
+pub const COMPUTE_DTYPE: (&str, &str) = ("model.model_config.compute_dtype", "bfloat16");
 
 /// The keys of `pet_config` for adapters of `rank` on `targets`. Their product is multiplied by `alpha`, by default
 /// twice the rank, and divided by the rank; `base` is the type of the frozen matrices.

@@ -7,7 +7,7 @@ mod report;
 mod warnings;
 
 use super::Configured;
-use super::adapters::pet_config;
+use super::adapters::{COMPUTE_DTYPE, pet_config};
 use super::interrupt::Interrupt;
 use super::output::{self, say};
 use super::reading::CacheArguments;
@@ -61,7 +61,7 @@ pub fn after_help() -> String {
 }
 
 const PLANNED_MODELS: &str = "A model in place of the configuration is planned as it was trained if it is a run or a checkpoint of one, \
-    as trained whole if it is a folder of Hugging Face's, and as trained on its base if it is an adapter.";
+    as trained by `finetune`, in bfloat16, if it is a folder of Hugging Face's (whole, or as --lora says) or an adapter (on its base).";
 
 /// Steps of the schedule that memory is planned for if the data is not known, and with it the number of steps.
 const STEPS_IF_UNKNOWN: u64 = 1000;
@@ -116,7 +116,10 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     refuse_name_of_hub(path)?;
     match ranks {
-        _ if path.is_dir() => infer::outline(path, overrides, ranks),
+        _ if path.is_dir() => {
+            let (key, dtype) = COMPUTE_DTYPE;
+            infer::outline(path, &Override::of(key, &dtype.into()), overrides, ranks)
+        }
         Some(ranks) => RunConfig::outline_on(path, overrides, ranks),
         None => RunConfig::outline(path, overrides),
     }

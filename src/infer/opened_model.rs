@@ -208,20 +208,27 @@ fn kept_template(folder: &Path) -> Option<PathBuf> {
 
 /// The configuration of the model at `path`, of any kind that [`OpenedModel::open`] accepts, for a plan on `ranks`
 /// ranks or otherwise on as many as it asks for: that of a run; for a Hugging Face folder one that trains the whole
-/// model with the defaults of every key; for an adapter that of its base with the adapter.
+/// model with `of_folder` and the defaults of every other key; for an adapter that of its base with the adapter.
 ///
 /// # Errors
 /// There is no model, it cannot be computed, or a flag is wrong.
-pub fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
+pub fn outline(
+    path: &Path,
+    of_folder: &Override,
+    overrides: &[Override],
+    ranks: Option<usize>,
+) -> Result<RunConfig> {
     let (model, adapter) = match base_of(path)? {
         Some(base) => (base, Some(pet_of(&StandaloneAdapter::open(path)?))),
         None => (path.to_path_buf(), None),
     };
-    let mut config = outline_of_model(&model, &[adapter.as_slice(), overrides].concat(), ranks)?;
+    let is_run = run_of(&model).is_some();
+    let default = if is_run { &[][..] } else { std::slice::from_ref(of_folder) };
+    let mut config = outline_of_model(&model, &[adapter.as_slice(), default, overrides].concat(), ranks)?;
     let names_data = overrides
         .iter()
         .any(|one| one.path == "train_dataset" || one.lies_within("train_dataset.data_loader"));
-    if run_of(&model).is_none() && !names_data {
+    if !is_run && !names_data {
         config.data_faults.insert(0, Error::file(&model, "is a model, which names no data"));
     }
     Ok(config)

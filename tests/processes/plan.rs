@@ -40,6 +40,10 @@ fn plan_takes_a_model_for_a_file() {
     let whole = planned(folder, &[]);
     let unknown = "The number of steps is not known without the data: tests/data/folders/llama: is a model, which names no data";
     assert!(whole.contains(unknown) && whole.contains("9,168 parameters"), "{whole}");
+    // In the type that `finetune` trains in, unless another is written.
+    let dtype = |name: &str| planned(folder, &[&format!("--model.model_config.compute_dtype={name}")]);
+    assert_eq!(whole, dtype("bfloat16"));
+    assert_ne!(whole, dtype("float32"));
     let loader = "{type: TextDataLoader, dataset_files: [tests/data/mill.txt]}";
     for text in [
         format!("--train_dataset.data_loader={loader}"),

@@ -6,7 +6,7 @@ use super::choices::{
 use super::division;
 use super::keys::Keys;
 use super::{Arguments, Packing, beside};
-use crate::cli::adapters::pet_config;
+use crate::cli::adapters::{COMPUTE_DTYPE, pet_config};
 use crate::cli::trained::AdapterArguments;
 use crate::data::{FileKind, Form, SampleLengths, Wording, plural};
 use crate::error::{Error, Result};
@@ -238,7 +238,7 @@ impl Arguments {
             Some(length) => length.min(whole),
         };
         keys.add("model.model_config.seq_length", length);
-        keys.add("model.model_config.compute_dtype", "bfloat16");
+        keys.add(COMPUTE_DTYPE.0, COMPUTE_DTYPE.1);
         if !self.full {
             let written = keys.number::<u32>("model.model_config.pet_config.lora_rank");
             let rank = written.or(self.lora.map(u32::from)).unwrap_or(RANK);
