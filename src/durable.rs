@@ -8,7 +8,9 @@ pub use self::append_file::AppendFile;
 pub(crate) use self::cache_folder::cache_folder;
 pub(crate) use self::pairs::Pairs;
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -64,6 +66,17 @@ impl PathOrigin {
     pub fn begin(self, path: &Path) -> Result<AtomicFile> {
         let temporary = with_suffix(path, UNFINISHED);
         let _ = fs::remove_file(&temporary);
+        self.begin_as(path, temporary)
+    }
+
+    /// As [`begin`](Self::begin) for a file that other processes may write at the same time, in other containers even
+    /// under the same process number: its temporary name is its own.
+    pub(crate) fn begin_beside_others(self, path: &Path) -> Result<AtomicFile> {
+        let own = RandomState::new().build_hasher().finish();
+        self.begin_as(path, with_suffix(path, &format!(".{own:016x}{UNFINISHED}")))
+    }
+
+    fn begin_as(self, path: &Path, temporary: PathBuf) -> Result<AtomicFile> {
         let created = OpenOptions::new().write(true).create_new(true).open(&temporary);
         let file = created.map_err(|error| self.error(path, "write", &error))?;
         let file = Some(BufWriter::with_capacity(1 << 20, file));

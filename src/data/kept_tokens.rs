@@ -68,7 +68,7 @@ fn in_memory(files: &[InputFile], make: &dyn Fn(&mut Making) -> Result<()>) -> R
     }
     match writer.finish()? {
         Written::Memory(store) => Ok(store),
-        Written::File => unreachable!("it was begun in memory"),
+        Written::File(_) => unreachable!("it was begun in memory"),
     }
 }
 
@@ -82,8 +82,8 @@ fn in_file(
         say_once(format!("tokens are not kept for the next start: {error}"), true);
         in_memory(files, make)
     };
-    let begun = place.begin().and_then(|(file, begun)| Ok((StoreWriter::in_file(file)?, begun)));
-    let (writer, begun) = match begun {
+    let begun = place.begin().and_then(|(file, unfinished)| Ok((StoreWriter::in_file(file)?, unfinished)));
+    let (writer, _unfinished) = match begun {
         Ok(begun) => begun,
         Err(error) => return without(&error),
     };
@@ -92,14 +92,15 @@ fn in_file(
     let Making { writer, shown, failed } = making;
     let progress = shown.so_far();
     drop(shown);
-    if let Err(error) = failed.map_or(Ok(()), Err).and_then(|()| writer.finish()) {
-        return without(&error);
-    }
+    let file = match failed.map_or(Ok(()), Err).and_then(|()| writer.finish()) {
+        Ok(Written::File(file)) => file,
+        Ok(Written::Memory(store)) => return Ok(store),
+        Err(error) => return without(&error),
+    };
     if !place.is_of(files) {
-        begun.discard();
         return without(&"the data changed while they were made");
     }
-    if let Err(error) = begun.keep() {
+    if let Err(error) = place.keep(file) {
         return without(&error);
     }
     match place.find() {

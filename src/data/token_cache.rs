@@ -5,9 +5,7 @@
 //! deleted at any time. Without a folder that can be written, everything works without the cache.
 
 use std::collections::BTreeSet;
-use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,18 +32,17 @@ const PLACE: PathOrigin = PathOrigin("folder by XDG_CACHE_HOME, or keep no token
 static IS_OFF: AtomicBool = AtomicBool::new(false);
 /// Held while tokens are made: threads of one process that want the same tokens wait for the first thread.
 static MAKING: Mutex<()> = Mutex::new(());
-/// The file that is being written: the name that it has at first, and the name that it has until its content is known
-/// to be right.
-static UNFINISHED: Mutex<Option<[PathBuf; 2]>> = Mutex::new(None);
+/// The file that is being written, under its temporary name.
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Keeps this process from reading tokens from the cache and from writing any to it.
 pub fn turn_off() {
     IS_OFF.store(true, Ordering::Relaxed);
 }
 
-/// Removes the files that this process has begun to write, before the process ends without warning.
+/// Removes the file that this process has begun to write, before the process ends without warning.
 pub fn forget_unfinished() {
-    for path in lock(&UNFINISHED).take().into_iter().flatten() {
+    if let Some(path) = lock(&UNFINISHED).take() {
         let _ = fs::remove_file(path);
     }
 }
@@ -60,16 +57,8 @@ pub(super) struct Place {
 /// The length of a file and the time of its last change; `None` where they cannot be read.
 type State = Option<(u64, SystemTime)>;
 
-/// A file of tokens that is being written.
-pub(super) struct Begun<'a> {
-    place: &'a Place,
-    file: PathBuf,
-    /// Until this value is dropped, an interrupt removes the file.
-    _until_dropped: Unfinished,
-}
-
-/// When dropped, forgets that a file is being written.
-struct Unfinished;
+/// A file is being written, which an interrupt removes until this value is dropped.
+pub(super) struct Unfinished;
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
@@ -141,23 +130,13 @@ impl Place {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn begin(&self) -> Result<(AtomicFile, Begun<'_>)> {
+    pub fn begin(&self) -> Result<(AtomicFile, Unfinished)> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         PLACE.create_folder(folder)?;
         remove_abandoned(folder);
-        // Other processes may make the same file at the same time, in other containers even under the same process
-        // number.
-        let file = self.path.with_extension(format!("{:016x}", RandomState::new().build_hasher().finish()));
-        let begun = PLACE.begin(&file)?;
-        *lock(&UNFINISHED) = Some([begun.temporary().to_path_buf(), file.clone()]);
-        Ok((begun, Begun { place: self, file, _until_dropped: Unfinished }))
-    }
-}
-
-impl Begun<'_> {
-    /// Removes the file that was written.
-    pub fn discard(self) {
-        let _ = fs::remove_file(&self.file);
+        let file = PLACE.begin_beside_others(&self.path)?;
+        *lock(&UNFINISHED) = Some(file.temporary().to_path_buf());
+        Ok((file, Unfinished))
     }
 
     /// Gives the written file its name, and makes room for it. If the name is taken and cannot be replaced, as on
@@ -165,14 +144,14 @@ impl Begun<'_> {
     ///
     /// # Errors
     /// If the file cannot be renamed.
-    pub fn keep(self) -> Result<()> {
-        let path = &self.place.path;
-        if let Err(error) = fs::rename(&self.file, path) {
-            let _ = fs::remove_file(&self.file);
-            return if path.is_file() { Ok(()) } else { Err(PLACE.error(path, "write", &error)) };
+    pub fn keep(&self, file: AtomicFile) -> Result<()> {
+        match file.finish() {
+            Err(error) if !self.path.is_file() => Err(error),
+            _ => {
+                make_room(self.path.parent().unwrap_or(Path::new("")), &self.path, MOST_BYTES);
+                Ok(())
+            }
         }
-        make_room(path.parent().unwrap_or(Path::new("")), path, MOST_BYTES);
-        Ok(())
     }
 }
 
@@ -306,9 +285,8 @@ mod tests {
         let _making = Place::lock();
         let place = Place::within(folder.path(), "", &[]).unwrap();
         let write = || {
-            let (file, begun) = place.begin().unwrap();
-            file.finish().unwrap();
-            begun.keep()
+            let (file, _unfinished) = place.begin().unwrap();
+            place.keep(file)
         };
         write().unwrap();
         fs::remove_file(&place.path).unwrap();

@@ -129,6 +129,19 @@ fn tokens_are_made_once_of_what_decides_them() {
     assert_eq!(expect("the first ones again", &[], &[FOUND], 3), first);
 }
 
+/// Processes that make the same tokens at the same time get the same, keep one file of them, and leave no other.
+#[test]
+fn processes_that_make_the_same_tokens_at_once_keep_one_file() {
+    let work = Work::new(60_000);
+    let started = [start(&mut work.command(&[])), start(&mut work.command(&[]))];
+    let ended = started.map(|child| end(child).succeeded());
+    assert_eq!(ended[0].stdout, ended[1].stdout);
+    let said = |line: &str| ended.iter().map(|one| one.stderr.matches(line).count()).sum::<usize>();
+    assert!((1..=2).contains(&said(MADE)), "{}\n{}", ended[0].stderr, ended[1].stderr);
+    assert_eq!((said(UNKEPT), said(DAMAGED), work.kept().len()), (0, 0, 1), "{:?}", work.kept());
+    assert_eq!(work.finetune(&[]).succeeded().stdout, ended[0].stdout);
+}
+
 /// To keep tokens, all of the files are hashed, which takes longer than to read a part of them.
 #[test]
 fn tokens_of_a_part_are_not_kept() {

@@ -37,7 +37,8 @@ fn in_file(folder: &std::path::Path) -> Vec<u8> {
     let path = folder.join("store");
     let mut writer = StoreWriter::in_file(PathOrigin("a test").begin(&path).unwrap()).unwrap();
     formed().into_iter().for_each(|sample| writer.push(sample).unwrap());
-    assert!(matches!(writer.finish().unwrap(), Written::File));
+    let Written::File(file) = writer.finish().unwrap() else { panic!("in a file") };
+    file.finish().unwrap();
     std::fs::read(path).unwrap()
 }
 

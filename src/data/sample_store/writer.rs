@@ -30,10 +30,10 @@ enum Out {
     File(AtomicFile),
 }
 
-/// A store that was written.
+/// A store that was written. A file has still its temporary name.
 pub(in crate::data) enum Written {
     Memory(SampleStore),
-    File,
+    File(AtomicFile),
 }
 
 impl StoreWriter {
@@ -142,8 +142,7 @@ impl StoreWriter {
             }
             Out::File(mut file) => {
                 file.write_start(&header)?;
-                file.finish()?;
-                Written::File
+                Written::File(file)
             }
         })
     }
