@@ -49,14 +49,14 @@ pub use background_check::BackgroundCheck;
 pub use batch::{Ahead, Batch, NO_LABEL};
 pub use batches::{BatchSpec, Batches};
 pub use choices::{Answer, ChoiceForm, Question};
-pub use codec::{Codec, TokenizerConfig};
-pub use config::{DocumentFormat, Paths, RecordsConfig, TokenType};
+pub use codec::Codec;
+pub use config::{DocumentFormat, Paths, RecordFiles, TokenType};
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
 pub use eval_data::EvalData;
 #[cfg(feature = "cli")]
 pub(crate) use file_kind::known_files;
-pub use file_kind::{FileKind, SampleLengths, Wording};
+pub use file_kind::{FileKind, SampleLengths};
 pub(crate) use loaded_data::Sources;
 pub use loaded_data::{DataHashes, LoadedData};
 pub use notes::Notes;

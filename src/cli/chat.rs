@@ -35,7 +35,7 @@ impl<'a> Chat<'a> {
     /// There is no template, or it is broken.
     pub fn new(run: &'a OpenedModel, system: Option<&str>, template: Option<&Path>) -> Result<Self> {
         let tokenizer = run.plan.settings.train_dataset.tokenizer_file();
-        let template = ChatTemplate::load(run.wording(template, false).template, tokenizer)?;
+        let template = ChatTemplate::load(run.chat_form(template, false).template.as_deref(), tokenizer)?;
         let messages = system.iter().map(|text| (SYSTEM, text.to_string())).collect();
         Ok(Self { codec: &run.codec, template, messages })
     }

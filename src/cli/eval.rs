@@ -109,7 +109,7 @@ fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(EvalData, usize)>
 /// The data in sequences of up to `window` tokens.
 fn load(arguments: &Arguments, run: &OpenedModel, window: usize) -> Result<EvalData> {
     let Arguments { data, limit, chat_template, raw, .. } = arguments;
-    EvalData::load(data, &run.codec, window, *limit, run.wording(chat_template.as_deref(), *raw))
+    EvalData::load(data, &run.codec, window, *limit, &run.chat_form(chat_template.as_deref(), *raw))
 }
 
 /// The most rows that a pass over the data needs.

@@ -1,10 +1,10 @@
 //! `tokenize` and `train-tokenizer`: text files into token files, and into a tokenizer.
 
 use crate::data::tokenize::{
-    MindRecordRows, Summary, TokenFormat, TokenizeConfig, copy_mindrecord, tokenize, train_tokenizer,
+    Summary, TokenFormat, TokenizeConfig, copy_mindrecord, tokenize, train_tokenizer,
 };
 use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
-use crate::data::{DocumentFormat, TokenizerConfig};
+use crate::data::{Codec, DocumentFormat};
 use crate::error::Result;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -30,7 +30,7 @@ pub struct TokenizeArguments {
     eos_token: String,
     /// The file format to write
     #[arg(long, value_enum, default_value = "plain")]
-    format: FormatKind,
+    format: TokenFormat,
     /// What counts as one document
     #[arg(long, value_enum, default_value = "file")]
     documents: DocumentKind,
@@ -67,18 +67,6 @@ enum DocumentKind {
     Jsonl,
 }
 
-/// The values of `--format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatKind {
-    /// Token ids and nothing else: 16 bits each, or 32 if the vocabulary needs them (nanoGPT)
-    Plain,
-    /// The same after the header of llm.c
-    #[value(name = "llm.c")]
-    LlmC,
-    /// Megatron's .bin and .idx files
-    Megatron,
-}
-
 /// The flags of `train-tokenizer`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrainTokenizerArguments {
@@ -101,9 +89,11 @@ pub struct TrainTokenizerArguments {
 
 impl TokenizeArguments {
     /// The flags as [`tokenize`] takes them.
-    pub fn config(&self) -> TokenizeConfig {
-        let tokenizer = self.tokenizer.clone();
-        TokenizeConfig {
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read.
+    pub fn config(&self) -> Result<TokenizeConfig> {
+        Ok(TokenizeConfig {
             inputs: self.inputs.clone(),
             documents: match self.documents {
                 DocumentKind::File => DocumentFormat::File,
@@ -111,20 +101,12 @@ impl TokenizeArguments {
                 DocumentKind::BlankLine => DocumentFormat::BlankLine,
                 DocumentKind::Jsonl => DocumentFormat::Jsonl(self.text_key.clone()),
             },
-            tokenizer: tokenizer.map(|file| TokenizerConfig { file, eos_token: self.eos_token.clone() }),
+            codec: match &self.tokenizer {
+                Some(file) => Codec::of_tokenizer(file, &self.eos_token, usize::MAX)?,
+                None => Codec::Bytes { eod: 0 },
+            },
             output: self.output.clone(),
-            format: self.format(),
-            force: self.force,
-        }
-    }
-
-    /// The flags as [`copy_mindrecord`] takes them; `None` if the inputs are text.
-    pub fn rows(&self) -> Option<MindRecordRows> {
-        (self.from == InputKind::Mindrecord).then(|| MindRecordRows {
-            inputs: self.inputs.clone(),
-            column: self.column.clone(),
-            output: self.output.clone(),
-            format: self.format(),
+            format: self.format,
             force: self.force,
         })
     }
@@ -142,20 +124,13 @@ impl TokenizeArguments {
             bar.set_length(total);
             bar.set_position(bytes);
         };
-        let done = match self.rows() {
-            Some(rows) => copy_mindrecord(&rows, progress),
-            None => tokenize(&self.config(), progress),
+        let Self { inputs, column, output, format, force, .. } = self;
+        let done = match self.from {
+            InputKind::Text => self.config().and_then(|config| tokenize(&config, progress)),
+            InputKind::Mindrecord => copy_mindrecord(inputs, column, output, *format, *force, progress),
         };
         bar.finish_and_clear();
         done
-    }
-
-    fn format(&self) -> TokenFormat {
-        match self.format {
-            FormatKind::Plain => TokenFormat::Plain,
-            FormatKind::LlmC => TokenFormat::LlmC,
-            FormatKind::Megatron => TokenFormat::Megatron,
-        }
     }
 }
 

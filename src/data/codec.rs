@@ -1,20 +1,11 @@
 //! How text becomes token ids and token ids become text: bytes, or a tokenizer.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
-
-/// The `tokenizer` of a data set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenizerConfig {
-    /// Path of the `tokenizer.json`.
-    pub file: PathBuf,
-    /// The token that ends each document, as the vocabulary spells it.
-    pub eos_token: String,
-}
 
 /// Turns text into token ids and back.
 ///
@@ -24,7 +15,7 @@ pub struct TokenizerConfig {
 /// use gristmill::data::Codec;
 ///
 /// # fn main() -> gristmill::error::Result<()> {
-/// let codec = Codec::load(None, b'\n', 256)?; // a tokenizer's is `Codec::load(Some(&TokenizerConfig { .. }), 0, vocab_size)`
+/// let codec = Codec::Bytes { eod: b'\n' }; // or `Codec::of_tokenizer(file, "</s>", vocab_size)?`
 /// let tokens = codec.encode("mill")?;
 /// assert_eq!(tokens, [109, 105, 108, 108]);
 /// assert_eq!((codec.decode(&tokens).as_str(), codec.eod()?), ("mill", 10));
@@ -48,14 +39,13 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The tokenizer that `config` names. Without one: bytes, with `eod` at the end of a document.
+    /// The tokenizer in the `tokenizer.json` at `file`, whose token `eos_token` ends a document.
     ///
     /// # Errors
     /// If the tokenizer cannot be read, or its own vocabulary is larger than the model's `vocab_size`.
-    pub fn load(config: Option<&TokenizerConfig>, eod: u8, vocab_size: usize) -> Result<Self> {
-        let Some(config) = config else { return Ok(Self::Bytes { eod }) };
-        let tokenizer = Tokenizer::load(&config.file)?.within(vocab_size)?;
-        Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), eos_token: config.eos_token.clone() })
+    pub fn of_tokenizer(file: &Path, eos_token: &str, vocab_size: usize) -> Result<Self> {
+        let tokenizer = Arc::new(Tokenizer::load(file)?.within(vocab_size)?);
+        Ok(Self::Tokenizer { tokenizer, eos_token: eos_token.to_string() })
     }
 
     /// Id of the token that ends a document.

@@ -1,7 +1,5 @@
 //! The files that loaders read, and how they read them.
 
-use super::sample_formats::{Form, PackStrategy};
-
 /// Which files a loader reads, as one source or as several.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Paths {
@@ -43,17 +41,13 @@ impl DocumentFormat {
     }
 }
 
-/// The configuration of the loaders of records.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RecordsConfig {
+/// The files of records that a loader reads, and what it takes of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordFiles {
     /// Files of JSON lines, JSON arrays or Parquet, folders (searched recursively) and glob patterns.
-    pub files: Vec<String>,
+    pub paths: Vec<String>,
     /// The keys that name the files, for messages.
     pub keys: &'static str,
-    /// How a record becomes a sample.
-    pub form: Form,
-    /// How several samples share a row; `None`: each sample is a row.
-    pub packing: Option<PackStrategy>,
     /// Columns that get other names before samples are formed, as pairs of the old and the new name.
     pub renamed: Vec<(String, String)>,
     /// Most records to read; `None`: all.

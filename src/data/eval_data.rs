@@ -3,12 +3,12 @@
 use super::batch::NO_LABEL;
 use super::choices::Question;
 use super::codec::Codec;
-use super::file_kind::{FileKind, Wording};
+use super::file_kind::FileKind;
 use super::files;
 use super::notes::Notes;
 use super::notes::plural;
 use super::records::{self, Record};
-use super::sample_formats::{Form, Formed, Former};
+use super::sample_formats::{ChatForm, Form, Formed, Former};
 use super::sequences::Sequence;
 use crate::error::{Error, Result};
 use std::path::Path;
@@ -41,7 +41,8 @@ pub enum EvalData {
 
 impl EvalData {
     /// Reads `file`: JSON lines, a JSON array, Parquet, or else a text. The kind of the records follows from the first
-    /// of them. Sequences have at most `window` tokens; at most `most` records are read.
+    /// of them. Sequences have at most `window` tokens; at most `most` records are read;
+    /// conversations, prompts and instructions are written by `chat`.
     ///
     /// # Errors
     /// A file that cannot be read or holds nothing to predict; records of no known kind; text that cannot be encoded.
@@ -50,9 +51,9 @@ impl EvalData {
         codec: &Codec,
         window: usize,
         most: Option<u64>,
-        wording: Wording<'_>,
+        chat: &ChatForm,
     ) -> Result<Self> {
-        let kind = FileKind::of(file, wording, true)?;
+        let kind = FileKind::of(file, chat, true)?;
         let mut left = most.unwrap_or(u64::MAX);
         match kind {
             FileKind::Text => {
@@ -193,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(name);
         std::fs::write(&file, content).unwrap();
-        EvalData::load(&file, &Codec::Bytes { eod: 7 }, window, most, Wording::default())
+        EvalData::load(&file, &Codec::Bytes { eod: 7 }, window, most, &ChatForm::default())
     }
 
     fn shown(sequences: &[Sequence]) -> Vec<(String, String)> {

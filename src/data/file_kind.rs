@@ -2,7 +2,7 @@
 
 use super::choices::ChoiceForm;
 use super::codec::Codec;
-use super::config::{DocumentFormat, Paths, RecordsConfig};
+use super::config::{DocumentFormat, Paths, RecordFiles};
 use super::files;
 use super::notes::Notes;
 use super::record_store;
@@ -11,7 +11,7 @@ use super::sample_formats::{ChatForm, Form, Former, count_rows};
 use super::text;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The kind of data that a file holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,15 +24,6 @@ pub enum FileKind {
     Answers(Form),
     /// Questions with several answers to choose from.
     Choices(ChoiceForm),
-}
-
-/// How conversations are written. Prompts and instructions are short conversations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wording<'a> {
-    /// The file of the chat template; `None`: the template of the tokenizer.
-    pub template: Option<&'a Path>,
-    /// Whether prompts and completions, and instructions, are written without the template.
-    pub raw: bool,
 }
 
 /// The fields of records that are learned from.
@@ -104,11 +95,11 @@ impl SampleLengths {
 }
 
 impl FileKind {
-    /// The kind of `file`. Errors name the fields of questions where the command `takes_questions`.
+    /// The kind of `file`, whose conversations, prompts and instructions are written by `chat`. Errors name the fields of questions where the command `takes_questions`.
     ///
     /// # Errors
     /// A file that cannot be read; a first record that is of no known kind.
-    pub fn of(file: &Path, wording: Wording<'_>, takes_questions: bool) -> Result<Self> {
+    pub fn of(file: &Path, chat: &ChatForm, takes_questions: bool) -> Result<Self> {
         if file.is_dir() {
             return Err(Error::file(file, "is a folder; name one file of text, JSON lines, CSV or Parquet"));
         }
@@ -121,7 +112,7 @@ impl FileKind {
         }
         let mut kind = Self::Texts; // a file without a record is an error
         records::for_each(file, &mut |record| {
-            kind = Self::of_record(&record, wording, takes_questions)?;
+            kind = Self::of_record(&record, chat, takes_questions)?;
             Ok(false)
         })?;
         Ok(kind)
@@ -144,21 +135,14 @@ impl FileKind {
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,
         };
-        let config = RecordsConfig {
-            files: vec![file.display().to_string()],
-            keys: "",
-            form: form.clone(),
-            packing: None,
-            renamed: Vec::new(),
-            most: None,
-        };
-        let (store, _) = record_store::load(&config, &Former::new(form, codec)?)?;
+        let files = RecordFiles { paths: vec![file.display().to_string()], ..RecordFiles::default() };
+        let (store, _) = record_store::load(&files, &Former::new(form, codec)?)?;
         notes.extend(&store.notes.said);
         notes.extend(&store.notes.beside);
         Ok((store.samples().map(|sample| sample.tokens).collect(), notes))
     }
 
-    fn of_record(record: &Record, wording: Wording<'_>, takes_questions: bool) -> Result<Self> {
+    fn of_record(record: &Record, chat: &ChatForm, takes_questions: bool) -> Result<Self> {
         let has = |keys: &[&str]| keys.iter().all(|key| record.fields.contains_key(*key));
         let has_any = |pairs: &[[&str; 2]]| pairs.iter().any(|pair| has(pair));
         record.refuse_preferences()?;
@@ -170,9 +154,7 @@ impl FileKind {
                 || has(&["conversations"])
                 || has_any(&[["prompt", "completion"], ["instruction", "output"]]) =>
             {
-                let Wording { template, raw } = wording;
-                let template = template.map(PathBuf::from);
-                Self::Answers(Form::Chat(ChatForm { template, raw, ..ChatForm::default() }))
+                Self::Answers(Form::Chat(chat.clone()))
             }
             () if has(&["input_ids"]) => Self::Answers(Form::Columns),
             () if has(&["text"]) => Self::Texts,

@@ -5,10 +5,10 @@
 //! keeps them. This file cuts, holds out, packs and counts the samples.
 
 use super::codec::Codec;
-use super::config::RecordsConfig;
+use super::config::RecordFiles;
 use super::notes::plural;
 use super::record_store;
-use super::sample_formats::{Former, PackStrategy, Packed};
+use super::sample_formats::{Form, Former, PackStrategy, Packed};
 use super::sample_store::{Runs, SampleStore};
 use super::samples::Samples;
 use super::source::{Loaded, Split};
@@ -24,18 +24,19 @@ pub(crate) struct HeldOut {
     pub seed: u64,
 }
 
-/// The source of a loader of records; samples are cut to `seq_length` tokens.
+/// The source of a loader of records: samples of at most `seq_length` tokens, which share rows by `packing`.
 pub(crate) fn load(
-    config: &RecordsConfig,
+    files: &RecordFiles,
+    form: &Form,
+    packing: Option<PackStrategy>,
     codec: &Codec,
     seq_length: usize,
     held_out: HeldOut,
 ) -> Result<Vec<Loaded>> {
-    let former = Former::new(&config.form, codec)?;
-    let (store, files) = record_store::load(config, &former)?;
-    let name = config.files.join(", ");
+    let (store, count) = record_store::load(files, &Former::new(form, codec)?)?;
+    let name = files.paths.join(", ");
     let notes = store.notes.said.lines();
-    let mut taken = Taken::of(&store, seq_length, config.packing);
+    let mut taken = Taken::of(&store, seq_length, packing);
     let (samples, split) = taken.rows(store, seq_length, held_out, &name)?;
     if samples.is_empty() {
         let (dropped, longest) = (taken.dropped_words(), taken.longest);
@@ -45,7 +46,7 @@ pub(crate) fn load(
         );
         return Err(Error::file(name, message));
     }
-    let sentence = taken.sentence(&samples, files);
+    let sentence = taken.sentence(&samples, count);
     let eod = codec.eod().ok();
     Ok(vec![Loaded { notes, eod, split, ..Loaded::whole(samples, name, 1.0, sentence) }])
 }
@@ -203,15 +204,8 @@ mod tests {
         let lines: String =
             (0..20).map(|first| format!("{{\"input_ids\": [{first}, {}]}}\n", first + 100)).collect();
         std::fs::write(&file, lines).unwrap();
-        let config = RecordsConfig {
-            files: vec![file.display().to_string()],
-            keys: "",
-            form: crate::data::Form::Columns,
-            packing: strategy,
-            renamed: Vec::new(),
-            most: None,
-        };
-        let loaded = load(&config, &Codec::Bytes { eod: 0 }, 4, held_out)?.remove(0);
+        let files = RecordFiles { paths: vec![file.display().to_string()], ..RecordFiles::default() };
+        let loaded = load(&files, &Form::Columns, strategy, &Codec::Bytes { eod: 0 }, 4, held_out)?.remove(0);
         let crate::data::Content::Samples(samples) = &loaded.source.content else { panic!("samples") };
         let row = |sample| {
             let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::config::RecordsConfig;
+use super::config::RecordFiles;
 use super::files::InputFile;
 use super::kept_tokens::{Making, kept_or_made};
 use super::records::{self, Record};
@@ -15,26 +15,26 @@ use crate::error::Result;
 ///
 /// # Errors
 /// Files that cannot be read or do not exist; records from which `former` forms no sample.
-pub(super) fn load(config: &RecordsConfig, former: &Former<'_>) -> Result<(Arc<SampleStore>, usize)> {
-    let files = records::files(&config.files, &format!("correct {}", config.keys))?;
+pub(super) fn load(named: &RecordFiles, former: &Former<'_>) -> Result<(Arc<SampleStore>, usize)> {
+    let files = records::files(&named.paths, &format!("correct {}", named.keys))?;
     // If only a part of the files is read, hashing all of them would take longer than reading that part. Each record
     // has at least one byte.
-    let reads_all = config.most.is_none_or(|most| most >= bytes_of(&files));
+    let reads_all = named.most.is_none_or(|most| most >= bytes_of(&files));
     let of_form = former.identity().filter(|_| reads_all);
-    let identity = of_form.map(|form| format!("records\n{form}\n{:?} {:?}", config.renamed, config.most));
-    let store = kept_or_made(identity, &files, &|making| form_all(config, former, &files, making))?;
+    let identity = of_form.map(|form| format!("records\n{form}\n{:?} {:?}", named.renamed, named.most));
+    let store = kept_or_made(identity, &files, &|making| form_all(named, former, &files, making))?;
     Ok((Arc::new(store), files.len()))
 }
 
 fn form_all(
-    config: &RecordsConfig,
+    named: &RecordFiles,
     former: &Former<'_>,
     files: &[InputFile],
     making: &mut Making,
 ) -> Result<()> {
     let form = |mut record: Record| {
         let bytes = record.text.len() as u64 + 1;
-        for (old, new) in &config.renamed {
+        for (old, new) in &named.renamed {
             let value = record.fields.remove(old).ok_or_else(|| record.missing(old))?;
             record.fields.insert(new.clone(), value);
             record.text.clear();
@@ -46,7 +46,7 @@ fn form_all(
             None => Ok((formed, bytes)),
         }
     };
-    let mut left = config.most.unwrap_or(u64::MAX);
+    let mut left = named.most.unwrap_or(u64::MAX);
     for file in files {
         records::for_each_made(&file.path, form, &mut |(formed, bytes): (Formed, u64)| {
             making.shown.add(bytes, formed.tokens.len() as u64);

@@ -4,14 +4,14 @@ mod mindrecord;
 mod train_tokenizer;
 mod writer;
 
-pub use self::mindrecord::{MindRecordRows, copy_mindrecord};
+pub use self::mindrecord::copy_mindrecord;
 pub use self::train_tokenizer::train_tokenizer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use self::writer::TokenWriter;
-use super::codec::{Codec, TokenizerConfig};
+use super::codec::Codec;
 use super::config::DocumentFormat;
 use super::documents::{self, Document};
 use super::files::{self, InputFile};
@@ -19,15 +19,15 @@ use super::notes::{plural, skipped};
 use super::pending::Pending;
 use crate::error::{Error, Result};
 
-/// The text to encode, the tokenizer, and where to write the token ids.
-#[derive(Clone, Debug, PartialEq)]
+/// The text to encode, and where to write the token ids.
+#[derive(Clone, Debug)]
 pub struct TokenizeConfig {
     /// Files, folders (searched recursively) and glob patterns.
     pub inputs: Vec<String>,
     /// The unit of an input that counts as one document.
     pub documents: DocumentFormat,
-    /// The tokenizer; `None`: every byte is a token, and byte 0 ends a document.
-    pub tokenizer: Option<TokenizerConfig>,
+    /// How text becomes token ids.
+    pub codec: Codec,
     /// Path of the `.bin` file, or the common path of the `.bin` and `.idx` files, without the ending.
     pub output: PathBuf,
     /// The file format to write.
@@ -36,14 +36,16 @@ pub struct TokenizeConfig {
     pub force: bool,
 }
 
-/// A format of token files.
+/// A format of token files. `--help` shows the lines on its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum TokenFormat {
-    /// Token ids and nothing else, as in nanoGPT: 16 bits each, or 32 if the vocabulary needs them.
+    /// Token ids and nothing else: 16 bits each, or 32 if the vocabulary needs them (nanoGPT)
     Plain,
-    /// As [`Plain`](TokenFormat::Plain), after the header of llm.c.
+    /// The same after the header of llm.c
+    #[cfg_attr(feature = "cli", value(name = "llm.c"))]
     LlmC,
-    /// Megatron's `.bin` and `.idx` files.
+    /// Megatron's .bin and .idx files
     Megatron,
 }
 
@@ -51,17 +53,17 @@ pub enum TokenFormat {
 /// then with the number of input bytes done and the total number of input bytes.
 ///
 /// # Errors
-/// If an input is missing, is not UTF-8 or is not in the format `documents`; if the tokenizer cannot be read; if an
-/// output exists and not `force`, or the disk is full. An incomplete output is removed.
+/// If an input is missing, is not UTF-8 or is not in the format `documents`; if an output exists and not `force`, or
+/// the disk is full. An incomplete output is removed.
 pub fn tokenize(config: &TokenizeConfig, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
-    let codec = Codec::load(config.tokenizer.as_ref(), 0, usize::MAX)?;
+    let codec = &config.codec;
     let inputs = expand(&config.inputs, &config.documents)?;
     check_output(&inputs, &config.output)?;
     let size = |file: &InputFile| file.path.metadata().map_or(0, |metadata| metadata.len());
     let total: u64 = inputs.iter().map(size).sum();
     let writer = TokenWriter::create(&config.output, config.format, codec.vocab_size(), config.force)?;
-    let pending = Pending::new(&codec)?;
-    let mut documents = DocumentWriter { codec: &codec, pending, writer, summary: Summary::default() };
+    let pending = Pending::new(codec)?;
+    let mut documents = DocumentWriter { codec, pending, writer, summary: Summary::default() };
     let mut before = 0;
     for file in &inputs {
         let is_text = documents::for_each(file, &config.documents, |document| {

@@ -1,7 +1,7 @@
 //! A trained model found on disk: the folder of a run, a checkpoint in one, a Hugging Face folder, or the folder of an
 //! adapter, whose base is any of the others.
 
-use crate::data::{Codec, Wording};
+use crate::data::{ChatForm, Codec};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::hugging_face::generation::{self, GenerationConfig};
@@ -156,10 +156,10 @@ impl OpenedModel {
 
     /// How records are written for the model: by the chat template in the file `template`, or the one that it was
     /// trained with, and with prompts as it was trained with them.
-    pub fn wording<'a>(&'a self, template: Option<&'a Path>, raw: bool) -> Wording<'a> {
-        let trained = self.plan.settings.train_dataset.wording();
-        let own = self.template.as_deref().or_else(|| trained?.template);
-        Wording { template: template.or(own), raw: raw || trained.is_some_and(|trained| trained.raw) }
+    pub fn chat_form(&self, template: Option<&Path>, raw: bool) -> ChatForm {
+        let trained = self.plan.conversations().unwrap_or_default();
+        let template = template.map(Path::to_path_buf).or(self.template.clone()).or(trained.template);
+        ChatForm { template, raw: raw || trained.raw, ..ChatForm::default() }
     }
 
     /// The place of the weights of `model`, which is the plan's model, perhaps with another window.

@@ -4,7 +4,7 @@
 use super::Kind;
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::Tokenizer;
-use gristmill::data::{Codec, DocumentFormat, EvalData, Wording};
+use gristmill::data::{ChatForm, Codec, DocumentFormat, EvalData};
 use gristmill::durable::PathOrigin;
 use gristmill::error::{Error, Result};
 use gristmill::infer::OpenedModel;
@@ -184,7 +184,7 @@ pub static questions: Kind = Kind {
     },
     read: |folder| {
         ["hellaswag.jsonl", "arc.jsonl", "mmlu.json"].iter().try_for_each(|name| {
-            EvalData::load(&folder.join(name), &Codec::Bytes { eod: 0 }, 64, None, Wording::default())
+            EvalData::load(&folder.join(name), &Codec::Bytes { eod: 0 }, 64, None, &ChatForm::default())
                 .map(drop)
         })
     },
@@ -223,7 +223,7 @@ fn write_tokens(folder: &Path, name: &str, format: TokenFormat) {
         &TokenizeConfig {
             inputs: vec![TEXT.to_string()],
             documents: DocumentFormat::Line,
-            tokenizer: None,
+            codec: Codec::Bytes { eod: 0 },
             output: folder.join(name),
             format,
             force: false,

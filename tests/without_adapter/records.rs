@@ -1,7 +1,7 @@
 //! What people bring: records, messages and special tokens mean here what they mean in transformers 5.23 and TRL 1.16,
 //! or a note says that they are not read. Each row is a kind of what was silent once.
 
-use gristmill::data::{Codec, EvalData, FileKind, TokenizerConfig, Wording};
+use gristmill::data::{ChatForm, Codec, EvalData, FileKind};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -30,9 +30,7 @@ impl Folder {
     }
 
     fn codec(&self) -> Codec {
-        let config =
-            TokenizerConfig { file: self.0.path().join("tokenizer.json"), eos_token: "</s>".to_string() };
-        Codec::load(Some(&config), 0, usize::MAX).expect("a codec")
+        Codec::of_tokenizer(&self.0.path().join("tokenizer.json"), "</s>", usize::MAX).expect("a codec")
     }
 
     fn write(&self, name: &str, content: &str) -> PathBuf {
@@ -44,8 +42,8 @@ impl Folder {
     /// What is read of a file: all of its tokens, those that are learned as text between bars, and the notes.
     fn judged(&self, file: &Path, raw: bool) -> Result<(String, Vec<String>), String> {
         let codec = self.codec();
-        let wording = Wording { raw, ..Wording::default() };
-        let judged = EvalData::load(file, &codec, 1000, None, wording).map_err(|error| error.to_string())?;
+        let form = ChatForm { raw, ..ChatForm::default() };
+        let judged = EvalData::load(file, &codec, 1000, None, &form).map_err(|error| error.to_string())?;
         let (samples, notes) = match judged {
             EvalData::Answers { samples, notes, .. } => (samples, notes),
             EvalData::Texts { windows, notes, .. } => (windows, notes),
@@ -336,7 +334,7 @@ fn preferences_are_refused() {
         json!({"chosen": [asked("a"), said("b")], "rejected": [asked("a"), said("c")]}),
     ] {
         let file = folder.write("x.jsonl", &record.to_string());
-        let error = FileKind::of(&file, Wording::default(), false).expect_err("an error").to_string();
+        let error = FileKind::of(&file, &ChatForm::default(), false).expect_err("an error").to_string();
         assert!(
             error.contains("line 1: has `chosen` and `rejected`: preferences (DPO) are not learned"),
             "{error}"

@@ -3,7 +3,7 @@
 use crate::place::{MILL, Place, tokens};
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::END_OF_TEXT;
-use gristmill::data::{Codec, DocumentFormat, TokenizerConfig};
+use gristmill::data::{Codec, DocumentFormat};
 use std::path::Path;
 
 fn config(place: &Place, input: &Path, documents: DocumentFormat, format: TokenFormat) -> TokenizeConfig {
@@ -11,7 +11,10 @@ fn config(place: &Place, input: &Path, documents: DocumentFormat, format: TokenF
     TokenizeConfig {
         inputs: vec![input.display().to_string()],
         documents,
-        tokenizer: file.exists().then(|| TokenizerConfig { file, eos_token: END_OF_TEXT.to_string() }),
+        codec: match file.exists() {
+            true => Codec::of_tokenizer(&file, END_OF_TEXT, usize::MAX).expect("a codec"),
+            false => Codec::Bytes { eod: 0 },
+        },
         output: place.path("out/tokens.bin"),
         format,
         force: false,
@@ -167,7 +170,7 @@ fn the_command_line_says_what_to_do() {
     assert!(summary.documents > 5 && summary.tokens > summary.documents);
     let jsonl = format!("{line} llm.c --documents jsonl --text-key body --force");
     let Program::Tokenize(arguments) = parse(&jsonl) else { panic!("another") };
-    let config = arguments.config();
+    let config = arguments.config().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(
         (config.documents, config.format),
         (DocumentFormat::Jsonl("body".to_string()), TokenFormat::LlmC)

@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::{Arguments, Packing, beside};
 use crate::cli::adapters::{COMPUTE_DTYPE, pet_config};
 use crate::cli::trained::AdapterArguments;
-use crate::data::{FileKind, Form, SampleLengths, Wording, plural};
+use crate::data::{ChatForm, FileKind, Form, SampleLengths, plural};
 use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
@@ -39,8 +39,8 @@ struct Data {
 }
 
 impl Data {
-    fn read(file: &Path, wording: Wording<'_>, plan: &RunPlan) -> Result<Self> {
-        let kind = FileKind::of(file, wording, false)?;
+    fn read(file: &Path, chat: &ChatForm, plan: &RunPlan) -> Result<Self> {
+        let kind = FileKind::of(file, chat, false)?;
         let loader = loader(&kind, file)?;
         let (lengths, notes) = kind.lengths(file, &plan.codec()?)?;
         // The run itself prints the notes on other kinds.
@@ -73,7 +73,7 @@ impl Arguments {
     /// The configuration: first the keys that follow from the model and the data, then the length of the run, then how
     /// its steps are divided.
     pub(super) fn configuration(&self, written: &[Override]) -> Result<String> {
-        let wording = Wording { template: self.chat_template.as_deref(), raw: self.raw };
+        let chat = ChatForm { template: self.chat_template.clone(), raw: self.raw, ..ChatForm::default() };
         refuse_name_of_hub(&self.model)?;
         if !self.model.join("config.json").is_file() {
             let message = match self.model.exists() {
@@ -88,8 +88,8 @@ impl Arguments {
         check_weights(&plan)?;
         check_tokenizer(&plan, None)?;
         self.check_targets(&plan)?;
-        let data = Data::read(&self.data, wording, &plan)?;
-        let eval = self.eval.as_deref().map(|file| Data::read(file, wording, &plan)).transpose()?;
+        let data = Data::read(&self.data, &chat, &plan)?;
+        let eval = self.eval.as_deref().map(|file| Data::read(file, &chat, &plan)).transpose()?;
         let mut keys = Keys::new(written.to_vec());
         self.run_keys(&mut keys, &plan);
         let length = self.model_keys(&mut keys, &plan, &data, eval.as_ref());

@@ -1,6 +1,6 @@
 //! Copies MindRecord files into files of token ids.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::writer::TokenWriter;
 use super::{Summary, TokenFormat, check_output};
@@ -8,35 +8,26 @@ use crate::data::files::InputFile;
 use crate::data::mindrecord::{MindRecordFile, NumberColumn, open_all};
 use crate::error::{Error, Result};
 
-/// The rows to copy, and where to write their token ids.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MindRecordRows {
-    /// Data files, folders (searched recursively) and glob patterns. A file that is the only one named stands for all
-    /// files that were written with it.
-    pub inputs: Vec<String>,
-    /// The column of token ids.
-    pub column: String,
-    /// Path of the `.bin` file, or the common path of the `.bin` and `.idx` files, without the ending.
-    pub output: PathBuf,
-    /// The file format to write.
-    pub format: TokenFormat,
-    /// Whether existing files are replaced.
-    pub force: bool,
-}
-
-/// Copies the rows of MindRecord files into token files. Each row becomes a document as it is: no token that ends a
-/// document is added, and padding stays. Calls `progress` after each file with the number of bytes done and the total
+/// Copies the token ids in `column` of the rows of MindRecord files to `output` and, of Megatron's `format`, the `.idx`
+/// file beside it. A file that is the only one of `inputs` stands for all files that were written with it. Each row
+/// becomes a document as it is: no token that ends a document is added, and padding stays. Calls `progress` after each file with the number of bytes done and the total
 /// number of bytes.
 ///
 /// # Errors
 /// If an input is missing or malformed or has no such column, a value is not a token id, an output exists and not
 /// `force`, or the disk is full. An incomplete output is removed.
-pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
-    let files = open_all(&config.inputs)?;
+pub fn copy_mindrecord(
+    inputs: &[String],
+    column: &str,
+    output: &Path,
+    format: TokenFormat,
+    force: bool,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Summary> {
+    let files = open_all(inputs)?;
     let paths = files.iter().map(|file| InputFile { path: file.path().to_path_buf(), is_found: false });
-    check_output(&paths.collect::<Vec<_>>(), &config.output)?;
-    let columns =
-        files.iter().map(|file| Ok((file, file.column(&config.column)?))).collect::<Result<Vec<_>>>()?;
+    check_output(&paths.collect::<Vec<_>>(), output)?;
+    let columns = files.iter().map(|file| Ok((file, file.column(column)?))).collect::<Result<Vec<_>>>()?;
     let size = |file: &MindRecordFile| file.path().metadata().map_or(0, |metadata| metadata.len());
     let total = files.iter().map(size).sum();
     let mut largest = 0;
@@ -45,7 +36,7 @@ pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u6
             largest = largest.max(ids(file, *column, row)?.into_iter().max().unwrap_or(0));
         }
     }
-    let mut writer = TokenWriter::create(&config.output, config.format, largest as usize + 1, config.force)?;
+    let mut writer = TokenWriter::create(output, format, largest as usize + 1, force)?;
     let mut summary = Summary::default();
     for (file, column) in &columns {
         for row in 0..file.rows() {
@@ -59,7 +50,7 @@ pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u6
         progress(summary.bytes, total);
     }
     if summary.tokens == 0 {
-        return Err(Error::file(config.inputs.join(", "), "no tokens found; name files with rows"));
+        return Err(Error::file(inputs.join(", "), "no tokens found; name files with rows"));
     }
     Ok(Summary { outputs: writer.finish()?, ..summary })
 }

@@ -2,7 +2,7 @@
 
 use super::{COLUMNS, SHARDS, copied, fixture};
 use crate::configuration::{load, plan};
-use gristmill::data::tokenize::{MindRecordRows, TokenFormat, copy_mindrecord};
+use gristmill::data::tokenize::{TokenFormat, copy_mindrecord};
 use gristmill::data::{Batch, LoadedData};
 use std::fs;
 use std::path::Path;
@@ -157,26 +157,18 @@ fn rows_as_token_files() {
             format!("type: BlendedMegatronDatasetDataLoader, config: {{ data_path: '{path}' }}"),
         ),
     ] {
-        let config = MindRecordRows {
-            inputs: vec![fixture(SHARDS[0]).display().to_string()],
-            column: "input_ids".to_string(),
-            output: output.clone(),
-            format,
-            force: true,
+        let copy = |file: &str, column: &str, force: bool| {
+            let inputs = [fixture(file).display().to_string()];
+            copy_mindrecord(&inputs, column, &output, format, force, |_, _| {})
         };
-        let summary = copy_mindrecord(&config, |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+        let summary = copy(SHARDS[0], "input_ids", true).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((summary.documents, summary.tokens, summary.files), (13, 13 * 17, 2));
         let data = load(&yaml(&loader, "", 256, 17)).unwrap_or_else(|error| panic!("{error}"));
         let text = fs::read(TEXT).expect("a text");
         let first: Vec<u32> = text[..17].iter().map(|byte| u32::from(*byte)).collect();
         assert_eq!(data.train.batch(0).expect("a batch").tokens, first, "{format:?}");
-        assert!(copy_mindrecord(&MindRecordRows { force: false, ..config.clone() }, |_, _| {}).is_err());
-        let labels = MindRecordRows {
-            inputs: vec![fixture(COLUMNS).display().to_string()],
-            column: "labels".to_string(),
-            ..config
-        };
-        let negative = copy_mindrecord(&labels, |_, _| {}).unwrap_err().to_string();
+        assert!(copy(SHARDS[0], "input_ids", false).is_err());
+        let negative = copy(COLUMNS, "labels", true).unwrap_err().to_string();
         assert!(
             negative.contains("columns.mindrecord: row 0 has a value that is not a token id"),
             "{negative}"

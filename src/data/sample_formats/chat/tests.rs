@@ -64,8 +64,7 @@ fn templates_render_byte_by_byte_as_transformers_does() {
 #[test]
 fn generation_blocks_mask_the_tokens_that_transformers_masks() {
     let file = Path::new(FOLDER).parent().unwrap().join("tokenizer.json");
-    let config = crate::data::TokenizerConfig { file, eos_token: "</s>".to_string() };
-    let codec = Codec::load(Some(&config), 0, usize::MAX).unwrap();
+    let codec = Codec::of_tokenizer(&file, "</s>", usize::MAX).unwrap();
     let rendered: Value = serde_json::from_str(RENDERED).unwrap();
     for (line, expected) in CONVERSATIONS.lines().zip(rendered["generation"].as_array().unwrap()) {
         let formed = ChatForm::default().form(&record(line), Some(&named("generation")), &codec).unwrap();
@@ -85,8 +84,7 @@ fn generation_blocks_mask_the_tokens_that_transformers_masks() {
 #[test]
 fn a_turn_ends_at_a_token_of_the_template() {
     let file = Path::new(FOLDER).parent().unwrap().join("tokenizer.json");
-    let config = crate::data::TokenizerConfig { file, eos_token: "</s>".to_string() };
-    let codec = Codec::load(Some(&config), 0, usize::MAX).unwrap();
+    let codec = Codec::of_tokenizer(&file, "</s>", usize::MAX).unwrap();
     let of = |source: &str| template(source).turn_end(&codec);
     assert_eq!(named("generation").turn_end(&codec), Some(2));
     assert_eq!(named("mistral").turn_end(&codec), Some(2));

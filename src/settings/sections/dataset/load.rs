@@ -6,8 +6,8 @@ use super::{Dataset, Megatron};
 use crate::data::cargo_registry;
 use crate::data::record_samples::{self, HeldOut};
 use crate::data::text;
-use crate::data::{BatchSpec, ChatForm, Codec, DocumentFormat, DocumentRules, Form, Paths, RecordsConfig};
-use crate::data::{Sources, TokenType, TokenizerConfig, Wording, megatron, mindrecord, token_file};
+use crate::data::{BatchSpec, ChatForm, Codec, DocumentFormat, DocumentRules, Form, Paths};
+use crate::data::{Sources, TokenType, megatron, mindrecord, token_file};
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -22,11 +22,12 @@ impl Dataset {
     /// # Errors
     /// If the tokenizer cannot be read, or has more tokens than the model.
     pub(crate) fn codec(&self, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<Codec> {
-        let config = tokenizer.map(|Tokenizer { tokenizer_file, eos_token }| TokenizerConfig {
-            file: tokenizer_file.into(),
-            eos_token: eos_token.clone(),
-        });
-        Codec::load(config.as_ref(), self.loader.end_byte(), vocab_size)
+        match tokenizer {
+            None => Ok(Codec::Bytes { eod: self.loader.end_byte() }),
+            Some(Tokenizer { tokenizer_file, eos_token }) => {
+                Codec::of_tokenizer(Path::new(tokenizer_file), eos_token, vocab_size)
+            }
+        }
     }
 
     /// Loads the sources of the data set. `seed` draws the samples that are held out.
@@ -56,7 +57,8 @@ impl Dataset {
             }
             LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
                 let held_out = HeldOut { samples: keys.eval_samples, seed };
-                record_samples::load(&self.records(), codec, spec.seq_length, held_out)?
+                let (files, form, packing) = (loader.record_files(), loader.form(keys), loader.packing());
+                record_samples::load(&files, &form, packing, codec, spec.seq_length, held_out)?
             }
             LoaderType::CargoRegistry => {
                 cargo_registry::load(loader.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES), codec)?
@@ -89,7 +91,7 @@ impl Dataset {
 
     /// Whether several samples may share a row.
     pub fn is_packed(&self) -> bool {
-        self.loader.has_records() && self.records().packing.is_some()
+        self.loader.packing().is_some()
     }
 
     /// Whether a part of the data is held out for evaluation.
@@ -107,18 +109,10 @@ impl Dataset {
 
     /// How the data set's conversations become samples, if it has conversations.
     pub fn conversations(&self) -> Option<ChatForm> {
-        let is_chat = self.loader.kind == LoaderType::Chat;
-        match is_chat.then(|| self.records().form)? {
+        match self.loader.form(&self.keys) {
             Form::Chat(form) => Some(form),
             _ => None,
         }
-    }
-
-    /// How the data set's conversations are written, if it has conversations.
-    pub(crate) fn wording(&self) -> Option<Wording<'_>> {
-        let Loader { chat_template, raw, .. } = &self.loader;
-        let template = chat_template.as_ref().map(Path::new);
-        (self.loader.kind == LoaderType::Chat).then_some(Wording { template, raw: raw.unwrap_or(false) })
     }
 
     /// Whether the data set is text that is encoded, not ready token ids.
@@ -127,13 +121,9 @@ impl Dataset {
             LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry => true,
             LoaderType::Tokens | LoaderType::Megatron | LoaderType::MindRecord | LoaderType::Memory => false,
             LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
-                self.records().form != Form::Columns
+                self.loader.form(&self.keys) != Form::Columns
             }
         }
-    }
-
-    fn records(&self) -> RecordsConfig {
-        self.loader.records_config(&self.keys)
     }
 }
 

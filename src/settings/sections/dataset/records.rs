@@ -3,7 +3,7 @@
 use super::loader::{Loader, LoaderType};
 use super::paths::FORMATS;
 use super::rows::DatasetKeys;
-use crate::data::{ChatForm, Form, PackStrategy, PromptForm, PromptStyle, RecordsConfig};
+use crate::data::{ChatForm, Form, PackStrategy, PromptForm, PromptStyle, RecordFiles};
 use crate::settings::engine::*;
 
 /// The keys that name the files, for messages.
@@ -288,53 +288,48 @@ impl Loader {
         }
     }
 
-    /// The configuration of the loader for the data module; `keys` are the data set's own keys.
-    pub(super) fn records_config(&self, keys: &DatasetKeys) -> RecordsConfig {
-        let files = |named: &[String]| named.to_vec();
-        let plain = |form: Form| RecordsConfig {
-            files: files(&self.dataset_files),
-            keys: FILES,
-            form,
-            packing: None,
-            renamed: Vec::new(),
-            most: None,
-        };
+    /// How a record becomes a sample; `keys` are the data set's own keys.
+    pub(super) fn form(&self, keys: &DatasetKeys) -> Form {
         let length = |key: Option<u64>| key.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
         match self.kind {
-            LoaderType::Prompts => plain(Form::Prompts(PromptForm {
+            LoaderType::Prompts => Form::Prompts(PromptForm {
                 columns: [0, 1].map(|index| self.origin_columns.get(index).cloned().unwrap_or_default()),
                 style: if self.version == Some(2) { PromptStyle::Round } else { PromptStyle::Plain },
                 max_source_length: length(keys.max_source_length),
                 max_target_length: length(keys.max_target_length),
-            })),
-            LoaderType::Records => self.hub_config(plain),
-            _ => {
+            }),
+            LoaderType::Chat => {
                 let template = self.chat_template.as_ref().map(Into::into);
                 let raw = self.raw.unwrap_or(false);
-                let form = Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.clone() });
-                RecordsConfig { packing: self.packing, ..plain(form) }
+                Form::Chat(ChatForm { template, raw, ..self.map_function_kwargs.clone() })
             }
+            _ if self.handler.0.contains(&Handler::Alpaca) => Form::Alpaca,
+            _ => Form::Columns,
         }
     }
 
-    fn hub_config(&self, plain: impl Fn(Form) -> RecordsConfig) -> RecordsConfig {
-        let handlers = &self.handler.0;
-        let form = if handlers.contains(&Handler::Alpaca) { Form::Alpaca } else { Form::Columns };
-        let mut config = RecordsConfig { keys: HUB_FILES, packing: self.handler.packing(), ..plain(form) };
-        config.files.extend(self.data_files.iter().cloned());
-        if !self.path.is_empty() && !FORMATS.contains(&self.path.as_str()) {
-            config.files.push(self.path.clone());
-        }
-        for handler in handlers {
+    /// How several samples share a row.
+    pub(super) fn packing(&self) -> Option<PackStrategy> {
+        self.packing.or(self.handler.packing())
+    }
+
+    /// The files of records, and what is taken of them.
+    pub(super) fn record_files(&self) -> RecordFiles {
+        let is_hub = self.kind == LoaderType::Records;
+        let path = Some(&self.path).filter(|path| !path.is_empty() && !FORMATS.contains(&path.as_str()));
+        let mut files = RecordFiles {
+            paths: self.dataset_files.iter().chain(&self.data_files).chain(path).cloned().collect(),
+            keys: if is_hub { HUB_FILES } else { FILES },
+            ..RecordFiles::default()
+        };
+        for handler in &self.handler.0 {
             match handler {
-                Handler::Take(count) => {
-                    config.most = Some(config.most.map_or(*count, |most| most.min(*count)))
-                }
-                Handler::Rename(old, new) => config.renamed.push((old.clone(), new.clone())),
+                Handler::Take(count) => files.most = Some(files.most.map_or(*count, |most| most.min(*count))),
+                Handler::Rename(old, new) => files.renamed.push((old.clone(), new.clone())),
                 Handler::Alpaca | Handler::Pack(_) => {}
             }
         }
-        config
+        files
     }
 }
 
