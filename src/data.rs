@@ -57,7 +57,7 @@ pub use eval_data::EvalData;
 #[cfg(feature = "cli")]
 pub(crate) use file_kind::known_files;
 pub use file_kind::{FileKind, SampleLengths};
-pub(crate) use loaded_data::Sources;
+pub(crate) use loaded_data::LoadedSources;
 pub use loaded_data::{DataHashes, LoadedData};
 pub use notes::Notes;
 pub(crate) use notes::plural;
@@ -65,7 +65,7 @@ pub use sample_collector::SampleCollector;
 pub use sample_formats::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use samples::Samples;
 pub use sequences::{PackedSequences, Sequence};
-pub use source::{Content, DataSource};
+pub use source::{DataSource, SourceContent};
 pub use statistics::fingerprint;
 pub use stream::{Chunk, MappedTokens, TokenStream};
 pub use token_encoding::TokenEncoding;

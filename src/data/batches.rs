@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::blend::Blend;
 use super::document_rules::DocumentRules;
-use super::source::{Content, DataSource};
+use super::source::{DataSource, SourceContent};
 use super::statistics::{TokenCounts, fnv1a};
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
@@ -83,7 +83,7 @@ impl Batches {
         spec: BatchSpec,
         shuffle: Option<u64>,
     ) -> Result<Self> {
-        let source = DataSource::from(Content::Stream(stream));
+        let source = DataSource::from(SourceContent::Stream(stream));
         Self::of_sources(vec![DataSource { range, ..source }], spec, shuffle, None)
     }
 
@@ -138,11 +138,13 @@ impl Batches {
             let per_step = batches.rows_per_step();
             let has = if samples.is_some() { "`sizes` asks for" } else { "the data has" };
             let (rows, remedy) = match sources[0].content {
-                Content::Stream(_) => (
+                SourceContent::Stream(_) => (
                     format!("windows of {} tokens", spec.seq_length),
                     "batch_size, gradient_accumulation_steps or seq_length",
                 ),
-                Content::Samples(_) => ("samples".to_string(), "batch_size or gradient_accumulation_steps"),
+                SourceContent::Samples(_) => {
+                    ("samples".to_string(), "batch_size or gradient_accumulation_steps")
+                }
             };
             return Err(Error::Plan(format!(
                 "a step takes {per_step} {rows}, {has} {rows_per_epoch}: lower {remedy}, or name more data"
@@ -233,8 +235,8 @@ impl Batches {
     /// rows.
     pub fn samples_per_epoch(&self) -> u64 {
         let samples = |source: &DataSource| match &source.content {
-            Content::Samples(samples) => samples.documents_in(source.range.clone()),
-            Content::Stream(_) => source.rows(self.spec.seq_length),
+            SourceContent::Samples(samples) => samples.documents_in(source.range.clone()),
+            SourceContent::Stream(_) => source.rows(self.spec.seq_length),
         };
         self.sources.iter().map(samples).sum()
     }

@@ -17,7 +17,7 @@ use super::config::DocumentFormat;
 use super::corpus::{Corpus, corpus_of};
 use super::files::{self, InputFile};
 use super::notes::plural;
-use super::source::Loaded;
+use super::source::LoadedSource;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
@@ -28,11 +28,11 @@ const MAX_FILE_BYTES: u64 = 256 << 10;
 const LOCK: &str = include_str!("../../Cargo.lock");
 
 /// The only source of the loader, with at most `max_bytes` of text.
-pub(crate) fn load(max_bytes: u64, codec: &Codec) -> Result<Vec<Loaded>> {
+pub(crate) fn load(max_bytes: u64, codec: &Codec) -> Result<Vec<LoadedSource>> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, max_bytes, codec)?;
-    let whole = Loaded::whole(stream, "the cargo registry".to_string(), 1.0, sentence);
-    Ok(vec![Loaded { eod: Some(codec.end()?), ..whole }])
+    let whole = LoadedSource::whole(stream, "the cargo registry".to_string(), 1.0, sentence);
+    Ok(vec![LoadedSource { eod: Some(codec.end()?), ..whole }])
 }
 
 /// The folder in which cargo keeps the registry.

@@ -6,7 +6,7 @@ use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
 use super::document_rules::DocumentRules;
 use super::notes::plural;
-use super::source::{Content, DataSource, Loaded};
+use super::source::{DataSource, LoadedSource, SourceContent};
 use super::stream_pass::{Stopped, StreamPass, hash_of};
 use crate::error::{Error, Result};
 
@@ -43,9 +43,9 @@ impl LoadedData {
     /// If there is no row to evaluate, or a token is outside the vocabulary.
     pub(crate) fn new(
         codec: Codec,
-        train: &Sources,
+        train: &LoadedSources,
         batches: Batches,
-        eval: Option<&Sources>,
+        eval: Option<&LoadedSources>,
     ) -> Result<Self> {
         let spec = batches.spec();
         let mut passes = train.passes(spec.vocab_size);
@@ -95,8 +95,8 @@ fn is_read_at_once(pass: &StreamPass) -> bool {
 }
 
 /// The sources of a data set as their loader read them, and how batches are made of them.
-pub(crate) struct Sources {
-    pub loaded: Vec<Loaded>,
+pub(crate) struct LoadedSources {
+    pub loaded: Vec<LoadedSource>,
     /// How documents are treated.
     pub rules: DocumentRules,
     /// Number of samples of a training epoch and of an evaluation; `None`: as many as there are.
@@ -107,7 +107,7 @@ pub(crate) struct Sources {
     pub eval_samples: u64,
 }
 
-impl Sources {
+impl LoadedSources {
     /// Sets the end of documents to the token that the loader appends, if the rules name none.
     ///
     /// # Errors
@@ -155,8 +155,10 @@ impl Sources {
     fn passes(&self, vocab_size: usize) -> Vec<StreamPass> {
         let pad = self.rules.pad;
         let streams = self.loaded.iter().flat_map(|loaded| match &loaded.source.content {
-            Content::Stream(stream) => vec![(stream, pad)],
-            Content::Samples(samples) => vec![(samples.tokens(), pad), (samples.labels(), Some(NO_LABEL))],
+            SourceContent::Stream(stream) => vec![(stream, pad)],
+            SourceContent::Samples(samples) => {
+                vec![(samples.tokens(), pad), (samples.labels(), Some(NO_LABEL))]
+            }
         });
         streams.map(|(stream, pad)| StreamPass::new(stream.clone(), vocab_size, pad)).collect()
     }
@@ -168,7 +170,7 @@ impl Sources {
             1 => String::new(),
             _ => format!(" ({:.1} % of the samples)", 100.0 * source.weight / total),
         };
-        let lines = |loaded: &Loaded| {
+        let lines = |loaded: &LoadedSource| {
             let lines = [&loaded.sentence].into_iter().chain(&loaded.notes);
             lines.map(|line| format!("{what}{}: {line}", share(&loaded.source))).collect::<Vec<_>>()
         };
@@ -251,14 +253,16 @@ mod tests {
 
     const BYTES: Codec = Codec::Bytes { eod: 0 };
 
-    fn sources(path: &std::path::Path, eval_fraction: f64) -> Sources {
+    fn sources(path: &std::path::Path, eval_fraction: f64) -> LoadedSources {
         let files = Paths { paths: vec![path.display().to_string()], weights: Vec::new() };
         let loaded = text::load(&files, &DocumentFormat::File, &[], None, &BYTES).unwrap();
         let rules = DocumentRules::default();
-        Sources { loaded, rules, samples: [None; 2], eval_fraction, eval_samples: 0 }.with_ends().unwrap()
+        LoadedSources { loaded, rules, samples: [None; 2], eval_fraction, eval_samples: 0 }
+            .with_ends()
+            .unwrap()
     }
 
-    fn load(train: &Sources, eval: Option<&Sources>, spec: &BatchSpec) -> Result<LoadedData> {
+    fn load(train: &LoadedSources, eval: Option<&LoadedSources>, spec: &BatchSpec) -> Result<LoadedData> {
         LoadedData::new(BYTES, train, train.batches(spec, Some(0))?, eval)
     }
 

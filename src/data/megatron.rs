@@ -14,7 +14,7 @@ pub use self::writer::MegatronWriter;
 use super::config::Paths;
 use super::files;
 use super::notes::plural;
-use super::source::Loaded;
+use super::source::LoadedSource;
 use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
@@ -138,12 +138,12 @@ impl MegatronDataset {
 
 /// The sources of a Megatron loader. `shares` are the shares of each source's documents, in order, for training, for
 /// evaluation, and for neither; they sum to 1.
-pub(crate) fn load(prefixes: &Paths, shares: [f64; 3]) -> Result<Vec<Loaded>> {
+pub(crate) fn load(prefixes: &Paths, shares: [f64; 3]) -> Result<Vec<LoadedSource>> {
     let groups = prefixes.groups().into_iter();
     groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, shares)).collect()
 }
 
-fn load_one(prefix: &str, weight: f64, shares: [f64; 3]) -> Result<Loaded> {
+fn load_one(prefix: &str, weight: f64, shares: [f64; 3]) -> Result<LoadedSource> {
     let dataset = MegatronDataset::open(prefix)?;
     let stream = dataset.stream();
     if stream.is_empty() {
@@ -159,8 +159,8 @@ fn load_one(prefix: &str, weight: f64, shares: [f64; 3]) -> Result<Loaded> {
         plural(dataset.documents() as u64, "document"),
         dataset.bin.display()
     );
-    let whole = Loaded::whole(stream, prefix.to_string(), weight, sentence);
-    Ok(Loaded { split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
+    let whole = LoadedSource::whole(stream, prefix.to_string(), weight, sentence);
+    Ok(LoadedSource { split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
 }
 
 /// The number of documents before the end of the training part, and before the end of the evaluation part after it.

@@ -11,7 +11,7 @@ use super::record_store;
 use super::sample_formats::{Form, Former, PackStrategy, Packed};
 use super::sample_store::{Runs, SampleStore};
 use super::samples::Samples;
-use super::source::{Loaded, Split};
+use super::source::{LoadedSource, Split};
 use crate::error::{Error, Result};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) fn load(
     codec: &Codec,
     seq_length: usize,
     held_out: HeldOut,
-) -> Result<Vec<Loaded>> {
+) -> Result<Vec<LoadedSource>> {
     let (store, count) = record_store::load(files, &Former::new(form, codec)?)?;
     let name = files.paths.join(", ");
     let notes = store.notes.said.lines();
@@ -48,7 +48,7 @@ pub(crate) fn load(
     }
     let sentence = taken.sentence(&samples, count);
     let eod = codec.eod().ok();
-    Ok(vec![Loaded { notes, eod, split, ..Loaded::whole(samples, name, 1.0, sentence) }])
+    Ok(vec![LoadedSource { notes, eod, split, ..LoadedSource::whole(samples, name, 1.0, sentence) }])
 }
 
 impl HeldOut {
@@ -206,7 +206,7 @@ mod tests {
         std::fs::write(&file, lines).unwrap();
         let files = RecordFiles { paths: vec![file.display().to_string()], ..RecordFiles::default() };
         let loaded = load(&files, &Form::Columns, strategy, &Codec::Bytes { eod: 0 }, 4, held_out)?.remove(0);
-        let crate::data::Content::Samples(samples) = &loaded.source.content else { panic!("samples") };
+        let crate::data::SourceContent::Samples(samples) = &loaded.source.content else { panic!("samples") };
         let row = |sample| {
             let (mut tokens, mut targets) = (vec![0; 4], vec![0; 4]);
             let count = samples.read(sample, &mut tokens, &mut targets);

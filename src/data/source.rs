@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 
 /// The content of a source, of which the rows of batches are made.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum SourceContent {
     /// Tokens that are cut into windows of equal length.
     Stream(Arc<TokenStream>),
     /// Samples, each of which is a row.
     Samples(Arc<Samples>),
 }
 
-impl Content {
+impl SourceContent {
     /// Number of tokens, or of samples.
     pub fn len(&self) -> u64 {
         match self {
@@ -42,13 +42,13 @@ impl Content {
     }
 }
 
-impl From<TokenStream> for Content {
+impl From<TokenStream> for SourceContent {
     fn from(stream: TokenStream) -> Self {
         Self::Stream(Arc::new(stream))
     }
 }
 
-impl From<Samples> for Content {
+impl From<Samples> for SourceContent {
     fn from(samples: Samples) -> Self {
         Self::Samples(Arc::new(samples))
     }
@@ -90,7 +90,7 @@ impl From<Samples> for Content {
 #[derive(Clone, Debug)]
 pub struct DataSource {
     /// The tokens or samples.
-    pub content: Content,
+    pub content: SourceContent,
     /// The part of `content` that is used, in tokens or in samples.
     pub range: Range<u64>,
     /// Share of the samples, relative to the weights of the other sources; above 0.
@@ -99,7 +99,7 @@ pub struct DataSource {
     pub name: String,
 }
 
-impl<C: Into<Content>> From<C> for DataSource {
+impl<C: Into<SourceContent>> From<C> for DataSource {
     /// The whole content, as the only source.
     fn from(content: C) -> Self {
         let content = content.into();
@@ -114,8 +114,8 @@ impl DataSource {
     pub(super) fn rows(&self, seq_length: usize) -> u64 {
         let len = self.range.end.saturating_sub(self.range.start);
         match self.content {
-            Content::Samples(_) => len,
-            Content::Stream(_) => len.saturating_sub(1) / seq_length as u64, // the first has nothing before it
+            SourceContent::Samples(_) => len,
+            SourceContent::Stream(_) => len.saturating_sub(1) / seq_length as u64, // the first has nothing before it
         }
     }
 
@@ -128,8 +128,8 @@ impl DataSource {
             return Ok(());
         }
         Err(Error::Plan(match self.content {
-            Content::Samples(_) => format!("{name} has no sample; name more data"),
-            Content::Stream(_) => format!(
+            SourceContent::Samples(_) => format!("{name} has no sample; name more data"),
+            SourceContent::Stream(_) => format!(
                 "seq_length {seq_length} is longer than {name}: a window takes {} tokens, {} were found; lower \
                  model.model_config.seq_length or name more data",
                 seq_length + 1,
@@ -152,8 +152,8 @@ impl DataSource {
         pad: Option<u32>,
     ) -> Result<()> {
         let stream = match &self.content {
-            Content::Stream(stream) => stream,
-            Content::Samples(samples) => {
+            SourceContent::Stream(stream) => stream,
+            SourceContent::Samples(samples) => {
                 let sample = self.range.start + row;
                 samples.read(sample, tokens, targets);
                 return check_row(sample, tokens, targets, vocab_size, pad);
@@ -172,7 +172,7 @@ impl DataSource {
     /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with the
     /// part of the padding. The documents of a stream are found by the token that ends them.
     pub(super) fn for_each_document(&self, row: u64, seq_length: usize, visit: impl FnMut(Range<usize>)) {
-        if let Content::Samples(samples) = &self.content {
+        if let SourceContent::Samples(samples) = &self.content {
             samples.for_each_document(self.range.start + row, seq_length, visit);
         }
     }
@@ -180,8 +180,8 @@ impl DataSource {
     /// Number of tokens in a row of `seq_length` tokens that are not padding.
     pub(super) fn tokens_in(&self, row: u64, seq_length: usize) -> u64 {
         match &self.content {
-            Content::Samples(samples) => samples.tokens_in(self.range.start + row, seq_length),
-            Content::Stream(_) => seq_length as u64,
+            SourceContent::Samples(samples) => samples.tokens_in(self.range.start + row, seq_length),
+            SourceContent::Stream(_) => seq_length as u64,
         }
     }
 
@@ -189,10 +189,10 @@ impl DataSource {
     pub(super) fn count_targets(&self, rows: u64, seq_length: usize, counts: &mut TokenCounts) {
         let (start, rows) = (self.range.start, rows.min(self.rows(seq_length)));
         match &self.content {
-            Content::Stream(stream) => {
+            SourceContent::Stream(stream) => {
                 counts.add_range(stream, start + 1..start + 1 + rows * seq_length as u64);
             }
-            Content::Samples(samples) => {
+            SourceContent::Samples(samples) => {
                 let (mut tokens, mut targets) = (vec![0; seq_length], vec![0; seq_length]);
                 for sample in start..start + rows {
                     samples.read(sample, &mut tokens, &mut targets);
@@ -206,8 +206,8 @@ impl DataSource {
     pub(super) fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
         let range = self.range.clone();
         match &self.content {
-            Content::Stream(stream) => vec![(stream, range)],
-            Content::Samples(samples) => {
+            SourceContent::Stream(stream) => vec![(stream, range)],
+            SourceContent::Samples(samples) => {
                 let range = samples.tokens_of(range);
                 vec![(samples.tokens(), range.clone()), (samples.labels(), range)]
             }
@@ -217,8 +217,8 @@ impl DataSource {
     /// A hash of a sample of the tokens and labels.
     pub(super) fn fingerprint(&self) -> u64 {
         match &self.content {
-            Content::Stream(stream) => fingerprint(stream, self.range.clone()),
-            Content::Samples(samples) => samples.fingerprint(self.range.clone()),
+            SourceContent::Stream(stream) => fingerprint(stream, self.range.clone()),
+            SourceContent::Samples(samples) => samples.fingerprint(self.range.clone()),
         }
     }
 }
@@ -228,7 +228,7 @@ pub(super) type Split = (Range<u64>, Range<u64>);
 
 /// A source as its loader read it.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSource {
     /// The whole content as a source.
     pub source: DataSource,
     /// The parts for training and for evaluation; `None` if the loader does not split its data.
@@ -241,10 +241,10 @@ pub(crate) struct Loaded {
     pub notes: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedSource {
     /// All of `content` as a source that is not split and has no known end of documents; `name` is the path as the
     /// configuration writes it.
-    pub fn whole(content: impl Into<Content>, name: String, weight: f64, sentence: String) -> Self {
+    pub fn whole(content: impl Into<SourceContent>, name: String, weight: f64, sentence: String) -> Self {
         let source = DataSource { weight, name, ..content.into().into() };
         Self { source, split: None, eod: None, sentence, notes: Vec::new() }
     }

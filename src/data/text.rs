@@ -8,7 +8,7 @@ use super::corpus::corpus_of;
 use super::files::{self, DATASET_KEYS};
 use super::notes::plural;
 use super::sample_store::TextCounts;
-use super::source::Loaded;
+use super::source::LoadedSource;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
@@ -20,13 +20,13 @@ pub(crate) fn load(
     extensions: &[String],
     max_bytes: Option<u64>,
     codec: &Codec,
-) -> Result<Vec<Loaded>> {
+) -> Result<Vec<LoadedSource>> {
     let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, documents, extensions, max_bytes, codec)?;
-            let whole = Loaded::whole(stream, paths.join(", "), weight, sentence);
-            Ok(Loaded { eod: Some(codec.end()?), ..whole })
+            let whole = LoadedSource::whole(stream, paths.join(", "), weight, sentence);
+            Ok(LoadedSource { eod: Some(codec.end()?), ..whole })
         })
         .collect()
 }

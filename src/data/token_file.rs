@@ -6,19 +6,19 @@ use super::config::{Paths, TokenType};
 use super::files::{self, DATASET_KEYS, TOKEN_FILES};
 use super::llm_c::{HEADER_BYTES, Header};
 use super::notes::plural;
-use super::source::Loaded;
+use super::source::LoadedSource;
 use super::stream::{Chunk, MappedTokens, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
 /// The sources of a token loader. In a folder, the `*.bin` files are read. `dtype` is the width of a token in files
 /// without a header.
-pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<Loaded>> {
+pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<LoadedSource>> {
     let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, dtype)?;
-            Ok(Loaded::whole(stream, paths.join(", "), weight, sentence))
+            Ok(LoadedSource::whole(stream, paths.join(", "), weight, sentence))
         })
         .collect()
 }

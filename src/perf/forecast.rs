@@ -29,7 +29,7 @@ use crate::model::arena::Arena;
 use crate::model::count;
 use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording, Room};
 pub(crate) use crate::train::hot_copies::HotCopies;
-use crate::train::readback::{RING, Sources};
+use crate::train::readback::{RING, ReadBuffers};
 use crate::train::recordings::Recordings;
 use crate::train::step_results::{EvaluationReadback, StepReadback};
 use crate::train::weight_upload::start_bytes;
@@ -85,7 +85,7 @@ impl Forecast {
         let hot_copy_bytes = hot_copy_bytes.map(|id| buffers[id.0 as usize].1).sum::<u64>();
         let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
         let readbacks = [StepReadback::new(recordings).sources, EvaluationReadback::new(recordings).sources];
-        let readback_bytes: u64 = readbacks.iter().map(Sources::bytes).sum();
+        let readback_bytes: u64 = readbacks.iter().map(ReadBuffers::bytes).sum();
         let (exchange_bytes, exchange_host_bytes) = exchange_bytes(&all, recordings.waiting());
         let mut listed = recordings.programs();
         listed.micro_steps.iter_mut().for_each(|slots| slots.truncate(1)); // the others are alike

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// A tensor of a checkpoint, and the ranks that hold it or a part of it.
 pub(super) struct Holding<'a> {
     pub info: TensorInfo,
-    pub content: Content<'a>,
+    pub content: TensorOrigin<'a>,
     /// The rank that writes it.
     pub writer: usize,
     /// The cells that each rank holds, ascending; ranks without any are left out.
@@ -24,7 +24,7 @@ pub(super) struct Holding<'a> {
 
 /// Where the content of a tensor comes from.
 #[derive(Clone, Copy)]
-pub(super) enum Content<'a> {
+pub(super) enum TensorOrigin<'a> {
     /// A piece of a parameter, as one of its holders sees it.
     Parameter(&'a ArenaTensor<'a>),
     /// The state of a router, which all ranks have.
@@ -45,7 +45,7 @@ impl<'a> Holding<'a> {
         for (rank, tensors) in by_rank.iter().enumerate() {
             for tensor in tensors {
                 let place = *places.entry(&tensor.name).or_insert_with(|| {
-                    let (info, content) = (tensor.info(), Content::Parameter(tensor));
+                    let (info, content) = (tensor.info(), TensorOrigin::Parameter(tensor));
                     holdings.push(Self { info, content, writer: 0, holders: Vec::new() });
                     holdings.len() - 1
                 });
@@ -56,7 +56,7 @@ impl<'a> Holding<'a> {
             }
         }
         holdings.extend(router_state.iter().map(|RouterTensor { info, tensor }| {
-            let (info, content) = (info.clone(), Content::Router(*tensor));
+            let (info, content) = (info.clone(), TensorOrigin::Router(*tensor));
             Self { info, content, writer: 0, holders: Vec::new() }
         }));
         divide(&mut holdings, writers);
@@ -88,16 +88,16 @@ impl<'a> Holding<'a> {
     /// The number of its cells.
     pub fn cells(&self) -> usize {
         match self.content {
-            Content::Parameter(tensor) => tensor.cells(),
-            Content::Router(_) => 0,
+            TensorOrigin::Parameter(tensor) => tensor.cells(),
+            TensorOrigin::Router(_) => 0,
         }
     }
 
     /// The storage type of a cell.
     pub fn element(&self) -> Element {
         match self.content {
-            Content::Parameter(tensor) => tensor.element(),
-            Content::Router(tensor) => tensor.element,
+            TensorOrigin::Parameter(tensor) => tensor.element(),
+            TensorOrigin::Router(tensor) => tensor.element,
         }
     }
 
@@ -106,8 +106,8 @@ impl<'a> Holding<'a> {
         let is_whole =
             |runs: &[HeldCells]| runs.iter().map(|run| run.cells.len()).sum::<usize>() == self.cells();
         match self.content {
-            Content::Router(_) => None,
-            Content::Parameter(_) => {
+            TensorOrigin::Router(_) => None,
+            TensorOrigin::Parameter(_) => {
                 let whole = self.holders.iter().filter(|(_, runs)| is_whole(runs));
                 Some(whole.map(|(rank, _)| *rank).collect())
             }

@@ -10,7 +10,7 @@
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::{ArenaTensor, ReadRows, TakeRow};
-use super::holdings::{Content, Holding, RankCells, written};
+use super::holdings::{Holding, RankCells, TensorOrigin, written};
 use super::router_tensors::RouterTensor;
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{self, file_name};
@@ -129,11 +129,11 @@ impl<'a> Gathering<'a> {
         let cells = self.exchange(read).await?;
         match own.map(|holding| (holding.content, self.own.get(holding.info.name.as_str()))) {
             None => Ok(()),
-            Some((Content::Router(tensor), _)) => read.read_rows(tensor, take).await,
-            Some((Content::Parameter(_), Some(tensor))) if tensor.is_stored_whole() => {
+            Some((TensorOrigin::Router(tensor), _)) => read.read_rows(tensor, take).await,
+            Some((TensorOrigin::Parameter(_), Some(tensor))) if tensor.is_stored_whole() => {
                 tensor.read(read, take).await
             }
-            Some((Content::Parameter(tensor), _)) => tensor.take_cells(&cells, take),
+            Some((TensorOrigin::Parameter(tensor), _)) => tensor.take_cells(&cells, take),
         }
     }
 

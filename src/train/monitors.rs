@@ -21,7 +21,7 @@ pub use monitor_report::MonitorReport;
 pub use norms::{Norms, Watched};
 
 use super::programs::Programs;
-use super::readback::{Slot, Sources, values};
+use super::readback::{ReadBuffers, Slot, values};
 use super::run_parts::RunParts;
 use crate::error::Result;
 use crate::ops::squares::SquareSum;
@@ -81,7 +81,7 @@ impl Monitors {
     }
 
     /// The slots that the host reads of the monitors after each step.
-    pub(super) fn slots(&self, sources: &mut Sources) -> WatchedSlots {
+    pub(super) fn slots(&self, sources: &mut ReadBuffers) -> WatchedSlots {
         let mut sums = |norms: &Option<Norms>| {
             norms.as_ref().map(|norms| sources.add_tensor(norms.sums, norms.watched.len()))
         };

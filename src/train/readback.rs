@@ -11,7 +11,7 @@ pub(crate) const RING: usize = 5;
 
 /// Buffers that are read together, with the number of bytes from the start of each.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sources {
+pub(crate) struct ReadBuffers {
     /// The buffers, in the order in which they arrive.
     pub list: Vec<(PersistentId, u64)>,
     bytes: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Slot<T> {
     values: PhantomData<T>,
 }
 
-impl Sources {
+impl ReadBuffers {
     /// Adds the first `count` values of a buffer.
     pub fn add<T: Pod>(&mut self, buffer: PersistentId, count: usize) -> Slot<T> {
         let (start, bytes) = (self.bytes, count * size_of::<T>());

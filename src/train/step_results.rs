@@ -1,7 +1,7 @@
 //! The results of a step and of an evaluation once the device has finished them.
 
 use super::monitors::{WatchedSlots, WatchedStep};
-use super::readback::{Slot, Sources, values};
+use super::readback::{ReadBuffers, Slot, values};
 use super::recordings::Recordings;
 use crate::device::Arrival;
 use crate::model::ExpertState;
@@ -50,14 +50,14 @@ pub struct FinishedEvaluation {
 /// The buffers that the host reads after an evaluation.
 #[derive(Clone, Debug)]
 pub(crate) struct EvaluationReadback {
-    pub sources: Sources,
+    pub sources: ReadBuffers,
     sums: Slot<LossState>,
     correct: Option<Slot<f32>>,
 }
 
 impl EvaluationReadback {
     pub fn new(recordings: &Recordings) -> Self {
-        let mut sources = Sources::default();
+        let mut sources = ReadBuffers::default();
         let sums = sources.add_tensor(recordings.tensors.eval_loss, 1);
         let correct = recordings.tensors.eval_correct.map(|correct| sources.add_tensor(correct, 1));
         Self { sources, sums, correct }
@@ -74,7 +74,7 @@ impl EvaluationReadback {
 /// The buffers that the host reads after a step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepReadback {
-    pub sources: Sources,
+    pub sources: ReadBuffers,
     state: Slot<StepState>,
     scaler: Option<Slot<LossScaleState>>,
     watched: WatchedSlots,
@@ -87,9 +87,9 @@ pub(crate) struct StepReadback {
 
 impl StepReadback {
     pub fn new(recordings: &Recordings) -> Self {
-        let mut sources = Sources::default();
+        let mut sources = ReadBuffers::default();
         let experts = recordings.tensors.model.experts;
-        let words = |sources: &mut Sources, words: Option<(BufferId, u64)>| {
+        let words = |sources: &mut ReadBuffers, words: Option<(BufferId, u64)>| {
             let (BufferId::Persistent(id), bytes) = words? else { return None };
             Some(sources.add(id, bytes as usize / size_of::<u32>()))
         };

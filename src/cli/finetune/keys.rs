@@ -16,9 +16,9 @@ pub struct Keys {
 }
 
 /// A value, or the keys of a section.
-enum Part<'a> {
+enum KeyTree<'a> {
     Value(&'a str),
-    Section(Vec<(&'a str, Part<'a>)>),
+    Section(Vec<(&'a str, KeyTree<'a>)>),
 }
 
 impl Keys {
@@ -76,7 +76,7 @@ impl Keys {
             }
         }
         let mut parts = parts(&all);
-        parts.sort_by_key(|(_, part)| matches!(part, Part::Section(_))); // sections come last, because they are longer
+        parts.sort_by_key(|(_, part)| matches!(part, KeyTree::Section(_))); // sections come last, because they are longer
         let mut text = String::new();
         block(&parts, 0, &mut text);
         text
@@ -98,7 +98,7 @@ fn yaml_of(value: &Value) -> String {
     }
 }
 
-fn parts<'a>(entries: &[(&'a str, &'a str)]) -> Vec<(&'a str, Part<'a>)> {
+fn parts<'a>(entries: &[(&'a str, &'a str)]) -> Vec<(&'a str, KeyTree<'a>)> {
     let mut names: Vec<&str> = Vec::new();
     for (path, _) in entries {
         let name = path.split('.').next().unwrap_or(path);
@@ -114,34 +114,34 @@ fn parts<'a>(entries: &[(&'a str, &'a str)]) -> Vec<(&'a str, Part<'a>)> {
         (
             name,
             value.map_or_else(
-                || Part::Section(parts(&below.collect::<Vec<_>>())),
-                |(_, value)| Part::Value(value),
+                || KeyTree::Section(parts(&below.collect::<Vec<_>>())),
+                |(_, value)| KeyTree::Value(value),
             ),
         )
     };
     names.into_iter().map(part).collect()
 }
 
-fn is_list(keys: &[(&str, Part<'_>)]) -> bool {
+fn is_list(keys: &[(&str, KeyTree<'_>)]) -> bool {
     !keys.is_empty() && keys.iter().all(|(name, _)| name.parse::<usize>().is_ok())
 }
 
 /// A part in one line.
-fn flow(part: &Part<'_>) -> String {
-    let joined = |keys: &[(&str, Part<'_>)], one: fn(&(&str, Part<'_>)) -> String| {
+fn flow(part: &KeyTree<'_>) -> String {
+    let joined = |keys: &[(&str, KeyTree<'_>)], one: fn(&(&str, KeyTree<'_>)) -> String| {
         keys.iter().map(one).collect::<Vec<_>>().join(", ")
     };
     match part {
-        Part::Value(value) => (*value).to_string(),
-        Part::Section(keys) if is_list(keys) => format!("[{}]", joined(keys, |(_, part)| flow(part))),
-        Part::Section(keys) => {
+        KeyTree::Value(value) => (*value).to_string(),
+        KeyTree::Section(keys) if is_list(keys) => format!("[{}]", joined(keys, |(_, part)| flow(part))),
+        KeyTree::Section(keys) => {
             format!("{{ {} }}", joined(keys, |(name, part)| format!("{name}: {}", flow(part))))
         }
     }
 }
 
 /// A section with a line for each key that needs one.
-fn block(keys: &[(&str, Part<'_>)], depth: usize, text: &mut String) {
+fn block(keys: &[(&str, KeyTree<'_>)], depth: usize, text: &mut String) {
     let list = is_list(keys);
     for (name, part) in keys {
         let start = if list {
@@ -151,7 +151,7 @@ fn block(keys: &[(&str, Part<'_>)], depth: usize, text: &mut String) {
         };
         let line = start.clone() + &flow(part);
         match part {
-            Part::Section(below) if line.len() > COLUMNS => {
+            KeyTree::Section(below) if line.len() > COLUMNS => {
                 *text += start.trim_end();
                 text.push('\n');
                 block(below, depth + 1, text);

@@ -73,7 +73,7 @@ fn accumulation_splits_the_same_step() {
 fn an_evaluation_takes_every_row_once() {
     let targets = |batch_size| -> Vec<u32> {
         let stream = TokenStream::from_bytes((0..30).collect());
-        let (range, content) = (0..stream.len(), Content::Stream(Arc::new(stream)));
+        let (range, content) = (0..stream.len(), SourceContent::Stream(Arc::new(stream)));
         let source = DataSource { content, range, weight: 1.0, name: String::new() };
         let batches = Batches::of_evaluation(vec![source], spec(4, batch_size), None).unwrap();
         assert_eq!(batches.micro_steps_per_epoch(), 7_u64.div_ceil(batch_size as u64));
@@ -317,7 +317,7 @@ fn the_fingerprint_of_samples_is_frozen_and_sees_labels() {
 
 #[test]
 fn samples_beside_windows_are_one_blend() {
-    let stream: Content = TokenStream::from_bytes((200..233).collect()).into();
+    let stream: SourceContent = TokenStream::from_bytes((200..233).collect()).into();
     let samples = samples();
     let sources = vec![
         DataSource { range: 0..33, content: stream, weight: 1.0, name: "a".to_string() },

@@ -8,7 +8,7 @@ use crate::data::config::Paths;
 use crate::data::files::{self, DATASET_KEYS};
 use crate::data::notes::plural;
 use crate::data::samples::Samples;
-use crate::data::source::Loaded;
+use crate::data::source::LoadedSource;
 use crate::data::stream::{Chunk, TokenStream};
 use crate::error::{Error, Result};
 
@@ -31,13 +31,13 @@ pub(crate) fn load(
     columns: &[String],
     pad: Option<u32>,
     seq_length: usize,
-) -> Result<Vec<Loaded>> {
+) -> Result<Vec<LoadedSource>> {
     let columns = Columns::of(columns)?;
     let groups = files.groups().into_iter();
     groups
         .map(|(paths, weight)| {
             let (samples, sentence) = load_one(paths, columns, pad, seq_length)?;
-            Ok(Loaded::whole(samples, paths.join(", "), weight, sentence))
+            Ok(LoadedSource::whole(samples, paths.join(", "), weight, sentence))
         })
         .collect()
 }

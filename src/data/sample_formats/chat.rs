@@ -7,7 +7,6 @@ mod generation;
 mod json;
 mod message;
 mod python;
-mod sources;
 mod spans;
 mod strings;
 mod template;
@@ -70,7 +69,7 @@ impl ChatForm {
                     "holds messages, which only a chat template writes: leave out --raw, or `raw` under the data_loader",
                 ));
             }
-            return Err(sources::none(codec.tokenizer_file()));
+            return Err(template::no_template(codec.tokenizer_file()));
         };
         let conversation = Conversation::read(self, record)?;
         let Written { text, learned, mut notes } =

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
+use serde_json::Value;
 
 use super::clock;
 use super::conversation::Conversation;
@@ -18,7 +19,6 @@ use super::generation::{MARK_NAMES, mark_generation};
 use super::json::to_json;
 use super::message::{Message, REASONING};
 use super::python;
-use super::sources::{Sources, none};
 use super::words::Words;
 use crate::data::codec::Codec;
 use crate::data::files;
@@ -82,7 +82,7 @@ impl ChatTemplate {
     /// # Errors
     /// If there is no template, or it is not valid Jinja.
     pub fn load(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Self> {
-        Self::find(file, tokenizer)?.ok_or_else(|| none(tokenizer))
+        Self::find(file, tokenizer)?.ok_or_else(|| no_template(tokenizer))
     }
 
     /// As [`load`](Self::load), but `None` if there is no template.
@@ -98,9 +98,9 @@ impl ChatTemplate {
                 let other = path.with_file_name("additional_chat_templates").join("tool_use.jinja");
                 let other = Some(other).filter(|other| file.is_none() && other.is_file());
                 let with_tools = other.map(|other| files::text_of(&other)).transpose()?;
-                (path.clone(), Sources { default: files::text_of(&path)?, with_tools })
+                (path.clone(), TemplateSources { default: files::text_of(&path)?, with_tools })
             }
-            (None, Some(tokenizer)) => match Sources::of(&special.config) {
+            (None, Some(tokenizer)) => match TemplateSources::of(&special.config) {
                 Some(sources) => (tokenizer.with_file_name("tokenizer_config.json"), sources),
                 None => return Ok(None),
             },
@@ -125,11 +125,11 @@ impl ChatTemplate {
         source: &str,
         special_tokens: Vec<(String, String)>,
     ) -> std::result::Result<Self, TemplateError> {
-        Self::of(&Sources { default: source.to_string(), with_tools: None }, special_tokens)
+        Self::of(&TemplateSources { default: source.to_string(), with_tools: None }, special_tokens)
     }
 
     fn of(
-        sources: &Sources,
+        sources: &TemplateSources,
         special_tokens: Vec<(String, String)>,
     ) -> std::result::Result<Self, TemplateError> {
         let mut environment = Environment::new();
@@ -308,6 +308,53 @@ impl ChatTemplate {
             )),
         }
     }
+}
+
+/// The templates of a tokenizer.
+#[derive(Debug)]
+struct TemplateSources {
+    default: String,
+    /// The template for conversations with tools, if it is another.
+    with_tools: Option<String>,
+}
+
+impl TemplateSources {
+    /// The templates of a `tokenizer_config.json`: a single text, or several with a name each, of which `transformers`
+    /// uses these two.
+    fn of(config: &Value) -> Option<Self> {
+        match config.get("chat_template")? {
+            Value::String(source) => Some(Self { default: source.clone(), with_tools: None }),
+            Value::Array(templates) => {
+                let named = |name: &str| {
+                    let found = templates.iter().find(|template| template["name"] == name)?;
+                    found["template"].as_str().map(str::to_string)
+                };
+                Some(Self {
+                    default: named("default").or_else(|| named("tool_use"))?,
+                    with_tools: named("tool_use"),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The error that there is no template.
+pub(super) fn no_template(tokenizer: Option<&Path>) -> Error {
+    let remedy = "name a Jinja file: by --chat-template where a command has that flag, or by `chat_template` under the data_loader";
+    let Some(tokenizer) = tokenizer else {
+        let place = Path::new("the data set");
+        return Error::file(
+            place,
+            format!("has no tokenizer and no chat template, which conversations need; {remedy}"),
+        );
+    };
+    let config = tokenizer.with_file_name("tokenizer_config.json");
+    let (place, what) = match config.is_file() {
+        true => (config.as_path(), "has no `chat_template`"),
+        false => (tokenizer.parent().unwrap_or(Path::new("")), "has no chat template"),
+    };
+    Error::file(place, format!("{what}, which conversations need; {remedy}"))
 }
 
 /// The text that a template has written.

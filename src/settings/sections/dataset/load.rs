@@ -7,7 +7,7 @@ use crate::data::cargo_registry;
 use crate::data::record_samples::{self, HeldOut};
 use crate::data::text;
 use crate::data::{BatchSpec, ChatForm, Codec, DocumentFormat, DocumentRules, Form, Paths};
-use crate::data::{Sources, TokenType, megatron, mindrecord, token_file};
+use crate::data::{LoadedSources, TokenType, megatron, mindrecord, token_file};
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -34,7 +34,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a file is missing or malformed, or a document rule needs an end of documents that is unknown.
-    pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<Sources> {
+    pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<LoadedSources> {
         let Self { keys, loader, megatron: of_megatron } = self;
         let files = &loader.files();
         let loaded = match loader.kind {
@@ -70,7 +70,7 @@ impl Dataset {
             _ => [None; 2],
         };
         let (eval_fraction, eval_samples) = (keys.eval_fraction, keys.eval_samples);
-        Sources { loaded, rules: self.rules(), samples, eval_fraction, eval_samples }.with_ends()
+        LoadedSources { loaded, rules: self.rules(), samples, eval_fraction, eval_samples }.with_ends()
     }
 
     /// How documents are treated.
