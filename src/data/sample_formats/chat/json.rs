@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::python::number_text;
+use super::python::{is_view, number_text};
 
 /// `json.dumps` with the arguments that `transformers` passes on. `ensure_ascii` is false by default.
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
@@ -34,7 +34,7 @@ struct Style {
 impl Style {
     fn text(&self, value: &Value, depth: usize) -> Result<String, Error> {
         match value.kind() {
-            ValueKind::Seq | ValueKind::Iterable => {
+            ValueKind::Seq | ValueKind::Iterable if !is_view(value) => {
                 let items = value.try_iter()?.map(|item| self.text(&item, depth + 1));
                 Ok(self.enclosed("[", "]", &items.collect::<Result<Vec<_>, _>>()?, depth))
             }
@@ -75,8 +75,10 @@ impl Style {
         if let Some(number) = number_text(value) {
             return Ok(number);
         }
-        if let ValueKind::Undefined | ValueKind::Plain | ValueKind::Invalid = value.kind() {
-            // As in Python, an undefined value cannot be written as JSON.
+        if is_view(value)
+            || matches!(value.kind(), ValueKind::Undefined | ValueKind::Plain | ValueKind::Invalid)
+        {
+            // As in Python, an undefined value and the result of `keys` cannot be written as JSON.
             return Err(Error::new(ErrorKind::BadSerialization, format!("{} is no JSON", value.kind())));
         }
         let text = serde_json::to_string(value)

@@ -19,6 +19,8 @@ use super::strings::string_method;
 /// Adds the tests, filters and methods to an environment.
 pub(super) fn extend(environment: &mut Environment<'_>) {
     minijinja_contrib::add_to_environment(environment);
+    // The engine's would write something else than Jinja2's, which no template was seen to need.
+    ["attr", "pprint"].into_iter().for_each(|name| environment.remove_filter(name));
     environment.set_unknown_method_callback(method);
     environment.add_filter("default", default);
     environment.add_filter("d", default);
@@ -33,9 +35,8 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.add_filter("truncate", truncate);
     environment.add_filter("urlencode", url_encode);
     environment.add_test("sequence", |value: &Value| {
-        let is_view = value.downcast_object_ref::<View>().is_some();
         let kinds = [ValueKind::Seq, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
-        !is_view && kinds.contains(&value.kind())
+        !is_view(value) && kinds.contains(&value.kind())
     });
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("number", |value: &Value| {
@@ -263,6 +264,10 @@ impl Object for View {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({})", self.name, Value::from(self.items.clone()))
     }
+}
+
+pub(super) fn is_view(value: &Value) -> bool {
+    value.downcast_object_ref::<View>().is_some()
 }
 
 /// A dictionary read from JSON. Its methods take precedence over its keys, as in Python: a tool's parameter may have

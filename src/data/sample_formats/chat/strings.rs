@@ -60,6 +60,14 @@ pub(super) fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Op
             let missing = || Error::new(ErrorKind::InvalidOperation, "substring not found");
             Value::from(text[..place.ok_or_else(missing)?].chars().count())
         }
+        "join" => {
+            let (items,): (&Value,) = from_args(args)?;
+            let items: Vec<Value> = items.try_iter()?.collect();
+            let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+            let no_text =
+                || Error::new(ErrorKind::InvalidOperation, "`join` is given an item that is no text");
+            Value::from(texts.ok_or_else(no_text)?.join(text))
+        }
         "swapcase" => {
             let swap = |letter: char| match letter.is_lowercase() {
                 true => letter.to_uppercase().to_string(),
