@@ -46,12 +46,7 @@ impl Message {
 
     /// The value of the message with another text.
     pub fn with_content(&self, text: &str) -> Value {
-        let keys = self.value.try_iter().into_iter().flatten();
-        let item = |key: Value| match key.as_str() {
-            Some("content") => (key, Value::from(text)),
-            _ => (key.clone(), self.value.get_item(&key).unwrap_or_default()),
-        };
-        python::dict(keys.map(item).collect())
+        python::with_value(&self.value, "content", |_| Value::from(text))
     }
 }
 
@@ -169,26 +164,10 @@ fn calls(message: &Value) -> Option<Value> {
         Some(Ok(json)) if matches!(json.kind(), ValueKind::Map | ValueKind::Seq) => json,
         _ => value,
     };
-    let with_arguments = |call: Value| {
-        let pairs = call.try_iter().into_iter().flatten().map(|key| {
-            let item = call.get_item(&key).unwrap_or_default();
-            let item = if key.as_str() == Some("arguments") { decoded(item) } else { item };
-            (key, item)
-        });
-        python::dict(pairs.collect())
-    };
-    let call = |call: Value| {
-        let Some(function) = present(&call, "function") else { return with_arguments(call) };
-        let pairs = call.try_iter().into_iter().flatten().map(|key| {
-            let is_function = key.as_str() == Some("function");
-            let item = if is_function {
-                with_arguments(function.clone())
-            } else {
-                call.get_item(&key).unwrap_or_default()
-            };
-            (key, item)
-        });
-        python::dict(pairs.collect())
+    let with_arguments = |call: Value| python::with_value(&call, "arguments", decoded);
+    let call = |call: Value| match present(&call, "function") {
+        Some(_) => python::with_value(&call, "function", with_arguments),
+        None => with_arguments(call),
     };
     let calls = present(message, "tool_calls").map(decoded);
     if let Some(calls) = calls.filter(|calls| calls.is_true() && is_list(calls)) {

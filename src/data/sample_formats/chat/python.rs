@@ -220,6 +220,16 @@ pub(super) fn dict(pairs: Vec<(Value, Value)>) -> Value {
     Value::from_object(Dict(Value::from_pairs(pairs)))
 }
 
+/// A dictionary as it is, with another value under `key`, if it has that key.
+pub(super) fn with_value(dictionary: &Value, key: &str, change: impl Fn(Value) -> Value) -> Value {
+    let item = |name: Value| {
+        let value = dictionary.get_item(&name).unwrap_or_default();
+        let value = if name.as_str() == Some(key) { change(value) } else { value };
+        (name, value)
+    };
+    dict(dictionary.try_iter().into_iter().flatten().map(item).collect())
+}
+
 /// The entries of an object in order.
 struct Pairs<'a>(Vec<(String, &'a RawValue)>);
 
