@@ -1,6 +1,7 @@
 //! Alpaca's instructions, worded as in MindFormers' `AlpacaInstructDataHandler`.
 
 use super::Formed;
+use super::plain::instruction;
 use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
@@ -12,19 +13,8 @@ const SYSTEM: &str = "A chat between a curious user and an artificial intelligen
 
 /// Encodes each part by itself, with the tokens that the tokenizer adds to a text, as in MindFormers.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
-    let instruction = record.text("instruction")?;
+    let prompt = instruction(record, None)?;
     let output = record.text("output")?;
-    let prompt = match record.optional_text("input")? {
-        Some(input) => format!(
-            "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
-             response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n\
-             ### Response:"
-        ),
-        None => format!(
-            "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n\
-             ### Instruction:\n{instruction}\n\n### Response:"
-        ),
-    };
     let encode = |text: &str| -> Result<Vec<u32>> {
         Ok([codec.before_text(), &codec.encode(text)?, codec.after_text()].concat())
     };

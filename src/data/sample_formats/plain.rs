@@ -30,7 +30,8 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
             (record.text("prompt")?.to_string(), record.text("completion")?, &["prompt", "completion"][..])
         }
         false => {
-            (instruction(record)?, record.text("output")?, &["instruction", "input", "system", "output"][..])
+            let asked = instruction(record, record.optional_text("system")?)? + "\n";
+            (asked, record.text("output")?, &["instruction", "input", "system", "output"][..])
         }
     };
     let pieces = codec.encode_with_ranges(&format!("{prompt}{answer}"))?;
@@ -45,12 +46,13 @@ pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     Ok(Formed { notes, ..Formed::aligned(tokens, &labels) })
 }
 
-fn instruction(record: &Record) -> Result<String> {
+/// Alpaca's text of an instruction, up to the place of the response; `start` replaces its first words.
+pub(super) fn instruction(record: &Record, start: Option<&str>) -> Result<String> {
     let asked = record.text("instruction")?;
     let (words, input) = match record.optional_text("input")? {
         Some(input) => (WITH_INPUT, format!("### Input:\n{input}\n\n")),
         None => (WITHOUT_INPUT, String::new()),
     };
-    let words = record.optional_text("system")?.unwrap_or(words);
-    Ok(format!("{words}\n\n### Instruction:\n{asked}\n\n{input}### Response:\n"))
+    let words = start.unwrap_or(words);
+    Ok(format!("{words}\n\n### Instruction:\n{asked}\n\n{input}### Response:"))
 }
