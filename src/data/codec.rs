@@ -73,28 +73,26 @@ impl Codec {
         }
     }
 
-    /// The file of the tokenizer, if there is one.
-    pub fn tokenizer_file(&self) -> Option<&Path> {
+    fn tokenizer(&self) -> Option<&Tokenizer> {
         match self {
             Self::Bytes { .. } => None,
-            Self::Tokenizer { tokenizer, .. } => Some(tokenizer.file()),
+            Self::Tokenizer { tokenizer, .. } => Some(tokenizer),
         }
+    }
+
+    /// The file of the tokenizer, if there is one.
+    pub fn tokenizer_file(&self) -> Option<&Path> {
+        self.tokenizer().map(Tokenizer::file)
     }
 
     /// The id of the token with this spelling, if a tokenizer has one.
     pub(super) fn token_id(&self, token: &str) -> Option<u32> {
-        match self {
-            Self::Bytes { .. } => None,
-            Self::Tokenizer { tokenizer, .. } => tokenizer.token_id(token),
-        }
+        self.tokenizer()?.token_id(token)
     }
 
     /// Number of different tokens.
     pub fn vocab_size(&self) -> usize {
-        match self {
-            Self::Bytes { .. } => 256,
-            Self::Tokenizer { tokenizer, .. } => tokenizer.vocab_size(),
-        }
+        self.tokenizer().map_or(256, Tokenizer::vocab_size)
     }
 
     /// The token ids of a text.
@@ -110,18 +108,12 @@ impl Codec {
 
     /// The tokens that the tokenizer adds before a text, such as Llama's `<s>`; most add none, and bytes have none.
     pub fn before_text(&self) -> &[u32] {
-        match self {
-            Self::Bytes { .. } => &[],
-            Self::Tokenizer { tokenizer, .. } => &tokenizer.added().before,
-        }
+        self.tokenizer().map_or(&[], |tokenizer| &tokenizer.added().before)
     }
 
     /// The tokens that the tokenizer adds after a text.
     pub(super) fn after_text(&self) -> &[u32] {
-        match self {
-            Self::Bytes { .. } => &[],
-            Self::Tokenizer { tokenizer, .. } => &tokenizer.added().after,
-        }
+        self.tokenizer().map_or(&[], |tokenizer| &tokenizer.added().after)
     }
 
     /// The ids of a text as models expect them: with the tokens that the tokenizer adds before a text, unless the text
@@ -165,10 +157,7 @@ impl Codec {
 
     /// The spellings of the special tokens; bytes have none.
     pub(super) fn special_texts(&self) -> Vec<String> {
-        match self {
-            Self::Bytes { .. } => Vec::new(),
-            Self::Tokenizer { tokenizer, .. } => tokenizer.special_texts(),
-        }
+        self.tokenizer().map_or_else(Vec::new, Tokenizer::special_texts)
     }
 
     /// A token that a text may start after: the token that ends a document, or a line feed if tokens are bytes.
