@@ -95,11 +95,6 @@ impl MegatronDataset {
         self.index.encoding()
     }
 
-    /// The mode of each sequence, in multimodal data sets.
-    pub fn modes(&self) -> Option<&[u8]> {
-        self.index.modes()
-    }
-
     /// All sequences in order. Sequences that follow each other in the file are one part of the stream.
     pub fn stream(&self) -> TokenStream {
         let mut stream = TokenStream::default();

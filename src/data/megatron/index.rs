@@ -39,10 +39,10 @@ pub(super) struct Index {
     sequences: usize,
     /// Number of document boundaries.
     boundaries: usize,
-    /// Positions in `map`, in bytes, of the sequences' pointers, the boundaries and the modes.
+    /// Positions in `map`, in bytes, of the sequences' pointers and of the boundaries. Behind these a multimodal data
+    /// set has the mode of each sequence, which is not read.
     pointers_at: usize,
     boundaries_at: usize,
-    modes_at: usize,
 }
 
 /// The error says what is wrong with the file.
@@ -90,8 +90,7 @@ impl Index {
         let (sequences, boundaries) = (sequences as usize, boundaries as usize);
         let pointers_at = HEADER_BYTES + 4 * sequences;
         let boundaries_at = pointers_at + 8 * sequences;
-        let modes_at = boundaries_at + 8 * boundaries;
-        Ok(Self { encoding: *encoding, sequences, boundaries, pointers_at, boundaries_at, modes_at, map })
+        Ok(Self { encoding: *encoding, sequences, boundaries, pointers_at, boundaries_at, map })
     }
 
     /// Checks every number of the index against a `.bin` file of `bytes` bytes.
@@ -162,11 +161,6 @@ impl Index {
         self.raw_boundary(document) as u64
     }
 
-    /// The mode of each sequence, in multimodal data sets.
-    pub fn modes(&self) -> Option<&[u8]> {
-        Some(&self.map[self.modes_at..]).filter(|modes| !modes.is_empty())
-    }
-
     #[track_caller]
     fn raw_length(&self, sequence: usize) -> i32 {
         assert!(sequence < self.sequences, "there is no sequence {sequence}");
@@ -194,13 +188,12 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Writes an index of sequences that are stored one after the other. `lengths` are in tokens, `boundaries` in
-/// sequences; `modes` is empty or has one for each sequence.
+/// sequences.
 pub(super) fn write(
     out: &mut impl Write,
     encoding: TokenEncoding,
     lengths: &[i32],
     boundaries: &[i64],
-    modes: &[u8],
 ) -> io::Result<()> {
     let code =
         code(encoding).ok_or_else(|| io::Error::other("an index has no code for this element type"))?;
@@ -217,8 +210,5 @@ pub(super) fn write(
         out.write_all(&pointer.to_le_bytes())?;
         pointer += i64::from(*length) * encoding.bytes() as i64;
     }
-    for boundary in boundaries {
-        out.write_all(&boundary.to_le_bytes())?;
-    }
-    out.write_all(modes)
+    boundaries.iter().try_for_each(|boundary| out.write_all(&boundary.to_le_bytes()))
 }

@@ -17,8 +17,6 @@ pub struct MegatronWriter {
     encoding: TokenEncoding,
     /// Number of tokens of each sequence.
     lengths: Vec<i32>,
-    /// Mode of each sequence, or empty.
-    modes: Vec<u8>,
     /// Number of sequences before each document, and up to the end of the last document that was ended.
     boundaries: Vec<i64>,
     /// The bytes of the current sequence, in a buffer that is reused.
@@ -42,8 +40,8 @@ impl MegatronWriter {
         output::check_free(&idx, force)?;
         let bin = output::begin(&bin, force)?;
         let idx = output::begin(&idx, force)?;
-        let (lengths, modes, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { bin, idx, encoding, lengths, modes, boundaries: vec![0], bytes })
+        let (lengths, bytes) = (Vec::new(), Vec::new());
+        Ok(Self { bin, idx, encoding, lengths, boundaries: vec![0], bytes })
     }
 
     /// The encoding that Megatron chooses for a vocabulary: 16 bits if it has less than 65,500 tokens, otherwise
@@ -73,11 +71,6 @@ impl MegatronWriter {
         Ok(())
     }
 
-    /// Sets the mode of the last sequence, for multimodal data sets. Either all sequences have a mode or none.
-    pub fn mode(&mut self, mode: u8) {
-        self.modes.push(mode);
-    }
-
     /// Ends the current document.
     pub fn end_document(&mut self) {
         self.boundaries.push(self.lengths.len() as i64);
@@ -90,13 +83,12 @@ impl MegatronWriter {
     /// If the disk is full.
     ///
     /// # Panics
-    /// If some sequences have modes and others have none, or sequences follow the last document.
+    /// If sequences follow the last document.
     #[track_caller]
     pub fn finish(self) -> Result<Vec<PathBuf>> {
-        let Self { bin, mut idx, encoding, lengths, modes, boundaries, .. } = self;
-        assert!(modes.is_empty() || modes.len() == lengths.len(), "either all sequences have a mode or none");
+        let Self { bin, mut idx, encoding, lengths, boundaries, .. } = self;
         assert_eq!(boundaries.last(), Some(&(lengths.len() as i64)), "the last document must be ended");
-        idx.fill(|out| index::write(out, encoding, &lengths, &boundaries, &modes))?;
+        idx.fill(|out| index::write(out, encoding, &lengths, &boundaries))?;
         Ok(vec![bin.finish()?, idx.finish()?])
     }
 }
