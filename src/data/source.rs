@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::batch::NO_LABEL;
+use super::config::Paths;
 use super::samples::{Samples, check_row};
 use super::statistics::{TokenCounts, check_chunk, fingerprint};
 use super::stream::TokenStream;
@@ -242,6 +243,21 @@ pub(crate) struct LoadedSource {
 }
 
 impl LoadedSource {
+    /// A source of each group of `files`, which `load` reads; with it comes the sentence for the log.
+    ///
+    /// # Errors
+    /// The errors of `load`.
+    pub fn of_files<C: Into<SourceContent>>(
+        files: &Paths,
+        load: impl Fn(&[String]) -> Result<(C, String)>,
+    ) -> Result<Vec<Self>> {
+        let source = |(paths, weight): (&[String], f64)| {
+            let (content, sentence) = load(paths)?;
+            Ok(Self::whole(content, paths.join(", "), weight, sentence))
+        };
+        files.groups().into_iter().map(source).collect()
+    }
+
     /// All of `content` as a source that is not split and has no known end of documents; `name` is the path as the
     /// configuration writes it.
     pub fn whole(content: impl Into<SourceContent>, name: String, weight: f64, sentence: String) -> Self {

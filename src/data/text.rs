@@ -21,14 +21,9 @@ pub(crate) fn load(
     max_bytes: Option<u64>,
     codec: &Codec,
 ) -> Result<Vec<LoadedSource>> {
-    let groups = files.groups().into_iter();
-    groups
-        .map(|(paths, weight)| {
-            let (stream, sentence) = load_one(paths, documents, extensions, max_bytes, codec)?;
-            let whole = LoadedSource::whole(stream, paths.join(", "), weight, sentence);
-            Ok(LoadedSource { eod: Some(codec.end()?), ..whole })
-        })
-        .collect()
+    let load = |paths: &[String]| load_one(paths, documents, extensions, max_bytes, codec);
+    let (sources, eod) = (LoadedSource::of_files(files, load)?, Some(codec.end()?));
+    Ok(sources.into_iter().map(|source| LoadedSource { eod, ..source }).collect())
 }
 
 /// All files of `paths` as one stream, and a sentence on the text that was read.

@@ -14,13 +14,7 @@ use crate::error::{Error, Result};
 /// The sources of a token loader. In a folder, the `*.bin` files are read. `dtype` is the width of a token in files
 /// without a header.
 pub(crate) fn load(files: &Paths, dtype: TokenType) -> Result<Vec<LoadedSource>> {
-    let groups = files.groups().into_iter();
-    groups
-        .map(|(paths, weight)| {
-            let (stream, sentence) = load_one(paths, dtype)?;
-            Ok(LoadedSource::whole(stream, paths.join(", "), weight, sentence))
-        })
-        .collect()
+    LoadedSource::of_files(files, |paths| load_one(paths, dtype))
 }
 
 /// All files of `paths` as one stream, and a sentence on the files that were mapped.

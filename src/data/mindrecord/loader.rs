@@ -33,13 +33,7 @@ pub(crate) fn load(
     seq_length: usize,
 ) -> Result<Vec<LoadedSource>> {
     let columns = Columns::of(columns)?;
-    let groups = files.groups().into_iter();
-    groups
-        .map(|(paths, weight)| {
-            let (samples, sentence) = load_one(paths, columns, pad, seq_length)?;
-            Ok(LoadedSource::whole(samples, paths.join(", "), weight, sentence))
-        })
-        .collect()
+    LoadedSource::of_files(files, |paths| load_one(paths, columns, pad, seq_length))
 }
 
 /// Opens the data files that `paths` name. In folders and patterns, these are the files whose names end like a data
