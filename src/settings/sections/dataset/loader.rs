@@ -193,14 +193,14 @@ impl Loader {
                 self.dtype.get_or_insert(TokenType::Auto);
             }
             LoaderType::Megatron => self.fill_megatron(reader, megatron),
-            LoaderType::MindRecord => self.fill_paths(reader),
-            LoaderType::Prompts | LoaderType::Chat => {
+            LoaderType::MindRecord | LoaderType::Chat => self.fill_paths(reader),
+            LoaderType::Prompts => {
                 self.fill_paths(reader);
-                self.fill_records(reader);
+                self.fill_prompts(reader);
             }
             LoaderType::Records => {
                 self.dataset_files.splice(0..0, std::mem::take(&mut self.dataset_dir));
-                self.fill_records(reader);
+                self.fill_hub(reader);
             }
             LoaderType::Memory => {}
             LoaderType::CargoRegistry => {

@@ -211,16 +211,8 @@ pub(super) fn data_files(reader: &Reader<'_>, key: &'static str) -> Option<Vec<S
 }
 
 impl Loader {
-    /// Fills in the defaults of a loader of records, and checks that keys fit together.
-    pub(super) fn fill_records(&mut self, reader: &Reader<'_>) {
-        match self.kind {
-            LoaderType::Prompts => self.fill_prompts(reader),
-            LoaderType::Records => self.fill_hub(reader),
-            _ => {}
-        }
-    }
-
-    fn fill_prompts(&mut self, reader: &Reader<'_>) {
+    /// Fills in the defaults of a loader of prompts, and checks that keys fit together.
+    pub(super) fn fill_prompts(&mut self, reader: &Reader<'_>) {
         if self.origin_columns.is_empty() {
             self.origin_columns = ["content", "summary"].map(String::from).to_vec();
         }
@@ -242,7 +234,8 @@ impl Loader {
         }
     }
 
-    fn fill_hub(&mut self, reader: &Reader<'_>) {
+    /// As [`fill_prompts`](Self::fill_prompts), of Hugging Face's loader.
+    pub(super) fn fill_hub(&mut self, reader: &Reader<'_>) {
         let is_format = |path: &str| FORMATS.contains(&path);
         let has_files = !self.data_files.is_empty() || !self.dataset_files.is_empty();
         let is_sound = reader.are_sound(&["path", "data_files", "dataset_dir", "dataset_files"]);
