@@ -17,6 +17,7 @@ mod interrupt;
 mod merge;
 #[cfg(not(feature = "plots"))]
 mod no_plots;
+mod numbers;
 mod output;
 mod parse;
 mod plan;

@@ -10,11 +10,11 @@ mod division;
 mod flags;
 mod keys;
 mod names;
-mod numbers;
 #[cfg(test)]
 mod tests;
 
 use super::interrupt::Interrupt;
+use super::numbers;
 use super::output::print;
 use super::reading::CacheArguments;
 use super::train::train;

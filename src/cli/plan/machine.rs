@@ -1,5 +1,6 @@
 //! The options that describe the devices and links of the ranks of a plan.
 
+use crate::cli::numbers;
 use crate::perf::forecast::Machine;
 use crate::ranks::MAX_RANKS;
 
@@ -7,19 +8,19 @@ use crate::ranks::MAX_RANKS;
 #[derive(Clone, clap::Args)]
 pub struct MachineArguments {
     /// What each rank sends to others, and receives meanwhile, in 10^9 bytes a second
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = numbers::above_zero)]
     link_gbs: Option<f64>,
     /// Peak of each rank's device in 10^12 floating-point operations a second
-    #[arg(long, value_name = "TFLOP/S", value_parser = positive)]
+    #[arg(long, value_name = "TFLOP/S", value_parser = numbers::above_zero)]
     device_tflops: Option<f64>,
     /// The share of the peak that training reaches while it waits for nothing
-    #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = numbers::positive_share)]
     efficiency: f64,
     /// Between device and host, each way, in 10^9 bytes a second: all that is exchanged passes there
-    #[arg(long, value_name = "GB/S", default_value_t = 20.0, value_parser = positive)]
+    #[arg(long, value_name = "GB/S", default_value_t = 20.0, value_parser = numbers::above_zero)]
     staging_gbs: f64,
     /// An exchange of nothing between two ranks in microseconds; each further message takes one
-    #[arg(long, value_name = "US", default_value_t = 20.0, value_parser = not_negative)]
+    #[arg(long, value_name = "US", default_value_t = 20.0, value_parser = numbers::from_zero)]
     latency_us: f64,
     /// Ranks on a machine, for warnings about what crosses machines
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
@@ -69,21 +70,4 @@ impl MachineArguments {
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=MAX_RANKS as usize).contains(number));
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX_RANKS}, found `{text}`"))
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    number(text, |number| number > 0.0).ok_or_else(|| format!("expected a number above 0, found `{text}`"))
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    number(text, |number| number >= 0.0).ok_or_else(|| format!("expected a number from 0, found `{text}`"))
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    number(text, |number| number > 0.0 && number <= 1.0)
-        .ok_or_else(|| format!("expected a number above 0 and up to 1, found `{text}`"))
-}
-
-fn number(text: &str, fits: impl Fn(f64) -> bool) -> Option<f64> {
-    text.parse().ok().filter(|number: &f64| number.is_finite() && fits(*number))
 }

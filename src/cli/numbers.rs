@@ -5,6 +5,16 @@ pub fn above_zero(text: &str) -> Result<f64, String> {
     within(text, "a number above 0", |number| number > 0.0 && number.is_finite())
 }
 
+/// A number from 0.
+pub fn from_zero(text: &str) -> Result<f64, String> {
+    within(text, "a number from 0", |number| number >= 0.0 && number.is_finite())
+}
+
+/// A share above 0, up to all.
+pub fn positive_share(text: &str) -> Result<f64, String> {
+    within(text, "a number above 0 and up to 1", |number| number > 0.0 && number <= 1.0)
+}
+
 /// A share from 0 to below 1.
 pub fn share(text: &str) -> Result<f64, String> {
     within(text, "a share from 0 to below 1", |number| (0.0..1.0).contains(&number))
