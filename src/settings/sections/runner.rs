@@ -13,8 +13,8 @@ rows! {
         gradient_accumulation_steps: usize = Numbers.default(1).within(SIZE),
         /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
         stop_step: u64 = Host.default(0),
-        /// Steps whose launches are timed one by one, after three steps that warm up; 0: none. A table of them is
-        /// logged, and profile.jsonl has each.
+        /// Number of steps in which each launch is timed by itself, after three warm-up steps; 0: none. The log has a
+        /// table of the times, and `profile.jsonl` has each of them.
         profile_steps: u64 = Host.default(0),
     }
 }
