@@ -1,18 +1,19 @@
-//! `runner_wrapper.scale_sense`: what the loss is multiplied by, and how that adapts.
+//! `runner_wrapper.scale_sense`: the loss scale, and how it adapts.
 
 use crate::settings::engine::*;
 
 rows! {
-    /// `runner_wrapper.scale_sense` as a section: the cell of MindFormers that controls the loss scale. A scale that
-    /// adapts starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below
-    /// 1, and is multiplied by it after as many steps without overflow as the window has, but not above 2^64, where
-    /// MindFormers has no bound.
+    /// `runner_wrapper.scale_sense` as a section: the class of MindFormers that controls the loss scale. An adaptive
+    /// scale starts at `loss_scale_value`. A step that overflows divides it by `scale_factor`, but not below 1. As many
+    /// steps without overflow as the window has multiply it by `scale_factor`, but not above 2^64, where MindFormers
+    /// has no upper limit.
     pub struct LossScale in "runner_wrapper.scale_sense" {
-        /// The cell. Under `AdaptiveLossScaleUpdateCell` the window is one of a list from about `min_scale_window` to
-        /// `max_scale_window`: every third increase takes the next one; the third decrease without an increase in
-        /// between takes a window of one step, from which the list begins again.
+        /// The class that controls the scale. With `AdaptiveLossScaleUpdateCell` the window comes from a list that goes
+        /// from about `min_scale_window` to `max_scale_window`. Every third increase of the scale selects the next
+        /// window of the list. The third decrease without an increase in between selects a window of one step, after
+        /// which the list starts again.
         kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
-        /// The scale of the first step; from 1 if it adapts.
+        /// Loss scale of the first step; at least 1 if the scale adapts.
         loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
     }
     by
@@ -23,24 +24,25 @@ rows! {
 rows! {
     /// How a loss scale adapts.
     pub enum Growth {
-        /// Not at all.
+        /// The scale never changes.
         Fixed = "FixedLossScaleUpdateCell" => {}
-        /// By one window.
+        /// The scale adapts with one window.
         Dynamic = "DynamicLossScaleUpdateCell" => {
-            /// What the scale is multiplied and divided by.
+            /// Factor by which the scale is multiplied or divided.
             scale_factor: f64 = Numbers.default(2.0).within(FACTOR).example("4.0"),
             /// Steps without overflow before the scale grows.
             scale_window: u64 = Numbers.default(1000).within(SIZE),
         }
-        /// By a list of windows.
+        /// The scale adapts with a list of windows.
         Adaptive = "AdaptiveLossScaleUpdateCell" => {
-            /// What the scale is multiplied and divided by.
+            /// Factor by which the scale is multiplied or divided.
             scale_factor: f64 = Numbers.default(2.0).within(FACTOR).example("4.0"),
-            /// The first window, which must be in its list, or the list's first is taken with a notice.
+            /// First window. If it is not in the list of windows, the first of the list is taken, with a notice.
             scale_window: Option<u64> = Numbers.optional().filled("the first of the list").within(SIZE).example("50"),
-            /// The longest window; not from 101 to 199, for which MindFormers' list starts with a window of 0.
+            /// Longest window. Values from 101 to 199 are refused: with them MindFormers' list starts with a window of
+            /// 0.
             max_scale_window: u64 = Numbers.default(1000).within(SIZE).example("2000"),
-            /// About the shortest window, below `max_scale_window`.
+            /// Approximate length of the shortest window; must be below `max_scale_window`.
             min_scale_window: u64 = Numbers.default(20).within(SIZE).example("50"),
         }
     }
@@ -64,13 +66,14 @@ words! {
 pub struct Adaptation {
     /// The scale is multiplied and divided by this factor, which is at least 1.
     pub factor: f64,
-    /// Steps without overflow before the scale grows, shortest first; one for a window that never changes.
+    /// The windows, in steps without overflow before the scale grows, shortest first; a single one if the window never
+    /// changes.
     pub windows: Vec<u32>,
     /// Index of the first window.
     pub first: usize,
 }
 
-/// Scales for which the scale and its inverse are far from the limits of float32, also times a loss or a gradient.
+/// Scales that stay far from the limits of float32, as do their inverses, also when multiplied by a loss or a gradient.
 const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
 const FACTOR: Range = Range::new("a number from 1 to 65536", |factor| (1.0..=65536.0).contains(&factor), 0.5);
 
@@ -113,7 +116,7 @@ impl LossScale {
         Some(Adaptation { factor, windows, first })
     }
 
-    /// Checks what must fit together, and chooses the first window.
+    /// Checks that the keys fit together, and chooses the first window.
     fn fill(&mut self, reader: &Reader<'_>) {
         let value = self.loss_scale_value;
         let is_fixed = self.growth == Growth::Fixed {};
@@ -145,7 +148,7 @@ impl LossScale {
     }
 }
 
-/// A number, or a section with a type.
+/// Reads a number, or a section with a type.
 pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossScale> {
     match reader.node(key)? {
         Node::Map(_) => section(reader.source, &reader.path(key)),
