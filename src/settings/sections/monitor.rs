@@ -1,4 +1,4 @@
-//! `monitor_config`: what is watched during a run.
+//! `monitor_config`: norms and other numbers that are reported during a run.
 
 mod formats;
 
@@ -7,25 +7,27 @@ pub use formats::Formats;
 use crate::settings::engine::*;
 
 rows! {
-    /// `monitor_config`: norms and other numbers of single parameters, layers and micro-batches. Each goes to the
-    /// log, as a line `Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672`, to TensorBoard or to both, as its
-    /// `_format` says, and is in `monitor` of `metrics.jsonl`. What is off costs nothing.
+    /// `monitor_config`: norms and other numbers of single parameters, layers and micro-batches. The `_format` key of
+    /// each number sends it to the log, as a line `Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672`, to
+    /// TensorBoard, or to both; the number is then also in `monitor` of `metrics.jsonl`. Numbers without a format are
+    /// not computed and cost nothing.
     pub struct Monitor in PATH {
-        /// Whether anything is watched. Where it is False the formats and `print_struct` have no effect.
+        /// Whether anything is monitored. If False, the formats and `print_struct` have no effect.
         monitor_on: bool = Host.default(false),
-        /// Steps from one report to the next; the launches of norms are made at these steps alone.
+        /// Steps between reports; the norms are computed only at these steps.
         step_interval: u64 = Host.default(1).within(COUNT),
-        /// Parameters whose norms are reported one by one: regular expressions, found anywhere in a parameter's path
-        /// here, in Hugging Face's name or in Megatron's; by default all that train.
+        /// Parameters whose norms are reported one by one: regular expressions, found anywhere in the parameter's path
+        /// here, its Hugging Face name or its Megatron name; by default all parameters that train.
         target: Vec<String> = Host.optional().example("['wo']"),
-        /// Whether the others are reported, those that `target` does not match.
+        /// Whether the parameters that `target` does not match are reported instead.
         invert: bool = Host.default(false).example("True\ntarget: ['wo']"),
         /// `local_norm/{parameter}`: L2 norm of the parameter's gradient of the whole step, unscaled and before
         /// clipping.
         local_norm_format: Formats = Host.optional().example("log"),
-        /// `micro_local_lm_loss`: mean loss of each micro-batch of the first rank in nats per token, one line each;
-        /// in TensorBoard and `metrics.jsonl` `local_lm_loss`, the mean of these. For multi-token prediction `mtp` in
-        /// place of `lm`, without its factor, and for balance losses of experts `aux`, with their factors.
+        /// `micro_local_lm_loss`: mean loss of each micro-batch on the first rank, in nats per token, with one log line
+        /// for each. TensorBoard and `metrics.jsonl` have `local_lm_loss`, the mean over these micro-batches. The loss
+        /// of multi-token prediction, without its factor, has `mtp` in place of `lm`; balance losses of experts, with
+        /// their factors, have `aux`.
         local_loss_format: Formats = Host.optional().example("log"),
         /// `adam_m_norm/{parameter}` and `adam_v_norm/{parameter}`: L2 norms of the first and second moments after
         /// the update. The momentum of Muon and SGD is `momentum_norm/{parameter}`.
@@ -33,15 +35,15 @@ rows! {
         /// `weight_norm`: L2 norm of all weights that train, after the update.
         weight_state_format: Formats = Host.optional().example("log"),
         /// `max_attention_logit/{layer}`: the largest attention score of each head over the rows and micro-batches of
-        /// the step, scaled and masked as the softmax gets it, in one line; with `/mean` and `/max` over the heads,
-        /// which are in TensorBoard too.
+        /// the step, scaled and masked as the softmax receives it, with all heads in one log line. `/mean` and `/max`
+        /// are the mean and the maximum over the heads, which are in TensorBoard, too.
         max_attention_logit_format: Formats = Host.optional().example("log"),
-        /// Whether the names of the parameters that train are logged, and the run ends before its first step.
+        /// Whether to log the names of the parameters that train and end the run before its first step.
         print_struct: bool = Host.default(false),
-        /// So many steps in a row that `use_skip_data_by_global_norm` skips end the run with an error.
+        /// Number of steps in a row, skipped by `use_skip_data_by_global_norm`, that ends the run with an error.
         global_norm_spike_count_threshold: u64 = Host.default(10).within(COUNT),
-        /// Whether `metrics.jsonl` has the numbers of every rank: `rank_step_ms`, how long the step took, and
-        /// `rank_memory_mib`, the device memory of its model.
+        /// Whether `metrics.jsonl` has numbers of every rank: `rank_step_ms`, the duration of the step, and
+        /// `rank_memory_mib`, the device memory of the rank's model.
         device_local_metrics: bool = Host.default(false),
     }
     sections "stable_rank_config"
@@ -51,7 +53,7 @@ rows! {
 pub(crate) const PATH: &str = "monitor_config";
 
 impl Monitor {
-    /// Applies `change` to the places where the number of each key goes.
+    /// Applies `change` to the destinations of each number.
     pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {
         self.local_norm_format = change("local_norm_format", self.local_norm_format);
         self.local_loss_format = change("local_loss_format", self.local_loss_format);

@@ -1,8 +1,8 @@
-//! Where a watched number goes.
+//! The destinations of a monitored number.
 
 use crate::settings::engine::{Node, Setting, ValueKind};
 
-/// Where a number goes; nowhere by default, and then it is not computed.
+/// The destinations of a number. By default it has none and is not computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Formats {
     /// Whether the number is in a line of the log.
