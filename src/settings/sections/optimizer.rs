@@ -8,15 +8,15 @@ rows! {
     /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD` and
     /// `Momentum`.
     pub struct Optimizer in "optimizer" {
-        /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does, and `Momentum`, which is
-        /// MindSpore's, what `SGD` does without `dampening`.
+        /// The update rule. `FusedAdamW` and `FusedAdamWeightDecay` compute the same as `AdamW`, and MindSpore's
+        /// `Momentum` the same as `SGD` without `dampening`.
         kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
             .example("Muon"),
-        /// Decay of matrices per unit of learning rate (Loshchilov and Hutter, "Decoupled weight decay
+        /// Weight decay of matrices per unit of learning rate (Loshchilov and Hutter, "Decoupled weight decay
         /// regularization", 2019: p ← p (1 - lr wd) - lr update); biases and vectors are exempt.
         weight_decay: f64 = Numbers.default(0.0).default_of("Muon", 0.1).within(FROM_ZERO).example("0.05"),
-        /// Whether weights that layers read in bfloat16 are stored in bfloat16 alone, without a float32 master copy;
-        /// the update rounds them stochastically, since rounding to nearest would lose small updates. Needs
+        /// Whether weights that layers read in bfloat16 are stored only in bfloat16, without a float32 master copy. The
+        /// update then rounds them stochastically, since rounding to nearest would lose small updates. Needs
         /// `compute_dtype: bfloat16`. Moments, routers and gates stay float32.
         stochastic_rounding: bool = Numbers.default(false),
     }
@@ -32,7 +32,7 @@ rows! {
         AdamW = ADAM => {
             /// Decay of the first and the second moment per step.
             betas: [f64; 2] = Numbers.default([0.9, 0.999]).read_by(pair).example("[0.9, 0.95]"),
-            /// Added to the root of the second moment.
+            /// Added to the square root of the second moment.
             eps: f64 = Numbers.default(1e-8).default_of("FusedAdamWeightDecay FP32StateAdamWeightDecay", 1e-6)
                 .within(ABOVE_ZERO)
                 .example("1e-7"),
@@ -45,7 +45,8 @@ rows! {
             nesterov: bool = Numbers.default(true),
             /// Newton-Schulz iterations, 1 to 20.
             ns_steps: u64 = Numbers.default(5).within(NS_STEPS),
-            /// Root mean square of an update at learning rate 1, so that AdamW's rates and decays suit.
+            /// Root mean square of an update at learning rate 1, so that the learning rates and weight decays of AdamW
+            /// suit it.
             matched_adamw_rms: f64 = Numbers.default(0.2).within(ABOVE_ZERO),
             /// `betas` of the parameters that Muon leaves to AdamW.
             adamw_betas: [f64; 2] = Numbers.default([0.95; 2]).read_by(pair).example("[0.8, 0.9]"),
@@ -55,11 +56,12 @@ rows! {
         /// Gradient descent with momentum, as in PyTorch and MindSpore: g' = g + wd p, m ← momentum m + (1 -
         /// dampening) g', p ← p - lr m.
         Sgd = "SGD Momentum" => {
-            /// Decay of the momentum per step. `Momentum` needs it.
+            /// Decay of the momentum per step. Must be written for `Momentum`.
             momentum: f64 = Numbers.default(0.0).within(UNIT_BELOW_ONE).example("0.9"),
             /// Whether the update looks one step ahead (Nesterov): g' + momentum m instead of m.
             nesterov: bool = Numbers.default(false).example("True\nmomentum: 0.9"),
-            /// How much less than 1 a gradient adds to the momentum; the first one adds 1.
+            /// A gradient is added to the momentum with the factor 1 - `dampening`; the first gradient with the factor
+            /// 1.
             dampening: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).of("SGD").example("0.1"),
         }
     }
@@ -72,7 +74,7 @@ const NS_STEPS: Range =
 pub(crate) const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
 
 words! {
-    /// `type`, by what is computed and by the default of `eps`.
+    /// `type`. Types differ in the rule or in the default of `eps`.
     pub enum OptimizerType {
         /// m̂ / (√v̂ + eps).
         #[default]
@@ -87,13 +89,13 @@ words! {
         Muon = "Muon",
         /// Gradient descent with momentum and coupled weight decay.
         Sgd = "SGD",
-        /// SGD without dampening, in MindSpore's words.
+        /// SGD without dampening, under MindSpore's name.
         Momentum = "Momentum",
     }
 }
 
 impl OptimizerType {
-    /// A section for each type, with no more than must be written: `type: Momentum, momentum: 0.9`.
+    /// A section for each type, with only the keys that must be written: `type: Momentum, momentum: 0.9`.
     pub fn sections() -> impl Iterator<Item = String> {
         let needs = |word| if word == Self::Momentum.word() { ", momentum: 0.9" } else { "" };
         Self::firsts().map(move |word| format!("type: {word}{}", needs(word)))
