@@ -13,7 +13,7 @@ use rows::PLANNED;
 pub struct Group {
     /// The parameters of the group, and their weight decay.
     pub keys: GroupKeys,
-    /// Their schedule.
+    /// The schedule of these parameters.
     pub schedule: Schedule,
 }
 
@@ -101,7 +101,7 @@ fn read_at<'a>(source: &'a Source, path: &str, is_group: bool) -> (Reader<'a>, S
     (reader, schedule)
 }
 
-/// `base_lr` is a whole schedule, and `lr_scale` multiplies its rates.
+/// Reads the schedule in the section `base_lr`, whose rates `lr_scale` multiplies.
 fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
     if !matches!(reader.node("base_lr"), Some(Node::Map(_))) {
         reader.fault("base_lr", "expected a section that holds a schedule with its own `type`");

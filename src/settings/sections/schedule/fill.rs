@@ -3,7 +3,7 @@
 use super::rows::{Decay, Schedule, ScheduleType};
 use crate::settings::engine::Reader;
 
-/// Fills in what follows from other keys, and checks what must fit together.
+/// Fills in values that follow from other keys, and checks that the keys fit together.
 pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
     fill_rate(schedule, reader);
     let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
@@ -43,7 +43,7 @@ impl Schedule {
         self.learning_rate.or(self.base_lr).unwrap_or(0.0)
     }
 
-    /// Every rate is multiplied by this.
+    /// The factor of every rate.
     pub fn scale(&self) -> f64 {
         self.lr_scale.unwrap_or(1.0)
     }
@@ -53,8 +53,8 @@ impl Schedule {
     }
 }
 
-/// The highest rate: the schedule's own, or else the optimizer's. Annealing calls it `base_lr`, and takes
-/// `learning_rate` too.
+/// Fills in the highest rate: the schedule's own, or else the optimizer's. An annealing schedule calls it `base_lr`,
+/// and accepts `learning_rate`, too.
 fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
     let rate = schedule.base_lr.or(schedule.learning_rate);
     // If the optimizer's rate is at fault, that fault explains why the rate is missing.
