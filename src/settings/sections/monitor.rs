@@ -36,7 +36,7 @@ rows! {
         weight_state_format: Formats = Host.optional().example("log"),
         /// `max_attention_logit/{layer}`: the largest attention score of each head over the rows and micro-batches of
         /// the step, scaled and masked as the softmax receives it, with all heads in one log line. `/mean` and `/max`
-        /// are the mean and the maximum over the heads, which are in TensorBoard, too.
+        /// are the mean and the maximum over the heads; TensorBoard has these two.
         max_attention_logit_format: Formats = Host.optional().example("log"),
         /// Whether to log the names of the parameters that train and end the run before its first step.
         print_struct: bool = Host.default(false),
