@@ -9,32 +9,31 @@ use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
 rows! {
-    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so
-    /// that their activations need not be kept. No choice changes a bit of the results. The result of a layer is
-    /// always kept, and so is what a router decided. `recompute: True` is all layers; that and patterns of operators
-    /// are other forms.
+    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so that
+    /// their activations need not be kept. No choice changes a bit of the results. The result of a layer is always
+    /// kept, and so are the decisions of a router. Other forms of these keys are `recompute: True`, which means all
+    /// layers, and patterns of operators.
     pub struct Recompute in "recompute_config" {
-        /// The numbers of the layers that are recomputed as a whole, from 0; blocks of multi-token prediction are the
-        /// last.
+        /// Layers that are recomputed as a whole, by their numbers from 0; blocks of multi-token prediction come last.
         layers: Vec<usize> = Host.optional().example("[1]"),
         /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0.
         operators: Operators = Host.optional().read_by(|reader, key| reader.form(key, Operators::read)).example("{feed_forward.mul: [1]}"),
         /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped
         /// after it and gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),
-        /// Whether ranks that share matrices exchange activations again where a layer is recomputed; `False` keeps
-        /// what they have exchanged. No effect without `model_parallel`.
+        /// Whether tensor-parallel ranks exchange activations again when a layer is recomputed; `False` keeps the
+        /// exchanged activations. No effect without `model_parallel`.
         mp_comm_recompute: bool = Host.default(true),
-        /// Whether ranks that share matrices keep a slice each of the input of a layer that is recomputed as a whole,
-        /// and gather the others; no effect without `model_parallel`, nor where they share tokens, which does as
-        /// much.
+        /// Whether each tensor-parallel rank keeps only a slice of the input of a layer that is recomputed as a whole,
+        /// and gathers the other slices. No effect without `model_parallel`, nor with `use_seq_parallel`, which saves
+        /// as much.
         recompute_slice_activation: bool = Host.default(false),
     }
 }
 
 pub(crate) const PATH: &str = Recompute::ID.section;
 
-/// A model and its mixture, which say what operators each layer has.
+/// A model and its mixture, from which the operators of each layer follow.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerFeatures<'a> {
     pub model: &'a Model,
