@@ -1,12 +1,12 @@
-//! `metric`: what evaluations report beside the loss.
+//! `metric`: the metrics that evaluations report in addition to the loss.
 
 use crate::settings::engine::*;
 
 rows! {
-    /// `metric`: what evaluations report beside the loss; one section, or a list of several.
+    /// `metric`: the metrics that evaluations report in addition to the loss; one section, or a list of sections.
     pub struct MetricKeys in PATH {
-        /// `PerplexityMetric` is the exponential of the loss, `Accuracy` the share of targets with the largest logit;
-        /// the others are ignored with a notice.
+        /// `PerplexityMetric` is the exponential of the loss, and `Accuracy` the share of targets that have the largest
+        /// logit. The other metrics are ignored with a notice.
         kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, "")),
     }
 }
@@ -24,7 +24,7 @@ words! {
     }
 }
 
-/// The numbers that evaluations report beside the loss.
+/// The numbers that evaluations report in addition to the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
     /// The exponential of the loss.
@@ -35,7 +35,7 @@ pub struct Metrics {
 
 const PATH: &str = "metric";
 
-/// Reads the section, or the list of sections, of a run that `evaluates` or does not.
+/// Reads the section or the list of sections. If the run does not evaluate, they are ignored with a notice.
 pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
     let mut metrics = Metrics::default();
     let Some(node) = source.node(PATH) else { return metrics };
