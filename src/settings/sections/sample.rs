@@ -9,9 +9,9 @@ rows! {
         prompt: String = Host.optional().example("'fn main'"),
         /// Number of tokens to add.
         tokens: usize = Host.default(200),
-        /// Logits are divided by this; 0 takes the likeliest token.
+        /// Temperature, by which logits are divided; 0 takes the likeliest token.
         temperature: f64 = Host.default(0.8).within(FROM_ZERO),
-        /// Seed of the draws; by default the run's.
+        /// Seed of the draws; by default the `seed` of the run.
         seed: Option<u64> = Host.optional().example("3"),
     }
 }
