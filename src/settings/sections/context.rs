@@ -1,35 +1,36 @@
-//! `context`: the machine.
+//! `context`: the adapter that a run uses, and how it uses it.
 
 use crate::kernels::Tier;
 use crate::settings::engine::*;
 use std::str::FromStr;
 
 rows! {
-    /// `context`: the adapter and what may be used of it.
+    /// `context`: the adapter that a run uses, and which of its features and how much of its memory.
     pub struct Context in "context" {
-        /// Part of the name of the adapter to use; see `gristmill doctor`. `gristmill plan` takes the compute units
+        /// Part of the name of the adapter to use; see `gristmill doctor`. `gristmill plan` assumes the compute units
         /// of the published GPU of that name.
         device_name: Option<String> = Host.optional().example("llvmpipe"),
-        /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several
-        /// ranks on a machine the first takes it and the others the next ones of its kind, in turns.
+        /// Number of the adapter, from 0, in the list of `gristmill doctor`, or among those with `device_name`. Of
+        /// several ranks on a machine, the first takes this adapter, and the others take the next ones of its kind in
+        /// turn.
         device_id: Option<usize> = Host.optional().example("1"),
-        /// Which versions of the kernels to use, where the adapter runs more than one: `software` and `portable` run
-        /// everywhere; `matrix` multiplies f16 by cooperative matrices, and is chosen for runs in f16 on GPUs whose
-        /// matrices of 16 x 16 pass a test.
+        /// Versions of the kernels to use, if the adapter runs more than one. `software` and `portable` run everywhere.
+        /// `matrix` multiplies f16 by cooperative matrices; without the key it is chosen for runs in f16 on GPUs whose
+        /// 16 x 16 matrices pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise
-        /// by integer arithmetic, which gives the same bits but for the payload of a NaN.
+        /// by integer arithmetic, which gives the same bits except for the payload of a NaN.
         native_f16: bool = Host.default(true),
-        /// How long one wait for the device may take, in seconds; then it is taken to hang, and the run ends.
+        /// Longest wait for the device, in seconds. After that the device counts as hanging, and the run ends.
         hang_timeout: u64 = Host.default(600).within(COUNT),
-        /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12
-        /// its debug layer. Launches then take many times as long.
+        /// Whether the backend's own validation is on: on Vulkan the layers of Khronos, where they are installed, on
+        /// DX12 its debug layer. Launches then take many times as long.
         validation: bool = Host.default(false),
-        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. Our kernels stay within their
-        /// buffers, and some drivers compile them to longer programs with the checks. On Metal and DX12 the key
-        /// changes nothing.
+        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. The kernels stay within their
+        /// buffers in any case, and some drivers compile them to longer programs with the checks. No effect on Metal
+        /// and DX12.
         robust_buffers: bool = Host.default(true),
-        /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
+        /// Upper limit of the device memory that the run takes, such as 8GB or 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }
 }
