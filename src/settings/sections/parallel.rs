@@ -72,7 +72,7 @@ pub(crate) struct Distribution {
     pub counts: bool,
     /// How the run is spread. One rank if the file or `as_single` says so, or after a fault.
     pub layout: RankLayout,
-    /// Which layers each stage of a pipeline holds.
+    /// The layers that each stage of a pipeline holds.
     pub stages: Stages,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
 }
 
 /// Reads the sections and decides how the run is spread over the ranks that were `started`. If their number is open, as
-/// for a plan, it is spread over the ranks that the file asks for.
+/// for a plan, the run is spread over the ranks that the file asks for.
 pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
     let degrees = Reader::open(source, PATH, &[Parallel::ID]);
     let mut asked = Parallelism {
@@ -166,13 +166,13 @@ impl Distribution {
         degrees::fit_experts(&mut self.layout, moe, source);
     }
 
-    /// Which tensors the ranks divide; `comm_recompute` says whether weights are gathered twice.
+    /// The tensors that the ranks divide; `comm_recompute` says whether weights are gathered twice.
     pub fn sharding(&self, comm_recompute: bool, source: &Source) -> Sharding {
         sharding::sharding(&self.asked, &self.layout, comm_recompute, source)
     }
 
-    /// The sections, with only the settings that count, for a run of several ranks that accumulates `steps`
-    /// micro-batches on each.
+    /// The sections of a run on several ranks that accumulates `steps` micro-batches on each, with only the settings
+    /// that count; `None` for one rank.
     pub fn sections(&self, steps: usize, sharding: &Sharding) -> Option<Parallelism> {
         let RankLayout { data, expert, model, pipeline, .. } = self.layout;
         let [data, expert, model, pipeline] = [data, expert, model, pipeline].map(|degree| degree as u64);

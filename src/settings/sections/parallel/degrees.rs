@@ -1,4 +1,4 @@
-//! Over which ranks a run is spread: what the file asks for, checked against the ranks that were started.
+//! The ranks over which a run is spread: the degrees of the file, checked against the ranks that were started.
 
 use super::rows::Parallel;
 use super::{PATH, ParallelMode, Parallelism, Started};
@@ -7,8 +7,8 @@ use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;
 
-/// The layout of a run that asks for `asked`; `None` after a fault. If no ranks were `started`, it is the one that the
-/// file asks for.
+/// The layout of a run that asks for `asked`; `None` after a fault. If no ranks were `started`, the layout is the one
+/// that the file asks for.
 pub(super) fn layout(
     source: &Source,
     run: &Run,
@@ -44,7 +44,8 @@ pub(super) fn layout(
     }
 }
 
-/// Spreads the experts of `moe` as `layout` says, if they can be.
+/// Checks that the experts of `moe` can be spread as `layout` says. A model without experts is spread as if its
+/// `expert_parallel` were 1.
 pub(super) fn fit_experts(layout: &mut RankLayout, moe: Option<&Moe>, source: &Source) {
     let (expert, key) = (layout.expert, format!("{PATH}.expert_parallel"));
     if expert == 1 || !source.is_sound(moe::PATH) {
@@ -78,7 +79,7 @@ pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>,
     set.max_by_key(|(_, factor)| *factor).map_or(of_section, |(path, _)| path.as_ref()).to_string()
 }
 
-/// The layout of one rank. If several were started, or are planned for, that is a fault of `path`, whose message has
+/// The layout of one rank. If several ranks were started or are planned for, that is a fault of `path`; its message has
 /// the `reason` and the remedy.
 fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<RankLayout> {
     if size > 1 {
@@ -135,7 +136,7 @@ fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Opti
     })
 }
 
-/// Reports that the number of ranks that were started is not the one that `degrees` ask for.
+/// Reports that another number of ranks was started than `degrees` ask for.
 fn check_number(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<()> {
     let (ranks, Some(Started { size, is_planned, .. })) = (degrees.ranks(), started) else { return Some(()) };
     if ranks == size as u64 {
@@ -176,7 +177,7 @@ fn note_ones(source: &Source, degrees: &Parallel) {
     }
 }
 
-/// Notes what is done differently in the data-parallel mode.
+/// Notes the differences from MindFormers in the data-parallel mode.
 fn note_data_mode(source: &Source, degrees: &Parallel, size: usize) {
     if size == 1 {
         return note_ones(source, degrees);

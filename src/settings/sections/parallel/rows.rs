@@ -10,17 +10,19 @@ rows! {
     /// count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere
     /// each is taken as 1. `as_single` does the work of all on one rank.
     pub struct Parallel in PATH {
-        /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from
-        /// as many as one rank that accumulates `gradient_accumulation_steps` times this number, and from the same.
+        /// Data-parallel ranks, which share the batch. They take the micro-batches of a step in turn, so that a step
+        /// learns from the same micro-batches as one rank that accumulates `gradient_accumulation_steps` times this
+        /// number.
         data_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share each matrix: heads of attention, inner columns of the feed-forward network and of every
-        /// expert. It divides these; fewer key-value heads are repeated. Routers, norms, what makes latent vectors
-        /// and, unless `vocab_emb_dp` is `False`, embedding and head are on all of them.
+        /// Tensor-parallel ranks, which share each matrix: the heads of attention, and the inner columns of the
+        /// feed-forward network and of every expert. The degree must divide these numbers; if there are fewer key-value
+        /// heads than ranks, they are repeated. Every rank has all of the routers, the norms, the projections that make
+        /// latent vectors and, unless `vocab_emb_dp` is `False`, the embedding and the head.
         model_parallel: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share the layers: each is a stage of a pipeline and holds consecutive layers, as
-        /// `model_config.offset` distributes them.
+        /// Pipeline stages, which share the layers. Each stage holds consecutive layers, as `model_config.offset`
+        /// distributes them.
         pipeline_stage: u64 = Host.default(1).within(COUNT),
-        /// Ranks that share a sequence: not built, so 1.
+        /// Ranks that share a sequence. Not built, so it must be 1.
         context_parallel: u64 = Host.default(1).within(COUNT),
         /// How many neighbours among the ranks that share the batch share the experts too: each has `expert_num`
         /// divided by this, and gets the tokens that chose them from the others. It divides `expert_num` and
@@ -29,41 +31,41 @@ rows! {
         /// Micro-batches of a step where there are several pipeline stages, at least as many as stages, and with
         /// interleaves a multiple of them; otherwise without effect.
         micro_batch_num: u64 = Host.default(1).within(COUNT),
-        /// Chunks of layers that a stage has, which are not neighbours, where
-        /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1. Counts of layers in
-        /// `recompute_config` follow it and `pipeline_stage`.
+        /// Chunks of layers in each pipeline stage, which are not neighbours, if
+        /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1. The counts of layers in
+        /// `recompute_config` depend on it and on `pipeline_stage`.
         pp_interleave_num: u64 = Host.default(1).within(COUNT),
         /// Whether the ranks that share matrices share the tokens between the products that they divide: norms,
         /// dropout and what is kept of the residual stream. They divide `batch_size` x `seq_length`. No effect
         /// without `model_parallel` above 1.
         use_seq_parallel: bool = Host.default(false),
-        /// Whether the ranks that share matrices have embedding and head whole each. `False`: each has a part of the
-        /// vocabulary, whose size they divide, and of a row of logits they exchange its largest, its sum and that of
-        /// the target. No effect without `model_parallel` above 1.
+        /// Whether each tensor-parallel rank has the whole embedding and head. `False`: each has a part of the
+        /// vocabulary, whose size `model_parallel` must divide, and of each row of logits the ranks exchange the
+        /// largest, the sum and the logit of the target. No effect unless `model_parallel` is above 1.
         vocab_emb_dp: bool = Host.default(true),
     }
 }
 
 rows! {
-    /// `parallel`: whether `parallel_config` counts, and how ranks share the optimizer.
+    /// `parallel`: whether `parallel_config` applies, and how ranks share the optimizer.
     pub struct ParallelContext in CONTEXT {
         /// 0 data parallel: all ranks that are started share the batch, and `parallel_config` does not count. 1
         /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. A
         /// mode's name does, too.
         parallel_mode: ParallelMode = Host.default(ParallelMode::SemiAuto).example("2"),
-        /// Whether the ranks that share the batch share the optimizer too (ZeRO-1): each keeps the moments and master
-        /// weights of its part, updates that part, and gathers the others' weights. No result changes but by the
-        /// order of sums.
+        /// Whether data-parallel ranks share the optimizer (ZeRO-1): each keeps the moments and master weights of its
+        /// part, updates that part, and gathers the weights of the other parts. Results change only by the order of
+        /// sums.
         enable_parallel_optimizer: bool = Host.default(false),
     }
     sections "pipeline_config parallel_optimizer_config"
 }
 
 rows! {
-    /// `parallel.parallel_optimizer_config`: what else is shared out with `enable_parallel_optimizer: True`, and
-    /// among how many.
+    /// `parallel.parallel_optimizer_config`: what else ranks share with `enable_parallel_optimizer: True`, and how many
+    /// ranks share it.
     pub struct OptimizerShards in OPTIMIZER {
-        /// Whether each rank also keeps the accumulated gradients of its part alone (ZeRO-2): they are summed over
+        /// Whether each rank also keeps only its part of the accumulated gradients (ZeRO-2): gradients are summed over
         /// the ranks after each micro-batch instead of once a step.
         gradient_accumulation_shard: bool = Host.default(false),
         /// How many neighbours among the ranks that share the batch share one copy: a divisor of `data_parallel` and
@@ -76,10 +78,10 @@ rows! {
 rows! {
     /// `parallel.pipeline_config`: how the stages of a pipeline take turns.
     pub struct PipelineConfig in PIPELINE {
-        /// Whether `pp_interleave_num` counts.
+        /// Whether `pp_interleave_num` applies.
         pipeline_interleave: bool = Host.default(false),
-        /// The order in which a stage computes: 1f1b, one forward and one backward in turn, keeps the fewest
-        /// micro-batches and is the only one that is built.
+        /// Order in which a stage computes. `1f1b`, one forward and one backward pass in turn, keeps the activations of
+        /// the fewest micro-batches and is the only scheduler that is built.
         pipeline_scheduler: Scheduler = Host.default(Scheduler(0)).example("gpipe"),
     }
 }
@@ -122,7 +124,7 @@ pub enum ParallelMode {
     /// A run is spread as `parallel_config` says.
     #[default]
     SemiAuto,
-    /// A run is spread as `parallel_config` says; what it leaves open is searched for.
+    /// A run is spread as `parallel_config` says, and a search decides what is left open.
     Auto,
     /// A run is spread as the program says.
     Hybrid,

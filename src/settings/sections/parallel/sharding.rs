@@ -1,4 +1,4 @@
-//! Which tensors are divided among the ranks that share a batch.
+//! The tensors that data-parallel ranks divide among them.
 
 use super::rows::OptimizerShards;
 use super::{CONTEXT, OPTIMIZER, Parallelism};
@@ -42,7 +42,7 @@ pub(super) fn sharding(
     }
 }
 
-/// How many of the data ranks of `layout` hold one copy together.
+/// Number of data-parallel ranks of `layout` that hold one copy together.
 fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
     let RankLayout { data, expert, .. } = *layout;
     let path = &format!("{OPTIMIZER}.{SIZE_KEY}");
@@ -69,7 +69,7 @@ fn ranks(written: i64, layout: &RankLayout, source: &Source) -> usize {
     }
 }
 
-/// Notes keys that have no effect, as nothing is shared out.
+/// Notes keys that have no effect because nothing is divided.
 fn note_idle(asked: &Parallelism, data: usize, source: &Source) {
     let shards = &asked.optimizer;
     let is_written = [

@@ -5,7 +5,7 @@ use crate::model::stages::Stages;
 use crate::settings::engine::*;
 use crate::settings::sections::model::{self, Model};
 
-/// `offset`: how many layers a chunk has more than an even share, or fewer.
+/// `offset`: how many layers a chunk has more or fewer than an even share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offset {
     /// One number for every chunk.
@@ -19,7 +19,7 @@ pub enum Offset {
 /// The switch that makes `pp_interleave_num` count.
 const INTERLEAVE: &str = "parallel.pipeline_config.pipeline_interleave";
 
-/// The layers of the stages that a run is spread over. After a fault all layers are in one stage.
+/// The stages over which a run is spread, and their layers. After a fault all layers are in one stage.
 pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) -> Stages {
     let one = || Stages::one(model.blocks());
     if parallel.layout.pipeline == 1 || !is_shape_sound(source) {
@@ -30,8 +30,8 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
     or_fault(source, model, parallel, asked(model, parallel).and_then(check)).unwrap_or_else(one)
 }
 
-/// The stages by which counts of layers are distributed, on one rank too: those that the file asks for. If no key
-/// `counts` layers by stages, the keys about stages have no meaning on one rank. `None` after a fault.
+/// The stages that counts of layers refer to, also on one rank: the stages that the file asks for. If no key `counts`
+/// layers by stages, the keys about stages have no meaning on one rank. `None` after a fault.
 pub(crate) fn counted_stages(
     source: &Source,
     model: &Model,
