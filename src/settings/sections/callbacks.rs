@@ -9,34 +9,35 @@ use crate::settings::engine::*;
 use std::path::PathBuf;
 
 rows! {
-    /// `MFLossMonitor`: MindFormers' two lines of a step in `log.txt`, with loss, learning rate and speed. It has them
-    /// in any case; the console has a bar, or lines of its own.
+    /// `MFLossMonitor`: how often `log.txt` has MindFormers' two lines of a step, with loss, learning rate and speed.
+    /// The lines are written without this callback, too. The console has a progress bar, or lines of its own.
     pub struct LossMonitor in "callbacks.MFLossMonitor" {
-        /// Steps between these lines.
+        /// Steps from one pair of lines to the next.
         per_print_times: u64 = Host.default(1).within(COUNT),
     }
     sections "type"
 }
 
 rows! {
-    /// `ColdHotExpertMonitor`: when hot experts are chosen anew, beside `moe_config.update_step`.
+    /// `ColdHotExpertMonitor`: a step after which hot experts are selected again, in addition to the steps of
+    /// `moe_config.update_step`.
     pub struct ColdHotMonitor in "callbacks.ColdHotExpertMonitor" {
-        /// Step after which hot experts are selected again; by default that of the `CheckpointMonitor`. -1: none.
+        /// Step after which hot experts are selected again; -1: the `save_checkpoint_steps` of the `CheckpointMonitor`.
         save_checkpoint_steps: i64 = Numbers.default(-1).example("7"),
     }
     sections "type"
 }
 
 rows! {
-    /// `SummaryMonitor`: where and when `moe_config.save_token_distribution` writes.
+    /// `SummaryMonitor`: where and when `moe_config.save_token_distribution` writes its files.
     pub struct SummaryMonitor in "callbacks.SummaryMonitor" {
         /// Folder of the files; by default `summary` in the run's folder.
         summary_dir: PathBuf = Host.optional().example("./shown"),
-        /// Steps between files where `collect_tensor_freq` is absent. Where that makes more than 20, there are 20
-        /// instead, evenly spread over the run's epochs, or those of its first 20 steps where they would lie closer
-        /// than 2.
+        /// Steps between files if `collect_tensor_freq` is absent. If that makes more than 20 files, there are 20
+        /// instead: evenly spread over the epochs of the run or, if they would be less than 2 steps apart, one after
+        /// each of the first 20 steps.
         collect_freq: u64 = Host.default(COLLECT_FREQ).within(COUNT),
-        /// Steps between files. The first step has one in any case.
+        /// Steps between files. The first step always has a file.
         collect_tensor_freq: Option<u64> = Host.optional().within(COUNT).example("5"),
     }
     sections "type export_options"
@@ -48,11 +49,11 @@ const COLLECT_FREQ: u64 = 10;
 /// The callbacks of a run, each at most once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
-    /// When MindFormers' lines are logged, where the configuration names them.
+    /// How often MindFormers' lines are logged, if the configuration says so.
     pub loss: Option<LossMonitor>,
-    /// When checkpoints are written, if at all.
+    /// When checkpoints are written, if a monitor says so.
     pub checkpoint: Option<CheckpointMonitor>,
-    /// Hot experts are chosen anew after this step.
+    /// A step after which hot experts are selected again.
     pub cold_hot: Option<ColdHotMonitor>,
     /// Where and when token distributions are written.
     pub summary: Option<SummaryMonitor>,
@@ -116,7 +117,8 @@ impl Callbacks {
         }
     }
 
-    /// The step after which hot experts are chosen anew: that of a checkpoint, unless a monitor says another.
+    /// The step after which hot experts are selected again: the step of the `ColdHotExpertMonitor`, or else the
+    /// `save_checkpoint_steps` of the `CheckpointMonitor`.
     pub(crate) fn hot_step(&self) -> Option<u64> {
         let own =
             self.cold_hot.as_ref().and_then(|monitor| u64::try_from(monitor.save_checkpoint_steps).ok());
@@ -139,7 +141,7 @@ impl Callbacks {
         items.into_iter().enumerate().map(place).collect()
     }
 
-    /// Says which callbacks have nothing to do.
+    /// Notes which callbacks have nothing to do.
     pub(crate) fn note_idle(&self, source: &Source, moe: Option<&Moe>) {
         let saves = moe.is_some_and(|moe| moe.save_token_distribution);
         if saves && self.summary.is_none() {

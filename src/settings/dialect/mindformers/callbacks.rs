@@ -1,61 +1,62 @@
-//! Callbacks that say what keys of other sections say: each is translated to those keys, and its place in the list
-//! stays empty.
+//! Callbacks that repeat keys of other sections: each is translated to those keys, and its place in the list stays
+//! empty.
 
 use crate::settings::engine::*;
 
 rows! {
-    /// `EvalCallBack`: evaluates during training, as `do_eval: True` does; the run folder's `config.yaml` says it
-    /// that way.
+    /// `EvalCallBack`: evaluates during training, as `do_eval: True` does. The `config.yaml` of the run folder has that
+    /// key in its place.
     pub struct EvalCallback in "callbacks.EvalCallBack" {
-        /// Steps between evaluations, as `eval_step_interval`.
+        /// Steps between evaluations; the same as `eval_step_interval`.
         step_interval: i64 = Host.default(100),
-        /// Epochs between evaluations, as `eval_epoch_interval`.
+        /// Epochs between evaluations; the same as `eval_epoch_interval`.
         epoch_interval: i64 = Host.default(-1).example("2"),
     }
     sections "type"
 }
 
 rows! {
-    /// `TrainCallBack`: ends the run early, as `runner_config.stop_step` does; of the two the earlier step counts.
+    /// `TrainCallBack`: ends the run early, as `runner_config.stop_step` does. If both are written, the earlier step
+    /// counts.
     pub struct TrainCallback in "callbacks.TrainCallBack" {
-        /// The run ends after this step, 0: after its epochs.
+        /// Step after which the run ends; 0: the run ends after its epochs.
         stop_step: u64 = Host.default(0),
     }
     sections "type"
 }
 
 rows! {
-    /// `MoEDropRateCallback`: with `moe_config.callback_moe_droprate: True` a log line with each layer's drop rate,
-    /// the share of the step's choices that were dropped. MindFormers' estimate stands beside it in `metrics.jsonl`.
-    /// Its keys repeat settings of the model and must match them.
+    /// `MoEDropRateCallback`: with `moe_config.callback_moe_droprate: True`, logs a line with the drop rate of each
+    /// layer, which is the share of the step's choices that were dropped. `metrics.jsonl` also has MindFormers'
+    /// estimate of it. The keys repeat settings of the model and must match them.
     pub struct DropRateCallback in "callbacks.MoEDropRateCallback" {
-        /// Experts of a layer.
+        /// Experts in a layer, as in `moe_config`.
         expert_num: Option<u64> = Host.required(),
-        /// Slots over an equal share of the choices.
+        /// Slots of an expert, as a multiple of an equal share of the choices; as in `moe_config`.
         capacity_factor: Option<f64> = Host.required(),
-        /// Blocks, those for multi-token prediction not counted.
+        /// Blocks without those for multi-token prediction, as in `model.model_config`.
         num_layers: Option<u64> = Host.required(),
-        /// Blocks for multi-token prediction.
+        /// Blocks for multi-token prediction, as in `model.model_config`.
         mtp_depth: Option<u64> = Host.required(),
     }
     sections "type"
 }
 
 rows! {
-    /// `TopkBiasBalanceCallback`: moves the bias of the choice in MindFormers; here the device does. Its keys
-    /// repeat settings of the model and must match them.
+    /// `TopkBiasBalanceCallback`: in MindFormers, moves the bias in the choice of experts; here the device moves it.
+    /// The keys repeat settings of the model and must match them.
     pub struct TopkBiasCallback in "callbacks.TopkBiasBalanceCallback" {
-        /// Whether a bias takes part in the choice.
+        /// Whether a bias takes part in the choice of experts, as in `moe_config`.
         balance_via_topk_bias: Option<bool> = Host.optional(),
-        /// By how much it moves.
+        /// Amount by which the bias moves in a step, as in `moe_config`.
         topk_bias_update_rate: Option<f64> = Host.optional(),
-        /// Experts of a layer.
+        /// Experts in a layer, as in `moe_config`.
         expert_num: Option<u64> = Host.optional(),
-        /// Micro-batches in a step.
+        /// Micro-batches in a step, as in `runner_config`.
         gradient_accumulation_steps: Option<u64> = Host.optional(),
-        /// Blocks, those for multi-token prediction not counted.
+        /// Blocks without those for multi-token prediction, as in `model.model_config`.
         num_layers: Option<u64> = Host.optional(),
-        /// Blocks for multi-token prediction.
+        /// Blocks for multi-token prediction, as in `model.model_config`.
         mtp_depth: Option<u64> = Host.optional(),
     }
     // MindFormers' count of micro-batches includes those of pipeline stages.
@@ -68,10 +69,10 @@ const TRAIN: &str = "TrainCallBack";
 const DROP_RATE: &str = "MoEDropRateCallback";
 const TOPK_BIAS: &str = "TopkBiasBalanceCallback";
 
-/// Other names of callbacks. Half of all files have the misspelling.
+/// Other names of callbacks. Half of all files have the misspelled name.
 const NAMES: [(&str, &str); 2] =
     [("LossMonitor", "MFLossMonitor"), ("CheckpointMointor", "CheckpointMonitor")];
-/// Uploads to a cloud that is not ours.
+/// A callback that uploads to a cloud, which is not supported here.
 const IGNORED: &str = "ObsMonitor";
 const PLANNED: &str =
     "TrainingStateMonitor MaxLogitsMonitor ProfileMonitor TrainFaultTolerance StressDetectCallBack";
@@ -86,7 +87,7 @@ pub(crate) fn tables() -> [(TableId, Table); 4] {
     ]
 }
 
-/// Translates every such callback of the list.
+/// Translates every callback of the list that repeats other keys.
 pub(super) fn translate(source: &mut Source) {
     let mut seen = Vec::new();
     for path in source.items(LIST) {
@@ -117,7 +118,7 @@ pub(super) fn translate(source: &mut Source) {
     }
 }
 
-/// Writes `do_eval: True`, with the callback's intervals where none are at the top level.
+/// Writes `do_eval: True`, and the callback's intervals if none are written at the top level.
 fn evaluate(source: &mut Source, path: &str) {
     let callback = EvalCallback::read_at(source, path);
     let kind_path = join(path, "type");
@@ -168,7 +169,8 @@ fn stop(source: &mut Source, path: &str) {
     }
 }
 
-/// Logs drop rates. As in MindFormers the switch must be on, too: `moe_config.callback_moe_droprate: True`.
+/// Checks the callback that logs drop rates. As in MindFormers, a switch must be on, too:
+/// `moe_config.callback_moe_droprate: True`.
 fn show_drop_rates(source: &mut Source, path: &str) {
     const SWITCH: &str = "moe_config.callback_moe_droprate";
     claim(source, path, DropRateCallback::read_at);
@@ -178,7 +180,7 @@ fn show_drop_rates(source: &mut Source, path: &str) {
     }
 }
 
-/// Collects the settings that the callback at `path` repeats, to be compared with them.
+/// Collects the settings that the callback at `path` repeats. They are compared with the settings themselves later.
 fn claim<S: Section>(source: &mut Source, path: &str, read: fn(&Source, &str) -> S) {
     for entry in read(source, path).entries() {
         let repeated = REPEATED.iter().find(|(key, _)| *key == entry.key);
@@ -200,8 +202,8 @@ const REPEATED: [(&str, &str); 7] = [
     ("gradient_accumulation_steps", "runner_config.gradient_accumulation_steps"),
 ];
 
-/// The value that such a key must have if the setting is absent. `None` means any value: no slot follows from an absent
-/// `capacity_factor`.
+/// The value that a repeating key must have if the setting itself is absent. `None` means any value: no slot follows
+/// from an absent `capacity_factor`.
 fn where_absent(key: &str) -> Option<Node> {
     match key {
         "expert_num" => Some(1_u64.into()),

@@ -1,4 +1,4 @@
-//! `CheckpointMonitor`: when checkpoints are written, which are kept, what they are called.
+//! `CheckpointMonitor`: when checkpoints are written, which of them are kept, and how they are named.
 //!
 //! A monitor that never saves (both strategies 0) is an error. Old checkpoints are removed after the new one is complete.
 //! On several ranks a checkpoint that is due by the clock is written a step later, since the first rank's clock decides
@@ -7,26 +7,26 @@
 use crate::settings::engine::*;
 
 rows! {
-    /// `CheckpointMonitor`: when checkpoints are written. Without it only the last step's is. `meta.json` beside them
-    /// names the newest.
+    /// `CheckpointMonitor`: when checkpoints are written and which of them are kept. Without it only the last step has
+    /// a checkpoint. `meta.json` beside the checkpoints names the newest.
     pub struct CheckpointMonitor in "callbacks.CheckpointMonitor" {
-        /// Steps between checkpoints. 0: `save_checkpoint_seconds` decides.
+        /// Steps between checkpoints; 0: `save_checkpoint_seconds` decides.
         save_checkpoint_steps: u64 = Host.default(1),
-        /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step
-        /// beyond them.
+        /// Seconds between checkpoints, if `save_checkpoint_steps` is 0: a checkpoint is written after the first step
+        /// that ends after this time.
         save_checkpoint_seconds: u64 = Host.default(0).example("600\nsave_checkpoint_steps: 0"),
         /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept.
         keep_checkpoint_max: u64 = Host.default(5),
-        /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those
-        /// younger than that, the oldest.
+        /// Length in minutes of the periods of which one checkpoint each is kept, if `keep_checkpoint_max` is 0. Of the
+        /// checkpoints that are younger than one period, the oldest and the newest are kept.
         keep_checkpoint_per_n_minutes: u64 = Host.default(0).example("30\nkeep_checkpoint_max: 0"),
-        /// What the names of checkpoints begin with, `PREFIX-step_NNNNNNN`; those of `CKP` are just `step_NNNNNNN`.
+        /// Beginning of the names of checkpoints, `PREFIX-step_NNNNNNN`; with `CKP` the names are just `step_NNNNNNN`.
         prefix: String = Host.default(NO_PREFIX.to_string()).read_by(prefix).example("llama"),
     }
     sections "type"
 }
 
-/// The prefix if none is written.
+/// The default of `prefix`.
 const NO_PREFIX: &str = "CKP";
 
 impl CheckpointMonitor {
