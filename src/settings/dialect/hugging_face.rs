@@ -1,8 +1,8 @@
-//! A folder of Hugging Face in place of a model's keys: its `config.json` says the shape, and its tokenizer reads the
-//! data.
+//! A folder of Hugging Face in place of a model's keys: its `config.json` supplies the shape, and its tokenizer reads
+//! the data.
 //!
-//! A configuration that leaves out any of the sizes that every model has takes all keys that it does not write from the
-//! folder. A configuration that writes these sizes, such as the `config.yaml` of a run folder, does without the folder.
+//! A configuration that leaves out a size that every model has takes from the folder all keys that it does not write. A
+//! configuration that writes these sizes, such as the `config.yaml` of a run folder, does not need the folder.
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,10 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 rows! {
-    /// A folder in place of a model's keys.
+    /// A folder that takes the place of a model's keys.
     pub struct FolderForms in "" forms {
-        /// A folder of Hugging Face's whose `config.json` and tokenizer are used as those beside `load_checkpoint` are,
-        /// but not its weights.
+        /// A folder of Hugging Face whose `config.json` and tokenizer are used as if they were beside
+        /// `load_checkpoint`; its weights are not used.
         pretrained_model_dir: PathBuf = Host.optional().example("./Qwen2.5-0.5B"),
     }
 }
@@ -40,8 +40,8 @@ pub(super) fn table() -> (TableId, Table) {
     FolderForms::documented()
 }
 
-/// Writes what the folder says under the keys that are read, where these are not written. When the run starts, what the
-/// folder says is compared with what follows from all keys.
+/// Writes the values of the folder under the keys that are read, if these are not written. When the run starts, the
+/// folder's values are compared with those that follow from all keys.
 pub(crate) fn translate(source: &mut Source) {
     FolderForms::read(&Reader::unchecked(source, ""));
     let folder_at = |key: &&str| source.node(key).is_some_and(|node| !node.is_off());
@@ -109,7 +109,7 @@ fn write_shape(source: &mut Source, shape: &Shape, origin: &str) {
         }
     }
     put(join(MODEL, "seq_length"), shape.length.into(), LENGTH);
-    // A window that is written may be longer than the model is made for.
+    // A window that the configuration writes may be longer than the model is made for.
     if let Some(longest) = shape.longest.filter(|longest| *longest >= shape.length) {
         put(join(MODEL, "max_position_embedding"), longest.into(), LENGTH);
     }
@@ -142,7 +142,7 @@ fn write_tokenizer(source: &mut Source, folder: &Path, origin: &str) -> Result<(
 }
 
 /// Names the tokenizer in `folder`, the folder of `load_checkpoint`, for data sets of a resumed run whose own tokenizer
-/// is not there: it has moved with its model. If it makes other tokens than before, the check of the data finds that.
+/// is missing: it has moved with its model. If it makes other tokens than before, the check of the data finds that.
 fn replace_missing_tokenizer(source: &mut Source, folder: &Path) {
     let resumes = source.node("resume_training").is_some_and(|node| !node.is_off());
     let beside = folder.join("tokenizer.json");

@@ -17,14 +17,14 @@ pub(crate) use names::NAMES;
 
 use crate::settings::engine::{Section, Source, Table, TableId};
 
-/// Variables of the environment by which MindFormers compiles equal layers once.
+/// Environment variables by which MindFormers compiles equal layers once.
 pub(crate) const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
 
 /// The answer to such a variable.
 pub(crate) const ABOUT_LAZY_INLINE: &str =
     "changes nothing: a kernel is compiled once, however many layers and micro-batches use it";
 
-/// Writes each key under the one name and in the one section where it is read.
+/// Writes each key under the one name and in the one section in which it is read.
 pub(super) fn unify(source: &mut Source) {
     names::unify(source);
     places::gather(source);

@@ -1,4 +1,5 @@
-//! The classes of MindFormers: which are of which type here, and which stay out. `classes.tsv` lists them.
+//! The classes of MindFormers: the classes that are built, each with its type here, and the classes that are not.
+//! `classes.tsv` lists them.
 
 use super::lines;
 use crate::settings::engine::*;
@@ -6,17 +7,17 @@ use crate::settings::sections::model::{ModelType, PATH};
 
 /// A line of `classes.tsv`.
 struct Class {
-    /// The type here; nothing for classes that stay out.
+    /// The type here; empty for classes that are not built.
     word: &'static str,
     /// The class of its configuration.
     config: &'static str,
     /// The classes of models that go with it, between spaces.
     models: &'static str,
-    /// Why they stay out.
+    /// Why the classes are not built.
     why: &'static str,
 }
 
-/// The classes that are built, or the classes that stay out.
+/// The classes that are built, or those that are not.
 fn classes(are_built: bool) -> impl Iterator<Item = Class> {
     let class = |[word, config, models, why]: [&'static str; 4]| Class { word, config, models, why };
     lines(include_str!("classes.tsv")).map(class).filter(move |class| class.word.is_empty() != are_built)
@@ -85,7 +86,7 @@ pub(super) fn about(word: &str) -> String {
     }
 }
 
-/// The documentation of the classes that stay out.
+/// The documentation of the classes that are not built.
 pub(super) fn about_outside() -> String {
     let about = |class: Class| {
         let models: Vec<&str> = words(class.models).collect();
@@ -94,7 +95,7 @@ pub(super) fn about_outside() -> String {
     classes(false).map(about).collect()
 }
 
-/// Whether the class at `path` stays out; that is reported as a fault.
+/// Whether the class at `path` is not built, which is then reported as a fault.
 pub(super) fn stays_out(source: &Source, path: &str) -> bool {
     let Some(word) = source.word(path) else { return false };
     let outside = classes(false).find(|class| words(class.models).any(|class| class == word));

@@ -6,12 +6,13 @@ use crate::settings::engine::*;
 rows! {
     /// `train_dataset` and `eval_dataset`: other forms of their keys.
     pub struct DatasetForms in "train_dataset" forms {
-        /// Both `reset_position_ids` and `reset_attention_mask`.
+        /// Sets both `reset_position_ids` and `reset_attention_mask`.
         eod_reset: bool = Numbers.default(false),
     }
 }
 
-/// Writes each form as the keys that are read. Data sets that name no token that ends documents take that of the model.
+/// Writes each form as the keys that are read. Data sets that name no token that ends documents take the token of the
+/// model.
 pub(super) fn translate(source: &mut Source, model: &ModelForms) {
     for section in ["train_dataset", "eval_dataset"] {
         if !matches!(source.node(section), Some(Node::Map(_))) {

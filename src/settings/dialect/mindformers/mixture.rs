@@ -9,19 +9,20 @@ rows! {
     pub struct MixtureForms in "moe_config" forms {
         /// `True` demands an `expert_num` above 1.
         use_moe: Option<bool> = Host.optional(),
-        /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.
+        /// Megatron's switch. `False` takes the softmax over the chosen experts alone, which equals a softmax over all
+        /// experts whose gates are then normalised.
         moe_router_pre_softmax: Option<bool> = Numbers.optional()
             .example("False\nnum_experts_chosen: 2"),
-        /// `TopkRouterV1`: factor of its balance loss, which counts k times, where `return_extra_loss: True`.
+        /// Factor of the balance loss of `TopkRouterV1`, which is added once for each of the `num_experts_chosen`
+        /// rounds of the choice. Applies with `return_extra_loss: True`.
         aux_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
             .example("0.5\nrouting_policy: TopkRouterV1\nreturn_extra_loss: True"),
-        /// Whether MindFormers adds the losses that balance experts; here a written factor does.
+        /// Whether MindFormers adds the losses that balance experts; here a loss is added if its factor is written.
         return_extra_loss: Option<bool> = Host.optional(),
-        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all.
-        /// The other words differ from it in what crosses between machines and in no result, and are computed so with
-        /// a notice.
+        /// How routed tokens get to the ranks of their experts, if `expert_parallel` is above 1: by all-to-all. The
+        /// other words change the traffic between machines but no result, and are computed as `alltoall` with a notice.
         moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
-        /// Type of the router's numbers: float32, whatever is written.
+        /// Type in which the router computes: float32, whatever is written.
         router_dense_type: Option<RouterType> = Host.optional(),
     }
 }
@@ -89,7 +90,7 @@ fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Notes how routed tokens are exchanged, if they are: between ranks that share the experts.
+/// Notes how routed tokens are exchanged, if ranks share the experts.
 fn note_dispatcher(source: &Source, reader: &Reader<'_>, written: Option<Dispatcher>) {
     const KEY: &str = "moe_token_dispatcher_type";
     let is_on = |key: &str| source.value(key) == Some(true);

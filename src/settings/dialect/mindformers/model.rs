@@ -10,30 +10,30 @@ rows! {
     pub struct ModelForms in "model.model_config" forms {
         /// `False` gives each query head a key and value head of its own.
         multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
-        /// Factor of `theta`.
+        /// Factor by which `theta` is multiplied.
         rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
-        /// How rotary frequencies are stretched, in place of `rope_scaling`: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`,
-        /// `YARN` or `LLAMA3`, with `scaling_factor` or `pretrain_seqlen`.
+        /// Method by which rotary frequencies are stretched, in place of `rope_scaling`: `PI`, `NTK`, `linear`,
+        /// `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with `scaling_factor` or `pretrain_seqlen`.
         extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
-        /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
+        /// Megatron's name of `extend_method`; `rope` stretches nothing, and GPT-2's positions are `learned_absolute`.
         position_embedding_type: Option<String> = Numbers.optional().read_by(rope::positions)
             .example("NTK\nscaling_factor: 2.0"),
-        /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
+        /// Parameters of `extend_method`: a number for `PI` and `NTK`, a section for `linear`, `YARN` and `LLAMA3`.
         scaling_factor: Option<Node> = Numbers.optional().of(LLAMA)
             .example("2.0\nextend_method: PI"),
-        /// Length that `DYNAMIC_NTK` starts from; 2048 by default.
+        /// Sequence length from which `DYNAMIC_NTK` starts; 2048 by default.
         pretrain_seqlen: Option<u64> = Numbers.optional().within(COUNT).of(LLAMA)
             .example("16\nextend_method: DYNAMIC_NTK"),
         /// The opposite of `tie_word_embeddings`.
         untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
-        /// The default of `qkv_has_bias` and `attn_proj_has_bias`; True in InternLM.
+        /// Default of `qkv_has_bias` and `attn_proj_has_bias`; True in InternLM.
         has_bias: Option<bool> = Shape.optional().example("True"),
-        /// The default of these two, of `add_mlp_fc1_bias_linear` and of `add_mlp_fc2_bias_linear`.
+        /// Default of `qkv_has_bias`, `attn_proj_has_bias`, `add_mlp_fc1_bias_linear` and `add_mlp_fc2_bias_linear`.
         add_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// `False` switches `sliding_window` off.
         use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
-        /// Megatron's form of `sliding_window`: [left, 0], the tokens before itself that a token attends to; -1: no
-        /// limit.
+        /// Megatron's form of `sliding_window`: [left, 0], where left counts the tokens before itself that a token
+        /// attends to; -1: no limit.
         window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
         /// Token that ends documents, for data sets that name none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
@@ -52,7 +52,7 @@ rows! {
 const BIASES: [&str; 4] =
     ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
 
-/// Writes each form as the key that is read; the forms are returned for other sections that follow from them.
+/// Writes each form as the key that is read, and returns the forms, from which other sections take values.
 pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelForms {
     name_targets(source);
     let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else {
@@ -100,7 +100,7 @@ pub(super) fn path(key: &str) -> String {
     join(PATH, key)
 }
 
-/// Notes what is done instead for types that are not followed.
+/// Notes that float32 takes the place of another type that is written.
 fn note_types(reader: &Reader<'_>, forms: &ModelForms) {
     let types = [
         ("embedding_init_type", forms.embedding_init_type),

@@ -5,13 +5,13 @@ use crate::settings::sections::optimizer::ADAM;
 use crate::settings::sections::schedule::GROUPED;
 
 rows! {
-    /// `optimizer`: other forms of its keys, and the learning rate, which a schedule has.
+    /// `optimizer`: other forms of its keys, and the learning rate, which belongs to a schedule.
     pub struct OptimizerForms in "optimizer" forms {
-        /// Decay of the first moment, where `betas` is absent: 0.9.
+        /// Decay of the first moment, in place of the first of `betas`; 0.9 by default.
         beta1: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.8"),
-        /// Decay of the second moment, where `betas` is absent: 0.999.
+        /// Decay of the second moment, in place of the second of `betas`; 0.999 by default.
         beta2: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.98"),
-        /// Learning rate, where the schedule names none.
+        /// Highest learning rate of the schedule, if the schedule itself names none.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
     }
 }

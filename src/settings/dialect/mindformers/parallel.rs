@@ -6,8 +6,8 @@ use crate::settings::sections::parallel::{Distribution, ParallelMode};
 rows! {
     /// `parallel.parallel_optimizer_config`: another form of its keys.
     pub struct ShardForms in "parallel.parallel_optimizer_config" forms {
-        /// MindSpore's word for all of it: `level2` is `gradient_accumulation_shard: True`, `level3` is
-        /// `recompute_config.parallel_optimizer_comm_recompute: True`, `level1` neither.
+        /// MindSpore's word for the tensors that ranks share: `level2` sets `gradient_accumulation_shard: True`,
+        /// `level3` sets `recompute_config.parallel_optimizer_comm_recompute: True`, and `level1` sets neither.
         optimizer_level: Option<OptimizerLevel> = Host.optional(),
     }
 }
@@ -15,10 +15,10 @@ rows! {
 words! {
     /// `optimizer_level`.
     pub enum OptimizerLevel {
-        /// The optimizer is shared out.
+        /// The ranks share the optimizer.
         #[default]
         Optimizer = "level1",
-        /// The gradients too.
+        /// The ranks share the gradients, too.
         Gradients = "level2",
         /// Weights are gathered twice.
         Twice = "level3",

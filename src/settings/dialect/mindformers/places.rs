@@ -1,10 +1,10 @@
-//! Keys that MindFormers reads in several sections: each is moved to the one where it is read here.
+//! Keys that MindFormers reads in several sections: each is moved to the section in which it is read here.
 
 use super::mixture::MixtureForms;
 use crate::settings::engine::{Section, Source, join};
 use crate::settings::sections::moe::Moe;
 
-/// From where, to where, and which keys.
+/// The section to move from, the section to move to, and the keys.
 const MOVED: [(&str, &str, &[&str]); 3] = [
     ("", WRAPPER, SHARED),
     ("monitor_config", WRAPPER, SHARED),
@@ -13,11 +13,11 @@ const MOVED: [(&str, &str, &[&str]); 3] = [
 
 const WRAPPER: &str = "runner_wrapper";
 
-/// Keys of `runner_wrapper` that may stand at the top level and in `monitor_config`, too.
+/// Keys of `runner_wrapper` that may also be written at the top level and in `monitor_config`.
 const SHARED: &[&str] =
     &["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
 
-/// Moves every such key.
+/// Moves every key that may be written elsewhere to the section in which it is read.
 pub(super) fn gather(source: &mut Source) {
     clip_without_wrapper(source);
     let mixture = [Moe::ID, MixtureForms::ID].into_iter().filter_map(|id| source.table(id));
@@ -36,8 +36,8 @@ fn clip_without_wrapper(source: &mut Source) {
     }
 }
 
-/// MindFormers' class around a data set may hold the data set's section. Where both are written they must be equal,
-/// unless a flag changes the section.
+/// Takes a data set's section out of MindFormers' class around the data set, which may hold it. If both are written
+/// they must be equal, unless a flag changes the section.
 fn unwrap_data_sets(source: &mut Source) {
     for section in ["train_dataset", "eval_dataset"] {
         let of_task = format!("{section}_task.dataset_config");
@@ -52,7 +52,7 @@ fn unwrap_data_sets(source: &mut Source) {
     }
 }
 
-/// Moves one key, unless it is at both places: then both must say the same.
+/// Moves one key. If it is written at both places, the values must be equal.
 fn move_key(source: &mut Source, from: &str, to: &str) {
     let Some(node) = source.node(from) else {
         source.document.take(from);

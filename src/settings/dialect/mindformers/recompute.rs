@@ -1,12 +1,12 @@
-//! `recompute_config` in MindFormers' words: how many layers of each stage, and patterns of operators. They become
-//! `layers` and `operators`, and its log lines are written from these.
+//! `recompute_config` in the form of MindFormers: how many layers of each stage are recomputed, and patterns of
+//! operators. These become `layers` and `operators`, from which the log lines of MindFormers are written.
 //!
-//! Files count layers by the stages of the pipeline, for a run of one rank too. A fused kernel is recomputed if one
-//! of the operators that it fuses is selected, and kept if one is excluded. `select_comm_recompute` repeats
-//! communication alone in MindFormers; here the operators whose results are gathered from other ranks, the norms by
-//! default, are recomputed themselves, with what is gathered after them. A list holds numbers: text in it, such as
-//! `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of its five `Formative` log lines only
-//! those that select something are logged.
+//! Files count layers by the stages of the pipeline, also for a run of one rank. A fused kernel is recomputed if one of
+//! the operators that it fuses is selected, and kept if one of them is excluded. `select_comm_recompute` in MindFormers
+//! repeats communication alone; here the operators whose results are gathered from other ranks, the norms by default,
+//! are recomputed themselves, and the gathered results with them. A list holds numbers: text in a list, such as
+//! `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of MindFormers' five `Formative` log
+//! lines, only those that select something are logged.
 
 mod counts;
 mod patterns;
@@ -22,11 +22,11 @@ use counts::Amount;
 use patterns::{Pattern, Selection, names};
 
 rows! {
-    /// `recompute_config`: other forms of `layers` and `operators`, which the run folder's `config.yaml` has in their
-    /// place.
+    /// `recompute_config`: other forms of `layers` and `operators`. The `config.yaml` of the run folder has `layers`
+    /// and `operators` in their place.
     pub struct RecomputeForms in "recompute_config" forms {
-        /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the
-        /// list says. Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token
+        /// Layers to recompute: all of them, or the first layers of each pipeline stage of MindFormers, as many as the
+        /// list says. The stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token
         /// prediction count as the last layers.
         recompute: Amount = Host.default(Amount::every(false)).read_by(|reader, key| reader.form(key, Amount::read)).example("True"),
         /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of
@@ -60,11 +60,11 @@ pub const SELECTIONS: [&str; 4] = [
 
 /// The operators that are recomputed where none are named: the activation of a network with a gate.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
-/// The activation of a network without a gate, in which MindFormers' default finds nothing.
+/// The activation of a network without a gate, for which MindFormers' default selects nothing.
 const SELECTED_WITHOUT_GATE: [&str; 1] = [r"feed_forward\.gelu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
-/// A pattern and the layers that it is about.
+/// A pattern and the layers to which it applies.
 struct Chosen {
     pattern: Pattern,
     chunks: Chunks,
@@ -78,7 +78,7 @@ pub(super) fn documented() -> (TableId, Table) {
     (id, table)
 }
 
-/// Adds to `recompute` the layers and operators that the forms say, and logs what is recomputed.
+/// Adds to `recompute` the layers and operators that the forms select, and logs what is recomputed.
 pub(in crate::settings) fn translate(
     source: &Source,
     recompute: &mut Recompute,
@@ -134,8 +134,7 @@ impl RecomputeForms {
         self.recompute.depends_on_stages() || amounts.any(|(_, amount)| amount.depends_on_stages())
     }
 
-    /// The patterns of each of the [`SELECTIONS`] that are about any layer, but for those that an exclusion
-    /// contradicts.
+    /// The patterns of each of the [`SELECTIONS`] that apply to any layer, except those that an exclusion contradicts.
     fn chosen(
         &self,
         reader: &Reader<'_>,
@@ -163,7 +162,7 @@ impl RecomputeForms {
     }
 }
 
-/// The patterns of `selection` that are about any layer, with `defaults` where it names none.
+/// The patterns of `selection` that apply to any layer; `defaults` stand in where it names no pattern.
 fn choose(selection: &Selection, defaults: &[&str], stages: &Stages) -> Result<Vec<Chosen>, String> {
     let mut all = Vec::new();
     for (pattern, amount) in &selection.0 {
@@ -179,8 +178,8 @@ fn choose(selection: &Selection, defaults: &[&str], stages: &Stages) -> Result<V
     Ok(all)
 }
 
-/// Removes from `selects` the patterns that one of `excludes` contradicts, and returns them. As in MindFormers they
-/// are removed from all layers, however many the exclusion has.
+/// Removes from `selects` the patterns that one of `excludes` contradicts, and returns them. As in MindFormers, a
+/// pattern is removed from all layers, even if the exclusion applies to fewer.
 fn remove_excluded(selects: &mut Vec<Chosen>, excludes: &[Chosen]) -> Vec<String> {
     let is_excluded =
         |one: &mut Chosen| excludes.iter().any(|other| one.pattern.conflicts_with(&other.pattern));

@@ -14,7 +14,7 @@ pub(in crate::settings) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKe
     all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
 }
 
-/// Every line: the table of its section, and its other columns.
+/// Every line of the list: the table of its section, and the other columns.
 fn all() -> impl Iterator<Item = (TableId, [&'static str; 3])> {
     lines(KEYS).map(|[section, policy, keys, sentence]| {
         let table = match section.split_once(' ') {
@@ -53,7 +53,7 @@ fn parse(line: [&'static str; 3]) -> UnusedKeys {
     UnusedKeys { keys, handling, kind, sentence }
 }
 
-/// Sections of MindFormers none of whose keys is used.
+/// The sections of MindFormers in which no key is used.
 pub(crate) fn tables() -> impl Iterator<Item = (TableId, Table)> {
     let unused = all().filter(|(_, [policy, ..])| *policy == SECTION);
     unused.map(|(id, [_, keys, about])| (id, Table::unused(about, [sections(keys)])))

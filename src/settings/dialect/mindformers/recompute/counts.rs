@@ -12,7 +12,7 @@ pub enum Amount {
     OfInterleaves(Vec<Counts>),
 }
 
-/// How many layers of each stage.
+/// The number of layers of each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// All layers, or none.
@@ -84,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// The counts of stages that have `layers` layers, limited to these.
+    /// The counts for stages with `layers` layers, each limited to the layers of its stage.
     fn limit(&self, layers: &[usize]) -> Result<Vec<usize>, String> {
         match self {
             Self::Every(all) => Ok(layers.iter().map(|layers| layers * usize::from(*all)).collect()),
@@ -104,13 +104,13 @@ impl Setting for Amount {
         )
     }
 
-    /// Only a default is written: in the run folder the section's own keys say what is recomputed.
+    /// Only a default is written: the `config.yaml` of the run folder has `layers` and `operators` instead.
     fn to_node(&self) -> Option<Node> {
         (*self == Self::every(false)).then(|| false.into())
     }
 }
 
-/// How many layers of one stage: `True` is all of them.
+/// The number of layers of one stage; `True` means all.
 fn count(node: &Node) -> Result<usize, String> {
     match node {
         Node::Int(count) if *count < 0 => Err(format!("the negative number {node}")),
@@ -130,8 +130,8 @@ fn too_long(counts: usize, stages: usize) -> String {
     )
 }
 
-/// Distributes the count of each stage, at most its layers, to its interleaves: one layer at a time, to those that
-/// have layers left.
+/// Distributes the count of each stage, limited to the stage's layers, to its interleaves: one layer at a time, in
+/// turn, to those that have layers left.
 fn deal_in_turn(counts: &[usize], layers: &Chunks) -> Chunks {
     let mut distributed: Chunks = layers.iter().map(|row| vec![0; row.len()]).collect();
     for (stage, count) in counts.iter().enumerate() {

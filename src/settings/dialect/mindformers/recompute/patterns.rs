@@ -1,7 +1,7 @@
-//! Patterns of operators: which operators a key selects, and in how many layers.
+//! Patterns of operators: the operators that a key selects, and the layers in which it selects them.
 //!
-//! A pattern is a path of regular expressions, separated by `\.`: each must match a whole name, from the block down
-//! to the operator.
+//! A pattern is a path of regular expressions, separated by `\.`; each expression must match a whole name, from the
+//! block down to the operator.
 
 use super::counts::Amount;
 use crate::model::config::Operator;
@@ -25,11 +25,10 @@ pub struct Pattern {
 
 const SEPARATOR: &str = r"\.";
 
-/// The operators of MindFormers that ours fuse.
+/// The operators of MindFormers that the operators here fuse.
 static OPERATORS: LazyLock<Vec<[&str; 2]>> = LazyLock::new(|| lines(include_str!("operators.tsv")).collect());
 
-/// Names of operators that have no output of their own which could be dropped: the reason, and the names between
-/// spaces.
+/// Names of operators without an output of their own that could be dropped: the reason, and the names between spaces.
 const WITHOUT_OUTPUT: [(&str, &str); 3] = [
     (
         "writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is recomputed",
@@ -91,7 +90,8 @@ impl Pattern {
         }
     }
 
-    /// The part of the operator's path `name` that the pattern is about: all of it, or a module that contains it.
+    /// The part of the operator's path `name` that the pattern matches: the whole path, or a module that contains the
+    /// operator.
     pub fn part_of<'n>(&self, name: &'n str) -> Option<&'n str> {
         let levels: Vec<&str> = name.split('.').collect();
         let fits = self.levels.len() <= levels.len()
@@ -132,13 +132,13 @@ impl Setting for Selection {
         )
     }
 
-    /// Only a default is written: in the run folder the section's own keys say what is recomputed.
+    /// Only a default is written: the `config.yaml` of the run folder has `layers` and `operators` instead.
     fn to_node(&self) -> Option<Node> {
         self.0.is_empty().then(|| false.into())
     }
 }
 
-/// The names that `operator` answers to: its path, and those of the operators that it fuses.
+/// The names that `operator` answers to: its path, and the names of the operators that it fuses.
 pub fn names(operator: Operator) -> impl Iterator<Item = &'static str> {
     let path = operator.path();
     let of_operator = OPERATORS.iter().find(|[known, _]| *known == path);
