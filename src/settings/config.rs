@@ -24,8 +24,8 @@ pub struct RunConfig {
     pub data_faults: Vec<Error>,
     /// Faults of settings that can be planned for but not trained yet; only [`RunConfig::outline`] allows any.
     pub unsupported: Vec<Error>,
-    /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file
-    /// accumulates.
+    /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies the accumulation of
+    /// the file.
     pub uses_parallel: bool,
 }
 
@@ -48,8 +48,7 @@ impl RunConfig {
 
     /// Like [`RunConfig::load`], for a plan. A setting that keeps the data from being loaded, such as a loader that is
     /// not built, is no error but one of the `data_faults`. A setting that cannot be trained yet, such as Muon on parts
-    /// of matrices, is one of the `unsupported`. The plan is that of the first rank, of as many ranks as the file asks
-    /// for.
+    /// of matrices, is one of the `unsupported`. The plan is for the first of as many ranks as the file asks for.
     ///
     /// # Errors
     /// The other errors of [`RunConfig::load`].
@@ -57,8 +56,8 @@ impl RunConfig {
         resolve(&text_of(path)?, path, overrides, Purpose::Plan(None))
     }
 
-    /// Like [`RunConfig::outline`], for `size` ranks. A `data_parallel` that is not written becomes as large as fills
-    /// the ranks.
+    /// Like [`RunConfig::outline`], for `size` ranks. A `data_parallel` that is not written is chosen so that the
+    /// degrees fill the ranks.
     ///
     /// # Errors
     /// The other errors of [`RunConfig::load`]; also if the file asks for another number of ranks.

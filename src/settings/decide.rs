@@ -31,7 +31,7 @@ pub(super) fn decide(
     (sharding, tokens_per_step)
 }
 
-/// Compares what a file repeats of a setting with the setting itself.
+/// Compares the settings that a file repeats with the settings themselves.
 fn check_claims(settings: &Settings, source: &Source) {
     let placed = settings.placed();
     for claim in &source.claims {

@@ -1,5 +1,5 @@
-//! Makes a table of rows a section of a configuration file: reading, checking, writing and explaining are
-//! derived from the rows. The engine knows no key by name; those are in [`sections`](super::sections).
+//! Turns a table of rows into a section of a configuration file: reading, checking, writing and explaining are derived
+//! from the rows. The engine knows no key by name; those are in [`sections`](super::sections).
 //!
 //! | derived from a row | where |
 //! |---|---|
@@ -12,11 +12,11 @@
 //! Files of other programs are translated before a section is read (`settings/dialect`); `document.rs` knows the
 //! origin of a value that was moved, and messages name it.
 //!
-//! Keys that are known but not used follow under `others`: ignored with a notice, computed differently with a
-//! notice, or refused unless their value asks for nothing. A key in no list is an error.
+//! Keys that are known but not used are listed with each table (`unused_keys.rs`): they are ignored with a notice,
+//! computed differently with a notice, or refused unless their value asks for nothing. A key in no list is an error.
 //!
-//! `base_config` names files that a file builds on. `layers.rs` keeps each as a layer, so an error names the file
-//! and line where its key was written; flags are one more layer.
+//! `base_config` names files that a file extends. `layers.rs` keeps each file as a layer, so an error names the file
+//! and line in which its key was written; flags are one more layer.
 
 mod blame_flags;
 mod document;

@@ -22,7 +22,7 @@ const SHORT_FLAGS: [(&str, &str); 14] = [
     ("tier", "context.tier"),
 ];
 
-/// Flags that mean `True` where no value follows.
+/// Flags that mean `True` if no value follows.
 const SWITCHES: [&str; 3] = ["resume_training", "do_eval", "as_single"];
 
 /// MindFormers' flag for any keys: `--options a.b=1 c.d=2`.

@@ -29,9 +29,9 @@ pub struct RunPlan {
     pub settings: Settings,
     /// How the ranks share the work, and which of them this is.
     pub layout: RankLayout,
-    /// Which tensors are divided among the ranks that share a batch.
+    /// The tensors that data-parallel ranks divide among them.
     pub sharding: Sharding,
-    /// Which layers each stage of a pipeline holds.
+    /// The layers that each stage of a pipeline holds.
     pub stages: Stages,
     /// The model.
     pub model: ModelConfig,
@@ -44,8 +44,8 @@ const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
 
 const WINDOW: &str = "model.model_config.sliding_window";
 
-/// The name of a step at which hot experts are chosen, in the comparison when a run resumes. A `ColdHotExpertMonitor`
-/// may name the step too.
+/// The name under which a step that selects hot experts is compared when a run resumes. A `ColdHotExpertMonitor` may
+/// set that step, too.
 const HOT_STEP: &str =
     "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
 
@@ -91,8 +91,8 @@ impl RunPlan {
         }
     }
 
-    /// The same run with its step divided into `accumulation` micro-batches of `batch_size` windows, with the layers
-    /// `recomputed` as a whole, and without a cap on its memory.
+    /// The plan of the same run whose step is divided into `accumulation` micro-batches of `batch_size` windows, which
+    /// recomputes the layers `recomputed` as a whole, and which has no cap on its memory.
     pub(crate) fn divided(&self, batch_size: usize, accumulation: usize, recomputed: &[usize]) -> Self {
         let mut plan = self.clone();
         let Settings { runner, recompute, context, .. } = &mut plan.settings;
@@ -103,8 +103,8 @@ impl RunPlan {
         plan
     }
 
-    /// The same run with its frozen base stored as `base`; `None` unless it has adapters on a base that is not
-    /// quantised.
+    /// The plan of the same run with its frozen base stored as `base`; `None` unless the run has adapters on a base
+    /// that is not quantised.
     pub(crate) fn quantised(&self, base: BaseType) -> Option<Self> {
         let mut plan = self.clone();
         let (pet, low_rank) = (plan.settings.model.pet_config.as_mut()?, plan.model.low_rank.as_mut()?);
@@ -158,8 +158,8 @@ impl RunPlan {
         self.settings.runner.batch_size * self.micro_batches_per_step()
     }
 
-    /// Each rank's share of the samples of a step, also where several ranks compute one sample together. Speeds are
-    /// those of this share.
+    /// Each rank's share of the samples of a step, even if several ranks compute one sample together. Speeds are given
+    /// for this share.
     pub fn samples_per_rank(&self) -> f64 {
         self.samples_per_step() as f64 / self.layout.world() as f64
     }
@@ -231,8 +231,7 @@ impl RunPlan {
     }
 
     /// The values that decide the numbers of a run, by the path of each key, except those that follow from the data.
-    /// The number of ranks decides none of them: what counts is the number of micro-batches of a step on all ranks
-    /// together.
+    /// They do not depend on the number of ranks: the micro-batches of a step are counted on all ranks together.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
         if self.model.wide_window.is_some() {

@@ -1,4 +1,4 @@
-//! Every setting of a run beside its default, for people to read.
+//! Every setting of a run with its default, for people to read.
 
 use super::Settings;
 use super::engine::{Node, join, to_json};
@@ -37,7 +37,8 @@ impl Settings {
     }
 }
 
-/// Adds the setting `key` of the section at `path`; of a setting that is a section itself, such as adapters, its keys.
+/// Adds the setting `key` of the section at `path`. If the setting is a section itself, such as adapters, its keys are
+/// added instead.
 fn resolve(path: &str, key: &str, kind: Option<&str>, value: &Node, resolved: &mut Vec<Resolved>) {
     let below = join(path, key);
     if let Node::Map(keys) = value

@@ -1,4 +1,5 @@
-//! The sections of a configuration file, one file each: rows, what fills them in, and what must fit together.
+//! The sections of a configuration file, one file each: the rows, the defaults that follow from other keys, and the
+//! checks of keys that must fit together.
 
 pub(crate) mod callbacks;
 pub(crate) mod context;

@@ -21,8 +21,8 @@ pub(super) fn tables() -> &'static [(TableId, Table)] {
     })
 }
 
-/// The sections under which the keys of the section at `path` of a file are described. Items of a list have no numbers
-/// there, and a section that has the keys of another is described with it.
+/// The sections whose tables describe the keys of the section at `path` of a file. The names of such sections have no
+/// numbers for items of a list, and a section that has the keys of another is described with that section.
 pub(super) fn described_at(path: &str) -> Vec<String> {
     let parts = path.split('.').filter(|part| part.parse::<usize>().is_err());
     let path = parts.collect::<Vec<_>>().join(".");

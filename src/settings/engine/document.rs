@@ -1,4 +1,4 @@
-//! A YAML file and the files that it builds on, with the overrides of the command line laid over them.
+//! A YAML file and the files that it extends, with the overrides of the command line laid over them.
 
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,8 @@ pub(crate) struct Document {
 impl Document {
     /// Parses `text`, which was read from `file`. It is laid over the files that its key `bases` names, and `overrides`
     /// are laid over it, the last one on top. Without `bases` no other file is read. `names` are the keys that have
-    /// several names. Where a layer writes a key of `replaced`, what the layers below say by any of these keys no
-    /// longer counts.
+    /// several names. If a layer writes a key of `replaced`, the values of all these keys in the layers below no longer
+    /// count.
     pub fn parse(
         text: &str,
         file: &Path,
@@ -80,7 +80,7 @@ impl Document {
         self.overrides.iter().any(|one| one.lies_within(&path))
     }
 
-    /// Puts the value at `from` where it is read, `to`; messages go on naming the place where it was written.
+    /// Moves the value at `from` to `to`, where it is read; messages go on naming the place at which it was written.
     pub fn move_value(&mut self, from: &str, to: &str) {
         if let Some(node) = self.take(from) {
             self.put(to, node, from);

@@ -1,4 +1,5 @@
-//! A file and the files that it builds on. Each is a layer; values of an upper layer go before those of a lower one.
+//! A file and the files that it extends. Each is a layer; values of an upper layer take precedence over those of a
+//! lower one.
 
 use std::path::{Path, PathBuf};
 
@@ -29,8 +30,8 @@ struct Layer {
 impl Layers {
     /// Reads `text`, which was read from `file`, and the files that its key `bases` names: one path or several,
     /// relative to the file. Those files may name others. Also returns the tree that all layers make together.
-    /// `written`, if given, stands in for the value of the key `bases`. Where an upper layer writes a key of
-    /// `replaced`, it takes the place of all that lower layers say by these keys.
+    /// `written`, if given, stands in for the value of the key `bases`. If an upper layer writes a key of `replaced`,
+    /// the values of all these keys in lower layers no longer count.
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.

@@ -1,6 +1,6 @@
-//! Keys that say one thing in several ways. Where a layer writes one of them, what lower layers say by any of them no
-//! longer counts: a flag that names the files of a run replaces the files that the configuration names, and does not
-//! add to them.
+//! Keys that say one thing in several ways. If a layer writes one of them, the values of all of them in lower layers no
+//! longer count: a flag that names the files of a run replaces the files that the configuration names, and does not add
+//! to them.
 
 use super::node::Node;
 
@@ -11,12 +11,12 @@ pub(crate) struct Replaced {
     pub section: &'static str,
     /// Their paths below it.
     pub keys: &'static [&'static str],
-    /// A key some of whose words only say how the value of another key is read. With such a word it belongs to that
-    /// key.
+    /// A key with words that only say how the value of another key is read. With such a word the key belongs to that
+    /// other key.
     pub format: Format,
 }
 
-/// A key, the words of it that are formats, and the key whose format they are.
+/// A key, those of its words that are formats, and the key whose format they are.
 #[derive(Debug)]
 pub(crate) struct Format {
     pub key: &'static str,

@@ -1,4 +1,4 @@
-//! One row: everything there is to know of a key beside its name, its type and its documentation.
+//! One row: everything about a key except its name, its type and its documentation.
 
 use super::names::words;
 use super::node::Node;

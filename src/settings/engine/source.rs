@@ -21,8 +21,8 @@ use super::setting::Setting;
 use super::table::{Table, TableId};
 use std::cell::RefCell;
 
-/// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default,
-/// and what depends on a faulty key is not checked ([`Source::is_sound`]).
+/// A document and everything said about it. Reading never stops at a fault: the fault is noted, the key takes its
+/// default, and checks that depend on a faulty key are left out ([`Source::is_sound`]).
 pub(crate) struct Source {
     /// The file with the overrides laid over it.
     pub document: Document,
@@ -30,7 +30,7 @@ pub(crate) struct Source {
     pub names: &'static Names,
     /// The rows of every section.
     pub tables: &'static [(TableId, Table)],
-    /// Repetitions of settings, compared with them once they are decided.
+    /// Settings that a file repeats, to be compared with the settings themselves once these are decided.
     pub claims: Vec<Claim>,
     faults: RefCell<Faults>,
 }

@@ -52,7 +52,7 @@ pub(crate) const fn sections(keys: &'static str) -> UnusedKeys {
 }
 
 impl UnusedKeys {
-    /// Whether this is about `key`.
+    /// Whether `key` is one of these keys.
     pub fn covers(&self, key: &str) -> bool {
         words(self.keys).any(|one| one == key)
     }

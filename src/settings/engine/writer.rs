@@ -1,4 +1,5 @@
-//! Sections written out: as a file that reads back as them, and as what a resumed run must share.
+//! Sections written out: as a file that reads back as the same sections, and as the values that a resumed run must
+//! share.
 
 use super::node::Node;
 use super::node::join;

@@ -46,7 +46,7 @@ pub(super) fn to_yaml(node: &Node) -> String {
     serde_yaml::to_string(node).unwrap_or_default()
 }
 
-/// The key whose value's keys become keys of its section.
+/// The merge key: the keys of its value become keys of the section that holds it.
 const MERGE: &str = "<<";
 
 /// Resolves merge keys, and reduces repeated keys to their last value, below `path`. The error is the path of a merge

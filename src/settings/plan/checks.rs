@@ -55,8 +55,8 @@ fn note_cold_slots(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     }
 }
 
-/// Reports balance losses beside a loss per token: balance losses are means over micro-batches, and the number of
-/// targets of a step is not known before its last micro-batch.
+/// Reports balance losses together with a loss per token: balance losses are means over micro-batches, and the number
+/// of targets of a step is not known before its last micro-batch.
 fn check_token_weights(RunPlan { settings, model, .. }: &RunPlan, source: &Source) {
     let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
     if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
@@ -66,7 +66,7 @@ fn check_token_weights(RunPlan { settings, model, .. }: &RunPlan, source: &Sourc
     }
 }
 
-/// Whether the parameters can be listed, as everything that follows does. Reports a fault if not.
+/// Whether the model is small enough for its parameters to be listed, as all further checks do. Reports a fault if not.
 pub(super) fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
     let count::Extent { parameters, tensors } = count::extent(model);
     let message = if parameters > MAX_PARAMETERS {
