@@ -333,23 +333,6 @@ fn development_dependencies_change_no_features_of_others() {
     );
 }
 
-/// Without link-time optimisation, cargo compiles a crate of build scripts otherwise where programs link it too. One
-/// that only tests link would be compiled again, with all that follows from it, when a program is built after an
-/// example.
-#[test]
-fn development_dependencies_link_no_crate_of_build_scripts() {
-    let names = |edges: &str| packages(edges, "{p}");
-    let (all, linked) = (names("normal,build"), names("normal,no-proc-macro"));
-    let beside = names("normal,dev,no-proc-macro");
-    let for_build_scripts: BTreeSet<_> = all.difference(&linked).collect();
-    assert!(for_build_scripts.len() > 20, "{for_build_scripts:?}");
-    let twice: Vec<_> = for_build_scripts.into_iter().filter(|name| beside.contains(*name)).collect();
-    assert!(
-        twice.is_empty(),
-        "build scripts and development dependencies use {twice:?}; list them under [dependencies]"
-    );
-}
-
 /// The packages that cargo resolves along `edges`, in cargo's `format`.
 fn packages(edges: &str, format: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
