@@ -188,8 +188,7 @@ fn read(
     purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Fault>> {
     let bases = (!matches!(purpose, Purpose::RunFolder(_))).then_some(BASES);
-    let sources = &sections::dataset::SOURCES;
-    let document = Document::parse(text, file, overrides, &NAMES, bases, sources)
+    let document = Document::parse(text, file, overrides, &NAMES, bases, sections::dataset::drop_replaced)
         .map_err(|error| vec![Fault::of_document(error)])?;
     let mut source = Source::new(document, &NAMES, tables());
     if matches!(purpose, Purpose::Memory) && source.word(LOADER).is_none() {

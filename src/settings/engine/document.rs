@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::layers::Layers;
+use super::layers::{DropReplaced, Layers};
 use super::names::Names;
 use super::node::Node;
 use super::node::{is_below, join, parent_and_key};
-use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
 use crate::error::{Error, Result};
@@ -26,27 +25,26 @@ pub(crate) struct Document {
 impl Document {
     /// Parses `text`, which was read from `file`. It is laid over the files that its key `bases` names, and `overrides`
     /// are laid over it, the last one on top. Without `bases` no other file is read. `names` are the keys that have
-    /// several names. If a layer writes a key of `replaced`, the values of all these keys in the layers below no longer
-    /// count.
+    /// several names. `drop_replaced` drops from the layers below what a layer replaces.
     pub fn parse(
         text: &str,
         file: &Path,
         overrides: &[Override],
         names: &Names,
         bases: Option<&str>,
-        replaced: &'static Replaced,
+        drop_replaced: DropReplaced,
     ) -> Result<Self> {
         let is_base = |one: &&Override| bases.is_some_and(|bases| one.path == bases);
         let written = overrides.iter().rev().find(is_base).map(value_of).transpose()?;
         let bases_written = written.as_ref().map(|parsed| &parsed.root);
-        let (layers, mut root) = Layers::read(text, file, bases, bases_written, replaced)?;
+        let (layers, mut root) = Layers::read(text, file, bases, bases_written, drop_replaced)?;
         let mut flags = Node::Map(Vec::new());
         for one in overrides {
             // Values that cannot be read are reported below.
             let value = parse(&one.value).map(|parsed| parsed.root).unwrap_or(Node::Null);
             let _ = set(&mut flags, &one.path, value);
         }
-        replaced.drop_below(&mut root, &flags);
+        drop_replaced(&mut root, &flags);
         let mut document =
             Self { layers, root, overrides: Vec::new(), origins: Vec::new(), repeated: Vec::new() };
         // An override of `bases` that names files was handled above; any other value of it is laid over, to be

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use super::locate;
 use super::node::Node;
-use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
 use crate::error::{Error, Result};
+
+/// Drops from a lower layer what the upper one, which is given second, says in its place by other keys.
+pub(super) type DropReplaced = fn(&mut Node, &Node);
 
 /// The layers of a configuration, the file itself first.
 #[derive(Clone, Debug)]
@@ -16,7 +18,7 @@ pub(super) struct Layers {
     all: Vec<Layer>,
     /// Keys that a section of some file has more than once, each with the place of the value that counts.
     repeated: Vec<String>,
-    replaced: &'static Replaced,
+    drop_replaced: DropReplaced,
 }
 
 /// One file.
@@ -30,8 +32,7 @@ struct Layer {
 impl Layers {
     /// Reads `text`, which was read from `file`, and the files that its key `bases` names: one path or several,
     /// relative to the file. Those files may name others. Also returns the tree that all layers make together.
-    /// `written`, if given, stands in for the value of the key `bases`. If an upper layer writes a key of `replaced`,
-    /// the values of all these keys in lower layers no longer count.
+    /// `written`, if given, stands in for the value of the key `bases`.
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.
@@ -40,9 +41,9 @@ impl Layers {
         file: &Path,
         bases: Option<&str>,
         written: Option<&Node>,
-        replaced: &'static Replaced,
+        drop_replaced: DropReplaced,
     ) -> Result<(Self, Node)> {
-        let mut layers = Self { all: Vec::new(), repeated: Vec::new(), replaced };
+        let mut layers = Self { all: Vec::new(), repeated: Vec::new(), drop_replaced };
         let root = layers.add(text, file, bases, written, &mut Vec::new())?;
         Ok((layers, root))
     }
@@ -135,7 +136,7 @@ impl Layers {
             }
         }
         let (mut base, own) = (Node::Map(base), Node::Map(own));
-        self.replaced.drop_below(&mut base, &own);
+        (self.drop_replaced)(&mut base, &own);
         merge(&mut base, own);
         Ok(base)
     }

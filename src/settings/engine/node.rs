@@ -35,12 +35,12 @@ impl Node {
     }
 
     /// The value at a dotted path; items of lists are numbered from 0.
-    pub(super) fn at(&self, path: &str) -> Option<&Self> {
+    pub fn at(&self, path: &str) -> Option<&Self> {
         path.split('.').filter(|key| !key.is_empty()).try_fold(self, |node, key| node.get(key))
     }
 
     /// The value of `key`, to be changed.
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+    pub(in crate::settings) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match self {
             Self::Map(entries) => entries.iter_mut().find(|(name, _)| name == key).map(|(_, node)| node),
             Self::List(items) => key.parse::<usize>().ok().and_then(|index| items.get_mut(index)),

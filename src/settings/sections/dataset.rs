@@ -5,13 +5,14 @@ mod loader;
 mod megatron;
 mod paths;
 mod records;
+mod replaced;
 mod rows;
 
 pub use loader::Loader;
 pub(crate) use loader::LoaderType;
 pub use megatron::Megatron;
 use paths::FORMATS;
-pub(crate) use paths::SOURCES;
+pub(crate) use replaced::drop_replaced;
 pub use rows::{DatasetKeys, Tokenizer};
 
 use crate::settings::engine::*;

@@ -3,13 +3,6 @@
 use crate::data::Paths;
 use crate::settings::engine::*;
 
-/// The keys that name a loader's files: a flag or a file that writes one replaces those of the files below it.
-pub(crate) static SOURCES: Replaced = Replaced {
-    section: "data_loader",
-    keys: &["dataset_dir", "dataset_files", "data_path", "path", "data_files", "config.data_path"],
-    format: Format { key: "path", words: &FORMATS, of: "data_files" },
-};
-
 /// Values of `path` that name no files, but the format of `data_files`.
 pub(super) const FORMATS: [&str; 3] = ["json", "csv", "parquet"];
 
