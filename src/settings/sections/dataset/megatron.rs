@@ -23,7 +23,7 @@ rows! {
         reset_position_ids: bool = Numbers.default(false),
         /// Whether tokens attend only to their own document.
         reset_attention_mask: bool = Numbers.default(false),
-        /// The same: how MindFormers tells its attention of documents.
+        /// The same as `reset_attention_mask`.
         create_compressed_eod_mask: bool = Numbers.default(false),
         /// Whether the token that ends a document is no target of the loss.
         eod_mask_loss: bool = Numbers.default(false),

@@ -181,7 +181,7 @@ const TYPES: [TypeEntry; 18] = [
     },
     TypeEntry {
         word: "HeliumConfig",
-        about: "Helium: the same.",
+        about: "Helium: a Llama whose heads rotate in interleaved pairs, in its files too.",
         defaults: |config| config.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Helium,
