@@ -172,34 +172,18 @@ impl Trainer<'_> {
         tensor.take_cells(&cells, take)
     }
 
-    /// Replaces the first gradient of parameter number `parameter`, between [`micro_steps`](Self::micro_steps) and
-    /// [`update`](Self::update). For tests of the consequences; a frozen parameter is left alone.
-    #[doc(hidden)]
-    pub fn set_gradient(&self, parameter: usize, gradient: f32) {
-        let Recordings { layout, arenas, .. } = &self.recordings;
-        let (spec, parts) = &layout.parameters[parameter];
-        if arenas.gradients.holds(parts) {
-            self.write(arenas.gradients.part(spec, &parts[0]), bytemuck::bytes_of(&gradient));
-        }
-    }
-
-    /// Selection biases and capacities of all routers, as words. For tests and tools.
+    /// The bytes of a tensor of [`recordings`](Self::recordings) that outlives them, row by row without their pads.
     ///
     /// # Errors
     /// A device that fails.
-    pub async fn router_states(&self) -> Result<Vec<u32>> {
-        let experts = self.recordings.tensors.model.experts.iter();
-        let layers = experts.flat_map(|experts| experts.layers().map(move |layer| (experts, layer)));
-        let rows = layers.flat_map(|(experts, layer)| [experts.bias(layer), experts.capacities(layer)]);
-        let mut words = Vec::new();
-        for tensor in rows.flatten() {
-            let mut take = |row: &[u8]| {
-                words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(row));
-                Ok(())
-            };
-            self.read_rows(tensor, &mut take).await?;
-        }
-        Ok(words)
+    pub async fn read(&self, tensor: Tensor) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut take = |row: &[u8]| {
+            bytes.extend_from_slice(row);
+            Ok(())
+        };
+        self.read_rows(tensor, &mut take).await?;
+        Ok(bytes)
     }
 
     /// The hot experts of each layer, in ascending order, if the model has hot experts. Waits for the device.

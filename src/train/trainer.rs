@@ -205,8 +205,9 @@ impl<'gpu> Trainer<'gpu> {
         Ok(trainer)
     }
 
-    /// Writes `bytes` to the start of a persistent tensor. For set-up, not within steps.
-    pub(super) fn write(&self, tensor: Tensor, bytes: &[u8]) {
+    /// Writes `bytes` to the start of a tensor of [`recordings`](Self::recordings) that outlives them, between steps or
+    /// the two halves of one.
+    pub fn write(&self, tensor: Tensor, bytes: &[u8]) {
         if let Some(id) = tensor.buffer.persistent() {
             self.gpu.write(&self.buffers, id, tensor.offset, bytes);
         }

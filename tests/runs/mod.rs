@@ -34,4 +34,7 @@ pub use reference_shape::reference_shape;
 pub use resumable::{STEPS, evaluated, resumable, uninterrupted};
 pub use setup::{Setup, new_trainer, open_gpu, open_gpu_of};
 pub use trained::Trained;
-pub use weights::{Weights, add_to, reference_name, reference_tensors, relative_distance, tensors};
+pub use weights::{
+    Weights, add_to, reference_name, reference_tensors, relative_distance, router_states, set_gradient,
+    tensors,
+};

@@ -3,6 +3,7 @@
 use gristmill::model::arena::Arena;
 use gristmill::train::Trainer;
 use gristmill::train::arenas::Arenas;
+use gristmill::train::recordings::Recordings;
 use std::collections::BTreeMap;
 
 /// Tensors by checkpoint name.
@@ -34,6 +35,24 @@ pub fn reference_tensors(name: &str, values: Vec<f32>) -> Vec<(String, Vec<f64>)
     };
     let (gate, up) = values.split_at(values.len() / 2);
     [("gate", gate), ("up", up)].map(|(of, half)| (format!("{layer}{of}_proj.weight"), half.to_vec())).into()
+}
+
+/// Replaces the first gradient of parameter number `parameter`, between the halves of a step. A frozen parameter is left
+/// alone.
+pub fn set_gradient(trainer: &Trainer<'_>, parameter: usize, gradient: f32) {
+    let Recordings { layout, arenas, .. } = trainer.recordings();
+    let (spec, parts) = &layout.parameters[parameter];
+    if arenas.gradients.holds(parts) {
+        trainer.write(arenas.gradients.part(spec, &parts[0]), &gradient.to_le_bytes());
+    }
+}
+
+/// The selection biases and the capacities of all routers.
+pub fn router_states(trainer: &Trainer<'_>) -> Vec<Vec<u8>> {
+    let experts = trainer.recordings().tensors.model.experts.iter();
+    let layers = experts.flat_map(|experts| experts.layers().map(move |layer| (experts, layer)));
+    let tensors = layers.flat_map(|(experts, layer)| [experts.bias(layer), experts.capacities(layer)]);
+    tensors.flatten().map(|tensor| pollster::block_on(trainer.read(tensor)).expect("a router")).collect()
 }
 
 /// Adds `gradients` to `sum`, tensor by tensor.

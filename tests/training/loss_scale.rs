@@ -3,7 +3,10 @@
 //! An infinity in the gradient of any parameter leaves weights, moments, biases and capacities as they were; a
 //! resumed run continues the loss scale exactly; a halted or skipped step changes no weight.
 
-use crate::runs::{FolderRun, Setup, Trained, Weights, metrics, new_trainer, newest_checkpoint, tensors};
+use crate::runs::{
+    FolderRun, Setup, Trained, Weights, metrics, new_trainer, newest_checkpoint, router_states, set_gradient,
+    tensors,
+};
 use gristmill::ops::step_state::{HALTED, SKIPPED};
 use gristmill::train::Trainer;
 use gristmill::train::arenas::Arenas;
@@ -37,13 +40,13 @@ fn an_infinity_is_caught(setup: &Setup) {
     let sound = trainer.finished_steps().expect("states").pop().expect("the second step").state;
     assert_eq!((sound.global_step, sound.is_overflow), (2, 0));
     let before = everything(&trainer);
-    let routers = block_on(trainer.router_states()).expect("the routers");
+    let routers = router_states(&trainer);
     let mut scale = sound.loss_scale;
     for parameter in 0..trainer.recordings().layout.parameters.len() {
         let name = trainer.recordings().layout.parameters[parameter].0.path.clone();
         let step = 3 + parameter as u64;
         block_on(trainer.micro_steps(&data.train, 4)).expect("gradients");
-        trainer.set_gradient(parameter, f32::INFINITY);
+        set_gradient(&trainer, parameter, f32::INFINITY);
         block_on(trainer.update(step)).expect("an update");
         block_on(trainer.wait()).expect("the device");
         let finished = trainer.finished_steps().expect("states").pop().expect("the step");
@@ -54,7 +57,7 @@ fn an_infinity_is_caught(setup: &Setup) {
         assert_eq!(scale, (state.loss_scale / 2.0).max(1.0), "{}: {name}", setup.name);
         assert!(everything(&trainer) == before, "{}: an infinity for {name} changes a tensor", setup.name);
         assert!(
-            block_on(trainer.router_states()).expect("the routers") == routers,
+            router_states(&trainer) == routers,
             "{}: an infinity for {name} changes a router",
             setup.name
         );

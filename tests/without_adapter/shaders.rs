@@ -243,11 +243,11 @@ fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
     let of_8 = Capabilities::matrix().with_matrices(Matrices { side: 8, subgroup: 32 });
     let others = [
-        software.without_shuffles(),
+        Capabilities { lanes: 1, ..software },
         software.with_lanes(4),
-        software.with_gathers(true),
+        Capabilities { gathers: true, ..software },
         software.with_lanes(16),
-        software.with_lanes(16).without_shuffles(),
+        Capabilities { lanes: 1, ..software.with_lanes(16) },
         Capabilities::portable(),
         Capabilities::matrix(),
         of_8,

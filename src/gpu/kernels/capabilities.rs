@@ -160,18 +160,6 @@ impl Capabilities {
         Self { software_workgroup: lanes, lanes, ..self }
     }
 
-    /// The same adapter without shuffles, and with the same workgroups.
-    #[doc(hidden)]
-    pub const fn without_shuffles(self) -> Self {
-        Self { lanes: 1, ..self }
-    }
-
-    /// The same adapter with or without gathers.
-    #[doc(hidden)]
-    pub const fn with_gathers(self, gathers: bool) -> Self {
-        Self { gathers, ..self }
-    }
-
     /// The same adapter with or without conversions of its own between f32 and f16.
     pub const fn with_native_f16(self, native_f16: bool) -> Self {
         Self { native_f16, ..self }

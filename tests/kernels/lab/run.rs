@@ -92,7 +92,7 @@ impl<'a> Cases<'a> {
             }
         }
         let (alone, other) =
-            (format!("{name} other loads"), capabilities.with_gathers(!capabilities.gathers));
+            (format!("{name} other loads"), Capabilities { gathers: !capabilities.gathers, ..capabilities });
         let loading = self.kernels(other);
         let is_possible = has_u64() || !uses(Condition::Wide, &loading);
         if loading != self.kernels(capabilities) && is_possible && is_due("other loads", &loading) {
@@ -121,7 +121,7 @@ impl<'a> Cases<'a> {
         // Only software adapters have lanes.
         if uses(Condition::Shuffled, &kernels) && is_due("without lanes", &kernels) {
             let name = format!("{name} without lanes");
-            let alone = self.run(&name, &devices.unchecked, capabilities.without_shuffles());
+            let alone = self.run(&name, &devices.unchecked, Capabilities { lanes: 1, ..capabilities });
             // What gathers has lanes alone; without them products of few rows add in another order.
             let is_equal = alone == unchecked || uses(Condition::Wide, &kernels);
             assert!(is_equal, "{name}: sharing loads between lanes changes the result");

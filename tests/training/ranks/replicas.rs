@@ -2,7 +2,7 @@
 //! saved.
 
 use super::spread::{Spread, run_each};
-use crate::runs::{FolderRun, Setup, metrics, on_ranks};
+use crate::runs::{FolderRun, Setup, metrics, on_ranks, set_gradient};
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
 use pollster::block_on;
@@ -28,7 +28,7 @@ fn drifted(name: &'static str, setup: Setup, changed: usize) -> Vec<Option<Strin
         block_on(trainer.check_replicas(2, None)).unwrap_or_else(|e| panic!("{name}, after two steps: {e}"));
         block_on(trainer.micro_steps(&data.train, 2 * micro_steps)).expect("gradients");
         if is_changed {
-            trainer.set_gradient(changed, 1.0);
+            set_gradient(&trainer, changed, 1.0);
         }
         block_on(trainer.update(3)).expect("an update");
         block_on(trainer.check_replicas(3, Some(2))).err().map(|error| error.to_string())
