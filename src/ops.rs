@@ -102,6 +102,19 @@ pub(crate) fn shared_rows(
     (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
 }
 
+/// A kernel over rows, and its grid: a workgroup of 256 lanes per row on any tier, for rows over which fewer lanes would
+/// take more turns than [`Capabilities::most_turns`].
+#[track_caller]
+pub(crate) fn long_rows(
+    file: &'static str,
+    entry: &'static str,
+    element: Element,
+    rows: u32,
+) -> (Kernel, [u32; 3]) {
+    let kernel = Kernel::new(file, entry, element).constant("LANES", 256);
+    (kernel.condition(Condition::SharedTile, true), fold_grid(rows as u64))
+}
+
 /// A kernel that sums each block of rows by groups of 4 columns, and its grid: one lane per group or, where barriers
 /// are fast, one workgroup for 16 groups, whose lanes share the rows (`shaders/lib/reduce.wgsl`).
 #[track_caller]

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::infer::{GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
 use crate::model::config::ModelConfig;
-use crate::perf::limits::{check_binding, misfit_of_loaded};
+use crate::perf::limits::{check_binding, check_turns, misfit_of_loaded};
 use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";
@@ -35,6 +35,7 @@ impl<'gpu> PlannedModel<'gpu> {
     /// A model or cache too large for the adapter.
     pub fn new(gpu: &'gpu Gpu, config: &ModelConfig, sequences: u32) -> Result<Self> {
         let capabilities = gpu.capabilities();
+        check_turns(config.seq_length, &capabilities, FEWER_PROMPTS)?;
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;

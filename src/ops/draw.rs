@@ -1,8 +1,7 @@
 //! Drawing the next token of each sequence from its logits, on the device.
 
-use super::{fold_grid, shared_rows};
+use super::{long_rows, shared_rows};
 use crate::element::Element::{F32, U32};
-use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, State, Tensor};
 
 /// Number of draws whose tokens the device keeps until the host has read them.
@@ -60,22 +59,7 @@ impl DrawTensors {
 }
 
 /// Passes over a row at most: two for its top and its mass, 16 each for `top_k`, `top_p` and the quantile, and 12 for ties.
-const PASSES: u32 = 64;
-/// llvmpipe ends all loops of an invocation together after 65,535 turns.
-const MOST_TURNS: u32 = 65_535;
-
-/// The kernel, with a row for each workgroup. On the software tier a workgroup is a subgroup, but for vocabularies whose loops its
-/// driver would end.
-fn row_per_workgroup(rec: &Recorder, batch: u32, vocab: u32) -> (Kernel, [u32; 3]) {
-    let capabilities = rec.capabilities();
-    let turns = PASSES * vocab.div_ceil(capabilities.software_workgroup);
-    if capabilities.tier != Tier::Software || turns < MOST_TURNS {
-        return shared_rows(rec, "draw", "draw", F32, batch);
-    }
-    let kernel = Kernel::new("draw", "draw", F32).constant("LANES", 256);
-    (kernel.condition(Condition::SharedTile, true), fold_grid(u64::from(batch)))
-}
-
+const PASSES: u64 = 64;
 /// Draws a token for each row of `logits` and counts it.
 #[track_caller]
 pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
@@ -98,7 +82,12 @@ pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
         "{DRAWS} draws of {batch} sequences do not fit {} words",
         drawn.cols
     );
-    let (kernel, grid) = row_per_workgroup(rec, batch, vocab);
+    let capabilities = rec.capabilities();
+    let turns = PASSES * u64::from(vocab.div_ceil(capabilities.software_workgroup));
+    let (kernel, grid) = match turns < capabilities.most_turns() {
+        true => shared_rows(rec, "draw", "draw", F32, batch),
+        false => long_rows("draw", "draw", F32, batch),
+    };
     let params = Params {
         sequences: batch,
         vocab,

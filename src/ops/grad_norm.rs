@@ -22,6 +22,10 @@ pub(super) const BLOCK: u32 = 256;
 /// one row. A model with many segments still has some hundred rows for each, which keep a GPU busy.
 const MOST_ROWS: u32 = 16384;
 
+/// Most blocks of a row, which an invocation of the software tier sums alone, so that it stays below
+/// [`most_turns`](crate::kernels::Capabilities::most_turns): beyond 4 billion gradients there are more rows.
+const MOST_BLOCKS: u32 = 250;
+
 /// Minimum number of rows of a rank when [`MOST_ROWS`] are divided among ranks: this many workgroups keep a GPU busy.
 const LEAST_ROWS: u32 = 256;
 
@@ -203,7 +207,8 @@ impl PartialRows {
     /// About `rows` rows in total, and at least one for each tensor.
     fn at_most(rows: u32, lengths: &[u64]) -> Self {
         let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();
-        let blocks = u32::try_from(blocks.div_ceil(u64::from(rows))).unwrap_or(u32::MAX / BLOCK).max(1);
+        let blocks =
+            u32::try_from(blocks.div_ceil(u64::from(rows))).unwrap_or(u32::MAX).clamp(1, MOST_BLOCKS);
         let counts = lengths.iter().map(|length| groups(*length).div_ceil(BLOCK * blocks)).collect();
         Self { blocks, counts }
     }

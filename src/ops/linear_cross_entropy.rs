@@ -3,9 +3,9 @@
 use super::matmul::{Epilogue, Layout, matmul};
 use super::matrix_ranks::MatrixRanks;
 use super::step_state::{LossState, StepState};
-use super::{fold, per_row};
+use super::{fold, long_rows, per_row};
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::record::{Recorder, State, Tensor};
 
 /// Chunks start at multiples of this many rows: 16 rows of at least 4 f32 are 256 bytes, the alignment of bindings.
@@ -241,7 +241,7 @@ fn softmax(
 ) {
     let element = op.h.element;
     let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, logits, first, ranks));
-    let (kernel, grid) = per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", element, logits.rows);
+    let (kernel, grid) = over_logits(rec, "softmax_cross_entropy", element, logits);
     let mut bindings =
         vec![op.loss.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
     if parts.is_none() || dlogits.is_some() {
@@ -260,6 +260,14 @@ fn softmax(
     rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
 }
 
+/// A kernel that passes over each row of `logits` up to four times, and its grid.
+fn over_logits(rec: &Recorder, entry: &'static str, element: Element, logits: Tensor) -> (Kernel, [u32; 3]) {
+    match 4 * u64::from(logits.stride4()) < rec.capabilities().most_turns() {
+        true => per_row(rec, "linear_cross_entropy", entry, element, logits.rows),
+        false => long_rows("linear_cross_entropy", entry, element, logits.rows),
+    }
+}
+
 /// Gathers the partial results of all ranks for the rows of `logits`, a chunk: (ranks · rows, 4).
 fn exchanged_parts(
     rec: &mut Recorder,
@@ -269,7 +277,7 @@ fn exchanged_parts(
     ranks: &MatrixRanks,
 ) -> Tensor {
     let own = rec.tensor("own_parts", logits.rows, 4, Element::F32);
-    let (kernel, grid) = per_row(rec, "linear_cross_entropy", "row_parts", op.h.element, logits.rows);
+    let (kernel, grid) = over_logits(rec, "row_parts", op.h.element, logits);
     let bindings = [
         op.loss.targets.bind("targets", Element::U32),
         logits.bind("logits", Element::F32),

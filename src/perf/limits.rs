@@ -19,7 +19,7 @@ const MAX_CHUNKS: u64 = 1 << 15;
 
 /// The remedy for activations of `windows` windows that are too large: smaller micro-batches, if there is more than one
 /// window.
-fn smaller_batch(windows: usize) -> &'static str {
+pub(crate) fn smaller_batch(windows: usize) -> &'static str {
     if windows > 1 { SMALLER_BATCH } else { "lower model.model_config.seq_length" }
 }
 
@@ -53,6 +53,17 @@ pub(crate) fn check_binding(
     let sizes =
         format!("{} MiB, over the adapter's largest binding of {} MiB", bytes.div_ceil(1 << 20), limit >> 20);
     Err(Error::too_large(format!("{what} {sizes}"), remedy))
+}
+
+/// Refuses `tokens` tokens at once for which the driver of the adapter would end loops: a kernel takes a turn for each of
+/// them in the gradient of a weight, and less than a thousand around that.
+pub(crate) fn check_turns(tokens: usize, capabilities: &Capabilities, remedy: &str) -> Result<()> {
+    let most = capabilities.most_turns() - 1000;
+    if tokens as u64 <= most {
+        return Ok(());
+    }
+    let what = format!("a software adapter computes {most} tokens at once, not {tokens}");
+    Err(Error::too_large(what, remedy))
 }
 
 /// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size`
@@ -189,6 +200,12 @@ mod tests {
         assert_eq!(of(Error::config("--a", "is b")), "--a: is b");
         let said = |windows| misfit(&Error::Plan("it".into()), windows).to_string();
         assert!(said(2).contains("lower runner_config.batch_size"), "{}", said(2));
+        let turns =
+            |tokens, capabilities| check_turns(tokens, &capabilities, "do this").map_err(|e| e.to_string());
+        let refused = "a software adapter computes 64535 tokens at once, not 64536; do this".to_string();
+        assert_eq!(turns(64_536, Capabilities::software()), Err(refused));
+        assert_eq!(turns(64_535, Capabilities::software()), Ok(()));
+        assert_eq!(turns(1 << 20, Capabilities::portable()), Ok(()));
         assert_eq!(said(1), "it; lower model.model_config.seq_length, or make the model smaller");
     }
 }

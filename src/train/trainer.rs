@@ -13,6 +13,7 @@ use crate::model::init::initial_row;
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::perf::forecast::Forecast;
+use crate::perf::limits::{check_turns, smaller_batch};
 use crate::perf::memory_budget::Shortage;
 use crate::perf::profile::Profile;
 use crate::ranks::Ranks;
@@ -131,7 +132,9 @@ impl<'gpu> Trainer<'gpu> {
     /// # Errors
     /// As [`new`](Self::new); a rank that has ended.
     pub async fn on_rank(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength, ranks: Ranks) -> Result<Self> {
-        let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
+        let (windows, capabilities) = (plan.settings.runner.batch_size, gpu.capabilities());
+        check_turns(windows * plan.model.seq_length, &capabilities, smaller_batch(windows))?;
+        let recordings = Recordings::new(plan, capabilities, length.total_steps)?;
         let shortage = Shortage::of(&recordings);
         let cap = plan.settings.context.max_device_memory.map(|size| size.0);
         shortage.check(Forecast::new(&recordings).peak_bytes(), cap)?;

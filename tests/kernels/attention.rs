@@ -251,6 +251,21 @@ fn attention_is_the_weighted_mean_of_the_values() {
     }
 }
 
+/// One head of keys under as many heads of queries as StarCoder has: all queries of all heads see the first keys.
+#[test]
+fn attention_backward_of_many_heads_to_one() {
+    let row = Row { batch: 1, tokens: 1300, heads: (48, 1), dims: (4, 4), ..BASE };
+    check_tier(&format!("attention_backward {row}"), Tier::Software, &|case| backward(case, &row));
+}
+
+/// Sequences so long that the software tier takes four keys at once, or queries, within a window that is shorter.
+#[test]
+fn attention_over_long_sequences() {
+    let row = Row { batch: 1, tokens: 50_000, heads: (2, 1), dims: (4, 4), window: Some(37), ..BASE };
+    check_tier(&format!("attention {row}"), Tier::Software, &|case| forward(case, &row, 1.0));
+    check_tier(&format!("attention_backward {row}"), Tier::Software, &|case| backward(case, &row));
+}
+
 /// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone:
 /// those of the software tier take llvmpipe several times as long to compile.
 #[test]

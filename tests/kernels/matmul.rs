@@ -40,6 +40,18 @@ fn matmul_is_the_product() {
     }
 }
 
+/// The gradient of a weight over the largest micro-batch of the software tier.
+#[test]
+fn products_of_many_tokens() {
+    let (m, n, k) = (5, 3, 64_535);
+    check_tier(&format!("matmul {m}x{n}x{k}"), Tier::Software, &|case| {
+        let (a, b, want) = product(case, Layout::Tn, m, n, k, F32);
+        let y = case.output(m, n, F32);
+        matmul(&mut case.rec, Layout::Tn, a, b, y, Epilogue::default());
+        case.expect("y", y, want, allowed(F32, k));
+    });
+}
+
 /// Rows and sums that every lane, some lanes and one lane have a part in; columns that end within a workgroup's eight.
 #[test]
 fn products_of_few_rows() {

@@ -30,6 +30,7 @@ mod text_data;
 mod tidy;
 mod tokenize;
 mod tokenizer;
+mod turns;
 mod uniformity;
 mod unroll;
 mod writers;

@@ -4,10 +4,10 @@
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
 //   qkv (N, columns), dout (N, heads · 4 V4), lse and delta (N, heads) f32   read
-//   dqkv (N, columns), its columns of keys and values   written
+//   dqkv (N, columns), its columns of keys and values   written (attention/gradients_of_keys)
 //
-// An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries, STEP
-// at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring keys
+// An invocation owns ROWS keys of one key head, LANES apart, and walks `share` heads of the group and their queries,
+// STEP at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring keys
 // and visit the same queries together.
 // windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
 // walk ends with the last query that sees the last key of the block.
@@ -19,11 +19,12 @@
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
+import package::attention::gradients_of_keys::{dk_of, dv_of, put_gradient};
 import package::attention::heads::{gradients_of, keys_of, queries_of, values_of};
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
-import package::lib::element::{Packed, load4, store4};
+import package::lib::element::{Packed, load4};
 @if(shuffled) import package::attention::software::spread::{column_held, lane_of, register_of, row_held};
 import package::attention::software::spread::place_of;
 @if(shuffled) import package::lib::lanes::from_lane;
@@ -32,7 +33,6 @@ import package::tile::{D4, LANES, STEP, ROWS, TILE, V4};
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
-@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
 const BLOCK: u32 = ROWS * LANES;
 
@@ -47,7 +47,8 @@ fn attention_backward_kv(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let kv_head = workgroup.y;
+    let first_head = workgroup.y * params.share;
+    let kv_head = first_head / params.group;
     let sequence = workgroup.z * params.tokens;
     let block = workgroup.x * BLOCK;
     let token = block + lane;
@@ -68,7 +69,7 @@ fn attention_backward_kv(
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
-    for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
+    for (var head = first_head; head < first_head + params.share; head++) {
         @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
         for (var tile = first; tile < end; tile += TILE) {
             load_tile(lane, sequence, head, tile);
@@ -80,12 +81,12 @@ fn attention_backward_kv(
 
     for (var r = 0u; r < ROWS; r++) {
         if (token + r * LANES < params.tokens) {
-            let at = params.dqkv_offset + (sequence + token + r * LANES) * params.dqkv_stride;
+            let row = sequence + token + r * LANES;
             for (var c = 0u; c < D4; c++) {
-                dqkv[at + params.k_start + kv_head * D4 + c] = store4(params.scale * dk[r][c]);
+                put_gradient(dk_of(row, first_head) + c, params.scale * dk[r][c]);
             }
             for (var c = 0u; c < V4; c++) {
-                dqkv[at + params.v_start + kv_head * V4 + c] = store4(dv[r][c]);
+                put_gradient(dv_of(row, first_head) + c, dv[r][c]);
             }
         }
     }

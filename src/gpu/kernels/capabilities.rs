@@ -126,6 +126,15 @@ impl Capabilities {
         }
     }
 
+    /// How many turns all loops of an invocation may take together. llvmpipe ends them after 65,535, without an error. It
+    /// unrolls loops over arrays of the invocation, whose turns do not count.
+    pub const fn most_turns(self) -> u64 {
+        match self.tier {
+            Tier::Software => 65_535,
+            Tier::Portable | Tier::Matrix => u64::MAX,
+        }
+    }
+
     /// Whether kernels that are bound by what they gather prefetch it, for all lanes of a subgroup.
     pub(crate) const fn prefetches(self) -> bool {
         matches!(self.tier, Tier::Software) && self.gathers && self.lanes > 1

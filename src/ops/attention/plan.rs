@@ -39,7 +39,7 @@ pub(super) fn plan(
     capabilities: Capabilities,
 ) -> Plan {
     let (kernel, block) = match capabilities.tier {
-        Tier::Software => software(pass, shape.layout, element, capabilities),
+        Tier::Software => software(pass, shape, element, capabilities),
         Tier::Portable | Tier::Matrix => {
             let work = Work { shape, is_packed, batch, element, capabilities };
             matrix::kernel(pass, shape, element, capabilities).unwrap_or_else(|| {
@@ -58,18 +58,16 @@ pub(super) fn plan(
 }
 
 /// The kernel in which an invocation owns whole rows, and the rows of a workgroup.
-fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
+fn software(pass: Pass, shape: &Attention, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
     let (file, entry) = match pass {
         Pass::Forward => ("attention/software/forward", "attention"),
         Pass::BackwardQ => ("attention/software/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/software/backward_kv", "attention_backward_kv"),
     };
     // More rows reuse each loaded key more often, but compile longer.
-    let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
+    let rows = if shape.layout.head_dim + shape.layout.value_dim <= 128 { 2 } else { 1 };
     let lanes = capabilities.software_workgroup;
-    // One key at a time compiles fastest and runs as fast as two; a tile holds one key per lane. Shuffles within 16
-    // lanes need constants (`shaders/attention/software/spread.wgsl`).
-    let (tile, step) = if capabilities.lanes == 16 { (4, 4) } else { (lanes, 1) };
+    let Walk { tile, step } = Walk::of(shape, capabilities);
     let kernel = Kernel::new(file, entry, element)
         .condition(Condition::Shuffled, capabilities.lanes > 1)
         .constant("LANES", lanes)
@@ -77,6 +75,34 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
         .constant("TILE", tile)
         .constant("STEP", step);
     (kernel, rows * lanes)
+}
+
+/// How a kernel of the software tier walks the keys, or the queries, of a sequence.
+struct Walk {
+    /// Rows that the lanes load together.
+    tile: u32,
+    /// Rows whose scores are computed at once.
+    step: u32,
+}
+
+impl Walk {
+    /// One row at a time compiles fastest and runs as fast as two; a tile holds one row per lane. Shuffles within 16
+    /// lanes need constants (`shaders/attention/software/spread.wgsl`), and long sequences fewer turns.
+    fn of(shape: &Attention, capabilities: Capabilities) -> Self {
+        let lanes = capabilities.software_workgroup;
+        let one = Self { tile: lanes, step: 1 };
+        match capabilities.lanes {
+            16 => Self { tile: 4, step: 4 },
+            _ if one.turns(shape) < capabilities.most_turns() => one,
+            _ => Self { step: 4, ..one },
+        }
+    }
+
+    /// Turns of its loops over one sequence: over tiles, over groups of 4 rows, whose dropout is drawn at once, and over
+    /// steps.
+    fn turns(&self, shape: &Attention) -> u64 {
+        [self.tile, 4, self.step].map(|rows| u64::from(shape.tokens.div_ceil(rows))).iter().sum()
+    }
 }
 
 /// The kernel in which a workgroup shares the rows of a block.
@@ -150,13 +176,14 @@ pub(super) fn divide(
 ) -> Division {
     let HeadLayout { head_dim, value_dim, .. } = shape.layout;
     let group = shape.layout.group();
+    let mut shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
     if capabilities.tier == Tier::Software {
-        return Division { parts: None, share: group };
+        let most = capabilities.most_turns() / Walk::of(shape, capabilities).turns(shape);
+        return Division { parts: None, share: shares.find(|share| u64::from(*share) <= most).unwrap_or(1) };
     }
     let work = Work { shape, is_packed, batch, element, capabilities };
     let blocks = shape.tokens.div_ceil(usual_tile(Pass::BackwardKv, shape, is_packed).rows());
     let most = if work.is_by_matrices() || head_dim.max(value_dim) > 64 { 0 } else { MOST_PARTS.min(blocks) };
-    let shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
     let mut ways: Vec<Division> = shares
         .flat_map(|share| {
             let parts = std::iter::once(None).chain((1..=most).map(Some));
