@@ -105,7 +105,8 @@ fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
     let narrow = of([24, 2, 36, 12], 2048, &[0, 15]);
     let wide = of([24, 1, 68, 12], 2048, &[0, 15]);
     let narrowest = of([24, 1, 12, 8], 2048, &[0, 15]); // which matrices of 8 x 8 compute, too
-    let dispatches = [of([48, 24, 8, 12], 256, &all), narrow, wide, narrowest].concat();
+    let longest = of([48, 1, 12, 8], 2048, &[0, 15]);
+    let dispatches = [of([48, 24, 8, 12], 256, &all), narrow, wide, narrowest, longest].concat();
     let is_gpu = capabilities.tier != Tier::Software;
     for (queries, keys) in [(true, false), (true, true), (false, true)] {
         let has = |dispatch: &Dispatch, condition| dispatch.kernel.conditions().any(|of| of == condition);
