@@ -103,7 +103,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// How many of the nearest keys are prefetched, with their values: as many as loops have turns for, beside two for
+/// How many keys are prefetched, with their values: all, or none if loops have no turns for that, beside two for
 /// each round of the lanes over the cache. A key takes a turn, one for each line of 64 bytes of it and of its value, and
 /// one to leave each of these two loops.
 fn prefetched_keys(shape: &Decode, element: Element, capabilities: Capabilities) -> u32 {
@@ -114,7 +114,7 @@ fn prefetched_keys(shape: &Decode, element: Element, capabilities: Capabilities)
     let of_key = 3 + lines(shape.layout.head_dim) + lines(shape.layout.value_dim);
     let rounds = u64::from(shape.tokens.div_ceil(capabilities.lanes));
     let keys = capabilities.most_turns().saturating_sub(1024 + 2 * rounds) / of_key;
-    shape.tokens.min(keys as u32)
+    if u64::from(shape.tokens) <= keys { shape.tokens } else { 0 }
 }
 
 #[track_caller]
