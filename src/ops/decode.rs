@@ -82,15 +82,12 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
+        .condition(Condition::Prefetched, prefetches(shape, qkv.element, rec.capabilities()))
         .condition(Condition::Rotated, rope.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
         .condition(Condition::Straddling, rope.is_some_and(|(rope, _)| rope.straddles()))
         .constant("D4", shape.layout.head_dim / 4)
         .constant("V4", value_dim4);
-    let kernel = match prefetched_keys(shape, qkv.element, rec.capabilities()) {
-        0 => kernel,
-        keys => kernel.condition(Condition::Prefetched, true).constant("PREFETCHED", keys),
-    };
     let kernel =
         if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
     let mut bindings = vec![
@@ -103,18 +100,14 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// How many keys are prefetched, with their values: all, or none if loops have no turns for that, beside two for
-/// each round of the lanes over the cache. A key takes a turn, one for each line of 64 bytes of it and of its value, and
-/// one to leave each of these two loops.
-fn prefetched_keys(shape: &Decode, element: Element, capabilities: Capabilities) -> u32 {
-    if !capabilities.prefetches() {
-        return 0;
-    }
+/// Whether keys and values are prefetched: where loops have turns for it, beside two for each round of the lanes over the
+/// cache. A key takes a turn, one for each line of 64 bytes of it and of its value, and one to leave each of these two loops.
+fn prefetches(shape: &Decode, element: Element, capabilities: Capabilities) -> bool {
     let lines = |columns: u32| (u64::from(columns) * element.bytes()).div_ceil(64);
     let of_key = 3 + lines(shape.layout.head_dim) + lines(shape.layout.value_dim);
-    let rounds = u64::from(shape.tokens.div_ceil(capabilities.lanes));
-    let keys = capabilities.most_turns().saturating_sub(1024 + 2 * rounds) / of_key;
-    if u64::from(shape.tokens) <= keys { shape.tokens } else { 0 }
+    let tokens = u64::from(shape.tokens);
+    let turns = 1024 + 2 * tokens.div_ceil(u64::from(capabilities.lanes)) + tokens * of_key;
+    capabilities.prefetches() && turns <= capabilities.most_turns()
 }
 
 #[track_caller]

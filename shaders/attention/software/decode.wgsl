@@ -8,7 +8,7 @@
 // with the new token.
 //
 // prefetched: each line of the keys and values that the lanes take next is loaded once in advance, as in
-// matmul/gathered, for the nearest PREFETCHED keys: farther ones would take more turns than a driver allows.
+// matmul/gathered.
 //
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite, and the maximum
 // of an invocation without keys is so far below any score that its empty sums count nothing.
@@ -23,7 +23,6 @@ import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
 import package::tile::{D4, LANES, V4};
-@if(prefetched) import package::tile::PREFETCHED;
 
 @group(0) @binding(4) var<storage, read_write> out: array<Packed>;
 
@@ -66,8 +65,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(prefetched) var touched = 0u;
     for (var base = 1u; base < seen; base += STEP) {
         @if(prefetched) {
-            let end = select(0u, base + 2u * STEP, base < PREFETCHED);
-            for (var next = base + STEP; next < end; next++) {
+            for (var next = base + STEP; next < base + 2u * STEP; next++) {
                 touched |= touch(place, (place.position - min(next, place.position)) * params.cache_stride);
             }
         }
