@@ -120,8 +120,8 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
         Command::Finetune(arguments) => finetune::finetune(&arguments),
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
-        Command::Merge(arguments) => pollster::block_on(merge::merge(&arguments)),
-        Command::Export(arguments) => pollster::block_on(export::export(&arguments)),
+        Command::Merge(arguments) => merge::merge(&arguments),
+        Command::Export(arguments) => export::export(&arguments),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());

@@ -28,11 +28,11 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
-pub async fn export(arguments: &Arguments) -> Result<()> {
+pub fn export(arguments: &Arguments) -> Result<()> {
     let Arguments { checkpoint, like, out, element } = arguments;
     say_choice(checkpoint)?;
     let named = |name: &String| FLOATS.into_iter().find(|element| element.name() == name);
-    let exported = export_files(checkpoint, like, out, element.as_ref().and_then(named)).await?;
+    let exported = export_files(checkpoint, like, out, element.as_ref().and_then(named))?;
     say!(
         "{} trained tensors and {} of {} written to {}",
         exported.trained,

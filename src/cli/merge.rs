@@ -23,11 +23,11 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
-pub async fn merge(arguments: &Arguments) -> Result<()> {
+pub fn merge(arguments: &Arguments) -> Result<()> {
     let Arguments { base, adapter, out } = arguments;
     let named = [base, adapter].into_iter().take(if base == adapter { 1 } else { 2 });
     named.into_iter().try_for_each(|path| say_choice(path))?;
-    let merged = merge_files(base, adapter, out).await?;
+    let merged = merge_files(base, adapter, out)?;
     say!("{} of {} tensors adapted; written to {}", merged.adapted, merged.tensors, out.display());
     Ok(())
 }

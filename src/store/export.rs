@@ -42,12 +42,7 @@ pub struct Exported {
 /// # Errors
 /// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type;
 /// weights beyond the range of their type; a disk that fails.
-pub async fn export(
-    checkpoint: &Path,
-    like: &Path,
-    out: &Path,
-    element: Option<Element>,
-) -> Result<Exported> {
+pub fn export(checkpoint: &Path, like: &Path, out: &Path, element: Option<Element>) -> Result<Exported> {
     let folder = WeightFiles::open(like)?;
     let checkpoint = &chosen(checkpoint)?;
     if let Some(adapter) = lora::beside(checkpoint) {
@@ -55,7 +50,7 @@ pub async fn export(
             let message = "holds an adapter, which is written in the type that it has; leave out --type, or merge it first";
             return Err(Error::file(adapter, message));
         }
-        return export_adapter(&adapter, &folder, like, out).await;
+        return export_adapter(&adapter, &folder, like, out);
     }
     let exporting = Exporting { trained: &WeightFiles::open(checkpoint)?, folder: &folder, path: checkpoint };
     let sources = exporting.sources()?;
@@ -64,8 +59,7 @@ pub async fn export(
     let options = RewriteOptions { dtype, trained, ..RewriteOptions::default() };
     let count = rewrite(&folder, like, out, options, |info| {
         sources.get(&info.name).map(|parts| exporting.assembled(info, parts)).transpose()
-    })
-    .await?;
+    })?;
     Ok(Exported { trained: sources.len(), copied: count - sources.len() })
 }
 
@@ -80,7 +74,7 @@ pub(crate) fn float_types(path: &Path) -> Option<String> {
 
 /// Writes an adapter for the model in `folder`, so that PEFT can open it on that model. Modules have their full names,
 /// which no other tower has.
-async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
+fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
     let factors = WeightFiles::open(adapter)?;
     let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
     let rename = |module: &str| module_in(folder, module).map_err(|why| Error::file(adapter, why));
@@ -98,8 +92,7 @@ async fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: 
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     let file = out.join(lora::WEIGHTS);
-    TensorFile::write(&file, &infos, metadata, async |index, sink| sink.put(factors.bytes(&names[index])?))
-        .await?;
+    TensorFile::write(&file, &infos, metadata, |index, sink| sink.put(factors.bytes(&names[index])?))?;
     OUTPUT_DIR.write(&out.join(lora::CONFIG), &config)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(Exported { trained: names.len(), copied: 0 })

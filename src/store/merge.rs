@@ -34,7 +34,7 @@ pub struct Merged {
 /// # Errors
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one
 /// that is noted beside it; a disk that fails.
-pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
+pub fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     refuse_whole(base, lora, out)?;
     let weights = lora::required(&chosen(lora)?)?;
     let adapter = Adapter::open(&weights)?;
@@ -53,8 +53,7 @@ pub async fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     let options = RewriteOptions { is_untied, head, trained: Some(folder_of(&weights)), dtype: None };
     let tensors = rewrite(&files, &base, out, options, |info| {
         adapted.get(&info.name).map(|changes| merging.tensor(&info.name, changes)).transpose()
-    })
-    .await?;
+    })?;
     Ok(Merged { tensors, adapted: adapted.len() })
 }
 
@@ -140,7 +139,7 @@ impl Merging<'_> {
     /// Whether the model with the adapter has its own embedding or head, although the base may tie the two.
     fn is_apart(&self) -> bool {
         let is_adapted = self.adapter.modules().any(|module| wrapped::alone(module) == HEAD_MODULE);
-        is_adapted || EMBEDDINGS.iter().chain([&HEAD]).any(|name| self.adapter.holds_apart(name))
+        is_adapted || self.adapter.is_apart()
     }
 
     /// The name of the embedding, if the base has no head and so the embedding is the head.

@@ -7,7 +7,6 @@ use super::checkpoint_folder::Best;
 use super::checkpoint_folder::CheckpointFolder;
 use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::{CHECKPOINTS, CONFIG};
-use super::weight_files::{EMBEDDINGS, HEAD};
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::hugging_face::download_of;
@@ -143,7 +142,7 @@ impl StandaloneAdapter {
             alpha: scale * rank as f64,
             modules: adapter.modules().map(wrapped::alone).collect(),
             biased: adapter.modules().filter(|module| adapter.has_bias(module)).map(wrapped::alone).collect(),
-            is_apart: EMBEDDINGS.iter().chain([&HEAD]).any(|name| adapter.holds_apart(name)),
+            is_apart: adapter.is_apart(),
             weights,
         })
     }

@@ -38,7 +38,7 @@ pub(super) struct RewriteOptions<'a> {
 ///
 /// # Errors
 /// An error of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
-pub(super) async fn rewrite(
+pub(super) fn rewrite(
     files: &WeightFiles,
     path: &Path,
     out: &Path,
@@ -52,15 +52,14 @@ pub(super) async fn rewrite(
     }
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    TensorFile::write(&out.join(MODEL), &infos, metadata, async |index, sink| {
+    TensorFile::write(&out.join(MODEL), &infos, metadata, |index, sink| {
         let info = &infos[index];
         match changed(info)? {
             Some(values) => sink.put(&encoded(files, info, &values)?),
             None if files.info(&info.name)?.dtype == info.dtype => sink.put(files.bytes(&info.name)?),
             None => sink.put(&encoded(files, info, &files.values(&info.name)?)?),
         }
-    })
-    .await?;
+    })?;
     let beside = ModelAssets::of_model(path)?;
     let beside = if let Some(trained) = trained { beside.under(trained) } else { beside };
     beside.write(out, None)?;

@@ -56,11 +56,10 @@ impl TensorInfo {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.safetensors");
 /// let tensors = [TensorInfo { name: "norm.weight".into(), dtype: Dtype::F32, shape: vec![2] }];
-/// let write = TensorFile::write(&path, &tensors, Default::default(), async |_index, sink| {
+/// TensorFile::write(&path, &tensors, Default::default(), |_index, sink| {
 ///     sink.put(&1.0f32.to_le_bytes())?; // in any number of pieces
 ///     sink.put(&2.0f32.to_le_bytes())
-/// });
-/// pollster::block_on(write)?;
+/// })?;
 ///
 /// let file = TensorFile::open(&path)?;
 /// let (shape, dtype, bytes) = file.tensor("norm.weight")?;
@@ -84,16 +83,16 @@ impl TensorFile {
     /// # Errors
     /// A full disk or another I/O failure; an error of `fill`; a tensor that got more or fewer bytes than its shape
     /// takes. The file is then incomplete and must not be used.
-    pub async fn write(
+    pub fn write(
         path: &Path,
         tensors: &[TensorInfo],
         metadata: HashMap<String, String>,
-        mut fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+        mut fill: impl FnMut(usize, &mut TensorSink<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut writer = Self::begin(path, tensors, metadata)?;
         for index in writer.order() {
             let mut sink = writer.sink(index);
-            fill(index, &mut sink).await?;
+            fill(index, &mut sink)?;
             sink.finish()?;
         }
         writer.end()

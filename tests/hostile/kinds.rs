@@ -20,7 +20,6 @@ use gristmill::store::npy;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::pretrained::check_weights;
-use pollster::block_on;
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};
 
@@ -281,11 +280,11 @@ fn write_tensors(path: &Path, tensors: &[(&str, &[usize])]) {
         .map(|(name, shape)| TensorInfo { name: name.to_string(), dtype: Dtype::F32, shape: shape.to_vec() })
         .collect();
     let metadata = [("format".to_string(), "pt".to_string())].into();
-    let written = TensorFile::write(path, &infos, metadata, async |index, sink| {
+    let written = TensorFile::write(path, &infos, metadata, |index, sink| {
         let count = infos[index].shape.iter().product::<usize>();
         (0..count).try_for_each(|number| sink.put(&(number as f32 / 7.0).to_le_bytes()))
     });
-    block_on(written).unwrap_or_else(|error| panic!("{error}"));
+    written.unwrap_or_else(|error| panic!("{error}"));
 }
 
 const Q: &str = "model.layers.0.self_attn.q_proj.weight";
@@ -307,7 +306,7 @@ fn prepare_adapter(folder: &Path) {
 /// Merges the adapter of `folder` into its model, which reads every tensor.
 fn merged(folder: &Path) -> Result<()> {
     let out = folder.join("merged");
-    let done = block_on(merge(&folder.join("base"), &folder.join("adapter"), &out)).map(drop);
+    let done = merge(&folder.join("base"), &folder.join("adapter"), &out).map(drop);
     let _ = std::fs::remove_dir_all(out);
     done
 }
@@ -460,11 +459,11 @@ pub static wrapper: Kind = Kind {
             info(&q, Dtype::F8_E4M3, &[32, 32]),
         ];
         let path = folder.join("like/model.safetensors");
-        let written = TensorFile::write(&path, &infos, Default::default(), async |index, sink| {
+        let written = TensorFile::write(&path, &infos, Default::default(), |index, sink| {
             let bytes = infos[index].shape.iter().product::<usize>() * infos[index].dtype.bitsize() / 8;
             sink.put(&(0..bytes).map(|byte| (byte % 56) as u8).collect::<Vec<_>>())
         });
-        block_on(written).unwrap_or_else(|error| panic!("{error}"));
+        written.unwrap_or_else(|error| panic!("{error}"));
         let config = serde_json::json!({
             "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "tie_word_embeddings": false,
             "vision_config": {"depth": 2},
@@ -491,7 +490,7 @@ train_dataset: {{data_loader: {{type: TextDataLoader, dataset_files: {TEXT}}}}}
         );
         check_weights(&RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan)?;
         let out = folder.join("out");
-        let done = block_on(export(&folder.join("trained"), &like, &out, None)).map(drop);
+        let done = export(&folder.join("trained"), &like, &out, None).map(drop);
         let _ = std::fs::remove_dir_all(out);
         done
     },

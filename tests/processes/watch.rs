@@ -88,13 +88,8 @@ fn other_addresses_are_warned_of_and_wrong_ones_refused() {
     let ended = run(&mut place.command(&["--stop_step=2", "--watch=0.0.0.0:0"])).succeeded();
     let warning = "warning: --watch 0.0.0.0:0: anybody who reaches this address can read the run's settings and samples";
     assert!(ended.stderr.lines().any(|line| line == warning), "{}", ended.stderr);
-    for wrong in ["--watch=localhost", "--watch=127.0.0.1", "--watch=70000"] {
-        let refused = run(&mut place.command(&["--run_name=other", wrong]));
-        assert_refused(
-            wrong,
-            &refused,
-            &["--watch: expected a port, ADDRESS:PORT or NAME:PORT, found `", "write --watch 4747"],
-        );
-    }
+    let refused = run(&mut place.command(&["--run_name=other", "--watch=localhost"]));
+    let expected = ["--watch: expected a port, ADDRESS:PORT or NAME:PORT, found `", "write --watch 4747"];
+    assert_refused("no port", &refused, &expected);
     assert!(!place.path("other").exists(), "a run that never started left a folder");
 }

@@ -111,7 +111,7 @@ fn adapters_of_every_kind_compute_what_peft_does() {
         let run = OpenedModel::open_adapted(&base, &folder, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_near("used", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["loss"]);
         let out = fixture.home.path().join(format!("{name}, merged"));
-        let merged = block_on(merge(&base, &folder, &out));
+        let merged = merge(&base, &folder, &out);
         if case["merged"].is_null() {
             let line = merged.unwrap_err().to_string();
             assert!(line.contains("which has none in the model") && !out.exists(), "{name}: {line}");
@@ -166,7 +166,7 @@ fn every_tensor_of_an_adapter_has_a_reader_or_is_named() {
         let folder = fixture.adapter(&number.to_string(), &json!({"r": 4, "lora_alpha": 8}), &tensors);
         let used =
             OpenedModel::open_adapted(&fixture.base(false), &folder, &[]).and_then(|run| fixture.loss(&run));
-        let merged = block_on(merge(&fixture.base(false), &folder, &fixture.home.path().join("never")));
+        let merged = merge(&fixture.base(false), &folder, &fixture.home.path().join("never"));
         for line in [used.map(drop).unwrap_err().to_string(), merged.map(drop).unwrap_err().to_string()] {
             assert!(line.contains(named) && line.lines().count() == 1, "{line}");
         }

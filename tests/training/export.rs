@@ -4,7 +4,6 @@ use crate::published::{BLOCK, Stored, in_fp8, weights, write};
 use crate::runs::{Setup, new_trainer, save_checkpoint};
 use gristmill::store::export::{Exported, export};
 use half::bf16;
-use pollster::block_on;
 use safetensors::tensor::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ fn left(setup: &Setup, weights: Option<&Path>, like: &Path) -> (Exported, PathBu
     let home = tempfile::tempdir().expect("a folder").keep();
     let checkpoint = checkpoint(setup, weights, &home);
     let out = home.join("out");
-    let exported = block_on(export(&checkpoint, like, &out, None)).unwrap_or_else(|error| panic!("{error}"));
+    let exported = export(&checkpoint, like, &out, None).unwrap_or_else(|error| panic!("{error}"));
     (exported, out)
 }
 
@@ -150,7 +149,7 @@ fn what_does_not_belong_together_is_one_line() {
     let biased = checkpoint(&Setup::new("biased", "qkv_has_bias: True"), None, &at("biased"));
     let narrow = checkpoint(&Setup::new("narrow", "intermediate_size: 32"), None, &at("narrow"));
     let line = |checkpoint: &Path, like: &Path, out: &Path| {
-        let error = block_on(export(checkpoint, like, out, None)).expect_err("a line").to_string();
+        let error = export(checkpoint, like, out, None).expect_err("a line").to_string();
         assert!(!error.contains('\n'), "{error}");
         error
     };
@@ -194,7 +193,7 @@ fn an_adapter_leaves_for_the_folder_it_was_trained_on() {
         (folder_of("qwen2_vl", str::to_string, "visual.patches"), "model.language_model."),
     ] {
         let out = folder.with_extension("out");
-        let count = block_on(export(&adapted, &folder, &out, None)).unwrap_or_else(|error| panic!("{error}"));
+        let count = export(&adapted, &folder, &out, None).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(count, Exported { trained: 8, copied: 0 });
         let found = stored(&out.join("adapter_model.safetensors"));
         let ours = stored(&adapted.join("adapter/adapter_model.safetensors"));
@@ -217,7 +216,6 @@ fn an_adapter_leaves_for_the_folder_it_was_trained_on() {
         assert_eq!(config["base_model_name_or_path"], json!(folder.display().to_string()));
     }
     let other = folder_of("other", |name| name.replace("o_proj", "out"), "");
-    let error =
-        block_on(export(&adapted, &other, &home.path().join("out"), None)).expect_err("another model");
+    let error = export(&adapted, &other, &home.path().join("out"), None).expect_err("another model");
     assert!(error.to_string().contains("adapts `model.layers.0.self_attn.o_proj`, which"), "{error}");
 }

@@ -182,7 +182,7 @@ fn merged_weights_evaluate_as_the_adapters_do() {
         let run = trained(name, make(name, &format!("{model}, {keys}")));
         let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");
         let merged = run.home.path().join("merged");
-        let done = block_on(merge(&checkpoint, &checkpoint, &merged)).unwrap_or_else(|e| panic!("{e}"));
+        let done = merge(&checkpoint, &checkpoint, &merged).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(done.adapted, if name == "llama" { 14 } else { 8 });
         let plain = make(name, model);
         let with_adapters = evaluation(&run.setup, &[&checkpoint]);
@@ -250,7 +250,7 @@ fn a_run_with_adapters_generates_and_continues_from_its_weights() {
     let text = run.generate(&gpu, &["fn main"], &GREEDY);
     let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");
     let merged = run.home.path().join("merged");
-    block_on(merge(&checkpoint, &checkpoint, &merged)).unwrap_or_else(|e| panic!("{e}"));
+    merge(&checkpoint, &checkpoint, &merged).unwrap_or_else(|e| panic!("{e}"));
     assert!(!text[0].is_empty());
     std::fs::remove_dir_all(checkpoint.join("adapter")).expect("an adapter");
     let error = gristmill::infer::InferenceModel::load;
@@ -282,8 +282,7 @@ fn adapters_that_do_not_fit_are_one_line() {
             .contains("holds no tensor `base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight`")
     );
     let out = run.home.path().join("merged");
-    let merging =
-        |base: &Path, adapter: &Path| block_on(merge(base, adapter, &out)).expect_err("an error").to_string();
+    let merging = |base: &Path, adapter: &Path| merge(base, adapter, &out).expect_err("an error").to_string();
     assert!(merging(&checkpoint, run.home.path()).contains("holds no adapter"));
     let gpt2 = trained("gpt2", Setup::gpt2("gpt2", &adapters("target_modules: c_attn")));
     let (_, other) = newest_checkpoint(&gpt2.folder()).expect("a checkpoint");

@@ -4,7 +4,6 @@ use crate::export::{checkpoint, exported};
 use crate::published::weights;
 use crate::runs::{Setup, TensorFile, Words, new_trainer, read_tensors, write_tensors};
 use gristmill::store::export::export;
-use pollster::block_on;
 use std::path::Path;
 
 /// A layout: ours and theirs outside layers, theirs before a layer's number, and for each of theirs in a layer the ones
@@ -138,9 +137,7 @@ fn refuses_adapters(layout: &Naming, folder: &Path) {
     );
     let home = tempfile::tempdir().expect("a folder");
     let checkpoint = checkpoint(&Setup::new("adapted", "").with(&[&model]), None, home.path());
-    let error = block_on(export(&checkpoint, folder, &home.path().join("out"), None))
-        .expect_err("a part")
-        .to_string();
+    let error = export(&checkpoint, folder, &home.path().join("out"), None).expect_err("a part").to_string();
     assert!(error.contains("adapts `model.layers.0.self_attn.v_proj`, some rows of `"), "{error}");
 }
 

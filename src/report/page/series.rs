@@ -49,15 +49,11 @@ impl Series {
     }
 
     /// Removes the points from `step` on, which a resumed run repeats; a bin that also has earlier points stays.
-    /// Returns whether there were any such points.
-    pub fn rewind(&mut self, step: u64) -> bool {
-        let kept = self.bins.partition_point(|bin| bin.from < step);
-        let had_any = kept < self.bins.len() || self.bins.last().is_some_and(|bin| bin.to >= step);
-        self.bins.truncate(kept);
+    pub fn rewind(&mut self, step: u64) {
+        self.bins.truncate(self.bins.partition_point(|bin| bin.from < step));
         if let Some(last) = self.bins.last_mut() {
             last.to = last.to.min(step.saturating_sub(1));
         }
-        had_any
     }
 
     /// Lowers the number of bins to `capacity`. Returns whether bins have merged.
@@ -187,7 +183,8 @@ mod tests {
     #[test]
     fn a_resumed_run_takes_the_place_of_the_steps_that_it_repeats() {
         let mut series = filled(8, [1.0, 2.0, 3.0, 4.0]);
-        assert!(series.rewind(3) && !series.rewind(3));
+        series.rewind(3);
+        series.rewind(3);
         series.push(3, 30.0);
         let means: Vec<Option<f32>> = series.after(None).iter().map(Bin::mean).collect();
         assert_eq!(means, [Some(1.0), Some(2.0), Some(30.0)]);

@@ -137,10 +137,10 @@ fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
     let path = pending.path().join("model.safetensors");
     std::os::unix::fs::symlink("/dev/full", &path).unwrap();
     let tensors = [TensorInfo { name: "w".into(), dtype: safetensors::Dtype::F32, shape: vec![1 << 20] }];
-    let written = TensorFile::write(&path, &tensors, HashMap::new(), async |_, sink| {
+    let written = TensorFile::write(&path, &tensors, HashMap::new(), |_, sink| {
         (0..64).try_for_each(|_| sink.put(&[0; 1 << 16]))
     });
-    let line = pollster::block_on(written).unwrap_err().to_string();
+    let line = written.unwrap_err().to_string();
     assert!(line.contains("model.safetensors: cannot write: disk full"), "{line}");
     drop(pending);
 

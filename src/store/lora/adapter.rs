@@ -204,11 +204,13 @@ impl Adapter {
         is_head && embedding().is_some_and(is_same)
     }
 
-    /// Whether the adapter has its own copy of `name`, the embedding or the head, which the model then uses although
-    /// the base ties the two.
-    pub fn holds_apart(&self, name: &str) -> bool {
-        let config = self.config.as_ref().filter(|config| !config.ensure_weight_tying && config.saves(name));
-        config.is_some() && peft_modules::find(&self.files, name).is_some()
+    /// Whether the adapter has its own embedding or head, which the model then uses although the base ties the two.
+    pub fn is_apart(&self) -> bool {
+        let Some(config) = self.config.as_ref().filter(|config| !config.ensure_weight_tying) else {
+            return false;
+        };
+        let is_held = |name: &str| config.saves(name) && peft_modules::find(&self.files, name).is_some();
+        EMBEDDINGS.iter().chain([&HEAD]).any(|name| is_held(name))
     }
 }
 

@@ -18,10 +18,10 @@ fn pattern(index: usize, size: usize) -> Vec<u8> {
 fn write(path: &Path, tensors: &[TensorInfo]) -> Result<()> {
     let metadata =
         HashMap::from([("format".to_owned(), "pt".to_owned()), ("step".to_owned(), "10".to_owned())]);
-    pollster::block_on(TensorFile::write(path, tensors, metadata, async |index, sink| {
+    TensorFile::write(path, tensors, metadata, |index, sink| {
         // Pieces of odd size, so that a tensor is never a single write.
         pattern(index, tensors[index].size_bytes().unwrap()).chunks(5).try_for_each(|piece| sink.put(piece))
-    }))
+    })
 }
 
 fn mixed() -> Vec<TensorInfo> {
@@ -141,15 +141,15 @@ fn a_tensor_of_the_wrong_length_is_an_error() {
     let tensors = [info("w", Dtype::F32, &[2])];
     for (size, difference) in [(7, "1 fewer"), (12, "4 more")] {
         let written =
-            TensorFile::write(&path, &tensors, HashMap::new(), async |_, sink| sink.put(&pattern(0, size)));
-        let line = pollster::block_on(written).unwrap_err().to_string();
+            TensorFile::write(&path, &tensors, HashMap::new(), |_, sink| sink.put(&pattern(0, size)));
+        let line = written.unwrap_err().to_string();
         assert!(line.contains(&format!("tensor `w` was given {difference} bytes")), "{line}");
     }
     let twice = [info("w", Dtype::F32, &[1]), info("w", Dtype::F32, &[1])];
     assert!(write(&path, &twice).unwrap_err().to_string().contains("`w` is taken"));
     let huge = [info("w", Dtype::F32, &[usize::MAX, 2])];
-    let written = TensorFile::write(&path, &huge, HashMap::new(), async |_, _| Ok(()));
-    assert!(pollster::block_on(written).unwrap_err().to_string().contains("no whole number of bytes"));
+    let written = TensorFile::write(&path, &huge, HashMap::new(), |_, _| Ok(()));
+    assert!(written.unwrap_err().to_string().contains("no whole number of bytes"));
 }
 
 /// A disk with room for `room` bytes.
