@@ -24,9 +24,8 @@ use crate::durable::{AtomicFile, PathOrigin, changed};
 use crate::error::{Error, Result};
 use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override};
-use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::checkpoint_folder::{CHECKPOINTS, CheckpointFolder};
 use crate::store::model_assets;
-use crate::store::run_folder::CHECKPOINTS;
 use crate::train::command::{CommandLine, GoingOn};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -263,7 +262,7 @@ impl Arguments {
 
     /// The newest checkpoint of the run.
     fn latest(&self) -> Result<Option<(u64, PathBuf)>> {
-        CheckpointFolder::new(self.output().join(CHECKPOINTS), 0).latest()
+        CheckpointFolder::of_run(self.output()).latest()
     }
 
     /// Whether a run that continues was begun by the same command, as its configuration in `file` says, and the files

@@ -20,6 +20,8 @@ use super::model_assets::ModelAssets;
 use crate::durable::{UNFINISHED, read_error, with_suffix};
 use crate::error::Result;
 
+/// The folder of a run's checkpoints.
+pub(crate) const CHECKPOINTS: &str = "checkpoint";
 /// Suffix of a checkpoint while a new one of the same step replaces it.
 const REPLACED: &str = ".old";
 
@@ -52,7 +54,7 @@ impl From<usize> for Keep {
 /// use gristmill::store::checkpoint_folder::CheckpointFolder;
 ///
 /// # fn main() -> gristmill::error::Result<()> {
-/// let checkpoints = CheckpointFolder::new("output/talks/checkpoint", 0);
+/// let checkpoints = CheckpointFolder::of_run("output/talks");
 /// match checkpoints.chosen()? {
 ///     Some((step, folder)) => println!("the best, or else the newest, is of step {step}: {}", folder.display()),
 ///     None => println!("there is none"),
@@ -72,6 +74,11 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
+    /// The checkpoints of the run in the folder `run`, for reading.
+    pub fn of_run(run: impl AsRef<Path>) -> Self {
+        Self::new(run.as_ref().join(CHECKPOINTS), Keep::All)
+    }
+
     /// The checkpoints in `folder`, which may not exist yet.
     pub fn new(folder: impl Into<PathBuf>, keep: impl Into<Keep>) -> Self {
         let (folder, keep) = (folder.into(), keep.into());

@@ -3,10 +3,9 @@
 
 use super::base::{Base, REMEDY, holds_model};
 #[cfg(feature = "cli")]
-use super::checkpoint_folder::Best;
-use super::checkpoint_folder::CheckpointFolder;
+use super::checkpoint_folder::{Best, CHECKPOINTS, CheckpointFolder};
 use super::lora::{self, Adapter, LoraConfig};
-use super::run_folder::{CHECKPOINTS, CONFIG};
+use super::run_folder::CONFIG;
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::hugging_face::download_of;
@@ -40,12 +39,8 @@ pub(crate) fn chosen(path: &Path) -> Result<PathBuf> {
     if !path.join(CONFIG).is_file() {
         return Ok(path.to_path_buf());
     }
-    let chosen = checkpoints(path).chosen()?.map(|(_, chosen)| chosen);
+    let chosen = CheckpointFolder::of_run(path).chosen()?.map(|(_, chosen)| chosen);
     chosen.ok_or_else(|| Error::file(path, "the run has no checkpoint yet, so there are no weights"))
-}
-
-fn checkpoints(run: &Path) -> CheckpointFolder {
-    CheckpointFolder::new(run.join(CHECKPOINTS), 0)
 }
 
 /// A line that says which checkpoint stands for the run in the folder `path`, if its best is known.
@@ -57,7 +52,7 @@ pub(crate) fn choice(path: &Path) -> Result<Option<String>> {
     if !path.join(CONFIG).is_file() {
         return Ok(None);
     }
-    let checkpoints = checkpoints(path);
+    let checkpoints = CheckpointFolder::of_run(path);
     let Some((Best { step, eval_loss }, best)) = checkpoints.best()? else { return Ok(None) };
     let newer = checkpoints.latest()?.filter(|(newest, _)| *newest > step);
     let newer = newer.map_or_else(String::new, |(_, newest)| format!("; the newest is {}", newest.display()));

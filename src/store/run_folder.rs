@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::OUTPUT_DIR;
-use super::checkpoint_folder::{CheckpointFolder, Keep};
+use super::checkpoint_folder::{CHECKPOINTS, CheckpointFolder, Keep};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -31,7 +31,6 @@ pub(crate) const EVENTS: &str = "events.jsonl";
 pub(crate) const LOG: &str = "log.txt";
 pub(crate) const PROFILE: &str = "profile.jsonl";
 pub(crate) const REPORT: &str = "report.html";
-pub(crate) const CHECKPOINTS: &str = "checkpoint";
 const LOCK: &str = "run.lock";
 
 /// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so a

@@ -15,7 +15,6 @@ use crate::report::log::Log;
 use crate::settings::{ABOUT_LAZY_INLINE, BaseType, LAZY_INLINE, Resume, Run, RunPlan, Sample};
 use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
-use crate::store::run_folder::CHECKPOINTS;
 use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
 
@@ -228,7 +227,7 @@ pub(super) fn announce_files(
     report: Option<&Path>,
 ) {
     let folder = plan.settings.run.folder();
-    let best = CheckpointFolder::new(folder.join(CHECKPOINTS), 0).best().ok().flatten();
+    let best = CheckpointFolder::of_run(folder).best().ok().flatten();
     if let Some((_, best)) = best.filter(|_| plan.settings.run.keep_best) {
         tracing::info!("best checkpoint: {}", best.display());
     }

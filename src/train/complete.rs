@@ -16,7 +16,7 @@ use crate::settings::{Dataset, Resume, RunPlan};
 use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::{Best, CheckpointFolder};
 use crate::store::model_assets;
-use crate::store::run_folder::{CHECKPOINTS, CONFIG, EVENTS, REPORT, open_file};
+use crate::store::run_folder::{CONFIG, EVENTS, REPORT, open_file};
 use crate::store::trainer_state::TrainerState;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Complete {
             return Ok(None);
         }
         let folder = run.folder();
-        let checkpoints = CheckpointFolder::new(folder.join(CHECKPOINTS), 0);
+        let checkpoints = CheckpointFolder::of_run(folder);
         let Some((step, checkpoint)) = checkpoints.latest()? else { return Ok(None) };
         let read = |name: &str| open_file(&folder.join(name)).and_then(std::io::read_to_string).ok();
         let is_same = read(CONFIG).is_some_and(|there| settings_of(&there).eq(settings_of(&plan.to_yaml())));
@@ -72,7 +72,7 @@ impl Complete {
     pub fn announce(self, plan: &RunPlan, command: &CommandLine) -> Summary {
         let Self { step, steps_per_epoch, checkpoint, .. } = &self;
         // The process may have been killed between the last checkpoint and its note.
-        let checkpoints = CheckpointFolder::new(plan.settings.run.folder().join(CHECKPOINTS), 0);
+        let checkpoints = CheckpointFolder::of_run(plan.settings.run.folder());
         checkpoints.with_meta(*steps_per_epoch).note_newest(*step, checkpoint);
         let length = RunLength::new(plan, *steps_per_epoch);
         announce_complete(plan, &length, *step, self.evaluations_since, checkpoint, command);

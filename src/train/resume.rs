@@ -14,7 +14,7 @@ use crate::settings::{Resume, Run, RunPlan, default_decision};
 use crate::store::Base;
 use crate::store::checkpoint::STATE;
 use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
+use crate::store::run_folder::{RunFolder, Start};
 use crate::store::shared_folder::unseen;
 use crate::store::trainer_state::{Differing, FORMAT_VERSION, TrainerState};
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub(super) fn start_of(settings: &Run) -> Result<Start> {
         Resume::No => Ok(Start::New),
         Resume::Latest | Resume::Extended | Resume::Named(_) => Ok(Start::Resume),
         Resume::Auto => {
-            let checkpoints = CheckpointFolder::new(settings.folder().join(CHECKPOINTS), 0);
+            let checkpoints = CheckpointFolder::of_run(settings.folder());
             Ok(if checkpoints.latest()?.is_some() { Start::Resume } else { Start::Again })
         }
     }

@@ -16,7 +16,7 @@ use crate::store::arena_tensors::ReadRows;
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::model_assets::{ModelAssets, TextBy};
 use crate::store::model_path::model_at;
-use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
+use crate::store::run_folder::{RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
 use crate::train::pretrained::base_of;
 use std::path::{Path, PathBuf};
@@ -106,8 +106,7 @@ impl Trainer<'_> {
                 "is this trainer's folder already; resume once, before the first step",
             ));
         }
-        let is_begun =
-            ranks.by_first(|| Ok(CheckpointFolder::new(folder.join(CHECKPOINTS), 0).latest()?.is_some()));
+        let is_begun = ranks.by_first(|| Ok(CheckpointFolder::of_run(folder).latest()?.is_some()));
         if !is_begun.await? {
             return Ok(0);
         }
@@ -134,7 +133,7 @@ impl Trainer<'_> {
         }
         let ranks = self.ranks();
         ranks.by_first(|| {
-            let found = CheckpointFolder::new(folder.join(CHECKPOINTS), 0).latest()?;
+            let found = CheckpointFolder::of_run(folder).latest()?;
             found.map_or(Ok(()), |(_, newest)| Err(Error::file(
                 newest,
                 "is a checkpoint that this trainer has not resumed from: call `resume` before the first step, or save into another folder",

@@ -42,7 +42,7 @@ pub fn kinds(events: &[Value]) -> Vec<&str> {
 
 /// The newest whole checkpoint of a run's folder, and its step.
 pub fn newest_checkpoint(run: &Path) -> Option<(u64, PathBuf)> {
-    CheckpointFolder::new(run.join("checkpoint"), 0).latest().expect("a readable folder")
+    CheckpointFolder::of_run(run).latest().expect("a readable folder")
 }
 
 /// Writes a checkpoint of `trainer` into `folder` and returns its path.

@@ -17,7 +17,7 @@ fn judged(overrides: &[&str]) -> FolderRun {
 }
 
 fn checkpoints(run: &FolderRun) -> CheckpointFolder {
-    CheckpointFolder::new(run.folder().join("checkpoint"), 0)
+    CheckpointFolder::of_run(run.folder())
 }
 
 /// The evaluation with the lowest loss in the metrics.

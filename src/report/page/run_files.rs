@@ -10,8 +10,8 @@ use super::settings_table::SettingsTable;
 use super::state::State;
 use super::tail::Tail;
 use crate::error::{Error, Result};
-use crate::store::checkpoint_folder::{Best, CheckpointFolder, Keep};
-use crate::store::run_folder::{self, CHECKPOINTS, CONFIG, EVENTS, METRICS};
+use crate::store::checkpoint_folder::{Best, CHECKPOINTS, CheckpointFolder};
+use crate::store::run_folder::{self, CONFIG, EVENTS, METRICS};
 
 /// A run folder, and the data read from it so far.
 #[derive(Debug)]
@@ -114,7 +114,6 @@ impl RunFiles {
 
     /// The checkpoints of the run. A link is not followed, since it might lead out of the folder.
     fn checkpoints(&self) -> Option<CheckpointFolder> {
-        let folder = self.folder.join(CHECKPOINTS);
-        (!folder.is_symlink()).then(|| CheckpointFolder::new(folder, Keep::All))
+        (!self.folder.join(CHECKPOINTS).is_symlink()).then(|| CheckpointFolder::of_run(&self.folder))
     }
 }

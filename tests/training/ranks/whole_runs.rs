@@ -204,7 +204,7 @@ fn ranks_save_by_the_clock_of_the_first() {
     let steps = loop {
         let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, last); 2]);
         results.into_iter().for_each(|result| drop(result.expect("a run")));
-        let folder = CheckpointFolder::new(run.folder().join("checkpoint"), 0);
+        let folder = CheckpointFolder::of_run(run.folder());
         let steps: Vec<u64> = folder.list().expect("checkpoints").into_iter().map(|(step, _)| step).collect();
         if steps.iter().any(|step| step % 40 != 0) || last >= 4000 {
             break steps;
