@@ -102,8 +102,8 @@ pub(crate) fn shared_rows(
     (kernel.condition(sharing(capabilities), true), fold_grid(rows as u64))
 }
 
-/// A kernel over rows, and its grid: a workgroup of 256 lanes per row on any tier, for rows over which fewer lanes would
-/// take more turns than [`Capabilities::most_turns`].
+/// A kernel over rows, and its grid: a workgroup of 256 lanes per row on any tier, for rows over which fewer lanes
+/// would take more turns than [`Capabilities::most_turns`].
 #[track_caller]
 pub(crate) fn long_rows(
     file: &'static str,

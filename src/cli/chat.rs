@@ -173,7 +173,7 @@ impl Context<'_> {
         self.model = None; // its memory is needed
         let (model, fitting) = InferenceModel::load_fitting(self.gpu, self.run, 1, window).await?;
         if fitting < window {
-            eprintln!("notice: there is memory for a context of {fitting} tokens, of {}", self.limit);
+            eprintln!("notice: the adapter has room for a context of {fitting} tokens, of {}", self.limit);
             self.limit = fitting;
         }
         (self.model, self.window) = (Some(model), fitting);

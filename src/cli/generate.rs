@@ -111,7 +111,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let (mut model, fitting) = InferenceModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
     if fitting < window {
         eprintln!(
-            "notice: there is memory for {fitting} of {window} tokens: where a text is longer, its first ones are forgotten"
+            "notice: the adapter has room for {fitting} of {window} tokens: where a text is longer, its first ones are forgotten"
         );
     }
     match &prompts[..] {

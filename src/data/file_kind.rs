@@ -95,7 +95,8 @@ impl SampleLengths {
 }
 
 impl FileKind {
-    /// The kind of `file`, whose conversations, prompts and instructions are written by `chat`. Errors name the fields of questions where the command `takes_questions`.
+    /// The kind of `file`, whose conversations, prompts and instructions are written by `chat`. Errors name the fields
+    /// of questions where the command `takes_questions`.
     ///
     /// # Errors
     /// A file that cannot be read; a first record that is of no known kind.

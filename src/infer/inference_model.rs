@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::infer::{GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
 use crate::model::config::ModelConfig;
-use crate::perf::limits::{check_binding, check_turns, misfit_of_loaded};
+use crate::perf::limits::{check_binding, check_turns, misfit_of_loaded, most_tokens};
 use std::ops::ControlFlow;
 
 const FEWER_PROMPTS: &str = "continue fewer prompts at once, or shorter texts (--context)";
@@ -35,7 +35,7 @@ impl<'gpu> PlannedModel<'gpu> {
     /// A model or cache too large for the adapter.
     pub fn new(gpu: &'gpu Gpu, config: &ModelConfig, sequences: u32) -> Result<Self> {
         let capabilities = gpu.capabilities();
-        check_turns(config.seq_length, &capabilities, FEWER_PROMPTS)?;
+        check_turns(config.seq_length, &capabilities, "shorten the texts (--context)")?;
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
@@ -96,7 +96,7 @@ impl<'gpu> InferenceModel<'gpu> {
             let planned = PlannedModel::new(gpu, &run.plan.model.with_window(window), sequences);
             planned.is_ok_and(|planned| memory.is_none_or(|memory| planned.bytes() <= memory - memory / 10))
         };
-        let mut fitting = window;
+        let mut fitting = window.min(most_tokens(&gpu.capabilities()));
         while fitting > SHORTEST && !fits(fitting) {
             fitting = (fitting / 2).max(SHORTEST);
         }

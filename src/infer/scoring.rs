@@ -10,7 +10,7 @@ use crate::model::config::{ModelConfig, Recomputed};
 use crate::model::gpt::LossTensors;
 use crate::model::{BatchTensors, ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
-use crate::perf::limits::{check_activations, misfit_of_loaded};
+use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
 use crate::record::{BufferId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
@@ -47,6 +47,7 @@ impl<'gpu> Scorer<'gpu> {
         let model = ModelConfig { recomputed: Recomputed::default(), ..run.plan.model.with_window(window) };
         let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences).max(1);
         let capabilities = gpu.capabilities();
+        check_turns(model.seq_length, &capabilities, SHORTER)?;
         let fits = |rows| check_activations(&model, rows, &RankLayout::one(), &capabilities);
         while rows > 1 && fits(rows).is_err() {
             rows /= 2;

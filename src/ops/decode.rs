@@ -100,8 +100,9 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// Whether keys and values are prefetched: where loops have turns for it, beside two for each round of the lanes over the
-/// cache. A key takes a turn, one for each line of 64 bytes of it and of its value, and one to leave each of these two loops.
+/// Whether keys and values are prefetched: where loops have turns for it, beside two for each round of the lanes over
+/// the cache. A key takes a turn, one for each line of 64 bytes of it and of its value, and one to leave each of these
+/// two loops.
 fn prefetches(shape: &Decode, element: Element, capabilities: Capabilities) -> bool {
     let lines = |columns: u32| (u64::from(columns) * element.bytes()).div_ceil(64);
     let of_key = 3 + lines(shape.layout.head_dim) + lines(shape.layout.value_dim);

@@ -58,8 +58,10 @@ impl DrawTensors {
     }
 }
 
-/// Passes over a row at most: two for its top and its mass, 16 each for `top_k`, `top_p` and the quantile, and 12 for ties.
+/// Passes over a row at most: two for its top and its mass, 16 each for `top_k`, `top_p` and the quantile, and 12 for
+/// ties.
 const PASSES: u64 = 64;
+
 /// Draws a token for each row of `logits` and counts it.
 #[track_caller]
 pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {

@@ -23,7 +23,8 @@ pub(super) const BLOCK: u32 = 256;
 const MOST_ROWS: u32 = 16384;
 
 /// Most blocks of a row, which an invocation of the software tier sums alone, so that it stays below
-/// [`most_turns`](crate::kernels::Capabilities::most_turns): beyond 4 billion gradients there are more rows.
+/// [`most_turns`](crate::kernels::Capabilities::most_turns): beyond 4 billion gradients there are more rows, on every
+/// tier, so that the order of the sum is the same.
 const MOST_BLOCKS: u32 = 250;
 
 /// Minimum number of rows of a rank when [`MOST_ROWS`] are divided among ranks: this many workgroups keep a GPU busy.

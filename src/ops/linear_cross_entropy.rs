@@ -262,7 +262,7 @@ fn softmax(
 
 /// A kernel that passes over each row of `logits` up to four times, and its grid.
 fn over_logits(rec: &Recorder, entry: &'static str, element: Element, logits: Tensor) -> (Kernel, [u32; 3]) {
-    match 4 * u64::from(logits.stride4()) < rec.capabilities().most_turns() {
+    match 4 * (u64::from(logits.stride4()) + 1) <= rec.capabilities().most_turns() {
         true => per_row(rec, "linear_cross_entropy", entry, element, logits.rows),
         false => long_rows("linear_cross_entropy", entry, element, logits.rows),
     }

@@ -23,6 +23,7 @@ use super::forecast::Forecast;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
+use crate::perf::limits::most_tokens;
 use crate::perf::memory_budget::{QUANTISE, mib, remedies, smaller};
 use crate::settings::{BaseType, RunPlan};
 use crate::train::recordings::Recordings;
@@ -57,7 +58,8 @@ impl Fit {
         let choices = recomputations(&smallest);
         let mut measure = |batch_size: usize, recomputed: &[usize]| {
             let ranks = plan.layout.model; // which may share the tokens of a micro-batch evenly
-            if !(batch_size * plan.model.seq_length).is_multiple_of(ranks) {
+            let tokens = batch_size * plan.model.seq_length;
+            if !tokens.is_multiple_of(ranks) || tokens > most_tokens(&capabilities) {
                 return None;
             }
             let plan = plan.divided(batch_size, windows / batch_size, recomputed);

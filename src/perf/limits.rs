@@ -55,11 +55,16 @@ pub(crate) fn check_binding(
     Err(Error::too_large(format!("{what} {sizes}"), remedy))
 }
 
-/// Refuses `tokens` tokens at once for which the driver of the adapter would end loops: a kernel takes a turn for each of
-/// them in the gradient of a weight, and less than a thousand around that.
+/// Tokens that an adapter computes at once: attention takes at most five turns of its loops for four tokens
+/// (`ops::attention::plan::Walk`), the gradient of a weight one for each.
+pub(crate) fn most_tokens(capabilities: &Capabilities) -> usize {
+    usize::try_from(capabilities.most_turns() / 5 * 4 - 16).unwrap_or(usize::MAX)
+}
+
+/// Refuses `tokens` tokens at once for which the driver of the adapter would end loops.
 pub(crate) fn check_turns(tokens: usize, capabilities: &Capabilities, remedy: &str) -> Result<()> {
-    let most = capabilities.most_turns() - 1000;
-    if tokens as u64 <= most {
+    let most = most_tokens(capabilities);
+    if tokens <= most {
         return Ok(());
     }
     let what = format!("a software adapter computes {most} tokens at once, not {tokens}");
@@ -202,9 +207,9 @@ mod tests {
         assert!(said(2).contains("lower runner_config.batch_size"), "{}", said(2));
         let turns =
             |tokens, capabilities| check_turns(tokens, &capabilities, "do this").map_err(|e| e.to_string());
-        let refused = "a software adapter computes 64535 tokens at once, not 64536; do this".to_string();
-        assert_eq!(turns(64_536, Capabilities::software()), Err(refused));
-        assert_eq!(turns(64_535, Capabilities::software()), Ok(()));
+        let refused = "a software adapter computes 52412 tokens at once, not 52413; do this".to_string();
+        assert_eq!(turns(52_413, Capabilities::software()), Err(refused));
+        assert_eq!(turns(52_412, Capabilities::software()), Ok(()));
         assert_eq!(turns(1 << 20, Capabilities::portable()), Ok(()));
         assert_eq!(said(1), "it; lower model.model_config.seq_length, or make the model smaller");
     }

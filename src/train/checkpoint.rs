@@ -110,8 +110,8 @@ impl Trainer<'_> {
     }
 
     /// Reads only weights: `path` is a safetensors file, the index of several, a folder with either, or a checkpoint
-    /// that names its base. Adapters beside the weights are read too. Returns a line on what was read. Leaves out tensors without
-    /// a place in the model if `is_partial`.
+    /// that names its base. Adapters beside the weights are read too. Returns a line on what was read. Leaves out
+    /// tensors without a place in the model if `is_partial`.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without

@@ -36,7 +36,8 @@ fn tokens_are_drawn_by_their_probability() {
     }
 }
 
-/// As many tokens as published vocabularies have: more turns of a loop than llvmpipe allows an invocation of a small workgroup.
+/// As many tokens as published vocabularies have: more turns of a loop than llvmpipe allows an invocation of a small
+/// workgroup.
 #[test]
 fn tokens_of_a_large_vocabulary_are_drawn_by_their_probability() {
     let vocab = 50_257;

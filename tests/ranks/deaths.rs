@@ -3,7 +3,7 @@
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
-use crate::runs::{FolderRun, MORTAL_RANKS, mortal, mortal_deaths, mortal_matrices, mortal_stages};
+use crate::runs::{MORTAL_RANKS, mortal_deaths, mortal_stages};
 use crate::transports::{Ended, Job};
 use gristmill::random::Philox;
 use std::collections::BTreeMap;
@@ -151,14 +151,11 @@ fn left_behind(home: &Path) -> Vec<String> {
 
 #[test]
 fn the_process_of_a_stage_may_be_killed_at_any_moment() {
-    lives_through_deaths(mortal_stages, 12);
-}
-
-fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {
-    let (random, want) = (Philox::new(seed, 0), mortal(STEPS));
+    let (random, want) = (Philox::new(12, 0), mortal_stages(STEPS));
     let undisturbed = Life::start(&want).complete();
     let want = want.left();
-    let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<Phase, u64>::new());
+    let (mut run, mut runs, mut lives, mut deaths) =
+        (mortal_stages(STEPS), 1, 0, BTreeMap::<Phase, u64>::new());
     while deaths.values().sum::<u64>() < mortal_deaths() {
         let [victim, moment, ..] = random.block(lives);
         let (victim, moment) = (victim as usize % MORTAL_RANKS, undisturbed.moment(lives, moment));
@@ -168,7 +165,7 @@ fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {
             *deaths.entry(phase).or_default() += 1;
         } else {
             run.left().assert_equals("interrupted by deaths", &want);
-            (run, runs) = (mortal(STEPS), runs + 1);
+            (run, runs) = (mortal_stages(STEPS), runs + 1);
         }
     }
     Life::start(&run).complete();

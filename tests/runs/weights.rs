@@ -37,8 +37,8 @@ pub fn reference_tensors(name: &str, values: Vec<f32>) -> Vec<(String, Vec<f64>)
     [("gate", gate), ("up", up)].map(|(of, half)| (format!("{layer}{of}_proj.weight"), half.to_vec())).into()
 }
 
-/// Replaces the first gradient of parameter number `parameter`, between the halves of a step. A frozen parameter is left
-/// alone.
+/// Replaces the first gradient of parameter number `parameter`, between the halves of a step. A frozen parameter is
+/// left alone.
 pub fn set_gradient(trainer: &Trainer<'_>, parameter: usize, gradient: f32) {
     let Recordings { layout, arenas, .. } = trainer.recordings();
     let (spec, parts) = &layout.parameters[parameter];

@@ -1,4 +1,4 @@
-// Attention backward, after attention/portable/backward_kv.wgsl with `key_parts`:   dk = Σ_s parts[s],   dv likewise
+// Attention backward, after the gradients of keys and values with `key_parts`:   dk = Σ_s parts[s],   dv likewise
 //
 //   key_parts (S, N, columns of keys and values) f32 read, S = group / share
 //   those columns of dqkv (N, columns) written

@@ -7,14 +7,12 @@
 //   dqkv (N, columns), its columns of keys and values   written (attention/gradients_of_keys)
 //
 // An invocation owns ROWS keys of one key head, LANES apart, and walks `share` heads of the group and their queries,
-// STEP at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring keys
-// and visit the same queries together.
-// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
-// walk ends with the last query that sees the last key of the block.
-// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
-// shuffled: the lanes load a tile of queries together and share them by shuffles (attention/software/spread).
-// Numerics: f32; p is set to zero where masked.
-// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+// STEP at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring
+// keys and visit the same queries together. windowed, segmented, alibi: as in attention/software/forward.wgsl; the
+// document of a key ends before ends[key]. The walk ends with the last query that sees the last key of the block.
+// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl. shuffled: the lanes load
+// a tile of queries together and share them by shuffles (attention/software/spread). Numerics: f32; p is set to zero
+// where masked. Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 @if(alibi) import package::lib::attention::alibi_slope;

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 
 /// Copies the token ids in `column` of the rows of MindRecord files to `output` and, of Megatron's `format`, the `.idx`
 /// file beside it. A file that is the only one of `inputs` stands for all files that were written with it. Each row
-/// becomes a document as it is: no token that ends a document is added, and padding stays. Calls `progress` after each file with the number of bytes done and the total
-/// number of bytes.
+/// becomes a document as it is: no token that ends a document is added, and padding stays. Calls `progress` after each
+/// file with the number of bytes done and the total number of bytes.
 ///
 /// # Errors
 /// If an input is missing or malformed or has no such column, a value is not a token id, an output exists and not

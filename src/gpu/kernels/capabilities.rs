@@ -126,8 +126,8 @@ impl Capabilities {
         }
     }
 
-    /// How many turns all loops of an invocation may take together. llvmpipe ends them after 65,535, without an error. It
-    /// unrolls loops over arrays of the invocation, whose turns do not count.
+    /// How many turns all loops of an invocation may take together. llvmpipe ends them after 65,535, without an error.
+    /// It unrolls loops over arrays of the invocation, whose turns do not count.
     pub const fn most_turns(self) -> u64 {
         match self.tier {
             Tier::Software => 65_535,

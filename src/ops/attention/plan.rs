@@ -93,15 +93,23 @@ impl Walk {
         let one = Self { tile: lanes, step: 1 };
         match capabilities.lanes {
             16 => Self { tile: 4, step: 4 },
-            _ if one.turns(shape) < capabilities.most_turns() => one,
+            _ if one.turns(shape) <= capabilities.most_turns() => one,
             _ => Self { step: 4, ..one },
         }
     }
 
-    /// Turns of its loops over one sequence: over tiles, over groups of 4 rows, whose dropout is drawn at once, and over
-    /// steps.
+    /// Turns of the loops of the forward pass over one sequence: over tiles, over groups of 4 rows, whose dropout is
+    /// drawn at once, and over steps. To leave an inner loop takes a turn too.
     fn turns(&self, shape: &Attention) -> u64 {
-        [self.tile, 4, self.step].map(|rows| u64::from(shape.tokens.div_ceil(rows))).iter().sum()
+        let [tiles, groups, steps] =
+            [self.tile, 4, self.step].map(|rows| u64::from(shape.tokens.div_ceil(rows)));
+        2 * tiles + 2 * groups + steps + 1
+    }
+
+    /// Turns of the loops over the queries of a head in the gradients of keys and values: over tiles and over steps.
+    fn turns_of_head(&self, shape: &Attention) -> u64 {
+        let [tiles, steps] = [self.tile, self.step].map(|rows| u64::from(shape.tokens.div_ceil(rows)));
+        2 * tiles + steps + 2
     }
 }
 
@@ -166,7 +174,8 @@ const BY_MATRICES: f64 = 4.5;
 
 /// Chooses how the backward pass of an attention over `batch` sequences is divided: of the ways that take nearly the
 /// least time on these units, the one that takes the least memory. With many heads and sequences one pass over the keys
-/// takes less time than two passes, unless heads are so wide that registers do not suffice, or matrices compute it.
+/// takes less time than two passes, unless heads are so wide that registers do not suffice, or matrices compute it. The
+/// software tier takes two passes, and as many heads at once as its loops have turns for.
 pub(super) fn divide(
     shape: &Attention,
     is_packed: bool,
@@ -178,7 +187,7 @@ pub(super) fn divide(
     let group = shape.layout.group();
     let mut shares = (1..=group).rev().filter(|share| group.is_multiple_of(*share));
     if capabilities.tier == Tier::Software {
-        let most = capabilities.most_turns() / Walk::of(shape, capabilities).turns(shape);
+        let most = capabilities.most_turns() / Walk::of(shape, capabilities).turns_of_head(shape);
         return Division { parts: None, share: shares.find(|share| u64::from(*share) <= most).unwrap_or(1) };
     }
     let work = Work { shape, is_packed, batch, element, capabilities };

@@ -17,7 +17,9 @@ rows! {
         /// Layers that are recomputed as a whole, by their numbers from 0; blocks of multi-token prediction come last.
         layers: Vec<usize> = Host.optional().example("[1]"),
         /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0.
-        operators: Operators = Host.optional().read_by(|reader, key| reader.form(key, Operators::read)).example("{feed_forward.mul: [1]}"),
+        operators: Operators = Host.optional()
+            .read_by(|reader, key| reader.form(key, Operators::read))
+            .example("{feed_forward.mul: [1]}"),
         /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped
         /// after it and gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),

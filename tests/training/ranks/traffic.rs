@@ -1,5 +1,5 @@
-//! The rows of experts that a step is planned to send, and those that a transport counts. Everything else that ranks send is
-//! compared exactly in `layouts.rs`.
+//! The rows of experts that a step is planned to send, and those that a transport counts. Everything else that ranks
+//! send is compared exactly in `layouts.rs`.
 
 use crate::runs::{Setup, on_counting_ranks};
 use gristmill::perf::forecast::{Traffic, TrafficKind, traffic};

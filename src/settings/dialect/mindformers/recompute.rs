@@ -28,12 +28,16 @@ rows! {
         /// Layers to recompute: all of them, or the first layers of each pipeline stage of MindFormers, as many as the
         /// list says. The stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token
         /// prediction count as the last layers.
-        recompute: Amount = Host.default(Amount::every(false)).read_by(|reader, key| reader.form(key, Amount::read)).example("True"),
+        recompute: Amount = Host.default(Amount::every(false))
+            .read_by(|reader, key| reader.form(key, Amount::read))
+            .example("True"),
         /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of
         /// feed-forward networks. A pattern is a path of regular expressions separated by `\.`, each of which must
         /// match a whole name, from the layer down to an operator or a module; a fused kernel is recomputed if a name
         /// that it answers to is matched.
-        select_recompute: Selection = Host.default(NOTHING).read_by(|reader, key| reader.form(key, Selection::read)).example("True"),
+        select_recompute: Selection = Host.default(NOTHING)
+            .read_by(|reader, key| reader.form(key, Selection::read))
+            .example("True"),
         /// The same for operators whose results are gathered from other ranks again; `True` means the norms. Where
         /// nothing is gathered, the operators themselves are recomputed. A module is not accepted.
         select_comm_recompute: Selection =

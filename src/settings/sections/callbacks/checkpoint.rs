@@ -1,8 +1,8 @@
 //! `CheckpointMonitor`: when checkpoints are written, which of them are kept, and how they are named.
 //!
-//! A monitor that never saves (both strategies 0) is an error. Old checkpoints are removed after the new one is complete.
-//! On several ranks a checkpoint that is due by the clock is written a step later, since the first rank's clock decides
-//! for all.
+//! A monitor that never saves (both strategies 0) is an error. Old checkpoints are removed after the new one is
+//! complete. On several ranks a checkpoint that is due by the clock is written a step later, since the first rank's
+//! clock decides for all.
 
 use crate::settings::engine::*;
 

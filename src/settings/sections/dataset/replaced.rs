@@ -1,5 +1,5 @@
-//! The keys by which a loader names its files. Where a layer of a configuration writes one of them, what lower layers say
-//! by any of them no longer counts: a flag that names the files of a run replaces the files that the configuration
+//! The keys by which a loader names its files. Where a layer of a configuration writes one of them, what lower layers
+//! say by any of them no longer counts: a flag that names the files of a run replaces the files that the configuration
 //! names, and does not add to them.
 
 use super::paths::FORMATS;

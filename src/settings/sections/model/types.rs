@@ -1,9 +1,9 @@
 //! The types of models, one entry each.
 //!
 //! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in its model where a file is silent
-//! (`defaults`), in what its keys must fit (`check`), and in the names of a checkpoint's tensors (`Family`). The dialect
-//! (`settings/dialect/mindformers/classes.tsv`) knows which classes of MindFormers are of which type, what other keys
-//! they have, and which classes stay out.
+//! (`defaults`), in what its keys must fit (`check`), and in the names of a checkpoint's tensors (`Family`). The
+//! dialect (`settings/dialect/mindformers/classes.tsv`) knows which classes of MindFormers are of which type, what
+//! other keys they have, and which classes stay out.
 //!
 //! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in
 //! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a

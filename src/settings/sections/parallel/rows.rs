@@ -4,11 +4,11 @@ use super::{CONTEXT, OPTIMIZER, PATH, PIPELINE};
 use crate::settings::engine::*;
 
 rows! {
-    /// `parallel_config`: over how many ranks what is spread. The product of `data_parallel`, `model_parallel`,
-    /// `pipeline_stage` and `context_parallel` is the number of ranks that are started
-    /// (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts are spread over some of these. Degrees
-    /// count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere
-    /// each is taken as 1. `as_single` does the work of all on one rank.
+    /// `parallel_config`: the number of ranks over which each part of a run is spread. The product of
+    /// `data_parallel`, `model_parallel`, `pipeline_stage` and `context_parallel` is the number of ranks that are
+    /// started (`mpirun -n 8 gristmill train ...`, or `--ranks 8`); the experts are spread over some of these.
+    /// Degrees count with `use_parallel: True` and a `parallel.parallel_mode` of 1 or 2, and elsewhere each is taken
+    /// as 1. `as_single` does the work of all on one rank.
     pub struct Parallel in PATH {
         /// Data-parallel ranks, which share the batch. They take the micro-batches of a step in turn, so that a step
         /// learns from the same micro-batches as one rank that accumulates `gradient_accumulation_steps` times this
@@ -50,8 +50,8 @@ rows! {
     /// `parallel`: whether `parallel_config` applies, and how ranks share the optimizer.
     pub struct ParallelContext in CONTEXT {
         /// 0 data parallel: all ranks that are started share the batch, and `parallel_config` does not count. 1
-        /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. A
-        /// mode's name does, too.
+        /// semi-automatic, 2 automatic: as `parallel_config` says. 3 hybrid and STAND_ALONE: one rank. The name of a
+        /// mode is accepted, too.
         parallel_mode: ParallelMode = Host.default(ParallelMode::SemiAuto).example("2"),
         /// Whether data-parallel ranks share the optimizer (ZeRO-1): each keeps the moments and master weights of its
         /// part, updates that part, and gathers the weights of the other parts. Results change only by the order of
