@@ -227,7 +227,7 @@ pub(super) fn announce_files(
     report: Option<&Path>,
 ) {
     let folder = plan.settings.run.folder();
-    let best = CheckpointFolder::of_run(folder).best().ok().flatten();
+    let best = CheckpointFolder::of_run(&folder).best().ok().flatten();
     if let Some((_, best)) = best.filter(|_| plan.settings.run.keep_best) {
         tracing::info!("best checkpoint: {}", best.display());
     }

@@ -46,7 +46,7 @@ impl Complete {
             return Ok(None);
         }
         let folder = run.folder();
-        let checkpoints = CheckpointFolder::of_run(folder);
+        let checkpoints = CheckpointFolder::of_run(&folder);
         let Some((step, checkpoint)) = checkpoints.latest()? else { return Ok(None) };
         let read = |name: &str| open_file(&folder.join(name)).and_then(std::io::read_to_string).ok();
         let is_same = read(CONFIG).is_some_and(|there| settings_of(&there).eq(settings_of(&plan.to_yaml())));

@@ -3,7 +3,7 @@
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
-use crate::runs::{MORTAL_RANKS, mortal_deaths, mortal_stages};
+use crate::runs::{FolderRun, MORTAL_RANKS, mortal_deaths, mortal_stages};
 use crate::transports::{Ended, Job};
 use gristmill::random::Philox;
 use std::collections::BTreeMap;
