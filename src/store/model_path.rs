@@ -3,7 +3,8 @@
 
 use super::base::{Base, REMEDY, holds_model};
 #[cfg(feature = "cli")]
-use super::checkpoint_folder::{Best, CHECKPOINTS, CheckpointFolder};
+use super::checkpoint_folder::Best;
+use super::checkpoint_folder::{CHECKPOINTS, CheckpointFolder};
 use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::CONFIG;
 use super::wrapped;
