@@ -34,7 +34,7 @@ fn of_work(epochs: u64, flops: f64) -> LogPlan {
 fn the_first_line_reads_as_the_original_and_ours_comes_last() {
     let start = "{ Epoch:[  2/ 10], step:[  123/ 6500], loss: 3.250000, per_step_time: 672ms, lr: 0.0003, \
                  overflow cond: False, loss_scale: 65536.0, global_norm: [0.5], train_throughput_per_npu: 0.041T";
-    let step = of_work(10, 0.041_25e12 * 0.6729);
+    let step = of_work(10, 0.0412e12 * 0.6729);
     assert_eq!(line(step, &metrics(), 6500, 672.9), format!("{start}, tokens/s: 1523, mfu: 41.2%"));
 }
 
