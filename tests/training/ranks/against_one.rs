@@ -41,7 +41,7 @@ pub const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.
 
 /// Micro-batches of each rank in a step: without accumulation, and with it.
 const ACCUMULATED: [usize; 2] = [1, 2];
-pub const STEPS: u64 = 6;
+pub const STEPS: u64 = 10;
 
 /// What ranks share, by the keys that say so.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use super::against_one::{
     BF16, Bounds, IN_BF16, IN_F16, IN_F32, ROUNDED as ROUNDED_WEIGHTS, SGD, STEPS, compare_results, on_one,
     small,
 };
-use super::spread::{GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
+use super::spread::{MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
 use crate::latent::{RANKS, V3, deepseek};
 use crate::runs::{Setup, Trained, is_long, on_counting_ranks};
 use gristmill::device::Gpu;
@@ -147,17 +147,14 @@ const STOCHASTIC: Variation = Variation {
     ..PLAIN
 };
 
-const VARIATIONS: [Variation; 16] = [
+const VARIATIONS: [Variation; 13] = [
     PLAIN,
     Variation { name: "dropout", keys: DROPOUT, ..PLAIN },
-    Variation { name: "ZeRO-1", of_ranks: |spread| of_data(spread, &[]), ..PLAIN },
-    Variation { name: "ZeRO-2", of_ranks: |spread| of_data(spread, &[GRADIENTS]), ..PLAIN },
     Variation {
-        name: "weights gathered again",
-        of_ranks: |spread| of_data(spread, &[GRADIENTS, GATHERED_AGAIN]),
+        name: "ZeRO-1",
+        of_ranks: |spread| (spread.data > 1).then(|| vec![OPTIMIZER.to_string()]),
         ..PLAIN
     },
-    Variation { name: "Muon", keys: &["--optimizer={type: Muon, weight_decay: 0.1}"], ..PLAIN },
     Variation { name: "overflow", keys: &OVERFLOWS, bounds: IN_F16, ..PLAIN },
     ROUNDED,
     STOCHASTIC,
@@ -200,14 +197,6 @@ const VARIATIONS: [Variation; 16] = [
         ..PLAIN
     },
 ];
-
-const GATHERED_AGAIN: &str = "--recompute_config.parallel_optimizer_comm_recompute=True";
-
-/// A divided optimizer with further `flags`, where ranks share the data.
-fn of_data(spread: &Spread, flags: &[&str]) -> Option<Vec<String>> {
-    let flags = || [OPTIMIZER].iter().chain(flags).map(|flag| flag.to_string()).collect();
-    (spread.data > 1).then(flags)
-}
 
 /// Keys of `recompute_config`, where ranks share matrices.
 fn of_matrices(spread: &Spread, keys: &[&str]) -> Option<Vec<String>> {
