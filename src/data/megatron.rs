@@ -154,8 +154,11 @@ fn load_one(prefix: &str, weight: f64, shares: [f64; 3]) -> Result<LoadedSource>
         plural(dataset.documents() as u64, "document"),
         dataset.bin.display()
     );
+    let modes =
+        format!("{prefix}: the modes of its sequences are not read, and all of them are trained as text");
+    let notes = dataset.index.has_modes().then_some(modes).into_iter().collect();
     let whole = LoadedSource::whole(stream, prefix.to_string(), weight, sentence);
-    Ok(LoadedSource { split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
+    Ok(LoadedSource { notes, split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
 }
 
 /// The number of documents before the end of the training part, and before the end of the evaluation part after it.

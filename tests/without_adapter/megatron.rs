@@ -288,6 +288,15 @@ fn blends_and_ids_outside_the_vocabulary() {
         .filter(|step| data.train.batch(*step).expect("a batch").tokens.iter().any(|token| *token >= 100));
     assert_eq!(of_b.count(), 6);
 
+    // A multimodal data set has a mode for each sequence.
+    let mut idx = Idx::new(8, 2, &[20], &[0, 1]);
+    idx.modes = vec![1];
+    let bin: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
+    let prefix = write(folder.path(), "modes", &bin, &idx.bytes());
+    let data = load(&format!("config: {{ data_path: '{prefix}' }}"), "").expect("data");
+    let note = "the modes of its sequences are not read, and all of them are trained as text";
+    assert!(data.summary.iter().any(|line| line.ends_with(note)), "{:?}", data.summary);
+
     // -1 is no token id; loading checks every token that would be read.
     let bin: Vec<u8> = (0..20i32).map(|i| if i == 7 { -1 } else { i }).flat_map(i32::to_le_bytes).collect();
     let prefix = write(folder.path(), "negative", &bin, &Idx::new(4, 4, &[20], &[0, 1]).bytes());

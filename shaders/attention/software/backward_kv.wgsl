@@ -8,16 +8,18 @@
 //
 // An invocation owns ROWS keys of one key head, LANES apart, and walks `share` heads of the group and their queries,
 // STEP at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring
-// keys and visit the same queries together. windowed, segmented, alibi: as in attention/software/forward.wgsl; the
-// document of a key ends before ends[key]. The walk ends with the last query that sees the last key of the block.
-// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl. shuffled: the lanes load
-// a tile of queries together and share them by shuffles (attention/software/spread). Numerics: f32; p is set to zero
-// where masked. Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+// keys and visit the same queries together.
+// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
+// walk ends with the last query that sees the last key of the block.
+// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
+// shuffled: the lanes load a tile of queries together and share them by shuffles (attention/software/spread).
+// Numerics: f32; p is set to zero where masked.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
+import package::attention::gradients_of_keys::{dk_of, dv_of, put_gradient};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
-import package::attention::gradients_of_keys::{dk_of, dv_of, put_gradient};
 import package::attention::heads::{gradients_of, keys_of, queries_of, values_of};
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 @if(alibi) import package::attention::params::slope;

@@ -146,6 +146,11 @@ impl Index {
         self.boundaries
     }
 
+    /// Whether the file goes on behind the boundaries: with the mode of each sequence.
+    pub fn has_modes(&self) -> bool {
+        self.boundaries_at + 8 * self.boundaries < self.map.len()
+    }
+
     /// Number of tokens of a sequence. Valid, like the two below, after [`check`](Self::check).
     pub fn length(&self, sequence: usize) -> u32 {
         self.raw_length(sequence) as u32
