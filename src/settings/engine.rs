@@ -41,7 +41,7 @@ pub(crate) use blame_flags::blame_flags;
 pub(crate) use document::Document;
 pub use document::Override;
 pub(crate) use faults::Fault;
-pub(crate) use names::{Named, Names, words};
+pub(crate) use names::{Named, Names, has_word, words};
 pub use node::Node;
 pub(crate) use node::join;
 pub(crate) use range::*;

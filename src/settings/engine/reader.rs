@@ -1,6 +1,6 @@
 //! Reads the rows of one section.
 
-use super::names::words;
+use super::names::has_word;
 use super::node::Node;
 use super::node::join;
 use super::section::Section;
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         let word = node.word().unwrap_or_default();
         let built = T::WORDS.iter().map(|(word, _)| *word);
         let found = T::named(word);
-        if found.is_none() && words(planned).any(|planned| planned == word) {
+        if found.is_none() && has_word(planned, word) {
             let expected = ValueKind::Words(T::firsts().collect()).expected();
             self.fault(key, format!("`{word}` is not built yet; write {expected}"));
         } else if found.is_none() && node.word().is_none() {

@@ -1,6 +1,6 @@
 //! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
 
-use super::names::words;
+use super::names::{has_word, words};
 use super::node::Node;
 use super::setting::{Setting, ValueKind};
 
@@ -54,7 +54,7 @@ pub(crate) const fn sections(keys: &'static str) -> UnusedKeys {
 impl UnusedKeys {
     /// Whether `key` is one of these keys.
     pub fn covers(&self, key: &str) -> bool {
-        words(self.keys).any(|one| one == key)
+        has_word(self.keys, key)
     }
 
     /// Whether `node` is of the kind that the values must be of.
@@ -75,7 +75,7 @@ impl AllowedValues {
             Self::Off => node.is_off() || bool::from_node(node) == Some(false),
             Self::UpToOne => node.is_off() || matches!(node, Node::Int(1)) || *node == Node::Float(1.0),
             Self::On => bool::from_node(node) == Some(true),
-            Self::Words(known) => node.word().is_some_and(|word| words(known).any(|one| one == word)),
+            Self::Words(known) => node.word().is_some_and(|word| has_word(known, word)),
             Self::Never => false,
         }
     }

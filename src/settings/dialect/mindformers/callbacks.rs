@@ -99,7 +99,7 @@ pub(super) fn translate(source: &mut Source) {
             DROP_RATE => show_drop_rates(source, &path),
             TOPK_BIAS => claim(source, &path, TopkBiasCallback::read_at),
             IGNORED => source.ignore_word(LIST, &kind),
-            planned if words(PLANNED).any(|one| one == planned) => {
+            planned if has_word(PLANNED, planned) => {
                 source.fault(&kind_path, format!("`{planned}` is not built yet; remove this callback"));
             }
             other => {

@@ -61,7 +61,7 @@ pub(super) fn translate(source: &mut Source) -> Option<ModelType> {
 
 impl Class {
     fn computes(&self, arch: &Node) -> bool {
-        arch.word().is_some_and(|word| words(self.models).any(|known| known == word))
+        arch.word().is_some_and(|word| has_word(self.models, word))
     }
 
     /// Why `arch` is not the model of this class. The classes `named` have the name that is written.
@@ -98,7 +98,7 @@ pub(super) fn about_outside() -> String {
 /// Whether the class at `path` is not built, which is then reported as a fault.
 pub(super) fn stays_out(source: &Source, path: &str) -> bool {
     let Some(word) = source.word(path) else { return false };
-    let outside = classes(false).find(|class| words(class.models).any(|class| class == word));
+    let outside = classes(false).find(|class| has_word(class.models, word));
     if let Some(class) = &outside {
         source.fault(path, format!("`{word}` is not built: {}", class.why));
     }

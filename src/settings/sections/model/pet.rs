@@ -170,7 +170,7 @@ pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>
 
 fn read_at(source: &Source, path: &str) -> Pet {
     let kind = format!("{path}.pet_type");
-    if let Some(word) = source.word(&kind).filter(|word| words(OTHER_KINDS).any(|other| other == *word)) {
+    if let Some(word) = source.word(&kind).filter(|word| has_word(OTHER_KINDS, word)) {
         // The other keys of the section are unknown only because its kind is.
         source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
         return Pet::default();
