@@ -8,14 +8,14 @@ use crate::error::{Error, Result};
 use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::{ModelConfig, Recomputed};
 use crate::model::gpt::LossTensors;
-use crate::model::{BatchTensors, ForwardContext, Mode};
+use crate::model::{ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
-use crate::record::{BufferId, Recorder, State, Tensor};
+use crate::record::{BufferId, PersistentId, Recorder, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
-use crate::train::batch_arrays::{BatchArrays, batch_tensors, for_each_array};
+use crate::train::batch_arrays::BatchArrays;
 
 /// Default for the longest window in tokens: the gain of a longer context is another measurement.
 const LONGEST_WINDOW: usize = 2048;
@@ -28,7 +28,8 @@ const TOKENS_AT_ONCE: usize = 4096;
 pub struct Scorer<'gpu> {
     on_device: OnDevice<'gpu>,
     spec: BatchSpec,
-    batch: BatchTensors,
+    arrays: BatchArrays,
+    batch: PersistentId,
     losses: Tensor,
 }
 
@@ -57,8 +58,8 @@ impl<'gpu> Scorer<'gpu> {
         let mut loading = Loading::new(gpu, &model, tokens)?;
         let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
         let persistents = &mut loading.persistents;
-        let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, true) };
-        let batch = batch_tensors(persistents, "batch", tokens, arrays);
+        let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, tokens, true) };
+        let batch = persistents.add("batch", arrays.bytes());
         let losses = persistents.tensor("losses", 1, tokens, Element::F32);
         let into = LossTensors {
             step: StepState::tensor(persistents, "step state"),
@@ -73,7 +74,7 @@ impl<'gpu> Scorer<'gpu> {
         let context = ForwardContext {
             config: &model,
             buffers,
-            batch,
+            batch: arrays.tensors(BufferId::Persistent(batch)),
             expert_ranks: None,
             matrix_ranks: None,
             mode: Mode::Scoring,
@@ -96,7 +97,7 @@ impl<'gpu> Scorer<'gpu> {
             rank: 0,
             world: 1,
         };
-        Ok(Self { on_device, spec, batch, losses })
+        Ok(Self { on_device, spec, arrays, batch, losses })
     }
 
     /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. No sequence may be
@@ -121,11 +122,8 @@ impl<'gpu> Scorer<'gpu> {
     async fn batch_losses(&self, packed: &PackedSequences, number: u64) -> Result<Vec<f32>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
         let batch = packed.batch(number)?;
-        let BufferId::Persistent(id) = self.batch.tokens.buffer else {
-            unreachable!("the batch outlives its recording")
-        };
-        for_each_array(&self.batch, &batch, |array, ids| {
-            gpu.write(buffers, id, array.offset, bytemuck::cast_slice(ids));
+        self.arrays.for_each(&batch, |offset, ids| {
+            gpu.write(buffers, self.batch, offset, bytemuck::cast_slice(ids));
         });
         self.on_device.replay(0).await?;
         let bytes = reader.tensor(gpu, buffers, prepared, 0, &self.losses).await?;

@@ -5,11 +5,13 @@ use crate::element::Element;
 use crate::model::config::ModelConfig;
 use crate::model::{AheadTensors, BatchTensors};
 use crate::ops::attention::DocumentBounds;
-use crate::record::{BufferId, Persistents, Tensor};
+use crate::record::{BufferId, PersistentId, Tensor};
 
-/// Which id arrays a micro-batch has on the device.
+/// The id arrays of a micro-batch, one after the other in a buffer, so that one copy uploads all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchArrays {
+    /// Tokens of a micro-batch.
+    pub tokens: u32,
     /// Token indices sorted by position.
     pub sorts_positions: bool,
     /// First and last token of each token's document, two arrays.
@@ -18,80 +20,77 @@ pub struct BatchArrays {
     pub ahead: u32,
 }
 
+/// The ids of an array of a batch; of multi-token prediction those of a depth, counted from 0.
+type Ids = fn(&Batch, usize) -> &[u32];
+
+/// A buffer for arrays of which only the places are asked for.
+const NOWHERE: BufferId = BufferId::Persistent(PersistentId(u32::MAX));
+
 impl BatchArrays {
-    /// The arrays that `model` needs, on data whose documents are kept apart if `isolates_documents`.
-    pub fn of(model: &ModelConfig, isolates_documents: bool) -> Self {
+    /// The arrays of `tokens` tokens that `model` needs, on data whose documents are kept apart if
+    /// `isolates_documents`.
+    pub fn of(model: &ModelConfig, tokens: u32, isolates_documents: bool) -> Self {
         Self {
+            tokens,
             sorts_positions: model.learns_positions(),
             isolates_documents,
             ahead: model.multi_token.map_or(0, |further| further.depth as u32),
         }
     }
 
-    /// Bytes of all arrays of a micro-batch of `tokens`.
-    pub fn bytes(self, tokens: u32) -> u64 {
-        let count = 4
-            + u64::from(self.sorts_positions)
-            + 2 * u64::from(self.isolates_documents)
-            + 3 * u64::from(self.ahead);
-        count * batch_stride(tokens)
+    /// Bytes of all arrays.
+    pub fn bytes(self) -> u64 {
+        let mut bytes = 0;
+        self.lay(NOWHERE, |offset, _, _| bytes = offset + self.stride());
+        bytes
     }
-}
 
-/// Bytes from one id array of a micro-batch to the next, aligned so that each can be bound.
-fn batch_stride(tokens: u32) -> u64 {
-    (4 * tokens as u64).next_multiple_of(256)
-}
+    /// The arrays in `buffer`, which has room for [`bytes`](Self::bytes).
+    pub fn tensors(self, buffer: BufferId) -> BatchTensors {
+        self.lay(buffer, |_, _, _| {})
+    }
 
-/// The id arrays of a micro-batch in one buffer, so that one copy uploads all of them.
-pub(crate) fn batch_tensors(
-    persistents: &mut Persistents,
-    label: &str,
-    tokens: u32,
-    arrays: BatchArrays,
-) -> BatchTensors {
-    let buffer = BufferId::Persistent(persistents.add(label, arrays.bytes(tokens)));
-    let mut next = 0;
-    let mut array = || {
-        let array = Tensor::new(buffer, next * batch_stride(tokens), 1, tokens, Element::U32);
-        next += 1;
-        array
-    };
-    let [tokens, targets, positions, order] = [array(), array(), array(), array()];
-    let position_order = arrays.sorts_positions.then(&mut array);
-    let documents = arrays.isolates_documents.then(|| DocumentBounds { starts: array(), ends: array() });
-    let mut ahead_rows = || {
-        let first = array();
-        for _ in 1..arrays.ahead {
-            array();
+    /// Calls `put` with the byte offset and the ids of each array of `batch`.
+    pub fn for_each(self, batch: &Batch, mut put: impl FnMut(u64, &[u32])) {
+        self.lay(NOWHERE, |offset, ids, depth| {
+            let ids = ids(batch, depth);
+            assert!(ids.len() == self.tokens as usize, "a batch of {} tokens has {}", self.tokens, ids.len());
+            put(offset, ids);
+        });
+    }
+
+    /// Bytes from one array to the next, aligned so that each can be bound.
+    fn stride(self) -> u64 {
+        (4 * self.tokens as u64).next_multiple_of(256)
+    }
+
+    /// The one place that orders the arrays: calls `each` with byte offset, ids and depth of one after the other.
+    fn lay(self, buffer: BufferId, mut each: impl FnMut(u64, Ids, usize)) -> BatchTensors {
+        let mut offset = 0;
+        let mut arrays = |depths: u32, ids: Ids| {
+            let first = Tensor::new(buffer, offset, 1, self.tokens, Element::U32);
+            for depth in 0..depths as usize {
+                each(offset, ids, depth);
+                offset += self.stride();
+            }
+            Tensor { rows: depths, stride: (self.stride() / 4) as u32, ..first }
+        };
+        let mut array = |ids: Ids| Tensor { stride: Element::U32.stride(self.tokens), ..arrays(1, ids) };
+        BatchTensors {
+            tokens: array(|batch, _| &batch.tokens),
+            targets: array(|batch, _| &batch.targets),
+            positions: array(|batch, _| &batch.positions),
+            order: array(|batch, _| &batch.order),
+            position_order: self.sorts_positions.then(|| array(|batch, _| &batch.position_order)),
+            documents: self.isolates_documents.then(|| DocumentBounds {
+                starts: array(|batch, _| &batch.starts),
+                ends: array(|batch, _| &batch.ends),
+            }),
+            ahead: (self.ahead > 0).then(|| AheadTensors {
+                tokens: arrays(self.ahead, |batch, depth| &batch.ahead[depth].tokens),
+                targets: arrays(self.ahead, |batch, depth| &batch.ahead[depth].targets),
+                order: arrays(self.ahead, |batch, depth| &batch.ahead[depth].order),
+            }),
         }
-        Tensor { rows: arrays.ahead, stride: (batch_stride(first.cols) / 4) as u32, ..first }
-    };
-    let ahead = (arrays.ahead > 0).then(|| AheadTensors {
-        tokens: ahead_rows(),
-        targets: ahead_rows(),
-        order: ahead_rows(),
-    });
-    BatchTensors { tokens, targets, positions, order, position_order, documents, ahead }
-}
-
-/// Calls `put` with each id array of a batch on the device, and what is in it.
-pub(crate) fn for_each_array(to: &BatchTensors, batch: &Batch, mut put: impl FnMut(Tensor, &[u32])) {
-    put(to.tokens, &batch.tokens);
-    put(to.targets, &batch.targets);
-    put(to.positions, &batch.positions);
-    put(to.order, &batch.order);
-    if let Some(position_order) = to.position_order {
-        put(position_order, &batch.position_order);
-    }
-    if let Some(DocumentBounds { starts, ends }) = to.documents {
-        put(starts, &batch.starts);
-        put(ends, &batch.ends);
-    }
-    let Some(AheadTensors { tokens, targets, order }) = to.ahead else { return };
-    for (row, ahead) in (0..).zip(&batch.ahead) {
-        put(tokens.rows(row, 1), &ahead.tokens);
-        put(targets.rows(row, 1), &ahead.targets);
-        put(order.rows(row, 1), &ahead.order);
     }
 }

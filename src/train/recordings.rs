@@ -229,7 +229,7 @@ impl Recordings {
 
     /// Bytes of the id arrays of a micro-batch.
     pub(crate) fn batch_bytes(&self) -> u64 {
-        self.tensors.batch_arrays.bytes(self.tensors.batch.tokens.cols)
+        self.tensors.batch_arrays.bytes()
     }
 
     /// Bytes of the pieces in which checkpoints are read from the device.

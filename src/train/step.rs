@@ -10,7 +10,6 @@
 //!
 //! All of it is submitted without waiting for the device, and its results are collected later.
 
-use super::batch_arrays::for_each_array;
 use super::monitors::SumCopy;
 use super::trainer::Trainer;
 use crate::data::Batches;
@@ -211,8 +210,8 @@ impl Trainer<'_> {
     ) -> Result<()> {
         data.fill(micro_step, &mut self.batch)?;
         // The buffers of micro-batches under way are laid out alike.
-        for_each_array(&self.recordings.tensors.batch, &self.batch, |array, ids| {
-            self.staged[array.offset as usize..][..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
+        self.recordings.tensors.batch_arrays.for_each(&self.batch, |offset, ids| {
+            self.staged[offset as usize..][..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         });
         self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, batch).await?;
         self.refresh_on(encoder).await

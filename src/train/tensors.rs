@@ -1,6 +1,6 @@
 //! The tensors that a run keeps on the device in addition to its arenas: states, the batch, and tables.
 
-use super::batch_arrays::{BatchArrays, batch_tensors};
+use super::batch_arrays::BatchArrays;
 use super::schedule::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::ops::grad_norm::StepTensors;
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::check_binding;
-use crate::record::{Persistents, State, Tensor};
+use crate::record::{BufferId, Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 
 /// The tensors that a micro-batch has of its own from its forward to its backward pass; several micro-batches are under
@@ -40,7 +40,7 @@ pub struct RunTensors {
     pub eval_correct: Option<Tensor>,
     /// Learning rate and bias corrections, by global step.
     pub schedule: Tensor,
-    /// Which id arrays a micro-batch has.
+    /// The id arrays of a micro-batch.
     pub batch_arrays: BatchArrays,
     /// The current micro-batch; in a pipeline the first of those [under way](Self::in_flight).
     pub batch: BatchTensors,
@@ -80,7 +80,8 @@ impl RunTensors {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), capabilities, what, remedy)?;
         let tokens = (settings.runner.batch_size * model.seq_length) as u32;
-        let batch_arrays = BatchArrays::of(model, plan.isolates_documents());
+        let batch_arrays = BatchArrays::of(model, tokens, plan.isolates_documents());
+        let batch = BufferId::Persistent(persistents.add("batch", batch_arrays.bytes()));
         Ok(Self {
             state,
             scaler,
@@ -89,7 +90,7 @@ impl RunTensors {
             eval_correct,
             schedule,
             batch_arrays,
-            batch: batch_tensors(persistents, "batch", tokens, batch_arrays),
+            batch: batch_arrays.tensors(batch),
             ahead_loss: model.multi_token.map(|_| LossState::tensor(persistents, "loss state ahead")),
             model: ModelBuffers::new(model, tokens, persistents),
             masks: model.has_dropout().then(|| Masks {
@@ -109,16 +110,13 @@ impl RunTensors {
     /// The tensors that micro-batches have of their own, for each chunk of layers and each of its micro-batches under
     /// way; `counts` says how many there are. The first one uses the tensors that a run without a pipeline has.
     pub(super) fn in_flight(&self, counts: &[usize], persistents: &mut Persistents) -> Vec<Vec<InFlight>> {
-        let tokens = self.batch.tokens.cols;
+        let arrays = self.batch_arrays;
         let mut first = Some(InFlight { batch: self.batch, masks: self.masks });
         let mut one = |chunk: usize, slot: usize| {
             first.take().unwrap_or_else(|| InFlight {
-                batch: batch_tensors(
-                    persistents,
-                    &format!("batch {chunk}.{slot}"),
-                    tokens,
-                    self.batch_arrays,
-                ),
+                batch: arrays.tensors(BufferId::Persistent(
+                    persistents.add(format!("batch {chunk}.{slot}"), arrays.bytes()),
+                )),
                 masks: self.masks.map(|masks| Masks {
                     state: DropoutState::tensor(persistents, format!("dropout state {chunk}.{slot}")),
                     ..masks
