@@ -6,7 +6,7 @@
 
 mod parts;
 
-pub use parts::{Block, Part, muon_in_turns};
+pub use parts::{Block, DividedMatrix, muon_in_turns};
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};

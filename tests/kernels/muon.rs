@@ -3,7 +3,7 @@
 use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
-use gristmill::ops::muon::{Block, Matrix, Muon, Part, muon};
+use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::Tensor;
@@ -169,7 +169,7 @@ fn parts_are_orthogonalised_as_the_matrix() {
         let of_ranks = case.input_of(&taken(&whole.values), 40, 24, F32).tensor;
         let step = step_tensors(case);
         let [weights, gradients, moments] = [0; 3].map(|_| case.input(20, 24, F32).tensor);
-        let part = Part {
+        let part = DividedMatrix {
             name: "matrix".into(),
             matrix: Matrix { weights, gradients, moments },
             settings: SETTINGS,

@@ -13,7 +13,7 @@ use gristmill::ops::grouped_matmul::{
 use gristmill::ops::hot_copies::{self, HomeRange};
 use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
 use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
-use gristmill::ops::muon::{Block, Matrix, Muon, Part, muon_in_turns};
+use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::route::{
@@ -151,7 +151,7 @@ fn columns_under_muon(rec: &mut Recorder) {
         rate_column: 0,
         rounding: Rounding::default(),
     };
-    let part = Part {
+    let part = DividedMatrix {
         name: "matrix".into(),
         matrix: Matrix { weights, gradients, moments },
         settings,

@@ -4,7 +4,7 @@ use super::buffers::Buffers;
 use super::exchange::{Exchanger, Exchanges};
 use super::gpu::Gpu;
 use super::launch::Launch;
-use super::prepare::{Part, Program};
+use super::prepare::{Program, Replayed};
 use crate::error::{Error, Result};
 use crate::gpu::device::submission_split::Timed;
 use crate::ranks::pipeline::Half;
@@ -62,7 +62,7 @@ impl<'gpu> Encoder<'gpu> {
         half: Half,
         which: Exchanges,
     ) -> Result<()> {
-        self.replay_part(program, Part::of(half), exchanger, Some(half), which).await
+        self.replay_part(program, Replayed::of(half), exchanger, Some(half), which).await
     }
 
     /// Replays a program with exchanges, and carries out those that `which` names. Commands added before are submitted
@@ -76,13 +76,13 @@ impl<'gpu> Encoder<'gpu> {
         exchanger: &mut Exchanger,
         which: Exchanges,
     ) -> Result<()> {
-        self.replay_part(program, Part::Whole, exchanger, None, which).await
+        self.replay_part(program, Replayed::Whole, exchanger, None, which).await
     }
 
     async fn replay_part(
         &mut self,
         program: &Program,
-        part: Part,
+        part: Replayed,
         exchanger: &mut Exchanger,
         half: Option<Half>,
         which: Exchanges,

@@ -22,7 +22,7 @@ use staging::ToDevice;
 use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::mapping::{Mapping, copy_mapped};
-use super::prepare::{Part, Prepared, Program};
+use super::prepare::{Prepared, Program, Replayed};
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::{Half, Turn};
 use crate::ranks::{Pending, Ranks};
@@ -119,14 +119,14 @@ impl Exchanger {
         turn: &Turn,
         program: Option<&Program>,
     ) -> Result<()> {
-        let part = turn.half.map_or(Part::Whole, Part::of);
+        let part = turn.half.map_or(Replayed::Whole, Replayed::of);
         let receives = |program: &&Program| turn.receives && program.receives(part).is_some();
         let point = program.filter(receives).and_then(|program| program.receives(part));
         self.passing.pass(encoder, &self.ranks, &turn.sends, point).await
     }
 
     /// The launches before which the replay of a part stops for exchanges: ascending indices.
-    pub(super) fn stops(program: &Program, part: Part, which: Exchanges) -> Vec<usize> {
+    pub(super) fn stops(program: &Program, part: Replayed, which: Exchanges) -> Vec<usize> {
         let points = program.points_of(part).filter(|(_, point)| is_among(point, which));
         stops(points.map(|(_, point)| (point.exchange.at, point.needed)))
     }
@@ -136,7 +136,7 @@ impl Exchanger {
     pub(super) async fn stop(
         &mut self,
         encoder: &mut Encoder<'_>,
-        (program, part): (&Program, Part),
+        (program, part): (&Program, Replayed),
         half: Option<Half>,
         which: Exchanges,
         stop: usize,

@@ -28,13 +28,13 @@ pub struct Program {
 
 /// The part of a program that is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Replayed {
     Whole,
     First,
     Second,
 }
 
-impl Part {
+impl Replayed {
     /// The part that computes `half`, of a program that is cut.
     pub fn of(half: Half) -> Self {
         match half.direction {
@@ -109,27 +109,27 @@ impl Program {
     }
 
     /// The launches of a part; all of them if the program is not cut.
-    pub(super) fn range(&self, part: Part) -> Range<usize> {
+    pub(super) fn range(&self, part: Replayed) -> Range<usize> {
         let all = self.launches.len();
         match (part, self.cut) {
-            (Part::First, Some(cut)) => 0..cut,
-            (Part::Second, Some(cut)) => cut..all,
+            (Replayed::First, Some(cut)) => 0..cut,
+            (Replayed::Second, Some(cut)) => cut..all,
             _ => 0..all,
         }
     }
 
     /// The exchanges of a part, with their indices.
-    pub(super) fn points_of(&self, part: Part) -> impl Iterator<Item = (usize, &ExchangePoint)> {
+    pub(super) fn points_of(&self, part: Replayed) -> impl Iterator<Item = (usize, &ExchangePoint)> {
         let is_of = move |point: &ExchangePoint| match (part, self.cut) {
-            (Part::First, Some(cut)) => !point.is_after(cut),
-            (Part::Second, Some(cut)) => point.is_after(cut),
+            (Replayed::First, Some(cut)) => !point.is_after(cut),
+            (Replayed::Second, Some(cut)) => point.is_after(cut),
             _ => true,
         };
         self.points.iter().enumerate().filter(move |(_, point)| is_of(point))
     }
 
     /// The exchange with which a part begins, if it receives rows of another stage.
-    pub(super) fn receives(&self, part: Part) -> Option<&ExchangePoint> {
+    pub(super) fn receives(&self, part: Replayed) -> Option<&ExchangePoint> {
         let receives =
             |point: &&ExchangePoint| matches!(point.exchange.collective, Collective::Receive { .. });
         self.points_of(part).map(|(_, point)| point).find(receives)

@@ -13,7 +13,7 @@ use crate::record::{Collective, Recorder, Span, Tensor};
 
 /// This rank's part of a matrix, and which rank holds which part. Parts are equally large.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct DividedMatrix {
     /// The part's name in a recording.
     pub name: String,
     /// The weights, gradients and momentum of the part.
@@ -47,44 +47,44 @@ const ROUND_BYTES: u64 = 8 << 20;
 #[track_caller]
 pub fn muon_in_turns(
     rec: &mut Recorder,
-    parts: &[Part],
+    parts: &[DividedMatrix],
     (group, place): (&Group, usize),
     step: &StepTensors,
 ) {
     let size = group.size();
     for round in rounds(parts, size) {
         let (mut directions, mut updates) = (Vec::new(), Vec::new());
-        for Part { name, matrix, settings, .. } in round {
+        for DividedMatrix { name, matrix, settings, .. } in round {
             directions.push(rec.scope(name.as_str(), |rec| direction(rec, matrix, step, settings).0));
             let Tensor { rows, cols, .. } = matrix.weights;
             updates.push(rec.tensor("update", rows, cols, Element::F32));
         }
-        let own: Vec<&Part> = in_turns(round, place, size).collect();
-        let gather = |part: &&Part| {
+        let own: Vec<&DividedMatrix> = in_turns(round, place, size).collect();
+        let gather = |part: &&DividedMatrix| {
             let Tensor { rows, cols, .. } = part.matrix.weights;
             rec.tensor("parts", size as u32 * rows, cols, Element::F32)
         };
         let gathered: Vec<Tensor> = own.iter().map(gather).collect();
         let (sent, received) = (of_ranks(&directions, size), rows_of(&gathered, size));
         rec.exchange("direction", Collective::AllToAll { sent, received }, group);
-        let orthogonalise = |(part, gathered): (&Part, Tensor)| {
+        let orthogonalise = |(part, gathered): (&DividedMatrix, Tensor)| {
             rec.scope(part.name.as_str(), |rec| part.orthogonalise(rec, gathered, step))
         };
         let orthogonal: Vec<Tensor> = own.into_iter().zip(gathered).map(orthogonalise).collect();
         let (sent, received) = (rows_of(&orthogonal, size), of_ranks(&updates, size));
         rec.exchange("direction", Collective::AllToAll { sent, received }, group);
-        for (Part { name, matrix, settings, whole, .. }, update) in round.iter().zip(updates) {
+        for (DividedMatrix { name, matrix, settings, whole, .. }, update) in round.iter().zip(updates) {
             rec.scope(name.as_str(), |rec| apply(rec, matrix, update, *whole, step, settings));
         }
     }
 }
 
 /// Groups parts into rounds, whose turns exchange together.
-fn rounds(mut parts: &[Part], size: usize) -> impl Iterator<Item = &[Part]> {
+fn rounds(mut parts: &[DividedMatrix], size: usize) -> impl Iterator<Item = &[DividedMatrix]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |turn: &&[Part]| {
-            bytes += turn.iter().map(Part::bytes).sum::<u64>();
+        let fits = |turn: &&[DividedMatrix]| {
+            bytes += turn.iter().map(DividedMatrix::bytes).sum::<u64>();
             bytes <= ROUND_BYTES
         };
         let turns = parts.chunks(size).take_while(fits).count().max(1);
@@ -116,7 +116,7 @@ fn rows_of(tensors: &[Tensor], size: usize) -> Vec<Vec<Span>> {
     (0..size as u32).map(of_rank).collect()
 }
 
-impl Part {
+impl DividedMatrix {
     /// Bytes of the part's direction.
     fn bytes(&self) -> u64 {
         let Tensor { rows, stride, .. } = self.matrix.weights;
@@ -182,12 +182,12 @@ mod tests {
     use crate::record::{Exchange, State};
 
     /// Halves of matrices; each part has one of `sizes`.
-    fn parts(rec: &mut Recorder, sizes: &[[u32; 2]]) -> Vec<Part> {
+    fn parts(rec: &mut Recorder, sizes: &[[u32; 2]]) -> Vec<DividedMatrix> {
         let part = |&[rows, cols]: &[u32; 2]| {
             let [weights, gradients, moments] =
                 [0; 3].map(|_| rec.tensor("matrix", rows, cols, Element::F32));
             let block = |place| vec![Block { held: [0, 0], whole: [place * rows, 0], size: [rows, cols] }];
-            Part {
+            DividedMatrix {
                 name: "matrix".into(),
                 matrix: Matrix { weights, gradients, moments },
                 settings: Muon {
@@ -211,7 +211,7 @@ mod tests {
         let mut rec = Recorder::new("rounds", Capabilities::software());
         let ([small, half, large], size) = ([[8, 32], [768, 1024], [4096, 1024]], 2);
         let parts = parts(&mut rec, &[small, small, small, small, half, half, half, half, large]);
-        let lengths = |parts| rounds(parts, size).map(<[Part]>::len).collect::<Vec<_>>();
+        let lengths = |parts| rounds(parts, size).map(<[DividedMatrix]>::len).collect::<Vec<_>>();
         assert_eq!(lengths(&parts), [6, 2, 1]);
         assert_eq!(lengths(&parts[4..6]), [2]);
         assert!(lengths(&[]).is_empty());

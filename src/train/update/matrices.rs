@@ -46,7 +46,7 @@ impl Update<'_> {
         spec: &Spec,
         part: &Part,
         settings: &Muon,
-        divided: &mut Vec<muon::Part>,
+        divided: &mut Vec<muon::DividedMatrix>,
     ) {
         let decay = if spec.decays { self.decays[spec.group] as f32 } else { 0.0 };
         let settings = Muon { decay, rate_column: rate_column(spec.group), ..*settings };
@@ -69,7 +69,13 @@ impl Update<'_> {
                 rec.scope(name, |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
             } else {
                 let of_peers = peers.iter().map(|peer| within_part(blocks(peer, piece)));
-                divided.push(muon::Part { name, matrix, settings, whole, blocks: of_peers.collect() });
+                divided.push(muon::DividedMatrix {
+                    name,
+                    matrix,
+                    settings,
+                    whole,
+                    blocks: of_peers.collect(),
+                });
             }
         }
     }
