@@ -104,7 +104,7 @@ impl ArenaLayout {
             parameters.into_iter().map(|spec| (spec, Vec::new())).collect();
         for kind in kinds {
             let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
-            let segment_elements = most_elements(kind.compute, binding_bytes);
+            let segment_elements = most_elements(kind, binding_bytes);
             for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| SegmentKind::of(spec) == kind) {
                 for (first_row, rows) in row_ranges(spec, binding_bytes)? {
                     let part = Part { segment: 0, offset: 0, first_row, rows };
@@ -330,23 +330,24 @@ fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option
     Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 
-/// Most elements of a segment of parameters that layers read as `compute`.
-fn most_elements(compute: Element, binding_bytes: u64) -> u64 {
+/// Most elements of a segment of parameters of this kind.
+fn most_elements(kind: SegmentKind, binding_bytes: u64) -> u64 {
     // Ops count elements in 32 bits.
     let most = u64::from(u32::MAX) / ALIGNMENT;
-    (binding_bytes / bytes_of(compute, ALIGNMENT)).min(most) * ALIGNMENT
+    (binding_bytes / bytes_of(kind, ALIGNMENT)).min(most) * ALIGNMENT
 }
 
-/// Bytes of `elements` elements in the largest arena that holds them: gradients and master weights are f32, and
-/// quantised parameters have neither.
-fn bytes_of(compute: Element, elements: u64) -> u64 {
-    if compute.is_quantised() { compute.bytes_of(elements) } else { Element::F32.bytes_of(elements) }
+/// Bytes of `elements` elements in the largest arena that holds them: gradients and master weights are f32, and frozen
+/// parameters have neither.
+fn bytes_of(kind: SegmentKind, elements: u64) -> u64 {
+    if kind.is_frozen { kind.compute.bytes_of(elements) } else { Element::F32.bytes_of(elements) }
 }
 
 /// (first row, rows) of each part of a parameter: one part if it fits, otherwise split where [`Spec::split_rows`]
 /// allows.
 fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
-    let segment_elements = most_elements(spec.compute, binding_bytes);
+    let kind = SegmentKind::of(spec);
+    let segment_elements = most_elements(kind, binding_bytes);
     let stride = u64::from(spec.stride());
     let rows_that_fit = (segment_elements / stride) as usize;
     if spec.rows <= rows_that_fit {
@@ -359,7 +360,7 @@ fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
             spec.path,
             spec.rows,
             spec.cols,
-            bytes_of(spec.compute, spec.rows as u64 * stride).div_ceil(1 << 20),
+            bytes_of(kind, spec.rows as u64 * stride).div_ceil(1 << 20),
             binding_bytes >> 20,
         );
         return Err(Error::too_large(
@@ -375,10 +376,15 @@ mod tests {
     use super::*;
     use crate::model::config::{FactorInit, LowRank, Sizes};
 
-    /// In a binding of 32 KiB fit 8,192 elements of f32, and in 4 bits with their scales more than the 16,384 of gate
-    /// and up.
+    /// In a binding of 32 KiB fit 8,192 elements of f32, and the 16,384 of gate and up in 16 bits or fewer.
     #[test]
-    fn a_quantised_matrix_is_as_large_as_it_is_stored() {
+    fn a_frozen_matrix_is_as_large_as_it_is_stored() {
+        for (base, compute) in [(Some(Element::Nf4), Element::F32), (None, Element::Bf16)] {
+            place_frozen(base, compute);
+        }
+    }
+
+    fn place_frozen(base: Option<Element>, compute: Element) {
         let sizes = Sizes {
             vocab_size: 64,
             hidden_size: 64,
@@ -393,17 +399,15 @@ mod tests {
             alpha: 8.0,
             dropout: 0.0,
             init: FactorInit::default(),
-            base: Some(Element::Nf4),
+            base,
             modules: modules.into(),
         };
-        let model = ModelConfig { low_rank: Some(low_rank), ..ModelConfig::llama(sizes) };
+        let model = ModelConfig { low_rank: Some(low_rank), compute, ..ModelConfig::llama(sizes) };
         let limits = Limits { binding_bytes: 32 << 10, buffer_bytes: 32 << 10 };
         let layout = ArenaLayout::new(Gpt::describe(&model), &limits).unwrap_or_else(|e| panic!("{e}"));
-        let quantised = layout.parameters.iter().filter(|(spec, _)| spec.compute == Element::Nf4);
-        let parts: Vec<usize> = quantised.map(|(_, parts)| parts.len()).collect();
-        assert_eq!(parts, [1; 4]);
-        let largest =
-            layout.segments.iter().map(|segment| segment.kind.compute.bytes_of(segment.elements)).max();
+        let divided = layout.parameters.iter().find(|(_, parts)| parts.len() > 1);
+        assert!(divided.is_none(), "{divided:?}");
+        let largest = layout.segments.iter().map(|segment| bytes_of(segment.kind, segment.elements)).max();
         assert!(largest <= Some(32 << 10), "{largest:?}");
         let limits = Limits { binding_bytes: 8 << 10, buffer_bytes: 8 << 10 };
         let line = ArenaLayout::new(Gpt::describe(&model), &limits).unwrap_err().to_string();
