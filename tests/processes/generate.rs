@@ -22,7 +22,8 @@ fn generate(folder: &Path, arguments: &[&str]) -> Command {
 #[test]
 fn the_command_prints_prompt_and_continuation() {
     let trained = trained_model(Setup::new("command", ""));
-    let greedy = ["--prompt", "the mill", "--tokens", "60", "--temperature", "0", "--ignore-eod"];
+    let count = GREEDY.tokens.to_string();
+    let greedy = ["--prompt", "the mill", "--tokens", &count, "--temperature", "0", "--ignore-eod"];
     let printed = run(&mut generate(&trained.folder(), &greedy)).succeeded().stdout;
     let want = trained.generate(&trained.setup.gpu(), &["the mill"], &GREEDY).remove(0);
     assert_eq!(printed, format!("the mill{}\n", Codec::Bytes { eod: 0 }.decode(&want)));

@@ -9,9 +9,9 @@ use pollster::block_on;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// 60 tokens are more than two windows of 24, so the caches are refilled on the way.
+/// More tokens than a window of 24 and another half of it, so the caches are refilled twice on the way.
 pub const GREEDY: GenerationSettings =
-    GenerationSettings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stops: Vec::new() };
+    GenerationSettings { tokens: 40, sampling: Sampling::GREEDY, seed: 0, stops: Vec::new() };
 
 /// A model after 30 steps at a high rate, which separates its likeliest tokens.
 pub fn trained_model(setup: Setup) -> FolderRun {

@@ -44,7 +44,7 @@ fn is_that_of_the_reference(setup: Setup) {
         let batch = eval.batch(micro_step).expect("a batch");
         let length = plan.model.seq_length;
         let positions: Vec<u32> = (0..batch.tokens.len()).map(|token| (token % length) as u32).collect();
-        let logits = logits(&shape, &weights, &batch.tokens, &positions, length);
+        let logits = logits(&shape, &weights, &shape.memories(), &batch.tokens, &positions, length);
         hits += correct(&logits, &batch.targets, width, ignore);
         for (row, &target) in
             logits.chunks_exact(width).zip(&batch.targets).filter(|&(_, &target)| target != ignore)

@@ -102,18 +102,19 @@ impl Biases {
     pub const QKV: Self = Self { qkv: true, ..Self::NONE };
 }
 
-/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. Routers are in their initial
-/// state, without a selection bias.
+/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens, with routers in the state
+/// `memories`.
 #[track_caller]
 pub fn logits(
     shape: &Shape,
     weights: &Weights,
+    memories: &Memories,
     tokens: &[u32],
     positions: &[u32],
     sequence_length: usize,
 ) -> Vec<f64> {
     let weights = &shape.storage.copies(weights);
-    let last = forward(shape, weights, &shape.memories(), tokens, positions, sequence_length);
+    let last = forward(shape, weights, memories, tokens, positions, sequence_length);
     let table = shape.head_table(weights);
     linear(&last.normed, &table, None, tokens.len(), shape.vocab_size, shape.hidden_size)
 }
@@ -129,7 +130,7 @@ pub fn loss(
     sequence_length: usize,
     ignore: u32,
 ) -> (f64, usize) {
-    let logits = logits(shape, weights, tokens, positions, sequence_length);
+    let logits = logits(shape, weights, &shape.memories(), tokens, positions, sequence_length);
     let (loss_sum, count, _) = cross_entropy(&logits, targets, shape.vocab_size, ignore);
     (loss_sum, count)
 }

@@ -154,9 +154,9 @@ fn a_zero_output_projection_gives_a_uniform_distribution() {
 fn logits_see_earlier_tokens_of_their_own_sequence() {
     let (mut tokens, _) = batch();
     let weights = weights(&QWEN3);
-    let before = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    let before = logits(&QWEN3, &weights, &QWEN3.memories(), &tokens, &POSITIONS, T);
     tokens[2] = (tokens[2] + 1) % 11;
-    let after = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    let after = logits(&QWEN3, &weights, &QWEN3.memories(), &tokens, &POSITIONS, T);
     let changed: Vec<usize> =
         (0..2 * T).filter(|&row| before[row * 11..][..11] != after[row * 11..][..11]).collect();
     assert_eq!(changed, [2, 3, 4]);
@@ -167,7 +167,7 @@ fn only_distances_between_positions_matter() {
     let (tokens, _) = batch();
     for shape in [QWEN2, DEEPSEEK] {
         let weights = weights(&shape);
-        let at = |positions: &[u32]| logits(&shape, &weights, &tokens, positions, T);
+        let at = |positions: &[u32]| logits(&shape, &weights, &shape.memories(), &tokens, positions, T);
         assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
     }
 }
@@ -176,7 +176,9 @@ fn only_distances_between_positions_matter() {
 fn a_learned_position_moves_every_logit() {
     let (tokens, _) = batch();
     let mut weights = weights(&GPT2);
-    let at = |positions: &[u32], weights: &Weights| logits(&GPT2, weights, &tokens, positions, T);
+    let at = |positions: &[u32], weights: &Weights| {
+        logits(&GPT2, weights, &GPT2.memories(), &tokens, positions, T)
+    };
     assert_ne!(at(&POSITIONS.map(|p| p.min(10)), &weights)[..11], at(&[1; 2 * T], &weights)[..11]);
     weights.insert(super::POSITIONS.to_owned(), vec![0.0; 12 * 7]);
     assert_eq!(at(&POSITIONS, &weights), at(&[1; 2 * T], &weights));
@@ -193,5 +195,6 @@ fn refuses_fewer_targets_than_tokens() {
 #[should_panic(expected = "which this shape does not have")]
 fn refuses_a_tensor_it_would_not_use() {
     let (tokens, _) = batch();
-    logits(&Shape { tie_word_embeddings: true, ..LLAMA }, &weights(&LLAMA), &tokens, &POSITIONS, T);
+    let shape = Shape { tie_word_embeddings: true, ..LLAMA };
+    logits(&shape, &weights(&LLAMA), &shape.memories(), &tokens, &POSITIONS, T);
 }
