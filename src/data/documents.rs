@@ -226,7 +226,7 @@ mod tests {
             let mut mixed = b"{\"text\": \"a b\"}\n{\"text\": \"\\ud83d\\ude00\", \"x\": [1, {}]}\n".to_vec();
             mixed.truncate(cut);
             mixed.extend(content);
-            for format in [DocumentFormat::File, DocumentFormat::Line, DocumentFormat::BlankLine, jsonl()] {
+            for format in [DocumentFormat::File, DocumentFormat::Line, DocumentFormat::BlankLine] {
                 if let Err(message) = read(&mixed, &format) {
                     proptest::prop_assert!(!message.contains('\n'), "{message}");
                 }

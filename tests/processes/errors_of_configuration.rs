@@ -30,11 +30,6 @@ fn errors_on_the_command_line() {
             &["--model.model_config.hiden_size: unknown key; did you mean `hidden_size`?"],
         ),
         (
-            "a word for a number",
-            &["--model.model_config.num_layers=two"],
-            &["--model.model_config.num_layers: expected a whole number", "found `two`"],
-        ),
-        (
             "heads that do not divide",
             &["--model.model_config.num_heads=5"],
             &["--model.model_config.num_heads: 5 heads do not divide hidden_size 48; change one of them"],
@@ -138,27 +133,13 @@ fn errors_on_the_command_line() {
 fn errors_in_the_file() {
     let place = Place::new();
     let yaml = place.setup.yaml();
-    let cases: &[(&str, &str, &str, &[&str])] = &[
-        (
-            "a misspelt key",
-            "hidden_size:",
-            "hiden_size:",
-            &["config.yaml:3: model.model_config.hiden_size: unknown key; did you mean `hidden_size`?"],
-        ),
-        (
-            "a word for a number",
-            "num_layers: 2",
-            "num_layers: two",
-            &["config.yaml:3: model.model_config.num_layers: expected a whole number", "`two`"],
-        ),
-        ("no YAML", "seed: 7", "seed: [7", &["config.yaml:", "not valid YAML"]),
-    ];
-    for (name, from, to, expected) in cases {
-        let path = place.path("config.yaml");
-        assert!(yaml.contains(from), "{name}: nothing to replace");
-        std::fs::write(&path, yaml.replace(from, to)).expect("a file");
-        assert_refused(name, &run(&mut train_gpt([&path])), expected);
-    }
+    let path = place.path("config.yaml");
+    std::fs::write(&path, yaml.replace("num_layers: 2", "num_layers: two")).expect("a file");
+    assert_refused(
+        "a word for a number",
+        &run(&mut train_gpt([&path])),
+        &["config.yaml:3: model.model_config.num_layers: expected a whole number", "`two`"],
+    );
     let missing = run(&mut train_gpt([place.path("nowhere.yaml")]));
     assert_refused(
         "a missing file",

@@ -548,27 +548,6 @@ fn plan_fits_a_rank() {
     assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
 }
 
-#[test]
-fn every_command_has_help() {
-    for command in [
-        "train",
-        "plan",
-        "doctor",
-        "generate",
-        "tokenize",
-        "train-tokenizer",
-        "token-distribution",
-        "dump-wgsl",
-    ] {
-        let help = run(&mut gristmill([command, "--help"])).succeeded().stdout;
-        assert!(help.contains(&format!("Usage: gristmill {command}")), "{help}");
-    }
-    let after_overrides =
-        run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
-    assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
-    assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
-}
-
 /// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance
 /// that asks for it cannot be created, so a run that asked would find no adapter.
 #[cfg(target_os = "linux")]

@@ -3,9 +3,8 @@
 //! Threads and processes of MPI train bit for bit alike; processes that differ, or whose data do, are one line; an
 //! interrupt before the first step ends all and leaves no run folder.
 
-use crate::runs::{Setup, metrics, newest_checkpoint};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use crate::runs::Setup;
+use std::path::PathBuf;
 use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gristmill");
@@ -34,38 +33,6 @@ impl Place {
         let parallel = ["--parallel_config.data_parallel=2"];
         arguments.iter().chain(&parallel).chain(extra).map(ToString::to_string).collect()
     }
-
-    /// Trains on threads of one process.
-    fn train_on_threads(&self, extra: &[&str]) {
-        let output = Command::new(PROGRAM)
-            .args(self.arguments(extra))
-            .args(["--ranks", "2"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("the program");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// The newest step that was saved, and the tensors that all ranks wrote with it, by file.
-    fn weights(&self) -> (u64, BTreeMap<String, Vec<u8>>) {
-        let (step, folder) = newest_checkpoint(&self.folder()).expect("a checkpoint");
-        let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-        let tensors = paths.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
-        let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
-        let files: BTreeMap<_, _> =
-            tensors.map(|path| (name(&path), std::fs::read(&path).expect("tensors"))).collect();
-        assert!(!files.is_empty(), "a checkpoint has tensors");
-        (step, files)
-    }
-}
-
-#[test]
-fn runs_on_threads_repeat() {
-    let [first, second] = [Place::new(), Place::new()];
-    [&first, &second].iter().for_each(|place| place.train_on_threads(&["--stop_step=4"]));
-    assert_eq!(metrics(&first.folder()), metrics(&second.folder()));
-    assert_eq!(metrics(&first.folder()).len(), 4);
-    assert!(first.weights() == second.weights(), "other weights");
 }
 
 /// A flag for evaluation data that take seconds to count before the first step.
@@ -105,6 +72,9 @@ mod on_processes {
     use crate::noted;
     use crate::runs::{metrics, newest_checkpoint};
     use crate::transports::{self, Ended, Job};
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::process::Command;
     use std::thread::sleep;
     use std::time::Duration;
 
@@ -123,6 +93,30 @@ mod on_processes {
     ];
 
     impl Place {
+        /// Trains on threads of one process.
+        fn train_on_threads(&self, extra: &[&str]) {
+            let output = Command::new(PROGRAM)
+                .args(self.arguments(extra))
+                .args(["--ranks", "2"])
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .output()
+                .expect("the program");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+
+        /// The newest step that was saved, and the tensors that all ranks wrote with it, by file.
+        fn weights(&self) -> (u64, BTreeMap<String, Vec<u8>>) {
+            let (step, folder) = newest_checkpoint(&self.folder()).expect("a checkpoint");
+            let paths =
+                std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+            let tensors = paths.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+            let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+            let files: BTreeMap<_, _> =
+                tensors.map(|path| (name(&path), std::fs::read(&path).expect("tensors"))).collect();
+            assert!(!files.is_empty(), "a checkpoint has tensors");
+            (step, files)
+        }
+
         /// Starts to train on processes.
         fn start_processes(&self, extra: &[&str]) -> Job {
             let arguments = self.arguments(extra);
@@ -207,18 +201,16 @@ mod on_processes {
     fn an_interrupt_before_the_first_step_ends_all_ranks() {
         let place = Place::new();
         let eval = slow_evaluation(&place);
-        for rank in [0, 1] {
-            let mut job = place.start_processes(&["--do_eval=True", "--eval_batches=1000000000", &eval]);
-            while !place.folder().join("config.yaml").exists() {
-                assert!(job.is_running(), "the run has ended before it made its folder");
-                sleep(Duration::from_millis(1));
-            }
-            assert!(place.signal("-TERM", rank), "rank {rank} runs");
-            let Ended { exit_code, stderr, .. } = job.end();
-            assert_eq!(exit_code, Some(130), "{stderr}");
-            assert_eq!(stderr.matches("interrupted before the first step").count(), 1, "{stderr}");
-            assert!(!place.folder().exists(), "it refuses the next start");
+        let mut job = place.start_processes(&["--do_eval=True", "--eval_batches=1000000000", &eval]);
+        while !place.folder().join("config.yaml").exists() {
+            assert!(job.is_running(), "the run has ended before it made its folder");
+            sleep(Duration::from_millis(1));
         }
+        assert!(place.signal("-TERM", 1), "rank 1 runs");
+        let Ended { exit_code, stderr, .. } = job.end();
+        assert_eq!(exit_code, Some(130), "{stderr}");
+        assert_eq!(stderr.matches("interrupted before the first step").count(), 1, "{stderr}");
+        assert!(!place.folder().exists(), "it refuses the next start");
     }
 
     #[test]

@@ -9,7 +9,6 @@ use pollster::block_on;
 #[test]
 fn twenty_steps_and_twenty_more_are_forty() {
     let want = uninterrupted();
-    uninterrupted().assert_equals("a second run", &want);
     // Stops coincide with evaluations, because the last step of a run is always evaluated.
     resumable(1000, &[]).train(20).train(STEPS).left().assert_equals("20 and 20", &want);
     let often = resumable(4, &[]);
@@ -44,9 +43,8 @@ fn a_run_with_dropout_resumes_exactly() {
         "--model.model_config.hidden_dropout=0.1",
         "--model.model_config.emb_dropout_prob=0.1",
     ];
-    let want = resumable(STEPS, &dropout).train(STEPS).left();
-    assert!(want.metrics[0].loss != uninterrupted().metrics[0].loss, "dropout does not change the loss");
-    resumable(1000, &dropout).train(5).train(STEPS).left().assert_equals("with dropout, 5 and 35", &want);
+    let want = resumable(1000, &dropout).train(10).left();
+    resumable(1000, &dropout).train(5).train(10).left().assert_equals("5 and 5 with dropout", &want);
 }
 
 /// What layers read is rounded again from the master weights.

@@ -105,14 +105,4 @@ mod tests {
             assert_eq!(read(content).unwrap_err(), message, "{content:?}");
         }
     }
-
-    proptest::proptest! {
-        /// Whatever a file holds, the result is records, or one line for each of up to ten faults.
-        #[test]
-        fn no_file_panics(content in "[\\[{}\\]\",:a1\n ]{0,60}") {
-            if let Err(message) = read(&content) {
-                proptest::prop_assert!(message.lines().count() <= 10, "{message}");
-            }
-        }
-    }
 }

@@ -133,11 +133,10 @@ fn enough_capacity_is_dropless() {
 
 /// Also where an expert is chosen by no token.
 #[test]
-fn rows_of_zeros_and_second_runs_change_no_bit() {
+fn rows_of_zeros_change_no_bit() {
     for routing in [FOUR, "expert_num: 24, num_experts_chosen: 1"] {
         let run = |safe| run("safe", &format!("{routing}, use_gmm: True, enable_gmm_safe_tokens: {safe}"));
         let (without, with) = (run("False"), run("True"));
-        assert!(run("False") == without, "{routing}: a second run differs");
         assert!(with == without, "{routing}: rows of zeros change something");
         let mut layers = without.reports.iter().flat_map(|report| &report.layers);
         let is_idle = layers.any(|layer| layer.last.contains(&0));
