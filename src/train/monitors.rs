@@ -80,6 +80,14 @@ impl Monitors {
         all.into_iter().filter(|(interval, _)| is_due(interval)).filter_map(|(_, program)| program).collect()
     }
 
+    /// The recordings that are replayed after every step.
+    pub fn of_every_step(&self) -> impl Iterator<Item = &Recording> {
+        let norms = [&self.gradients, &self.states].into_iter().flatten();
+        let norms = norms.map(|norms| (norms.interval, &norms.recording));
+        let all = norms.chain(self.shared.iter().map(|shared| (self.interval, shared)));
+        all.filter(|(interval, _)| *interval == 1).map(|(_, recording)| recording)
+    }
+
     /// The slots that the host reads of the monitors after each step.
     pub(super) fn slots(&self, sources: &mut ReadBuffers) -> WatchedSlots {
         let mut sums = |norms: &Option<Norms>| {

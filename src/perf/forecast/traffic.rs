@@ -110,11 +110,12 @@ pub fn kept_bytes(recordings: &Recordings, accumulation: u64) -> u64 {
     sum
 }
 
-/// The recordings that a step replays, each with its number of replays.
+/// The recordings that a step replays, each with its number of replays; of monitors those that every step replays.
 pub(super) fn replays(recordings: &Recordings, accumulation: u64) -> Vec<(&Recording, u64)> {
     let copy = recordings.copy.iter().map(|copy| (copy, 1));
     let micro_steps = recordings.chunks().map(|recording| (recording, accumulation));
-    micro_steps.chain([(&recordings.update, 1)]).chain(copy).collect()
+    let monitors = recordings.monitors.of_every_step().map(|recording| (recording, 1));
+    micro_steps.chain([(&recordings.update, 1)]).chain(copy).chain(monitors).collect()
 }
 
 fn add(kinds: &mut Vec<Traffic>, kind: TrafficKind, bytes: u64, exchanges: u64) {
