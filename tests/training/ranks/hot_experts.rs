@@ -3,9 +3,9 @@
 //! Losses, loads, drops and weights are those of one rank over steps in which other experts become hot; the bytes are
 //! those of cold experts' rows and of the copies, by the plan and by the transport.
 
-use super::against_one::{Bounds, IN_BF16, IN_F16, IN_F32, SGD, compare_results, on_one, small};
-use super::layouts::{Measured, measure};
-use super::spread::{GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS};
+use super::against_one::{BF16, RECOMPUTED, SGD, small};
+use super::spread::{GRADIENTS, Keys, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, ZERO_1};
+use super::trial::{IN_BF16, IN_F32, OVERFLOWS, PLAIN, Variation, train_as_one};
 use crate::runs::{FolderRun, Setup, Trained, is_long, metrics, newest_checkpoint};
 use ::reference::permute as reference;
 use gristmill::kernels::Tier;
@@ -16,7 +16,6 @@ use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const STEPS: u64 = 20;
 const EXPERTS: usize = 8;
 const HOT: usize = 3;
 /// Experts are chosen anew after steps 1, 2, 4, 8, 9 and 18.
@@ -65,11 +64,13 @@ fn limited() -> Setup {
     setup
 }
 
-const WEIGHTS: &str = "--recompute_config.parallel_optimizer_comm_recompute=True";
-const RECOMPUTED: &str = "--recompute_config.recompute=True";
+/// Weights are gathered again for the layers that are recomputed.
+const GATHERED: Keys =
+    &[OPTIMIZER, GRADIENTS, "--recompute_config={recompute: True, parallel_optimizer_comm_recompute: True}"];
 
 const TWO: Spread = Spread { data: 2, expert: 2, ..Spread::ONE };
 const PAIRS: Spread = Spread { data: 4, expert: 2, ..Spread::ONE };
+const SHARDED: Spread = Spread { keys: ZERO_1, ..PAIRS };
 const FOUR: Spread = Spread { data: 4, expert: 4, ..Spread::ONE };
 const EIGHT: Spread = Spread { model: 2, keys: &[TOKENS, OPTIMIZER, GRADIENTS], ..FOUR };
 const STAGES: Spread = Spread { stages: 2, ..TWO };
@@ -93,125 +94,66 @@ fn changes(one: &Trained) -> Vec<usize> {
     (0..layers).map(of_layer).collect()
 }
 
-/// A run and what is allowed to differ.
-struct Run<'a> {
-    setup: fn() -> Setup,
-    keys: &'a [&'a str],
-    micro_batches: usize,
-    steps: u64,
-    bounds: Bounds,
-}
+/// Long enough for hot experts to change; in every step each expert is chosen as often, and as many choices are dropped.
+const HOT_EXPERTS: Variation<'_> =
+    Variation { name: "hot experts", steps: 10, judge: changes_and_drops, ..PLAIN };
 
-const LONG: Run<'_> =
-    Run { setup: hot, keys: &[], micro_batches: MICRO_BATCHES, steps: STEPS, bounds: ALL_LOADS };
-
-/// Losses and weights of the same numbers that are added in another order; in every step each expert is chosen as
-/// often, and as many choices are dropped.
-const ALL_LOADS: Bounds = Bounds { equal_loads: STEPS, ..IN_F32 };
-
-/// Long enough for hot experts to change, too.
-const SHORT: Run<'_> = Run { steps: 10, ..LONG };
-
-impl Run<'_> {
-    /// Trains on each of `spreads` as on one rank, and returns what one leaves.
-    fn trains_as_one(&self, spreads: &[Spread]) -> Trained {
-        let Self { keys, micro_batches, steps, bounds, .. } = *self;
-        let setup = || (self.setup)().with(keys);
-        let gpu = setup().gpu();
-        let one = on_one(setup(), &gpu, micro_batches, steps);
-        let changes = changes(&one);
-        let name = format!("{} {keys:?}", setup().name);
-        println!("{name}: {} dropped, hot experts change {changes:?} times", one.dropped());
-        assert!(changes.iter().all(|changes| *changes >= 2), "{name}: hot experts change {changes:?} times");
-        assert!(one.dropped() > 0, "{name}: nothing is dropped");
-        for spread in spreads {
-            let name = format!("{name}, {spread:?}");
-            let (ranks, taken) = measure(&spread.setup(setup(), micro_batches), &gpu, spread.ranks(), steps);
-            assert_bytes(&name, &ranks, steps);
-            assert_eq!(ranks.iter().map(|rank| rank.forecast).sum::<u64>(), taken, "{name}: memory");
-            let trained: Vec<Trained> = ranks.into_iter().map(|rank| rank.trained).collect();
-            compare_results(&name, &trained, &one, bounds);
-            for (tensor, values) in &one.weights {
-                let parts: Vec<&Vec<f64>> =
-                    trained.iter().filter_map(|rank| rank.weights.get(tensor)).collect();
-                let is_held = |index: usize| parts.iter().any(|part| !part[index].is_nan());
-                assert!((0..values.len()).all(is_held), "{name}: no rank holds all of {tensor}");
-            }
-        }
-        one
-    }
-}
-
-/// Which ranks send the rows of cold experts depends on which are hot; all together send those that are planned.
-#[track_caller]
-fn assert_bytes(name: &str, ranks: &[Measured], steps: u64) {
-    let planned: u64 = ranks.iter().map(Measured::planned_bytes).sum();
-    let sent: u64 = ranks.iter().map(|rank| rank.sent).sum();
-    assert_eq!(planned * (steps - 1), sent, "{name}: other bytes than planned, {:?}", ranks[0].planned);
-    let has_copies = |rank: &Measured| rank.planned.iter().any(|kind| kind.kind == TrafficKind::HotCopies);
-    assert!(ranks.iter().all(has_copies), "{name}: no copies");
+fn changes_and_drops(one: &Trained) {
+    let changes = changes(one);
+    println!("{} dropped, hot experts change {changes:?} times", one.dropped());
+    assert!(changes.iter().all(|changes| *changes >= 2), "hot experts change {changes:?} times");
+    assert!(one.dropped() > 0, "nothing is dropped");
 }
 
 #[test]
 fn hot_experts_on_every_rank_train_as_on_one() {
-    LONG.trains_as_one(&[
-        TWO,
-        Spread { keys: &[OPTIMIZER], ..PAIRS },
-        FOUR,
-        EIGHT,
-        STAGES,
-        Spread { keys: &[OPTIMIZER, GRADIENTS, WEIGHTS, RECOMPUTED], ..PAIRS },
-        Spread { keys: &[RECOMPUTED], ..FOUR },
-    ]);
-    let eight = [Spread { data: 8, ..TWO }, Spread { data: 8, keys: &[OPTIMIZER], ..FOUR }];
-    Run { micro_batches: 8, ..if is_long() { LONG } else { SHORT } }.trains_as_one(&eight);
+    let gathered = Spread { keys: GATHERED, ..PAIRS };
+    let spreads = [TWO, SHARDED, FOUR, EIGHT, STAGES, gathered, Spread { keys: RECOMPUTED, ..FOUR }];
+    train_as_one(hot, &spreads, &Variation { steps: if is_long() { 20 } else { 10 }, ..HOT_EXPERTS });
+    let eight = [Spread { data: 8, ..TWO }, Spread { data: 8, keys: ZERO_1, ..FOUR }];
+    let first = usize::from(!is_long());
+    train_as_one(hot, &eight[first..], &Variation { micro_batches: 8, ..HOT_EXPERTS });
 }
 
 /// The choice is kept although all experts have as many rows.
 #[test]
 fn hot_experts_with_the_rows_of_the_others_train_as_on_one() {
-    Run { setup: alike, ..LONG }.trains_as_one(&[TWO, FOUR]);
+    train_as_one(alike, &[TWO, FOUR], &HOT_EXPERTS);
 }
 
 /// Experts that are frozen in one layer; a block that predicts further; operators that are recomputed; Muon; a GPU's
 /// kernels; small bindings.
 #[test]
 fn variants_of_hot_experts_train_as_on_one() {
-    let frozen = ["--model.model_config.freeze=[layers.0]"];
-    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
-    Run { keys: &frozen, ..SHORT }.trains_as_one(&[TWO, sharded]);
+    let frozen = Variation { keys: &["--model.model_config.freeze=[layers.0]"], ..HOT_EXPERTS };
+    train_as_one(hot, &[TWO, SHARDED], &frozen);
     let further = ["--model.model_config.mtp_depth=1", "--model.model_config.mtp_loss_factor=0.3"];
-    Run { keys: &further, ..SHORT }.trains_as_one(&[TWO]);
-    let operators = ["--recompute_config.select_recompute={feed_forward.permute: True, \
-                      feed_forward.experts.w_gate_up: True, feed_forward.experts.w_down: True}"];
-    Run { keys: &operators, ..SHORT }.trains_as_one(&[TWO]);
-    let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
-    Run { keys: &muon, ..SHORT }.trains_as_one(&[sharded]);
-    Run { keys: &["--context.tier=portable"], ..SHORT }.trains_as_one(&[TWO]);
-    Run { setup: limited, ..SHORT }.trains_as_one(&[TWO, sharded]);
+    train_as_one(hot, &[TWO], &Variation { keys: &further, ..HOT_EXPERTS });
+    let operators = "--recompute_config.select_recompute={feed_forward.permute: True, \
+                     feed_forward.experts.w_gate_up: True, feed_forward.experts.w_down: True}";
+    train_as_one(hot, &[TWO], &Variation { keys: &[operators], ..HOT_EXPERTS });
+    let muon = Variation { keys: &["--optimizer={type: Muon, weight_decay: 0.1}"], ..HOT_EXPERTS };
+    train_as_one(hot, &[SHARDED], &muon);
+    train_as_one(hot, &[TWO], &Variation { keys: &["--context.tier=portable"], ..HOT_EXPERTS });
+    train_as_one(limited, &[SHARDED], &HOT_EXPERTS);
 }
 
 /// Copies hold biases, too.
 #[test]
 fn hot_experts_with_biases_train_as_on_one() {
-    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
-    let divided = Spread { model: 2, ..TWO };
-    Run { setup: with_biases, ..SHORT }.trains_as_one(&[TWO, sharded, divided]);
-    let keys = ["--model.model_config.compute_dtype=bfloat16"];
-    Run { setup: with_biases, keys: &keys, bounds: IN_BF16, ..SHORT }.trains_as_one(&[TWO]);
+    train_as_one(with_biases, &[SHARDED, Spread { model: 2, ..TWO }], &HOT_EXPERTS);
+    train_as_one(with_biases, &[TWO], &Variation { keys: BF16, bounds: IN_BF16, ..HOT_EXPERTS });
 }
 
 /// Gradients that overflow on one rank's copies leave all as they were, and no other experts become hot.
 #[test]
 fn hot_experts_overflow_together_in_16_bits() {
-    let scale = "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 33554432, scale_window: 2}";
-    let keys = ["--model.model_config.compute_dtype=float16", scale];
-    let sharded = Spread { keys: &[OPTIMIZER], ..PAIRS };
-    let one = Run { keys: &keys, bounds: IN_F16, ..SHORT }.trains_as_one(&[TWO, sharded]);
-    let overflows: u32 = one.states.iter().map(|state| state.is_overflow).sum();
-    assert!((1..10).contains(&overflows), "{overflows} of 10 steps overflow");
-    let keys = ["--model.model_config.compute_dtype=bfloat16"];
-    Run { keys: &keys, bounds: IN_BF16, ..SHORT }.trains_as_one(&[TWO]);
+    let judge = |one: &Trained| {
+        (OVERFLOWS.judge)(one);
+        changes_and_drops(one);
+    };
+    train_as_one(hot, &[TWO, SHARDED], &Variation { judge, ..OVERFLOWS });
+    train_as_one(hot, &[TWO], &Variation { keys: BF16, bounds: IN_BF16, ..HOT_EXPERTS });
 }
 
 /// By hand: 24 tokens with two choices each are 6.6 a slot, times 1.1; a cold expert has 3 rows, a hot one 7. Rows of
@@ -306,7 +248,7 @@ const CHOOSES: &str = "{type: ColdHotExpertMonitor, save_checkpoint_steps: 3}";
 /// that of step 3.
 #[test]
 fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
-    let spread = Spread { keys: &[OPTIMIZER], ..PAIRS };
+    let spread = SHARDED;
     let [whole, killed] = [[SAVES, CHOOSES], [CHOOSES, SAVES]].map(|callbacks| saving(&callbacks.join(", ")));
     spread.train(&whole, 10);
     spread.train(&killed, 5);

@@ -12,5 +12,5 @@ mod replicas;
 mod shared_head;
 pub mod spread;
 mod tensor_parallel;
-mod traffic;
+mod trial;
 mod whole_runs;

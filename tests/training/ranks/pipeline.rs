@@ -4,9 +4,12 @@
 //! Sums over micro-batches have another order, since a stage takes its backward halves in turns with forward ones; and
 //! what both ends of a pipeline hold is summed there first.
 
-use super::against_one::{DATA_PARALLEL, IN_BF16};
-use super::layouts::{PLAIN, STAGES, Variation, gpt2, llama, mixture, train_as_one};
-use super::spread::{GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, VOCABULARY};
+use super::against_one::ROUNDED;
+use super::layouts::{STAGES, gpt2, llama, mixture};
+use super::spread::{
+    GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2,
+};
+use super::trial::{DATA_PARALLEL, IN_BF16, PLAIN, Variation, train_as_one};
 use crate::runs::{Setup, on_ranks};
 use gristmill::device::Gpu;
 use gristmill::train::Trainer;
@@ -18,20 +21,13 @@ const PAIRS: Spread = Spread { data: 2, ..STAGES };
 const DIVIDED: Spread = Spread { model: 2, ..STAGES };
 
 /// Sums of f32 in another order.
-const CLOSE: Variation = Variation { bounds: DATA_PARALLEL, ..PLAIN };
-
-const WEIGHTS: &str = "--recompute_config.parallel_optimizer_comm_recompute=True";
+const CLOSE: Variation<'_> = Variation { bounds: DATA_PARALLEL, ..PLAIN };
 
 #[test]
 fn pipelines_share_an_optimizer_as_ranks_do() {
-    let sharings: [&'static [&'static str]; 3] =
-        [&[OPTIMIZER], &[OPTIMIZER, GRADIENTS], &[OPTIMIZER, GRADIENTS, WEIGHTS]];
-    for keys in sharings {
-        train_as_one(llama, &[Spread { keys, ..PAIRS }], &CLOSE);
-    }
-    train_as_one(gpt2, &[Spread { keys: &[OPTIMIZER], ..PAIRS }], &CLOSE);
-    let chunks = Spread { interleaves: 2, keys: &[OPTIMIZER, GRADIENTS], ..PAIRS };
-    train_as_one(llama, &[chunks], &CLOSE);
+    train_as_one(llama, &[ZERO_1, ZERO_2, WEIGHTS].map(|keys| Spread { keys, ..PAIRS }), &CLOSE);
+    train_as_one(gpt2, &[Spread { keys: ZERO_1, ..PAIRS }], &CLOSE);
+    train_as_one(llama, &[Spread { interleaves: 2, keys: ZERO_2, ..PAIRS }], &CLOSE);
     train_as_one(mixture, &[Spread { expert: 2, ..PAIRS }], &PLAIN);
 }
 
@@ -47,7 +43,7 @@ fn any_stages_train_as_one_rank() {
 #[test]
 fn ranks_of_a_stage_divide_matrices() {
     train_as_one(gpt2, &[Spread { keys: &[TOKENS, VOCABULARY], ..DIVIDED }], &PLAIN);
-    train_as_one(mixture, &[Spread { expert: 2, data: 2, keys: &[OPTIMIZER], ..DIVIDED }], &PLAIN);
+    train_as_one(mixture, &[Spread { expert: 2, data: 2, keys: ZERO_1, ..DIVIDED }], &PLAIN);
     let gradients = &[TOKENS, VOCABULARY, OPTIMIZER, GRADIENTS];
     let sharded = Spread { data: 2, keys: gradients, ..DIVIDED };
     train_as_one(llama, &[sharded, Spread { model: 2, ..INTERLEAVED }], &PLAIN);
@@ -56,8 +52,7 @@ fn ranks_of_a_stage_divide_matrices() {
 /// Rounding, a loss scale that adapts, losses per token.
 #[test]
 fn variants_on_stages_train_as_on_one() {
-    let rounded = &["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
-    train_as_one(llama, &[INTERLEAVED], &Variation { keys: rounded, bounds: IN_BF16, ..PLAIN });
+    train_as_one(llama, &[INTERLEAVED], &Variation { keys: ROUNDED, bounds: IN_BF16, ..PLAIN });
     let adapts = &[
         "--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, use_clip_grad: True, max_grad_norm: 1.0}",
         "--recompute_config.recompute=True",

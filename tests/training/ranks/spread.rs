@@ -11,8 +11,22 @@ pub const MICRO_BATCHES: usize = 4;
 
 pub const OPTIMIZER: &str = "--parallel.enable_parallel_optimizer=True";
 pub const GRADIENTS: &str = "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True";
+
+/// What ranks of a batch share beside it: nothing, moments and master weights (ZeRO-1), gradients too (ZeRO-2), and weights,
+/// or moments and master weights among two of them each.
+pub const DATA: Keys = &[];
+pub const ZERO_1: Keys = &[OPTIMIZER];
+pub const ZERO_2: Keys = &[OPTIMIZER, GRADIENTS];
+pub const WEIGHTS: Keys =
+    &[OPTIMIZER, GRADIENTS, "--recompute_config.parallel_optimizer_comm_recompute=True"];
+pub const IN_PAIRS: Keys = &[OPTIMIZER, PAIRS];
+const PAIRS: &str = "--parallel.parallel_optimizer_config.optimizer_weight_shard_size=2";
+
 pub const TOKENS: &str = "--parallel_config.use_seq_parallel=True";
 pub const VOCABULARY: &str = "--parallel_config.vocab_emb_dp=False";
+
+/// Flags of a layout.
+pub type Keys = &'static [&'static str];
 
 /// How a run is spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +42,7 @@ pub struct Spread {
     /// Chunks of each stage.
     pub interleaves: usize,
     /// Further flags, on what each rank holds a part of.
-    pub keys: &'static [&'static str],
+    pub keys: Keys,
 }
 
 impl Spread {
@@ -51,6 +65,20 @@ impl Spread {
 
     pub fn ranks(&self) -> usize {
         self.data * self.model * self.stages
+    }
+
+    /// How many ranks may hold an element of a tensor where these are the flags: those that layers read there, or those
+    /// that update it. What is not divided is on every rank that shares matrices, and heads that are fewer than these on
+    /// several; both ends of a pipeline may have the embedding.
+    pub fn copies(&self, keys: &[&str], tensor: &str) -> Vec<usize> {
+        let mut of_data =
+            vec![if tensor.contains(".experts.") { self.data / self.expert } else { self.data }];
+        if keys.contains(&OPTIMIZER) {
+            of_data.push(if keys.contains(&PAIRS) { self.data / 2 } else { 1 });
+        }
+        let of_model = (1..=self.model).filter(|copies| self.model.is_multiple_of(*copies));
+        let of_both = of_model.flat_map(|copies| of_data.iter().map(move |of_data| copies * of_data));
+        of_both.flat_map(|copies| (1..=self.stages.min(2)).map(move |ends| ends * copies)).collect()
     }
 
     /// The flags of a run whose steps have so many micro-batches, on all ranks together.
