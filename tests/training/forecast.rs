@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Relative error allowed to the forecast, before the first step and after a few.
 const ALLOWED: f64 = 0.05;
 
-const STEPS: u64 = 3;
+const STEPS: u64 = 2;
 
 /// Compares the forecast with wgpu's count of bytes in buffers: the most while a trainer is made ready for its first
 /// step, and what is there after [`STEPS`] steps and an evaluation.
@@ -160,7 +160,7 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
 fn the_forecast_of_long_windows_and_many_layers_is_the_memory_taken() {
     let long = [
         "--model.model_config.num_layers=12",
-        "--model.model_config.seq_length=1024",
+        "--model.model_config.seq_length=512",
         "--batch_size=1",
         "--gradient_accumulation_steps=1",
     ];
@@ -199,7 +199,7 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
 /// before the first step.
 #[test]
 fn the_forecast_of_ranks_is_the_memory_taken() {
-    let wide = ["--model.model_config.hidden_size=256", "--model.model_config.intermediate_size=704"];
+    let wide = ["--model.model_config.hidden_size=128", "--model.model_config.intermediate_size=352"];
     let half = "--model.model_config.compute_dtype=bfloat16";
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
     let sharded = Spread { data: 2, keys: &[OPTIMIZER], ..Spread::ONE };
