@@ -46,8 +46,8 @@ impl Reference {
         Self { shape, weights, memories }
     }
 
-    /// The greedy continuation of `prompt`: the whole window is read for every token. A prompt longer than the window is
-    /// cut to its last tokens; a text that outgrows the window goes on from the last half of it.
+    /// The greedy continuation of `prompt`: the whole window is read for every token. A prompt longer than the window
+    /// is cut to its last tokens; a text that outgrows the window goes on from the last half of it.
     pub fn write(&self, prompt: &[u32], window: usize) -> Vec<u32> {
         let mut text = prompt[prompt.len().saturating_sub(window)..].to_vec();
         let (prompt, mut start) = (text.len(), 0);

@@ -94,7 +94,8 @@ fn changes(one: &Trained) -> Vec<usize> {
     (0..layers).map(of_layer).collect()
 }
 
-/// Long enough for hot experts to change; in every step each expert is chosen as often, and as many choices are dropped.
+/// Long enough for hot experts to change; in every step each expert is chosen as often, and as many choices are
+/// dropped.
 const HOT_EXPERTS: Variation<'_> =
     Variation { name: "hot experts", steps: 10, judge: changes_and_drops, ..PLAIN };
 

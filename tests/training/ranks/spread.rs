@@ -12,8 +12,8 @@ pub const MICRO_BATCHES: usize = 4;
 pub const OPTIMIZER: &str = "--parallel.enable_parallel_optimizer=True";
 pub const GRADIENTS: &str = "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True";
 
-/// What ranks of a batch share beside it: nothing, moments and master weights (ZeRO-1), gradients too (ZeRO-2), and weights,
-/// or moments and master weights among two of them each.
+/// What ranks of a batch share beside it: nothing, moments and master weights (ZeRO-1), gradients too (ZeRO-2), and
+/// weights, or moments and master weights among two of them each.
 pub const DATA: Keys = &[];
 pub const ZERO_1: Keys = &[OPTIMIZER];
 pub const ZERO_2: Keys = &[OPTIMIZER, GRADIENTS];
@@ -68,8 +68,8 @@ impl Spread {
     }
 
     /// How many ranks may hold an element of a tensor where these are the flags: those that layers read there, or those
-    /// that update it. What is not divided is on every rank that shares matrices, and heads that are fewer than these on
-    /// several; both ends of a pipeline may have the embedding.
+    /// that update it. What is not divided is on every rank that shares matrices, and heads that are fewer than these
+    /// on several; both ends of a pipeline may have the embedding.
     pub fn copies(&self, keys: &[&str], tensor: &str) -> Vec<usize> {
         let mut of_data =
             vec![if tensor.contains(".experts.") { self.data / self.expert } else { self.data }];
