@@ -3,13 +3,6 @@
 //! The drop rate that is shown is the share of the step's choices that were dropped. MindFormers' estimate, from the
 //! load of the last micro-batch, is in `metrics.jsonl` as well; on several ranks it uses the last micro-batch of each.
 
-/// The load of all experts in a step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct MixtureReport {
-    /// One entry per layer with experts, in the model's order; blocks of multi-token prediction come last.
-    pub layers: Vec<LayerLoad>,
-}
-
 /// The load of one layer's experts in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerLoad {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::expert_load::{LayerLoad, MixtureReport};
+use super::expert_load::LayerLoad;
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
 use crate::durable::PathOrigin;
@@ -75,8 +75,8 @@ pub struct HotChoices {
 
 impl Instrument for HotChoices {
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
-        let (Some(hot), Some(mixture)) = (&report.metrics.hot_experts, report.mixture) else { return Ok(()) };
-        hot_lines(report.metrics.step, mixture, &self.last, hot)
+        let (Some(hot), Some(loads)) = (&report.metrics.hot_experts, report.loads) else { return Ok(()) };
+        hot_lines(report.metrics.step, loads, &self.last, hot)
             .iter()
             .for_each(|line| tracing::info!("{line}"));
         self.last.clone_from(hot);
@@ -86,12 +86,12 @@ impl Instrument for HotChoices {
 
 /// The lines of a step after which the experts `hot` of each layer are hot; before it those of `last` were, if there
 /// were any.
-fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u32>]) -> Vec<String> {
+fn hot_lines(step: u64, loads: &[LayerLoad], last: &[Vec<u32>], hot: &[Vec<u32>]) -> Vec<String> {
     if last.is_empty() {
-        let layers = mixture.layers.iter().zip(hot).map(|(load, hot)| format!("{} {hot:?}", load.layer));
+        let layers = loads.iter().zip(hot).map(|(load, hot)| format!("{} {hot:?}", load.layer));
         return vec![format!("step {step}: hot experts by layer: {}", layers.collect::<Vec<_>>().join(", "))];
     }
-    let changed = mixture.layers.iter().zip(hot).zip(last).filter(|((_, hot), last)| hot != last);
+    let changed = loads.iter().zip(hot).zip(last).filter(|((_, hot), last)| hot != last);
     changed
         .map(|((load, hot), last)| {
             format!("step {step}: hot experts of layer {}: {hot:?} after {last:?}", load.layer)
@@ -101,12 +101,11 @@ fn hot_lines(step: u64, mixture: &MixtureReport, last: &[Vec<u32>], hot: &[Vec<u
 
 impl ExpertMetrics {
     /// Fills in the numbers about experts; `hot` are the experts of each layer that were hot.
-    pub fn measure(&self, report: &MixtureReport, hot: Option<&[Vec<u32>]>, metrics: &mut StepMetrics) {
-        let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
-        let sum =
-            |is_on: bool, loss: fn(&LayerLoad) -> f32| is_on.then(|| report.layers.iter().map(loss).sum());
+    pub fn measure(&self, loads: &[LayerLoad], hot: Option<&[Vec<u32>]>, metrics: &mut StepMetrics) {
+        let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(loads.iter().map(number).collect());
+        let sum = |is_on: bool, loss: fn(&LayerLoad) -> f32| is_on.then(|| loads.iter().map(loss).sum());
         metrics.drop_rate = each(&LayerLoad::drop_rate);
-        let estimates = report.layers.iter().enumerate().map(|(row, layer)| {
+        let estimates = loads.iter().enumerate().map(|(row, layer)| {
             let hot = hot.and_then(|hot| hot.get(row)).map(Vec::as_slice);
             layer.drop_rate_estimate(self.capacity_factor, hot, self.cold_share)
         });
@@ -120,8 +119,7 @@ impl ExpertMetrics {
 
 impl Instrument for DropRates {
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
-        let layers = report.mixture.iter().flat_map(|mixture| &mixture.layers);
-        layers.for_each(|layer| tracing::info!("{}", drop_rate_line(layer)));
+        report.loads.unwrap_or_default().iter().for_each(|layer| tracing::info!("{}", drop_rate_line(layer)));
         Ok(())
     }
 }
@@ -142,9 +140,9 @@ impl TokenDistribution {
     }
 
     /// One vector per layer: how often each expert was chosen. A float32 holds counts up to 2^24 exactly.
-    fn write(&self, step: u64, report: &MixtureReport) -> Result<()> {
+    fn write(&self, step: u64, loads: &[LayerLoad]) -> Result<()> {
         self.create_folder()?;
-        for layer in &report.layers {
+        for layer in loads {
             let counts: Vec<f32> = layer.chosen.iter().map(|count| *count as f32).collect();
             npy::write(SUMMARY_DIR, &self.folder.join(format!("layer-{}_{step}.npy", layer.layer)), &counts)?;
         }
@@ -155,8 +153,8 @@ impl TokenDistribution {
 impl Instrument for TokenDistribution {
     fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
         let step = report.metrics.step;
-        let due = report.mixture.filter(|_| self.steps.contains(step));
-        due.map_or(Ok(()), |mixture| self.write(step, mixture))
+        let due = report.loads.filter(|_| self.steps.contains(step));
+        due.map_or(Ok(()), |loads| self.write(step, loads))
     }
 }
 
@@ -169,7 +167,7 @@ pub(crate) fn drop_rate_line(load: &LayerLoad) -> String {
 mod tests {
     use super::*;
 
-    fn report() -> MixtureReport {
+    fn loads() -> Vec<LayerLoad> {
         let layer = |layer, chosen: [u32; 4], dropped| LayerLoad {
             layer,
             chosen: chosen.to_vec(),
@@ -179,14 +177,14 @@ mod tests {
             balance_loss: 0.25,
             z_loss: 0.5,
         };
-        MixtureReport { layers: vec![layer(1, [5, 5, 5, 5], 0), layer(2, [0, 20, 0, 0], 5)] }
+        vec![layer(1, [5, 5, 5, 5], 0), layer(2, [0, 20, 0, 0], 5)]
     }
 
     #[test]
     fn metrics_have_a_number_a_layer() {
         let measured = |which: ExpertMetrics| {
             let mut metrics = StepMetrics { step: 4, ..StepMetrics::default() };
-            which.measure(&report(), None, &mut metrics);
+            which.measure(&loads(), None, &mut metrics);
             metrics
         };
         let none = ExpertMetrics {
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_line_is_the_originals() {
-        let lines: Vec<String> = report().layers.iter().map(drop_rate_line).collect();
+        let lines: Vec<String> = loads().iter().map(drop_rate_line).collect();
         assert_eq!(lines, ["layer: 1, drop_rate: 0.00000", "layer: 2, drop_rate: 0.25000"]);
     }
 
@@ -246,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_line_says_which_experts_became_hot() {
-        let lines = |last: &[Vec<u32>], hot: &[Vec<u32>]| hot_lines(7, &report(), last, hot);
+        let lines = |last: &[Vec<u32>], hot: &[Vec<u32>]| hot_lines(7, &loads(), last, hot);
         let (first, then) = ([vec![0, 1], vec![0, 1]], [vec![0, 1], vec![1, 3]]);
         assert_eq!(lines(&[], &first), ["step 7: hot experts by layer: 1 [0, 1], 2 [0, 1]"]);
         assert_eq!(lines(&first, &then), ["step 7: hot experts of layer 2: [1, 3] after [0, 1]"]);
@@ -261,7 +259,7 @@ mod tests {
         for step in 1..=10 {
             let metrics = StepMetrics { step, ..StepMetrics::default() };
             distribution
-                .step(&StepReport { metrics: &metrics, mixture: Some(&report()), watched: &[] })
+                .step(&StepReport { metrics: &metrics, loads: Some(&loads()), watched: &[] })
                 .unwrap();
         }
         let tensors = folder.path().join("export_small/tensor");

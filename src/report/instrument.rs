@@ -1,6 +1,6 @@
 //! Instruments, which show the steps of a run or write them to files, and the handling of one that fails.
 
-use super::expert_load::MixtureReport;
+use super::expert_load::LayerLoad;
 use super::metrics::{MonitorValue, StartMetrics, StepMetrics};
 use crate::error::Result;
 use std::fmt::Debug;
@@ -10,8 +10,9 @@ use std::fmt::Debug;
 pub struct StepReport<'a> {
     /// The step's line of `metrics.jsonl`.
     pub metrics: &'a StepMetrics,
-    /// The load of its experts, for a mixture.
-    pub mixture: Option<&'a MixtureReport>,
+    /// The load of each layer with experts, for a mixture, in the model's order; blocks of multi-token prediction come
+    /// last.
+    pub loads: Option<&'a [LayerLoad]>,
     /// The numbers of `monitor_config` that are due, in their order.
     pub watched: &'a [MonitorValue],
 }
@@ -117,7 +118,7 @@ mod tests {
         let _guard = tracing::subscriber::set_default(subscriber);
         for step in 1..=4 {
             let metrics = StepMetrics { step, ..StepMetrics::default() };
-            instruments.step(&StepReport { metrics: &metrics, mixture: None, watched: &[] });
+            instruments.step(&StepReport { metrics: &metrics, loads: None, watched: &[] });
         }
         let shown = shown.map(|shown| shown.lock().expect("no panic").clone());
         assert_eq!(shown, [vec![3], vec![1, 2, 3, 4]]);

@@ -128,7 +128,7 @@ impl Instrument for TensorBoard {
         let (now, step) = (since_1970().as_secs_f64(), report.metrics.step);
         let mut values = self.scalars.by_step(report.metrics);
         if self.scalars.has_expert_load {
-            let layers = report.mixture.iter().flat_map(|mixture| &mixture.layers);
+            let layers = report.loads.unwrap_or_default().iter();
             values.extend(
                 layers.map(|layer| Value::counts(format!("expert_load/{}", layer.layer), &layer.chosen)),
             );
@@ -279,7 +279,7 @@ mod tests {
 
     fn show(board: &mut TensorBoard, steps: impl Iterator<Item = u64>) {
         for step in steps {
-            board.step(&StepReport { metrics: &metrics(step), mixture: None, watched: &[] }).unwrap();
+            board.step(&StepReport { metrics: &metrics(step), loads: None, watched: &[] }).unwrap();
         }
     }
 

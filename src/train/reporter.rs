@@ -5,7 +5,7 @@ use super::evaluation::Evaluation;
 use super::monitors::MonitorReport;
 use crate::data::Batches;
 use crate::ops::step_state::SKIPPED;
-use crate::report::expert_load::MixtureReport;
+use crate::report::expert_load::LayerLoad;
 use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
 use crate::report::metrics::MonitorValue;
@@ -48,8 +48,8 @@ pub(super) struct Reporter<'a> {
 /// The results of a step.
 pub(super) struct Measured {
     pub metrics: StepMetrics,
-    /// The load of its experts.
-    pub mixture: Option<MixtureReport>,
+    /// The load of each layer with experts.
+    pub loads: Option<Vec<LayerLoad>>,
     /// The numbers of `monitor_config`.
     pub watched: Vec<MonitorValue>,
 }
@@ -85,7 +85,7 @@ impl Reporter<'_> {
             }
             let watched = self.board.values(&timed.finished);
             metrics.monitor = singles(&watched);
-            self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
+            self.waiting.push_back(Measured { metrics, loads: timed.finished.loads, watched });
         }
         for &FinishedEvaluation { tag: step, loss, accuracy, .. } in evaluations {
             let perplexity = self.metric.perplexity.then(|| loss.exp());
@@ -103,9 +103,9 @@ impl Reporter<'_> {
             self.losses.eval = Some(loss);
         }
         while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {
-            let Some(Measured { metrics, mixture, watched }) = self.waiting.pop_front() else { break };
+            let Some(Measured { metrics, loads, watched }) = self.waiting.pop_front() else { break };
             self.losses.train = Some(metrics.loss);
-            let report = StepReport { metrics: &metrics, mixture: mixture.as_ref(), watched: &watched };
+            let report = StepReport { metrics: &metrics, loads: loads.as_deref(), watched: &watched };
             self.instruments.step(&report);
         }
     }
@@ -138,8 +138,8 @@ impl Reporter<'_> {
             host_memory_mib: host_memory_mib(),
             ..StepMetrics::default()
         };
-        if let (Some(experts), Some(report)) = (self.experts, &finished.mixture) {
-            experts.measure(report, self.hot_experts.as_deref(), &mut metrics);
+        if let (Some(experts), Some(loads)) = (self.experts, &finished.loads) {
+            experts.measure(loads, self.hot_experts.as_deref(), &mut metrics);
         }
         if let (Some(scaler), Some(windows)) = (finished.scaler, &self.scale_windows) {
             metrics.loss_scale_windows = (step == 1).then(|| windows.clone());

@@ -10,7 +10,7 @@ use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::tally::TallyColumns;
 use crate::record::BufferId;
-use crate::report::expert_load::{LayerLoad, MixtureReport};
+use crate::report::expert_load::LayerLoad;
 use std::time::Instant;
 
 /// A step that the device has finished.
@@ -26,8 +26,8 @@ pub struct FinishedStep {
     pub ahead_loss: Option<f32>,
     /// The results of the monitors, for [`MonitorReport::values`](super::monitors::MonitorReport::values).
     pub watched: WatchedStep,
-    /// The load of experts, for a mixture.
-    pub mixture: Option<MixtureReport>,
+    /// The load of each layer with experts, for a mixture.
+    pub loads: Option<Vec<LayerLoad>>,
     /// The experts of each layer that are hot after the step, in ascending order, if the model has hot experts.
     pub hot_experts: Option<Vec<Vec<u32>>>,
     /// When the device finished the step.
@@ -121,7 +121,7 @@ impl StepReadback {
             scaler,
             watched: self.watched.read(&bytes),
             ahead_loss: self.ahead_loss.as_ref().map(|ahead| mean(&ahead.value(&bytes))),
-            mixture: self.experts.map(|experts| self.mixture(&experts, &tallies)),
+            loads: self.experts.map(|experts| self.loads(&experts, &tallies)),
             hot_experts: self
                 .experts
                 .zip(self.hot.as_ref())
@@ -130,12 +130,10 @@ impl StepReadback {
         }
     }
 
-    fn mixture(&self, experts: &ExpertState, tallies: &[u32]) -> MixtureReport {
+    fn loads(&self, experts: &ExpertState, tallies: &[u32]) -> Vec<LayerLoad> {
         let rows = tallies.chunks_exact(experts.tally_bytes() as usize / size_of::<u32>());
         let layers = experts.layers().zip(rows);
-        MixtureReport {
-            layers: layers.map(|(layer, row)| self.layer(layer, experts.experts(), row)).collect(),
-        }
+        layers.map(|(layer, row)| self.layer(layer, experts.experts(), row)).collect()
     }
 
     fn layer(&self, layer: usize, experts: u32, words: &[u32]) -> LayerLoad {

@@ -4,7 +4,7 @@ use super::{Setup, Weights, tensors};
 use gristmill::device::Gpu;
 use gristmill::ops::step_state::StepState;
 use gristmill::ranks::Ranks;
-use gristmill::report::expert_load::MixtureReport;
+use gristmill::report::expert_load::LayerLoad;
 use gristmill::report::metrics::MonitorValue;
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
@@ -18,7 +18,7 @@ use std::path::Path;
 #[derive(Debug, PartialEq)]
 pub struct Trained {
     pub states: Vec<StepState>,
-    pub reports: Vec<MixtureReport>,
+    pub reports: Vec<Vec<LayerLoad>>,
     /// The sums of squares of each parameter's gradients, where they are asked for.
     pub local_norms: Vec<Vec<f32>>,
     /// The numbers of `monitor_config` after each step.
@@ -30,7 +30,7 @@ pub struct Trained {
 impl Trained {
     /// The choices that were dropped in the whole run.
     pub fn dropped(&self) -> u32 {
-        self.reports.iter().flat_map(|report| &report.layers).map(|layer| layer.dropped).sum()
+        self.reports.iter().flatten().map(|layer| layer.dropped).sum()
     }
 }
 
@@ -97,7 +97,7 @@ impl Setup {
             states: finished.iter().map(|step| step.state).collect(),
             local_norms: finished.iter().filter_map(|step| board.squares(step)).collect(),
             watched: finished.iter().map(|step| board.values(step)).collect(),
-            reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
+            reports: finished.into_iter().filter_map(|step| step.loads).collect(),
             weights: tensors(&trainer, |arenas| &arenas.weights),
             gradients: tensors(&trainer, |arenas| &arenas.gradients),
         }

@@ -144,7 +144,7 @@ fn a_mixture_creates_nothing_after_the_second_step() {
             let layers = trainer.recordings().tensors.model.experts.expect("experts").layers().len();
             assert_eq!(indirect, 4 * layers, "{}: indirect launches of {}", setup.name, launches.len());
         });
-        assert!(finished.iter().all(|step| step.mixture.is_some()), "{}: no report", setup.name);
+        assert!(finished.iter().all(|step| step.loads.is_some()), "{}: no loads", setup.name);
     }
 }
 

@@ -229,7 +229,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
             let metrics =
                 StepMetrics { step, loss: 3.5, eval_loss, step_ms: 500.0, ..StepMetrics::default() };
             progress.show(&metrics);
-            lines.step(&StepReport { metrics: &metrics, mixture: None, watched: &[] }).unwrap();
+            lines.step(&StepReport { metrics: &metrics, loads: None, watched: &[] }).unwrap();
         }
         tracing::info!("checkpoint written");
         tracing::warn!("the disk is nearly full");

@@ -14,7 +14,7 @@ fn finished(state: StepState) -> FinishedStep {
         scaler: None,
         watched: WatchedStep::default(),
         ahead_loss: None,
-        mixture: None,
+        loads: None,
         hot_experts: None,
         at: Instant::now(),
     }

@@ -94,7 +94,7 @@ fn one_expert_is_the_dense_layer() {
     write_tensors(&path, &tensors);
 
     let mut one = setup.train_plan(&plan, Some(&path), STEPS);
-    let choices = one.reports[0].layers[0].choices;
+    let choices = one.reports[0][0].choices;
     assert_eq!(
         choices as usize,
         plan.settings.runner.gradient_accumulation_steps
@@ -138,7 +138,7 @@ fn rows_of_zeros_change_no_bit() {
         let run = |safe| run("safe", &format!("{routing}, use_gmm: True, enable_gmm_safe_tokens: {safe}"));
         let (without, with) = (run("False"), run("True"));
         assert!(with == without, "{routing}: rows of zeros change something");
-        let mut layers = without.reports.iter().flat_map(|report| &report.layers);
+        let mut layers = without.reports.iter().flatten();
         let is_idle = layers.any(|layer| layer.last.contains(&0));
         assert_eq!(is_idle, routing != FOUR, "{routing}: an expert without tokens");
     }

@@ -8,7 +8,7 @@ use crate::runs::{
 use gristmill::model::config::{Family, ModelConfig, TokenDispatch};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
-use gristmill::report::expert_load::MixtureReport;
+use gristmill::report::expert_load::LayerLoad;
 use gristmill::train::FinishedStep;
 use pollster::block_on;
 use reference::objective::{Batch, Memories, outcome_and_gradients};
@@ -31,7 +31,7 @@ fn shapes() -> [Setup; 2] {
 /// What a run leaves.
 #[derive(PartialEq)]
 struct Left {
-    reports: Vec<MixtureReport>,
+    reports: Vec<Vec<LayerLoad>>,
     weights: Weights,
     /// Weights and biases; moments and capacities.
     files: [TensorFile; 2],
@@ -65,7 +65,7 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
     let saved = save_checkpoint(&trainer, STEPS, home.path());
     let file = |name: &str| read_tensors(&saved.join(name));
     let left = Left {
-        reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
+        reports: finished.into_iter().filter_map(|step| step.loads).collect(),
         weights: tensors(&trainer, |arenas| &arenas.weights),
         files: [file("model.safetensors"), file("optimizer.safetensors")],
     };

@@ -77,13 +77,13 @@ const STAGES: Spread = Spread { stages: 2, ..TWO };
 
 /// How often each layer's choice of hot experts changes in a run.
 fn changes(one: &Trained) -> Vec<usize> {
-    let layers = one.reports[0].layers.len();
+    let layers = one.reports[0].len();
     let of_layer = |layer: usize| {
         let (mut hot, mut changes) = ((0..HOT).collect::<Vec<_>>(), 0);
         for (step, report) in (1..).zip(&one.reports) {
             let is_sound = one.states[step as usize - 1].is_overflow == 0;
             if is_sound && reference::chooses_hot_experts(step, UPDATE_STEP, None) {
-                let counts: Vec<usize> = report.layers[layer].chosen.iter().map(|&c| c as usize).collect();
+                let counts: Vec<usize> = report[layer].chosen.iter().map(|&c| c as usize).collect();
                 let chosen = reference::hot_experts(&counts, HOT);
                 changes += usize::from(chosen != hot);
                 hot = chosen;

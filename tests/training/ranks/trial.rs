@@ -10,7 +10,7 @@ use gristmill::device::Gpu;
 use gristmill::model::config::{MixtureConfig, TokenDispatch};
 use gristmill::perf::forecast::{Forecast, Traffic, TrafficKind, traffic};
 use gristmill::ranks::Ranks;
-use gristmill::report::expert_load::MixtureReport;
+use gristmill::report::expert_load::LayerLoad;
 use pollster::block_on;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -295,19 +295,16 @@ pub fn compare_results(name: &str, ranks: &[Trained], one: &Trained, bounds: Bou
 
 /// Panics unless as many tokens chose each expert as on one rank, in the first `equal` steps, and as many choices were
 /// dropped.
-fn assert_loads(name: &str, got: &[MixtureReport], want: &[MixtureReport], equal: u64) {
+fn assert_loads(name: &str, got: &[Vec<LayerLoad>], want: &[Vec<LayerLoad>], equal: u64) {
     assert_eq!(got.len(), want.len(), "{name}: loads of other steps");
     for (step, (got, want)) in (0..).zip(got.iter().zip(want)) {
-        let choices = |report: &MixtureReport| -> Vec<_> {
-            report.layers.iter().map(|layer| (layer.layer, layer.choices)).collect()
+        let choices = |loads: &[LayerLoad]| -> Vec<_> {
+            loads.iter().map(|layer| (layer.layer, layer.choices)).collect()
         };
         assert_eq!(choices(got), choices(want), "{name}: choices of other tokens in step {step}");
-        assert!(
-            !got.layers.is_empty() && got.layers.iter().all(|layer| layer.choices > 0),
-            "{name}: no choices"
-        );
-        let loads = |report: &MixtureReport| -> Vec<_> {
-            report.layers.iter().map(|layer| (layer.chosen.clone(), layer.dropped)).collect()
+        assert!(!got.is_empty() && got.iter().all(|layer| layer.choices > 0), "{name}: no choices");
+        let loads = |loads: &[LayerLoad]| -> Vec<_> {
+            loads.iter().map(|layer| (layer.chosen.clone(), layer.dropped)).collect()
         };
         assert!(step >= equal || loads(got) == loads(want), "{name}: other loads in step {step}");
     }
