@@ -158,7 +158,7 @@ fn prompts<'a>(
     }
     let mut prompts = Vec::new();
     for text in texts {
-        let tokens = prompt_tokens(run, text)?;
+        let tokens = prompt_tokens(&run.codec, text, run.plan.model.vocab_size)?;
         if tokens.len() > window {
             eprintln!(
                 "notice: the prompt has {} tokens, and the model reads {window}: it continues the last {window} alone",

@@ -54,7 +54,7 @@ const TOKENIZER: &str = "train_dataset.tokenizer";
 /// # trainer.save(&folder, &data).await?;
 /// let run = OpenedModel::open(&folder, &[])?; // or a folder of Hugging Face's, or an adapter's
 /// let mut model = InferenceModel::load(&gpu, &run, 1, run.plan.model.seq_length).await?;
-/// let prompts = [prompt_tokens(&run, "abc")?];
+/// let prompts = [prompt_tokens(&run.codec, "abc", run.plan.model.vocab_size)?];
 /// let settings = GenerationSettings { tokens: 8, sampling: Sampling::GREEDY, seed: 0, stops: run.stops() };
 /// let texts = model.generate(&prompts, &settings, |_text, _token| ControlFlow::Continue(())).await?;
 /// println!("abc{}", run.codec.decode(&texts[0]));
@@ -258,20 +258,12 @@ fn sound(config: RunConfig) -> Result<RunPlan> {
     if config.data_faults.is_empty() { Ok(config.plan) } else { Err(Error::all(config.data_faults)) }
 }
 
-/// The tokens of a prompt; for an empty prompt, the token after which a text starts.
-///
-/// # Errors
-/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
-pub fn prompt_tokens(run: &OpenedModel, text: &str) -> Result<Vec<u32>> {
-    prompt(&run.codec, text, run.plan.model.vocab_size)
-}
-
 /// The tokens of a prompt, beginning with those that the tokenizer adds before a text, if any. An empty prompt becomes
 /// a token after which a text may start.
 ///
 /// # Errors
 /// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
-pub(crate) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
+pub fn prompt_tokens(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
     let mut tokens = codec.started(codec.encode(text)?);
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
         return Err(Error::Plan(format!(

@@ -5,8 +5,7 @@ use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::infer::inference_model::PlannedModel;
 use crate::infer::on_device::SavedModel;
-use crate::infer::opened_model::prompt;
-use crate::infer::{GenerationSettings, Generator, Sampling};
+use crate::infer::{GenerationSettings, Generator, Sampling, prompt_tokens};
 use crate::perf::forecast::Forecast;
 use crate::perf::memory_budget::Beside;
 use crate::settings::{RunPlan, Sample};
@@ -33,7 +32,7 @@ pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, s
         reader: &trainer.reader,
         cached: &mut Vec::new(),
     };
-    let mut text = prompt(codec, &config.prompt, recordings.vocab_size as usize)?;
+    let mut text = prompt_tokens(codec, &config.prompt, recordings.vocab_size as usize)?;
     let settings = settings(config, seed);
     let written = generator.generate(std::slice::from_ref(&text), &settings, go_on).await?;
     text.extend(written.into_iter().flatten());
@@ -59,7 +58,7 @@ pub(super) async fn sample_saved(
     beside.check(plan.settings.context.max_device_memory)?;
     let saved = SavedModel { model, weights, adapter: None, base: run.weights() };
     let mut loaded = planned.load(saved).await.map_err(|error| beside.explain(error))?;
-    let mut text = prompt(codec, &config.prompt, model.vocab_size)?;
+    let mut text = prompt_tokens(codec, &config.prompt, model.vocab_size)?;
     let written = loaded.generate(std::slice::from_ref(&text), &settings(config, run.seed), go_on).await?;
     text.extend(written.into_iter().flatten());
     Ok(codec.decode(&text))
@@ -91,5 +90,5 @@ pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab
                 .into(),
         ));
     }
-    prompt(codec, &config.prompt, vocab_size).map(drop)
+    prompt_tokens(codec, &config.prompt, vocab_size).map(drop)
 }
