@@ -3,7 +3,7 @@
 use super::on_device::{Loading, OnDevice, SavedModel};
 use super::opened_model::OpenedModel;
 use crate::device::Gpu;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::infer::{GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
 use crate::model::config::ModelConfig;
 use crate::perf::limits::{check_binding, check_turns, misfit_of_loaded, most_tokens};
@@ -61,11 +61,7 @@ impl<'gpu> PlannedModel<'gpu> {
         let Self { gpu, loading, recordings } = self;
         let GeneratePrograms { prefill, step, draw } = &recordings.programs;
         let drawn = recordings.draws.drawn;
-        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn).await;
-        let on_device = on_device.map_err(|error| match error {
-            Error::OutOfMemory { .. } => misfit_of_loaded(error, FEWER_PROMPTS),
-            other => other,
-        })?;
+        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn, FEWER_PROMPTS).await?;
         Ok(InferenceModel { on_device, recordings, cached: Vec::new() })
     }
 }

@@ -1,7 +1,7 @@
 //! The weights of a saved model on a device, without any state of an optimizer.
 
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::ModelBuffers;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::ModelConfig;
@@ -71,7 +71,7 @@ impl Loading {
     }
 
     /// Prepares `recordings` and loads the weights from `saved`. `read` is the largest tensor that is read back at
-    /// once.
+    /// once, `remedy` the advice where the device has too little memory.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a device that fails.
@@ -81,11 +81,16 @@ impl Loading {
         saved: SavedModel<'_>,
         recordings: &[&Recording],
         read: Tensor,
+        remedy: &str,
     ) -> Result<OnDevice<'gpu>> {
         let Self { persistents, model_buffers, whole, layout, weights } = self;
         let config = saved.model;
-        let buffers = gpu.make_persistent(&persistents).await?;
-        let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await?;
+        let advise = |error| match error {
+            Error::OutOfMemory { .. } => misfit_of_loaded(error, remedy),
+            other => other,
+        };
+        let buffers = gpu.make_persistent(&persistents).await.map_err(advise)?;
+        let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await.map_err(advise)?;
         let write = portions(gpu, &buffers);
         if let Some((table, values)) = model_buffers.rotary_table(config) {
             write(table, bytemuck::cast_slice(&values));
@@ -94,7 +99,7 @@ impl Loading {
         let low_rank = config.low_rank.as_ref();
         let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
         load_whole_weights(tensors, saved.weights, saved.adapter, saved.base, write)?;
-        let reader = Reader::new(gpu, read.bytes()).await?;
+        let reader = Reader::new(gpu, read.bytes()).await.map_err(advise)?;
         Ok(OnDevice { gpu, buffers, prepared, reader })
     }
 }

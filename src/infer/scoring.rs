@@ -4,7 +4,7 @@ use super::opened_model::OpenedModel;
 use crate::data::{BatchSpec, PackedSequences, Sequence};
 use crate::device::Gpu;
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::{ModelConfig, Recomputed};
 use crate::model::gpt::LossTensors;
@@ -81,11 +81,7 @@ impl<'gpu> Scorer<'gpu> {
         };
         gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
         let recording = rec.try_finish().map_err(|error| misfit_of_loaded(error, SHORTER))?;
-        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses).await;
-        let on_device = on_device.map_err(|error| match error {
-            Error::OutOfMemory { .. } => misfit_of_loaded(error, SHORTER),
-            other => other,
-        })?;
+        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses, SHORTER).await?;
         let spec = BatchSpec {
             seq_length: model.seq_length,
             batch_size: rows,
