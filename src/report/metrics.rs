@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::settings::Formats;
+
 /// The result of an evaluation before the first step: a line of step 0 with only these keys.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StartMetrics {
@@ -169,25 +171,16 @@ impl MonitorValue {
 /// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. All of them are in
 /// `metrics.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MonitorFormats(BTreeMap<String, Destination>);
-
-/// The outputs that a number goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Destination {
-    /// Whether the number is in a line of the log.
-    pub to_log: bool,
-    /// Whether the number is a scalar of TensorBoard.
-    pub to_tensorboard: bool,
-}
+pub struct MonitorFormats(BTreeMap<String, Formats>);
 
 impl MonitorFormats {
-    /// Sets the destination of the numbers whose tags start with `prefix`.
-    pub fn set(&mut self, prefix: impl Into<String>, destination: Destination) {
-        self.0.insert(prefix.into(), destination);
+    /// Sets where the numbers go whose tags start with `prefix`.
+    pub fn set(&mut self, prefix: impl Into<String>, formats: Formats) {
+        self.0.insert(prefix.into(), formats);
     }
 
-    /// The destination of the number of `tag`; none unless it was set.
-    pub fn of(&self, tag: &str) -> Destination {
+    /// Where the number of `tag` goes; nowhere unless it was set.
+    pub fn of(&self, tag: &str) -> Formats {
         let prefix = tag.split_once('/').map_or(tag, |(prefix, _)| prefix);
         self.0.get(prefix).copied().unwrap_or_default()
     }
@@ -296,8 +289,8 @@ mod tests {
     #[test]
     fn the_first_part_of_a_tag_says_where_it_goes() {
         let mut formats = MonitorFormats::default();
-        formats.set("local_norm", Destination { to_log: true, to_tensorboard: false });
-        assert!(formats.of("local_norm/embedding").to_log && formats.of("local_norm").to_log);
-        assert_eq!(formats.of("local_norms/embedding"), Destination::default());
+        formats.set("local_norm", Formats::LOG);
+        assert!(formats.of("local_norm/embedding").log && formats.of("local_norm").log);
+        assert_eq!(formats.of("local_norms/embedding"), Formats::default());
     }
 }

@@ -92,7 +92,7 @@ impl MindFormersLog {
         let skip = plan.spike_norm.zip(metrics.is_skip);
         lines.extend(skip.map(|(bound, is_skip)| skip_line(metrics.global_step, bound, is_skip)));
         let position = plan.position(metrics.step);
-        let logged = watched.iter().filter(|value| plan.formats.of(&value.tag).to_log);
+        let logged = watched.iter().filter(|value| plan.formats.of(&value.tag).log);
         lines.extend(logged.flat_map(|value| monitor_lines(&position, value)));
         lines
     }

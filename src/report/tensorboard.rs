@@ -172,8 +172,7 @@ impl Scalars {
         values.extend(optional.into_iter().filter_map(|(tag, number)| Some((tag, f64::from(number?)))));
         let mut values: Vec<Value> =
             values.into_iter().map(|(tag, number)| Value::scalar(tag, number)).collect();
-        let watched =
-            metrics.monitor.iter().flatten().filter(|(tag, _)| self.monitors.of(tag).to_tensorboard);
+        let watched = metrics.monitor.iter().flatten().filter(|(tag, _)| self.monitors.of(tag).tensorboard);
         values.extend(watched.map(|(tag, number)| Value::scalar(tag.as_str(), f64::from(*number))));
         let layers =
             [("drop-rate", &metrics.drop_rate), ("expert-load-entropy", &metrics.expert_load_entropy)];

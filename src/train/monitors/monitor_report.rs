@@ -2,7 +2,7 @@
 
 use super::{Losses, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::ops::squares::SquareSum;
-use crate::report::metrics::{Destination, MonitorFormats};
+use crate::report::metrics::MonitorFormats;
 use crate::report::metrics::{MonitorValue, Numbers};
 use crate::settings::{Formats, Monitor, RunPlan};
 use crate::train::step_results::FinishedStep;
@@ -110,13 +110,11 @@ fn formats(config: &Monitor) -> MonitorFormats {
         ("weight_norm", config.weight_state_format),
         ("max_attention_logit", config.max_attention_logit_format),
     ];
-    for (tag, Formats { log, tensorboard }) in tags {
-        formats.set(tag, Destination { to_log: log, to_tensorboard: tensorboard });
-    }
+    tags.into_iter().for_each(|(tag, of_tag)| formats.set(tag, of_tag));
     for kind in ["lm", "mtp", "aux"] {
         let Formats { log, tensorboard } = config.local_loss_format;
-        formats.set(format!("micro_local_{kind}_loss"), Destination { to_log: log, to_tensorboard: false });
-        formats.set(format!("local_{kind}_loss"), Destination { to_log: false, to_tensorboard: tensorboard });
+        formats.set(format!("micro_local_{kind}_loss"), Formats { log, tensorboard: false });
+        formats.set(format!("local_{kind}_loss"), Formats { log: false, tensorboard });
     }
     formats
 }
