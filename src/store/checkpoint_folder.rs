@@ -37,13 +37,6 @@ pub enum Keep {
     OnePer(Duration),
 }
 
-impl From<usize> for Keep {
-    /// The newest `count`; 0: all.
-    fn from(count: usize) -> Self {
-        if count == 0 { Self::All } else { Self::Newest(count) }
-    }
-}
-
 /// The checkpoints of one run.
 ///
 /// # Examples
@@ -80,10 +73,9 @@ impl CheckpointFolder {
     }
 
     /// The checkpoints in `folder`, which may not exist yet.
-    pub fn new(folder: impl Into<PathBuf>, keep: impl Into<Keep>) -> Self {
-        let (folder, keep) = (folder.into(), keep.into());
+    pub fn new(folder: impl Into<PathBuf>, keep: Keep) -> Self {
         Self {
-            folder,
+            folder: folder.into(),
             keep,
             start_of_name: String::new(),
             steps_per_epoch: None,

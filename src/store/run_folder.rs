@@ -149,7 +149,7 @@ impl RunFolder {
     }
 
     /// The checkpoints of this run.
-    pub fn checkpoints(&self, keep: impl Into<Keep>) -> CheckpointFolder {
+    pub fn checkpoints(&self, keep: Keep) -> CheckpointFolder {
         CheckpointFolder::new(self.path.join(CHECKPOINTS), keep)
     }
 

@@ -197,7 +197,8 @@ fn keep(config: &CheckpointMonitor) -> Keep {
     let stretch = Duration::from_secs(config.keep_checkpoint_per_n_minutes.saturating_mul(60));
     match config.keep_checkpoint_max {
         0 if stretch > Duration::ZERO => Keep::OnePer(stretch),
-        count => Keep::from(count as usize),
+        0 => Keep::All,
+        count => Keep::Newest(count as usize),
     }
 }
 

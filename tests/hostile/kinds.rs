@@ -13,7 +13,7 @@ use gristmill::perf::profile::Profile;
 use gristmill::report::page::{RunFiles, page};
 use gristmill::report::tensorboard::{Scalars, TensorBoard};
 use gristmill::settings::RunConfig;
-use gristmill::store::checkpoint_folder::{Best, CheckpointFolder};
+use gristmill::store::checkpoint_folder::{Best, CheckpointFolder, Keep};
 use gristmill::store::export::export;
 use gristmill::store::merge::merge;
 use gristmill::store::npy;
@@ -500,10 +500,10 @@ pub static best_checkpoint: Kind = Kind {
     name: "best_checkpoint",
     targets: &["best.json"],
     prepare: |folder| {
-        let noted = CheckpointFolder::new(folder, 0).note_best(Best { step: 2, eval_loss: 2.5 });
+        let noted = CheckpointFolder::new(folder, Keep::All).note_best(Best { step: 2, eval_loss: 2.5 });
         noted.unwrap_or_else(|error| panic!("{error}"));
     },
-    read: |folder| CheckpointFolder::new(folder, 0).chosen().map(drop),
+    read: |folder| CheckpointFolder::new(folder, Keep::All).chosen().map(drop),
 };
 
 pub static trainer_state: Kind = Kind {

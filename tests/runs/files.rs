@@ -1,7 +1,7 @@
 //! The files of a run: metrics, checkpoints and the tensors in them.
 
 use gristmill::report::metrics::StepMetrics;
-use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::store::checkpoint_folder::{CheckpointFolder, Keep};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::Trainer;
 use pollster::block_on;
@@ -62,7 +62,7 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
         total_steps: None,
         decisions: Default::default(),
     };
-    let folder = CheckpointFolder::new(folder, 0);
+    let folder = CheckpointFolder::new(folder, Keep::All);
     let pending = folder.begin(step).expect("a folder");
     block_on(trainer.write_checkpoint(&state, &pending)).expect("a checkpoint");
     pending.commit().expect("a checkpoint");

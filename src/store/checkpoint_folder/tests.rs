@@ -29,7 +29,7 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn keeps_the_newest_and_finds_the_latest() {
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path().join("run/checkpoint"), 2);
+    let checkpoints = CheckpointFolder::new(folder.path().join("run/checkpoint"), Keep::Newest(2));
     assert_eq!(checkpoints.latest().unwrap(), None);
     for step in [5, 10, 15] {
         let path = save(&checkpoints, step);
@@ -38,7 +38,7 @@ fn keeps_the_newest_and_finds_the_latest() {
     }
     assert_eq!(steps(&checkpoints), [10, 15]);
 
-    let all = CheckpointFolder::new(folder.path().join("all"), 0);
+    let all = CheckpointFolder::new(folder.path().join("all"), Keep::All);
     // Past seven digits, names and steps no longer sort alike.
     for step in [9_999_999, 10_000_000, 1] {
         save(&all, step);
@@ -49,7 +49,7 @@ fn keeps_the_newest_and_finds_the_latest() {
 #[test]
 fn what_a_kill_left_behind_is_ignored_and_then_cleared() {
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 5);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(5));
     save(&checkpoints, 10);
     // Killed while writing step 20 (a partial file), while deleting step 5, and things that are not ours.
     fs::create_dir(folder.path().join("step_0000020.tmp")).unwrap();
@@ -69,7 +69,7 @@ fn what_a_kill_left_behind_is_ignored_and_then_cleared() {
 #[test]
 fn a_dropped_checkpoint_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(1));
     save(&checkpoints, 10);
     let pending = checkpoints.begin(20).unwrap();
     fs::write(pending.path().join("model.safetensors"), "part").unwrap();
@@ -80,7 +80,7 @@ fn a_dropped_checkpoint_leaves_nothing() {
 #[test]
 fn a_kill_at_any_point_of_a_replacement_leaves_one_whole_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(1));
     let path = save(&checkpoints, 10);
     let old = with_suffix(&path, REPLACED);
     assert_eq!(save(&checkpoints, 10), path, "the same step is replaced");
@@ -103,11 +103,11 @@ fn a_kill_at_any_point_of_a_replacement_leaves_one_whole_checkpoint() {
 #[test]
 fn the_checkpoint_just_written_is_never_the_one_deleted() {
     let folder = tempfile::tempdir().unwrap();
-    let all = CheckpointFolder::new(folder.path(), 0);
+    let all = CheckpointFolder::new(folder.path(), Keep::All);
     for step in [10, 20, 30] {
         save(&all, step);
     }
-    let two = CheckpointFolder::new(folder.path(), 2);
+    let two = CheckpointFolder::new(folder.path(), Keep::Newest(2));
     save(&two, 5);
     assert_eq!(steps(&two), [5, 30]);
 }
@@ -117,7 +117,7 @@ fn a_folder_that_cannot_be_made_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoint");
     File::create(&file).unwrap().write_all(b"not a folder").unwrap();
-    let line = CheckpointFolder::new(&file, 1).begin(10).unwrap_err().to_string();
+    let line = CheckpointFolder::new(&file, Keep::Newest(1)).begin(10).unwrap_err().to_string();
     assert!(line.contains("checkpoint: cannot ") && line.lines().count() == 1, "{line}");
 }
 
@@ -130,7 +130,7 @@ fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
     use crate::store::tensor_file::{TensorFile, TensorInfo};
 
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(1));
     let previous = save(&checkpoints, 10);
 
     let pending = checkpoints.begin(20).unwrap();
@@ -160,14 +160,14 @@ fn meta(folder: &Path) -> (u64, u64, String) {
 #[test]
 fn meta_names_the_newest_checkpoint_in_the_epoch() {
     let folder = tempfile::tempdir().unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2).with_meta(10);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(2)).with_meta(10);
     for (step, epoch, in_epoch) in [(1, 1, 1), (10, 1, 10), (11, 2, 1), (25, 3, 5)] {
         let path = save(&checkpoints, step);
         assert_eq!(meta(folder.path()), (epoch, in_epoch, format!("step_{step:07}")));
         assert!(path.is_dir());
     }
     // Killed after the rename and before the file was replaced.
-    let unaware = CheckpointFolder::new(folder.path(), 2);
+    let unaware = CheckpointFolder::new(folder.path(), Keep::Newest(2));
     save(&unaware, 30);
     assert_eq!(meta(folder.path()).2, "step_0000025");
     let (step, path) = checkpoints.latest().unwrap().unwrap();
@@ -179,7 +179,7 @@ fn meta_names_the_newest_checkpoint_in_the_epoch() {
 fn a_meta_file_that_cannot_be_written_does_not_fail_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("meta.json")).unwrap();
-    let checkpoints = CheckpointFolder::new(folder.path(), 2).with_meta(10);
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::Newest(2)).with_meta(10);
     save(&checkpoints, 5);
     assert_eq!(steps(&checkpoints), [5]);
 }
@@ -187,10 +187,11 @@ fn a_meta_file_that_cannot_be_written_does_not_fail_a_checkpoint() {
 #[test]
 fn a_prefix_names_checkpoints_and_others_are_still_found() {
     let folder = tempfile::tempdir().unwrap();
-    let plain = CheckpointFolder::new(folder.path(), 3);
+    let plain = CheckpointFolder::new(folder.path(), Keep::Newest(3));
     save(&plain, 10);
     save(&plain, 20);
-    let named = CheckpointFolder::new(folder.path(), 3).with_prefix("llama2-7.b").with_meta(100);
+    let named =
+        CheckpointFolder::new(folder.path(), Keep::Newest(3)).with_prefix("llama2-7.b").with_meta(100);
     let path = save(&named, 15);
     assert!(path.ends_with("llama2-7.b-step_0000015"));
     assert_eq!(meta(folder.path()).2, "llama2-7.b-step_0000015");

@@ -68,9 +68,9 @@ fn resuming_repeats_no_step_and_changes_nothing_before_it_is_accepted() {
     let path = parent.path().join("run");
     let folder = RunFolder::create(&path, "epochs: 1\n", Start::New).unwrap();
     write_steps(&folder, 1..=23);
-    folder.checkpoints(2).begin(10).unwrap().commit().unwrap();
-    let checkpoint = folder.checkpoints(2).begin(20).unwrap().commit().unwrap();
-    std::mem::forget(folder.checkpoints(2).begin(30).unwrap()); // killed while writing it
+    folder.checkpoints(Keep::Newest(2)).begin(10).unwrap().commit().unwrap();
+    let checkpoint = folder.checkpoints(Keep::Newest(2)).begin(20).unwrap().commit().unwrap();
+    std::mem::forget(folder.checkpoints(Keep::Newest(2)).begin(30).unwrap()); // killed while writing it
     drop(folder);
 
     let folder = RunFolder::create(&path, "epochs: 2\n", Start::Resume).unwrap();
@@ -89,7 +89,7 @@ fn two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("run");
     let first = RunFolder::create(&path, "", Start::New).unwrap();
-    first.checkpoints(0).begin(1).unwrap().commit().unwrap();
+    first.checkpoints(Keep::All).begin(1).unwrap().commit().unwrap();
     let line = refused(&path, Start::Resume);
     let holder = if cfg!(unix) { format!("process {}", std::process::id()) } else { "process".to_owned() };
     assert!(line.contains(&format!("{holder} is training into this folder")), "{line}");
@@ -140,7 +140,7 @@ fn beginning_again_replaces_a_run_without_a_checkpoint_and_no_other() {
     let again = RunFolder::create(&path, "seed: 2\n", Start::Again).unwrap();
     assert_eq!((metric_steps(&again), again.resume_point()), (vec![], None));
     assert_eq!(fs::read_to_string(again.path().join(CONFIG)).unwrap(), "seed: 2\n");
-    again.checkpoints(0).begin(4).unwrap().commit().unwrap();
+    again.checkpoints(Keep::All).begin(4).unwrap().commit().unwrap();
     drop(again);
     assert!(refused(&path, Start::Again).contains("a run is here already"));
 }
