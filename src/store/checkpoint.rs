@@ -29,7 +29,7 @@ use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, Homes, ReadRows, dtype_of};
 use super::base::Base;
 use super::checkpoint_folder::Draft;
-use super::expected_tensors::ExpectedTensors;
+use super::expected_tensors;
 use super::lora::{self, Adapter, ComputedTensors};
 use super::model_path::{chosen, resolve};
 use super::peft_modules;
@@ -332,7 +332,7 @@ fn load_resolved(
     let known = names(weights, false).chain(biases.iter().map(|bias| bias.info.name.clone())).collect();
     let embedding = weights.whole.iter().find(|spec| spec.role == Role::Embedding);
     let embedding = embedding.and_then(|spec| Some(spec.pieces.first()?.name.as_str()));
-    ExpectedTensors { known: &known, embedding, weights: path, is_partial }.check(&file)?;
+    expected_tensors::check(&file, &known, embedding, path, is_partial)?;
     arena_tensors::load(layout, arena, homes, "", &write)?;
     router_tensors::load(&biases, &file, false, &write)?;
     if let Some((low_rank, Adapted { adapter, .. })) = low_rank.zip(adapters.as_ref()) {
