@@ -22,7 +22,7 @@ use crate::ops::tally::{TallyColumns, update_bias};
 use crate::ranks::sharding::global_offsets::{GlobalOffsets, PlacedRange};
 use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Recorder, Recording, Tensor};
-use crate::settings::{Correction, Optimizer, Rule};
+use crate::settings::{Optimizer, OptimizerType, Rule};
 
 /// The inputs of the recording of an update.
 pub(super) struct Update<'a> {
@@ -130,7 +130,7 @@ impl Update<'_> {
             beta1: betas[0] as f32,
             beta2: betas[1] as f32,
             epsilon: eps as f32,
-            corrects_epsilon: self.optimizer.correction() == Correction::WithEps,
+            corrects_epsilon: self.optimizer.kind == OptimizerType::AdamWeightDecayX,
             rate_column: rate_column(kind.group),
             rounding: part.placed.rounding(self.seed),
         };

@@ -4,7 +4,7 @@ use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::element::Element;
 use gristmill::model::config::ModelConfig;
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
-use gristmill::settings::{Correction, Optimizer, Rule as OptimizerRule, RunPlan};
+use gristmill::settings::{Optimizer, OptimizerType, Rule as OptimizerRule, RunPlan};
 use gristmill::train::length::RunLength;
 use reference::adamw;
 use reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
@@ -238,10 +238,10 @@ pub fn reference_optimizer(optimizer: &Optimizer) -> (Rule, AdamWSettings) {
             (Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }), adamw_betas, adamw_eps)
         }
     };
-    let correction = match optimizer.correction() {
-        Correction::Published => adamw::Correction::Published,
-        Correction::Absent => adamw::Correction::Absent,
-        Correction::WithEps => adamw::Correction::WithEps,
+    let correction = match optimizer.kind {
+        OptimizerType::Fp32StateAdamWeightDecay => adamw::Correction::Absent,
+        OptimizerType::AdamWeightDecayX => adamw::Correction::WithEps,
+        _ => adamw::Correction::Published,
     };
     (rule, AdamWSettings { beta1, beta2, eps, weight_decay: optimizer.weight_decay, correction })
 }

@@ -28,7 +28,7 @@ rows! {
 rows! {
     /// The rules, each with its numbers.
     pub enum Rule {
-        /// AdamW and its variants ([`Correction`]).
+        /// AdamW and its variants ([`OptimizerType`]).
         AdamW = ADAM => {
             /// Decay of the first and the second moment per step.
             betas: [f64; 2] = Numbers.default([0.9, 0.999]).read_by(pair).example("[0.9, 0.95]"),
@@ -74,16 +74,17 @@ const NS_STEPS: Range =
 pub(crate) const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
 
 words! {
-    /// `type`. Types differ in the rule or in the default of `eps`.
+    /// `type`. Types differ in the rule or in the default of `eps`. m and v are the moments; a hat marks those that are
+    /// corrected for their start at 0: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 - β2ᵗ).
     pub enum OptimizerType {
         /// m̂ / (√v̂ + eps).
         #[default]
         AdamW = "AdamW" "adamw" "FusedAdamW",
         /// AdamW with eps 1e-6.
         FusedAdamWeightDecay = "FusedAdamWeightDecay",
-        /// AdamW without correction of the moments.
+        /// AdamW without that correction: m / (√v + eps).
         Fp32StateAdamWeightDecay = "FP32StateAdamWeightDecay",
-        /// AdamW with eps added before the correction.
+        /// m̂ / ((√v + eps) / √(1 - β2ᵗ)): eps is added before the correction.
         AdamWeightDecayX = "AdamWeightDecayX",
         /// Orthogonalised momentum.
         Muon = "Muon",
@@ -104,18 +105,6 @@ impl OptimizerType {
 
 /// Optimizers that are known and not built.
 const PLANNED: &str = "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad";
-
-/// The variants of AdamW. m and v are the moments; a hat marks the corrected ones: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 -
-/// β2ᵗ).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Correction {
-    /// m̂ / (√v̂ + eps).
-    Published,
-    /// `FP32StateAdamWeightDecay`, m / (√v + eps).
-    Absent,
-    /// `AdamWeightDecayX`, m̂ / ((√v + eps) / √(1 - β2ᵗ)): eps is added before the correction.
-    WithEps,
-}
 
 impl Optimizer {
     /// How the matrices of the layers are updated; all other parameters are updated elementwise.
@@ -140,20 +129,11 @@ impl Optimizer {
         if is_frozen || self.stochastic_rounding { compute } else { Element::F32 }
     }
 
-    /// How AdamW corrects moments for their start at 0.
-    pub fn correction(&self) -> Correction {
-        match self.kind {
-            OptimizerType::Fp32StateAdamWeightDecay => Correction::Absent,
-            OptimizerType::AdamWeightDecayX => Correction::WithEps,
-            _ => Correction::Published,
-        }
-    }
-
     /// β1 and β2 of moments that are corrected for their start at 0, if there are such.
     pub fn corrected_betas(&self) -> Option<[f64; 2]> {
         match self.rule {
             Rule::AdamW { betas, .. } | Rule::Muon { adamw_betas: betas, .. } => {
-                (self.correction() != Correction::Absent).then_some(betas)
+                (self.kind != OptimizerType::Fp32StateAdamWeightDecay).then_some(betas)
             }
             Rule::Sgd { .. } => None,
         }

@@ -1,24 +1,24 @@
 //! `optimizer` under every name that files of MindFormers use.
 
 use super::*;
-use gristmill::settings::{Correction, Optimizer, Rule};
+use gristmill::settings::{Optimizer, OptimizerType, Rule};
 
 #[test]
 fn every_type_reads_and_reads_back() {
     let rows = [
-        ("AdamW", Correction::Published, 1e-8),
-        ("adamw", Correction::Published, 1e-8),
-        ("FusedAdamW", Correction::Published, 1e-8),
-        ("FusedAdamWeightDecay", Correction::Published, 1e-6),
-        ("FP32StateAdamWeightDecay", Correction::Absent, 1e-6),
-        ("AdamWeightDecayX", Correction::WithEps, 1e-8),
+        ("AdamW", OptimizerType::AdamW, 1e-8),
+        ("adamw", OptimizerType::AdamW, 1e-8),
+        ("FusedAdamW", OptimizerType::AdamW, 1e-8),
+        ("FusedAdamWeightDecay", OptimizerType::AdamW, 1e-6),
+        ("FP32StateAdamWeightDecay", OptimizerType::Fp32StateAdamWeightDecay, 1e-6),
+        ("AdamWeightDecayX", OptimizerType::AdamWeightDecayX, 1e-8),
     ];
-    for (name, correction, eps) in rows {
+    for (name, kind, eps) in rows {
         let text = BASE.replace("type: AdamW", &format!("type: {name}\n  beta1: 0.8\n  weight_decay: 0.1"));
         let found = plan(&text);
         let Optimizer { rule, weight_decay, .. } = &found.settings.optimizer;
         assert_eq!((rule, *weight_decay), (&Rule::AdamW { betas: [0.8, 0.999], eps }, 0.1), "{name}");
-        assert_eq!(found.settings.optimizer.correction(), correction, "{name}");
+        assert_eq!(found.settings.optimizer.kind, kind, "{name}");
         let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
         assert_eq!(found, again, "{name}");
         assert_eq!(notices, [""; 0], "{name}");
@@ -45,7 +45,7 @@ fn muon_has_keys_of_its_own() {
         adamw_eps: 1e-8,
     };
     assert_rule(&found, rule, 0.1);
-    assert_eq!(found.settings.optimizer.correction(), Correction::Published);
+    assert_eq!(found.settings.optimizer.corrected_betas(), Some([0.95; 2]));
     let found = plan(&with(
         "\n  momentum: 0.9\n  nesterov: False\n  ns_steps: 3\n  matched_adamw_rms: 0.3\n  adamw_betas: [0.8, 0.9]\n  \
          adamw_eps: 1e-6\n  weight_decay: 0",
