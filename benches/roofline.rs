@@ -36,7 +36,7 @@ struct Arguments {
 
 fn main() {
     let arguments = Arguments::read(std::env::args().skip(1).filter(|word| word != "--bench"));
-    let config = RunConfig::outline(Path::new(&arguments.config), &arguments.overrides)
+    let config = RunConfig::outline(Path::new(&arguments.config), &arguments.overrides, None)
         .unwrap_or_else(|e| panic!("{e}"));
     let gpus = arguments.gpus.iter().map(|name| {
         PublishedGpu::named(name).unwrap_or_else(|| panic!("no GPU called `{name}` is in the table"))

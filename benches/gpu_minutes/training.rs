@@ -91,7 +91,7 @@ fn gpt_124m(windows: usize, steps: usize) -> RandomRun {
     let overrides = Override::parse_all(size).expect("overrides");
     let beside_sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(CONFIG);
     let path = if beside_sources.exists() { beside_sources } else { CONFIG.into() };
-    let config = RunConfig::outline(&path, &overrides).unwrap_or_else(|e| panic!("{e}"));
+    let config = RunConfig::outline(&path, &overrides, None).unwrap_or_else(|e| panic!("{e}"));
     RandomRun::new(config.plan, steps)
 }
 

@@ -115,14 +115,11 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 /// The configuration in the file `path`, or of the model in the folder `path`.
 fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<RunConfig> {
     refuse_name_of_hub(path)?;
-    match ranks {
-        _ if path.is_dir() => {
-            let (key, dtype) = COMPUTE_DTYPE;
-            infer::outline(path, &Override::of(key, &dtype.into()), overrides, ranks)
-        }
-        Some(ranks) => RunConfig::outline_on(path, overrides, ranks),
-        None => RunConfig::outline(path, overrides),
+    if !path.is_dir() {
+        return RunConfig::outline(path, overrides, ranks);
     }
+    let (key, dtype) = COMPUTE_DTYPE;
+    infer::outline(path, &Override::of(key, &dtype.into()), overrides, ranks)
 }
 
 /// The adapters that `--lora` asks for, of the model in the folder `path`.

@@ -48,21 +48,13 @@ impl RunConfig {
 
     /// Like [`RunConfig::load`], for a plan. A setting that keeps the data from being loaded, such as a loader that is
     /// not built, is no error but one of the `data_faults`. A setting that cannot be trained yet, such as Muon on parts
-    /// of matrices, is one of the `unsupported`. The plan is for the first of as many ranks as the file asks for.
-    ///
-    /// # Errors
-    /// The other errors of [`RunConfig::load`].
-    pub fn outline(path: &Path, overrides: &[Override]) -> Result<Self> {
-        resolve(&text_of(path)?, path, overrides, Purpose::Plan(None))
-    }
-
-    /// Like [`RunConfig::outline`], for `size` ranks. A `data_parallel` that is not written is chosen so that the
-    /// degrees fill the ranks.
+    /// of matrices, is one of the `unsupported`. The plan is for the first of `ranks` ranks, where a `data_parallel`
+    /// that is not written is chosen so that the degrees fill them, or otherwise of as many as the file asks for.
     ///
     /// # Errors
     /// The other errors of [`RunConfig::load`]; also if the file asks for another number of ranks.
-    pub fn outline_on(path: &Path, overrides: &[Override], size: usize) -> Result<Self> {
-        resolve(&text_of(path)?, path, overrides, Purpose::Plan(Some(size)))
+    pub fn outline(path: &Path, overrides: &[Override], ranks: Option<usize>) -> Result<Self> {
+        resolve(&text_of(path)?, path, overrides, Purpose::Plan(ranks))
     }
 
     /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has
@@ -70,7 +62,7 @@ impl RunConfig {
     /// error. The plan is for `ranks` ranks, or otherwise for as many as the file asks for.
     ///
     /// # Errors
-    /// The other errors of [`RunConfig::outline_on`].
+    /// The other errors of [`RunConfig::outline`].
     pub fn of_run_folder(
         text: &str,
         file: &Path,

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
-    let plan = RunConfig::outline(config, &Override::parse_all(overrides)?)?.plan;
+    let plan = RunConfig::outline(config, &Override::parse_all(overrides)?, None)?.plan;
     let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
         Some(assumed) if plan.stores_f16() => {
             let native = Some(assumed.with_native_f16(true)).filter(|_| plan.tries_native_f16());

@@ -68,7 +68,7 @@ pub static configuration: Kind = Kind {
     },
     read: |folder| {
         ["tiny_moe.yaml", "gpt2.yaml", "deepseek3.yaml"].iter().try_for_each(|name| {
-            let config = RunConfig::outline(&folder.join(name), &[])?;
+            let config = RunConfig::outline(&folder.join(name), &[], None)?;
             config.plan.to_yaml();
             Ok(())
         })

@@ -15,15 +15,18 @@ fn file(name: &str) -> PathBuf {
 
 /// What `plan` reads, which needs no data.
 fn outline(path: &Path, flags: &[&str]) -> Result<RunConfig> {
-    RunConfig::outline(path, &Override::parse_all(flags.to_vec())?)
+    RunConfig::outline(path, &Override::parse_all(flags.to_vec())?, None)
 }
 
 /// The lines that answer a file, without its place.
 fn answers(name: &str, flags: &[&str], needs_data: bool) -> Vec<String> {
     let path = file(name);
     let overrides = Override::parse_all(flags.to_vec()).unwrap();
-    let read =
-        if needs_data { RunConfig::load(&path, &overrides) } else { RunConfig::outline(&path, &overrides) };
+    let read = if needs_data {
+        RunConfig::load(&path, &overrides)
+    } else {
+        RunConfig::outline(&path, &overrides, None)
+    };
     let text = read.map(|config| config.notices).unwrap_err().to_string();
     let place = format!("{}:", path.display());
     let short = |line: &str| {

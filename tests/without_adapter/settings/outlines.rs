@@ -16,7 +16,7 @@ fn configurations(folder: &Path) -> Vec<PathBuf> {
 /// The notices, the decisions and config.yaml of a file, or its faults.
 fn outline(path: &Path, flags: &[&str]) -> String {
     let overrides = Override::parse_all(flags.to_vec()).expect("flags");
-    let config = match RunConfig::outline(path, &overrides) {
+    let config = match RunConfig::outline(path, &overrides, None) {
         Ok(config) => config,
         Err(error) => return format!("{error}\n"),
     };

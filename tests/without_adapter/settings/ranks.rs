@@ -45,7 +45,8 @@ fn outline(flags: &[&str]) -> RunConfig {
     let path = folder.path().join("x.yaml");
     std::fs::write(&path, BASE).unwrap();
     let flags = [&[PARALLEL], flags].concat();
-    RunConfig::outline(&path, &Override::parse_all(flags).unwrap()).unwrap_or_else(|error| panic!("{error}"))
+    RunConfig::outline(&path, &Override::parse_all(flags).unwrap(), None)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn experts() -> String {

@@ -38,7 +38,7 @@ fn purpose(file: &Path) -> String {
 
 /// What must be there before a file trains.
 fn needs(file: &Path) -> String {
-    let settings = RunConfig::outline(file, &[]).unwrap().plan.settings.resolved();
+    let settings = RunConfig::outline(file, &[], None).unwrap().plan.settings.resolved();
     let of = |path: &str| settings.iter().find(|setting| setting.path == path).map(|setting| &setting.value);
     if let Some(weights) = of("load_checkpoint") {
         return format!("the weights {}", weights.as_str().unwrap());

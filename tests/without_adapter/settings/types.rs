@@ -197,7 +197,7 @@ fn of_file(name: &str, flags: &[&str]) -> ModelConfig {
     let path = Path::new("tests/data/dialect").join(name);
     let data = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: tests/data/mill.txt}";
     let flags = [&["--as-single", data, "--recompute_config.recompute=False"], flags].concat();
-    let config = RunConfig::outline(&path, &Override::parse_all(flags).unwrap());
+    let config = RunConfig::outline(&path, &Override::parse_all(flags).unwrap(), None);
     let config = config.unwrap_or_else(|error| panic!("{error}"));
     assert_reads_back(&config.plan);
     config.plan.model
