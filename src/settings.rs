@@ -36,7 +36,6 @@ mod flags;
 mod plan;
 mod resolved;
 mod sections;
-mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -72,6 +71,7 @@ pub use sections::wrapper::{Adaptation, Growth, LossScale, LossScaleKind, Wrappe
 
 use dialect::mindformers;
 use engine::{Placed, Section, Source, decisions, to_json, write};
+use explain::row_at;
 use sections::parallel::{Distribution, Started};
 use sections::recompute::LayerFeatures;
 use sections::{
@@ -79,7 +79,6 @@ use sections::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tables::row_at;
 
 /// Every setting of a run: the value that the file gives, or the default where the file is silent.
 #[derive(Clone, Debug, Default, PartialEq)]

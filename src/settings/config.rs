@@ -8,7 +8,6 @@ use super::sections;
 use super::sections::dataset::LoaderType;
 use super::sections::parallel::Started;
 use super::sections::run::BASES;
-use super::tables::tables;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -182,7 +181,7 @@ fn read(
     let bases = (!matches!(purpose, Purpose::RunFolder(_))).then_some(BASES);
     let document = Document::parse(text, file, overrides, &NAMES, bases, sections::dataset::drop_replaced)
         .map_err(|error| vec![Fault::of_document(error)])?;
-    let mut source = Source::new(document, &NAMES, tables());
+    let mut source = Source::new(document, &NAMES, dialect::tables());
     if matches!(purpose, Purpose::Memory) && source.word(LOADER).is_none() {
         source.document.put(LOADER, LoaderType::Memory.word().into(), LOADER);
     }

@@ -7,7 +7,9 @@
 pub(super) mod hugging_face;
 pub(super) mod mindformers;
 
-use super::engine::{Source, Table, TableId};
+use super::engine::{Section, Source, Table, TableId};
+use super::sections;
+use std::sync::OnceLock;
 
 /// Translates all of `source`.
 pub(super) fn translate(source: &mut Source) {
@@ -16,9 +18,15 @@ pub(super) fn translate(source: &mut Source) {
     mindformers::translate(source);
 }
 
-/// The tables of sections and of forms of keys that only other programs have.
-pub(super) fn tables() -> Vec<(TableId, Table)> {
-    let mut tables = mindformers::tables();
-    tables.push(hugging_face::table());
-    tables
+/// Every key that a file may have, in the order of the documentation: the sections' own, and those of other programs
+/// beside them.
+pub(super) fn tables() -> &'static [(TableId, Table)] {
+    static TABLES: OnceLock<Vec<(TableId, Table)>> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut tables = sections::tables();
+        tables.extend(mindformers::tables());
+        tables.push(hugging_face::FolderForms::documented());
+        tables.iter_mut().for_each(|(id, table)| mindformers::describe(*id, table));
+        tables
+    })
 }

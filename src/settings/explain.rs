@@ -1,10 +1,10 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
 use super::dialect::mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE, NAMES};
+use super::dialect::tables;
 use super::engine::{
-    Handling, Node, RowText, Table, TableId, UnusedKeys, ValueKind, closest, to_json, words,
+    Handling, Node, RowText, Table, TableId, UnusedKeys, ValueKind, closest, join, to_json, words,
 };
-use super::tables::{described_at, tables};
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
@@ -203,4 +203,24 @@ fn heading(id: &TableId) -> String {
         text if id.section.is_empty() => text.replacen('t', "T", 1),
         text => format!("`{text}`"),
     }
+}
+
+/// The sections whose tables describe the keys of the section at `path` of a file. The names of such sections have no
+/// numbers for items of a list, and a section that has the keys of another is described with that section.
+pub(super) fn described_at(path: &str) -> Vec<String> {
+    let parts = path.split('.').filter(|part| part.parse::<usize>().is_err());
+    let path = parts.collect::<Vec<_>>().join(".");
+    match path.strip_suffix(".base_lr").unwrap_or(&path) {
+        "lr_schedule" | "grouped_lr_schedule.default" => vec!["lr_schedule".to_string()],
+        group @ "grouped_lr_schedule.grouped" => vec![group.to_string(), "lr_schedule".to_string()],
+        _ => vec![path.replacen("eval_dataset", "train_dataset", 1)],
+    }
+}
+
+/// The row of `key` in the section at `path` of a file, where callbacks are of type `kind`.
+pub(super) fn row_at(path: &str, key: &str, kind: Option<&str>) -> Option<&'static RowText> {
+    let sections = described_at(path);
+    let of_callback = kind.filter(|_| sections[0] == "callbacks").map(|kind| join("callbacks", kind));
+    let is_meant = |id: &TableId| sections.iter().chain(&of_callback).any(|section| section == id.section);
+    tables().iter().filter(|(id, _)| is_meant(id)).find_map(|(_, table)| table.row_of(key, kind))
 }

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use super::engine::{Node, join, to_json};
-use super::tables::row_at;
+use super::explain::row_at;
 use serde_json::Value;
 
 /// A setting of a run.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::error::Result;
+use crate::settings::dialect::tables;
 use crate::settings::engine::{Handling, Node, ResumeImpact, RowText, ValueKind, join, to_json};
-use crate::settings::tables::tables;
 use std::path::Path;
 
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");

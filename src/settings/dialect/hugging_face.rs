@@ -35,11 +35,6 @@ const NOT_OF_LATENT: [&str; 3] = ["use_qk_norm", "rotary_percent", "head_dim"];
 /// The key of a file for the length of the longest text.
 const LENGTH: &str = "max_position_embeddings";
 
-/// The table of keys that name folders.
-pub(super) fn table() -> (TableId, Table) {
-    FolderForms::documented()
-}
-
 /// Writes the values of the folder under the keys that are read, if these are not written. When the run starts, the
 /// folder's values are compared with those that follow from all keys.
 pub(crate) fn translate(source: &mut Source) {

@@ -11,7 +11,7 @@ pub(in crate::settings) mod parallel;
 mod places;
 pub(in crate::settings) mod recompute;
 mod rope;
-pub(in crate::settings) mod unused;
+mod unused;
 
 pub(crate) use names::NAMES;
 
@@ -55,12 +55,14 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
-/// The documentation of MindFormers' classes, for the table `id`.
-pub(crate) fn about_classes(id: TableId) -> String {
+/// Adds to the `table` of `id` the other names of its keys, the keys without use, and the classes.
+pub(super) fn describe(id: TableId, table: &mut Table) {
+    table.rows.iter_mut().for_each(|row| row.names = NAMES.of(id.section, row.key).collect());
+    table.unused.extend(unused::keys_of(id));
     match id.type_word() {
-        Some(word) => classes::about(word),
-        None if id.section == "model.arch" => classes::about_outside(),
-        None => String::new(),
+        Some(word) => table.about += &classes::about(word),
+        None if id.section == "model.arch" => table.about += &classes::about_outside(),
+        None => {}
     }
 }
 

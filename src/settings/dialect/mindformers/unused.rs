@@ -10,7 +10,7 @@ const SECTION: &str = "section";
 const KEYS: &str = include_str!("unused.tsv");
 
 /// The unused keys of the table `id`.
-pub(in crate::settings) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
+pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
     all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
 }
 
@@ -69,12 +69,12 @@ pub(super) fn check(source: &Source) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::tables;
+    use crate::settings::dialect::tables;
 
     #[test]
     fn every_line_is_of_a_table() {
         for (id, line) in all() {
-            assert!(tables::tables().iter().any(|(known, _)| *known == id), "{id}: {line:?}");
+            assert!(tables().iter().any(|(known, _)| *known == id), "{id}: {line:?}");
         }
     }
 }
