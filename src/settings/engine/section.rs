@@ -100,14 +100,14 @@ macro_rules! rows {
                 $(#[doc = $inner_doc:literal])*
                 $inner_field:ident $($inner_key:literal)?: $inner_type:ty = $inner_row:expr,
             )*
-        })?
+        })*
         $(by $(#[doc = $by:literal])* $variants:ident: $enum:ident)?
         $(sections $sections:literal)?
     ) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
-            $($(#[doc = $with])* pub $inner: $outer,)?
+            $($(#[doc = $with])* pub $inner: $outer,)*
             $(
                 $(#[doc = $doc])*
                 pub $field: $type,
@@ -119,7 +119,7 @@ macro_rules! rows {
             /// The defaults of the rows; some follow from other keys.
             fn default() -> Self {
                 Self {
-                    $($inner: $base(None),)?
+                    $($inner: $base(None),)*
                     $($field: rows!(@row $type, $row).default,)*
                     $($variants: <$enum>::default(),)?
                 }
@@ -134,9 +134,9 @@ macro_rules! rows {
                     let mut $inner = $base(Some(reader));
                     $($inner.$inner_field = Row { default: $inner.$inner_field, ..rows!(@row $inner_type, $inner_row) }
                         .read(reader, rows!(@key $inner_field $($inner_key)?));)*
-                )?
+                )*
                 Self {
-                    $($inner,)?
+                    $($inner,)*
                     $($field: rows!(@row $type, $row).read(reader, rows!(@key $field $($key)?)),)*
                     $($variants: <$enum>::read(reader),)?
                 }
@@ -145,7 +145,7 @@ macro_rules! rows {
             fn entries(&self) -> Vec<Entry> {
                 let own = vec![
                     $($(rows!(@row $inner_type, $inner_row)
-                        .entry(rows!(@key $inner_field $($inner_key)?), &self.$inner.$inner_field),)*)?
+                        .entry(rows!(@key $inner_field $($inner_key)?), &self.$inner.$inner_field),)*)*
                     $(rows!(@row $type, $row).entry(rows!(@key $field $($key)?), &self.$field),)*
                 ];
                 [own, $(self.$variants.entries())?].concat()
@@ -154,7 +154,7 @@ macro_rules! rows {
             fn table() -> Table {
                 let mut rows = vec![
                     $($(rows!(@row $inner_type, $inner_row)
-                        .text(rows!(@key $inner_field $($inner_key)?), &[$($inner_doc),*]),)*)?
+                        .text(rows!(@key $inner_field $($inner_key)?), &[$($inner_doc),*]),)*)*
                     $(rows!(@row $type, $row).text(rows!(@key $field $($key)?), &[$($doc),*]),)*
                 ];
                 $(rows.extend(<$enum>::rows());)?

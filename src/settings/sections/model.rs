@@ -57,10 +57,11 @@ pub(crate) fn read(source: &Source) -> Model {
     if !is_described(source) {
         return Model::default();
     }
-    let foreign = reader.foreign::<Model>().filter(|(key, _)| reader.asks(key));
-    let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|(key, _)| latent::KEYS.contains(key));
-    others.iter().for_each(|(key, types)| reader.refuse(key, types));
-    latent::refuse(&reader, &of_latent.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    let foreign: Vec<_> = reader.foreign::<Model>().filter(|(key, _)| reader.asks(key)).collect();
+    let others = foreign.iter().filter(|(key, _)| !latent::KEYS.contains(key));
+    others.for_each(|(key, types)| reader.refuse(key, types));
+    let is_foreign = |key: &&str| foreign.iter().any(|(other, _)| other == key);
+    latent::refuse(&reader, &latent::KEYS.into_iter().filter(is_foreign).collect::<Vec<_>>());
     let mut model = Model::read(&reader);
     (kind.entry().check)(&mut model, &reader);
     fill::fill(&mut model, &reader);

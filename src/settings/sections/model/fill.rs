@@ -14,7 +14,8 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     if model.config.num_kv_heads == 0 {
         model.config.num_kv_heads = model.config.num_heads;
     }
-    if [DEEPSEEK_V2, DEEPSEEK_V3].contains(&model.kind.word()) {
+    let is_latent = [DEEPSEEK_V2, DEEPSEEK_V3].contains(&model.kind.word());
+    if is_latent {
         latent::fill(model, reader);
     }
     model.config.head_dim = head_dim_of(&model.config, reader).unwrap_or(0);
@@ -38,6 +39,9 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         reader.fault("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
     }
     fill_config(model);
+    if is_latent {
+        model.config = ModelConfig { qk_norm: false, ..model.latent.within(model.config.clone()) };
+    }
 }
 
 /// Puts into the model what keys say in another form.
@@ -49,9 +53,6 @@ fn fill_config(model: &mut Model) {
     config.qk_norm = model.use_qk_norm == Some(true);
     config.sliding_window = model.sliding_window.map(|window| window as usize);
     model.config = config.with_window(config.seq_length);
-    if let Some(latent) = latent::latent_attention(model) {
-        model.config = ModelConfig { qk_norm: false, ..latent.within(model.config.clone()) };
-    }
 }
 
 /// The width of a head that follows from the other sizes, or a fault.

@@ -5,12 +5,6 @@ use super::{DEEPSEEK_V3, LLAMA, MAX_HEAD_DIM};
 use crate::model::config::LatentAttention;
 use crate::settings::engine::*;
 
-/// The widths of DeepSeek-V3, taken where a file is silent.
-const KV_RANK: usize = 512;
-const NOPE_DIM: usize = 128;
-const ROPE_DIM: usize = 64;
-const VALUE_DIM: usize = 128;
-
 /// Keys that only models with latent attention read.
 pub(super) const KEYS: [&str; 6] = [
     "multi_latent_attention",
@@ -22,6 +16,11 @@ pub(super) const KEYS: [&str; 6] = [
 ];
 const WIDTHS: [&str; 5] = [KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]];
 
+/// The widths of DeepSeek-V3, taken where a file is silent.
+pub(super) fn defaults(_: Option<&Reader<'_>>) -> LatentAttention {
+    LatentAttention { q_rank: None, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128 }
+}
+
 /// Refuses `keys`, which a model of another type has, in one line.
 pub(super) fn refuse(reader: &Reader<'_>, keys: &[&str]) {
     let [first, others @ ..] = keys else { return };
@@ -30,13 +29,9 @@ pub(super) fn refuse(reader: &Reader<'_>, keys: &[&str]) {
     reader.fault(first, format!("is about latent attention; write `type: {DEEPSEEK_V3}`, or remove it{all}"));
 }
 
-/// Fills in the widths and what follows from them, and checks them.
+/// Checks the widths, and fills in what follows from them.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
-    model.kv_lora_rank.get_or_insert(KV_RANK);
-    model.qk_nope_head_dim.get_or_insert(NOPE_DIM);
-    model.qk_rope_head_dim.get_or_insert(ROPE_DIM);
-    model.v_head_dim.get_or_insert(VALUE_DIM);
-    check_widths(model, reader);
+    check_widths(&model.latent, reader);
     check_heads(model, reader);
     if model.use_qk_norm == Some(false) {
         reader.fault(
@@ -66,39 +61,21 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     (model.use_qk_norm, model.rotary_percent) = (Some(true), Some(1.0));
 }
 
-/// The attention that a filled model describes; `None` if it is not latent.
-pub(super) fn latent_attention(model: &Model) -> Option<LatentAttention> {
-    Some(LatentAttention {
-        q_rank: model.q_lora_rank,
-        kv_rank: model.kv_lora_rank?,
-        nope_dim: model.qk_nope_head_dim?,
-        rope_dim: model.qk_rope_head_dim?,
-        value_dim: model.v_head_dim?,
-    })
-}
-
-fn check_widths(model: &Model, reader: &Reader<'_>) {
-    let widths = [
-        model.q_lora_rank,
-        model.kv_lora_rank,
-        model.qk_nope_head_dim,
-        model.qk_rope_head_dim,
-        model.v_head_dim,
-    ];
+fn check_widths(latent: &LatentAttention, reader: &Reader<'_>) {
+    let LatentAttention { q_rank, kv_rank, nope_dim, rope_dim, value_dim } = *latent;
+    let widths = [q_rank.unwrap_or(0), kv_rank, nope_dim, rope_dim, value_dim];
     for (key, width) in WIDTHS.into_iter().zip(widths) {
-        let Some(width) = width else { continue };
         let message = format!("the kernels take multiples of 4, not {width}");
         reader.require(&[key], width.is_multiple_of(4), message);
     }
-    let wide = model.v_head_dim.unwrap_or(0);
-    let message = format!("values are {wide} wide; the kernels take up to {MAX_HEAD_DIM}");
-    reader.require(&["v_head_dim"], wide <= MAX_HEAD_DIM, message);
+    let message = format!("values are {value_dim} wide; the kernels take up to {MAX_HEAD_DIM}");
+    reader.require(&["v_head_dim"], value_dim <= MAX_HEAD_DIM, message);
 }
 
 /// Every query head has a key and a value; the width of a head is the sum of its parts.
 fn check_heads(model: &mut Model, reader: &Reader<'_>) {
     let parts = ["qk_nope_head_dim", "qk_rope_head_dim"];
-    let (nope, rope) = (model.qk_nope_head_dim.unwrap_or(0), model.qk_rope_head_dim.unwrap_or(0));
+    let LatentAttention { nope_dim: nope, rope_dim: rope, .. } = model.latent;
     let wide = nope.saturating_add(rope);
     let message =
         format!("makes heads {wide} wide with {} = {rope}; the kernels take up to {MAX_HEAD_DIM}", parts[1]);

@@ -3,9 +3,9 @@
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
-use super::{GPT2, LLAMA, PATH};
+use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
-use crate::model::config::{Activation, Gelu, ModelConfig};
+use crate::model::config::{Activation, Gelu, LatentAttention, ModelConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -29,17 +29,6 @@ rows! {
             .example("{rope_type: linear, factor: 4.0}"),
         /// Multi-head latent attention, which the types `DeepseekV2Config` and `DeepseekV3Config` have and no others.
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
-        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state
-        /// directly; DeepSeek-V3 has 1536.
-        q_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
-        /// Width of the latent vector of keys and values; 512 by default.
-        kv_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
-        /// Width of the part of a query and a key that does not rotate; 128 by default.
-        qk_nope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
-        /// Width of the part that rotates, which all keys share; 64 by default. A head is both parts wide.
-        qk_rope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("8"),
-        /// Width of a value; 128 by default.
-        v_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
         /// Share of a head's dimensions that rotate; 1 by default.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
         /// Whether q and k are normalised per head before rotation.
@@ -122,6 +111,21 @@ rows! {
         /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or
         /// `bfloat16`. Sums, master weights, moments, logits and routers are float32 in any case.
         compute "compute_dtype": Element = Numbers.default(Element::F32),
+    }
+    with
+    /// The widths of latent attention, of which only models with it make use.
+    latent: LatentAttention = latent::defaults {
+        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state
+        /// directly; DeepSeek-V3 has 1536.
+        q_rank "q_lora_rank": Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
+        /// Width of the latent vector of keys and values; 512 by default.
+        kv_rank "kv_lora_rank": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("24"),
+        /// Width of the part of a query and a key that does not rotate; 128 by default.
+        nope_dim "qk_nope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
+        /// Width of the part that rotates, which all keys share; 64 by default. A head is both parts wide.
+        rope_dim "qk_rope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("8"),
+        /// Width of a value; 128 by default.
+        value_dim "v_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
     }
 }
 
