@@ -1,6 +1,6 @@
 //! Hashes as files and messages show them: 16 hexadecimal digits, which no JSON reader rounds.
 
-use serde::{Deserialize, Deserializer, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The digits of a hash.
 pub(crate) fn hex(number: u64) -> String {
@@ -20,13 +20,10 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 
 /// Reads and writes a hash that may be unknown.
 pub(super) mod optional {
-    use super::{Deserializer, Serializer};
+    use super::{Deserializer, Serialize, Serializer};
 
     pub fn serialize<S: Serializer>(number: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
-        match number {
-            Some(number) => super::serialize(number, serializer),
-            None => serializer.serialize_none(),
-        }
+        number.map(super::hex).serialize(serializer)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

@@ -70,12 +70,10 @@ fn has_key(fact: &str, value: &Value) -> bool {
         Value::String(text) => !text.contains(' '),
         Value::Array(_) => false,
         // A scaling that is not built keeps the type that the file gives it.
-        Value::Object(parameters) => fact != "rope_scaling" || is_built(parameters),
+        Value::Object(parameters) if fact == "rope_scaling" => {
+            let kind = parameters.get("rope_type").and_then(Value::as_str);
+            matches!(kind, Some("linear" | "yarn" | "llama3" | "dynamic_ntk"))
+        }
         _ => true,
     }
-}
-
-fn is_built(parameters: &serde_json::Map<String, Value>) -> bool {
-    let kind = parameters.get("rope_type").and_then(Value::as_str);
-    matches!(kind, Some("linear" | "yarn" | "llama3" | "dynamic_ntk"))
 }

@@ -46,7 +46,7 @@ fn every_form_of_a_format() {
     let (plan, notices) = resolve(BASE, &flags).unwrap();
     assert_eq!(
         (plan.settings.monitor.local_norm_format, without_clipping(notices).len()),
-        (Formats::BOTH, 0)
+        (Formats { log: true, tensorboard: true }, 0)
     );
     for wrong in ["csv", "[log, csv]", "True"] {
         let line = refused(&[&format!("local_norm_format={wrong}")]);

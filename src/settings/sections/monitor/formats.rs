@@ -17,8 +17,6 @@ const TENSORBOARD: &str = "tensorboard";
 impl Formats {
     /// The log alone.
     pub const LOG: Self = Self { log: true, tensorboard: false };
-    /// The log and TensorBoard.
-    pub const BOTH: Self = Self { log: true, tensorboard: true };
 
     /// Whether the number goes anywhere.
     pub fn is_on(&self) -> bool {
