@@ -41,8 +41,8 @@ mod tests;
 
 pub use config::RunConfig;
 #[cfg(feature = "cli")]
-pub(crate) use dialect::mindformers::recompute::SELECTIONS;
-pub(crate) use dialect::mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE};
+pub(crate) use dialect::SELECTIONS;
+pub(crate) use dialect::{ABOUT_LAZY_INLINE, LAZY_INLINE};
 #[cfg(feature = "cli")]
 pub(crate) use engine::Words;
 pub use engine::{Node, Override};
@@ -69,7 +69,6 @@ pub use sections::schedule::{Decay, Group, GroupKeys, Schedule, ScheduleType};
 pub use sections::tensorboard::TensorBoard;
 pub use sections::wrapper::{Adaptation, Growth, LossScale, LossScaleKind, Wrapper};
 
-use dialect::mindformers;
 use engine::{Placed, Section, Source, decisions, to_json, write};
 use explain::row_at;
 use sections::parallel::{Distribution, Started};
@@ -144,7 +143,7 @@ impl Settings {
         let tensorboard = source.node("tensorboard").map(|_| TensorBoard::read_at(source, "tensorboard"));
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
-        mindformers::parallel::note_differences(source, &distribution);
+        dialect::note_differences(source, &distribution);
         distribution.fit_experts(moe.as_ref(), source);
         distribution.stages = parallel::stages(source, &model, &distribution);
         if !run.as_single {
@@ -152,7 +151,7 @@ impl Settings {
         }
         let parts = LayerFeatures { model: &model, moe: moe.as_ref() };
         let mut recompute = recompute::read(source, parts, &distribution);
-        mindformers::recompute::translate(source, &mut recompute, parts, &distribution);
+        dialect::translate_recompute(source, &mut recompute, parts, &distribution);
         model.offset = model.offset.filter(|_| distribution.layout.pipeline > 1);
         model.pp_interleave_num = None; // `parallel_config` has it
         let train_dataset = train_dataset.unwrap_or_default();

@@ -1,7 +1,6 @@
 //! A configuration file, read and decided.
 
-use super::dialect;
-use super::dialect::mindformers::NAMES;
+use super::dialect::{self, NAMES};
 use super::engine::{Document, Fault, Override, Source, Words, blame_flags};
 use super::plan::RunPlan;
 use super::sections;

@@ -4,8 +4,13 @@
 //! this program. Each value keeps its origin: messages name the file, the line and the key, or the flag, under which it
 //! was written.
 
-pub(super) mod hugging_face;
-pub(super) mod mindformers;
+mod hugging_face;
+mod mindformers;
+
+#[cfg(feature = "cli")]
+pub(crate) use mindformers::recompute::SELECTIONS;
+pub(crate) use mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE, NAMES};
+pub(super) use mindformers::{parallel::note_differences, recompute::translate as translate_recompute};
 
 use super::engine::{Section, Source, Table, TableId};
 use super::sections;

@@ -1,7 +1,6 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
-use super::dialect::mindformers::{ABOUT_LAZY_INLINE, LAZY_INLINE, NAMES};
-use super::dialect::tables;
+use super::dialect::{ABOUT_LAZY_INLINE, LAZY_INLINE, NAMES, tables};
 use super::engine::{
     Handling, Node, RowText, Table, TableId, UnusedKeys, ValueKind, closest, join, to_json, words,
 };

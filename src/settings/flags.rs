@@ -1,6 +1,6 @@
 //! `--a.b.c=value` on the command line: any key, and the short flags of MindFormers' launcher.
 
-use super::dialect::mindformers::NAMES;
+use super::dialect::NAMES;
 use super::engine::{Override, join};
 use crate::error::{Error, Result};
 

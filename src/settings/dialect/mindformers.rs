@@ -7,9 +7,9 @@ mod mixture;
 mod model;
 mod names;
 mod optimizer;
-pub(in crate::settings) mod parallel;
+pub(super) mod parallel;
 mod places;
-pub(in crate::settings) mod recompute;
+pub(super) mod recompute;
 mod rope;
 mod unused;
 
