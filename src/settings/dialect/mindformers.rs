@@ -55,10 +55,12 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
-/// Adds to the `table` of `id` the other names of its keys, the keys without use, and the classes.
+/// Adds to the `table` of `id` the other names of its keys, the keys without use, the types that are not built, and the
+/// classes.
 pub(super) fn describe(id: TableId, table: &mut Table) {
     table.rows.iter_mut().for_each(|row| row.names = NAMES.of(id.section, row.key).collect());
     table.unused.extend(unused::keys_of(id));
+    table.planned = unused::planned_of(id);
     match id.type_word() {
         Some(word) => table.about += &classes::about(word),
         None if id.section == "model.arch" => table.about += &classes::about_outside(),

@@ -1,6 +1,5 @@
 //! Reads the rows of one section.
 
-use super::names::has_word;
 use super::node::Node;
 use super::node::join;
 use super::section::Section;
@@ -85,13 +84,13 @@ impl<'a> Reader<'a> {
         read(self.node(key)?).map_err(wrong).ok()
     }
 
-    /// The word at `key`, a type of the section; `planned` are types that are known and not built.
-    pub fn kind<T: Words>(&self, key: &str, planned: &'static str) -> Option<T> {
+    /// The word at `key`, a type of the section, whose table is that of `id`.
+    pub fn kind<T: Words>(&self, key: &str, id: TableId) -> Option<T> {
         let node = self.node(key)?;
         let word = node.word().unwrap_or_default();
         let built = T::WORDS.iter().map(|(word, _)| *word);
         let found = T::named(word);
-        if found.is_none() && has_word(planned, word) {
+        if found.is_none() && self.source.plans(id, word) {
             let expected = ValueKind::Words(T::firsts().collect()).expected();
             self.fault(key, format!("`{word}` is not built yet; write {expected}"));
         } else if found.is_none() && node.word().is_none() {

@@ -163,6 +163,7 @@ macro_rules! rows {
                     about: paragraph(&[$($about),*]),
                     rows,
                     unused: vec![$(sections($sections))?],
+                    planned: "",
                 }
             }
         }

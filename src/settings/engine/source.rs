@@ -14,7 +14,7 @@
 
 use super::document::Document;
 use super::faults::{Fault, Faults};
-use super::names::Names;
+use super::names::{Names, words};
 use super::node::Node;
 use super::node::{is_below, join, parent_and_key};
 use super::setting::Setting;
@@ -89,6 +89,11 @@ impl Source {
     /// The table `id`, if there is one.
     pub fn table(&self, id: TableId) -> Option<&'static Table> {
         self.tables.iter().find(|(known, _)| *known == id).map(|(_, table)| table)
+    }
+
+    /// Whether `word` is a type of the sections of `id` that is known and not built.
+    pub fn plans(&self, id: TableId, word: &str) -> bool {
+        self.table(id).is_some_and(|table| words(table.planned).any(|planned| planned == word))
     }
 
     /// The text at `path`, if there is one that is not "none".

@@ -81,6 +81,8 @@ pub(crate) struct Table {
     pub rows: Vec<RowText>,
     /// Keys that are not.
     pub unused: Vec<UnusedKeys>,
+    /// Types of the section that are known and not built, between spaces.
+    pub planned: &'static str,
 }
 
 /// One row as data.
@@ -126,7 +128,7 @@ pub(crate) enum ResumeImpact {
 impl Table {
     /// A section none of whose keys is used.
     pub fn unused(about: &str, others: impl Into<Vec<UnusedKeys>>) -> Self {
-        Self { about: about.to_string(), rows: Vec::new(), unused: others.into() }
+        Self { about: about.to_string(), rows: Vec::new(), unused: others.into(), planned: "" }
     }
 
     /// The row of `key`, by the name we use.

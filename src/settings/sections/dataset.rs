@@ -30,11 +30,8 @@ pub struct Dataset {
     pub megatron: Option<Megatron>,
 }
 
-/// Classes of MindFormers that are not built: they make pairs or dialogues of the data that a loader returns.
-const PLANNED_TASKS: &str = "RewardModelDataset ModalToTextSFTDataset \
-    TextClassificationDataset TokenClassificationDataset QuestionAnsweringDataset TranslationDataset \
-    MaskLanguageModelDataset ContrastiveLanguageImagePretrainDataset ImageCLSDataset MIMDataset \
-    ImageToTextRetrievalDataset ZeroShotImageClassificationDataset ADGenDataset GeneralDataset";
+/// The section of the class around a data set.
+const TASK_TABLE: TableId = TableId::of("train_dataset_task");
 const TASK: &str = "CausalLanguageModelDataset";
 /// Classes whose data sets are read. The samples that they form follow from the loader.
 const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDataset SFTDataset";
@@ -43,7 +40,7 @@ const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDatas
 /// after a fault that leaves nothing to check.
 pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
-    Reader::open(source, &task, &[TableId::of("train_dataset_task")]);
+    Reader::open(source, &task, &[TASK_TABLE]);
     let reader = Reader::open(source, section, &[DatasetKeys::ID]);
     let keys = DatasetKeys::read(&reader);
     check_task(source, &task, section);
@@ -199,7 +196,7 @@ fn check_task(source: &Source, task: &str, dataset: &str) {
     let path = format!("{task}.type");
     let Some(node) = source.node(&path) else { return };
     let word = node.word().unwrap_or_default();
-    if words(PLANNED_TASKS).any(|planned| planned == word) {
+    if source.plans(TASK_TABLE, word) {
         if !loader::is_planned(source, dataset) {
             source.data_fault(&path, format!("`{word}` is not built; write `type: {TASK}`"));
         }

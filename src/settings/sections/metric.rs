@@ -7,7 +7,7 @@ rows! {
     pub struct MetricKeys in PATH {
         /// `PerplexityMetric` is the exponential of the loss, and `Accuracy` the share of targets that have the largest
         /// logit. The other metrics are ignored with a notice.
-        kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, "")),
+        kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, Self::ID)),
     }
 }
 

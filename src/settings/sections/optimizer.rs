@@ -10,7 +10,7 @@ rows! {
     pub struct Optimizer in "optimizer" {
         /// The update rule. `FusedAdamW` and `FusedAdamWeightDecay` compute the same as `AdamW`, and MindSpore's
         /// `Momentum` the same as `SGD` without `dampening`.
-        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
+        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, Self::ID))
             .example("Muon"),
         /// Weight decay of matrices per unit of learning rate (Loshchilov and Hutter, "Decoupled weight decay
         /// regularization", 2019: p ← p (1 - lr wd) - lr update); biases and vectors are exempt.
@@ -103,9 +103,6 @@ impl OptimizerType {
     }
 }
 
-/// Optimizers that are known and not built.
-const PLANNED: &str = "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad";
-
 impl Optimizer {
     /// How the matrices of the layers are updated; all other parameters are updated elementwise.
     pub(crate) fn matrix_rule(&self) -> UpdateRule {
@@ -145,7 +142,7 @@ pub(crate) fn read(source: &Source) -> Optimizer {
     let reader = Reader::open(source, "optimizer", &[Optimizer::ID]);
     let kind = match reader.node("type") {
         None => OptimizerType::default(),
-        Some(_) => match reader.kind("type", PLANNED) {
+        Some(_) => match reader.kind("type", Optimizer::ID) {
             Some(kind) => kind,
             None => return Optimizer::default(),
         },

@@ -6,7 +6,6 @@ mod rows;
 pub use rows::{Decay, GroupKeys, Schedule, ScheduleType};
 
 use crate::settings::engine::*;
-use rows::PLANNED;
 
 /// `grouped_lr_schedule.grouped.N`: parameters with a schedule of their own.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +86,7 @@ fn read_at<'a>(source: &'a Source, path: &str, is_group: bool) -> (Reader<'a>, S
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
         None => Some(ScheduleType::default()),
-        Some(_) => reader.kind("type", PLANNED),
+        Some(_) => reader.kind("type", Schedule::ID),
     };
     let Some(kind) = kind else { return (reader, Schedule::default()) };
     let reader = reader.of_type(kind.word());

@@ -1,4 +1,5 @@
-//! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built.
+//! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built; and
+//! types of sections that are not built.
 //! `unused.tsv` lists them.
 
 use super::lines;
@@ -6,12 +7,22 @@ use crate::settings::engine::*;
 
 /// The policy of lines that are about a section.
 const SECTION: &str = "section";
+/// The policy of lines that have types of a section.
+const PLANNED: &str = "planned";
 
 const KEYS: &str = include_str!("unused.tsv");
 
 /// The unused keys of the table `id`.
 pub(super) fn keys_of(id: TableId) -> impl Iterator<Item = UnusedKeys> {
-    all().filter(move |(table, [policy, ..])| *table == id && *policy != SECTION).map(|(_, line)| parse(line))
+    let is_of_keys = |policy: &str| ![SECTION, PLANNED].contains(&policy);
+    let own = all().filter(move |(table, [policy, ..])| *table == id && is_of_keys(policy));
+    own.map(|(_, line)| parse(line))
+}
+
+/// The types of sections of the table `id` that are known and not built, between spaces.
+pub(super) fn planned_of(id: TableId) -> &'static str {
+    let mut planned = all().filter(|(table, [policy, ..])| *table == id && *policy == PLANNED);
+    planned.next().map_or("", |(_, [_, types, _])| types)
 }
 
 /// Every line of the list: the table of its section, and the other columns.

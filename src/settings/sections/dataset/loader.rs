@@ -122,11 +122,6 @@ impl Words for TokenType {
         &[("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
 
-/// Loaders of MindFormers whose data needs converting.
-const PLANNED: &str = "TFRecordDataset MultiSourceDataLoader BaseMultiModalDataLoader MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
-    SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
-    GeneratorDataset";
-
 /// Reads the loader of the data set at `path`; `None` after a fault that leaves nothing to check.
 pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
     let loader_path = format!("{path}.data_loader");
@@ -234,11 +229,11 @@ impl Loader {
     }
 }
 
-/// Whether the data set at `path` has a loader of MindFormers that is not built, so that nothing reads the keys it
+/// Whether the data set at `path` has a loader that is known and not built, so that nothing reads the keys it
 /// needs.
 pub(super) fn is_planned(source: &Source, path: &str) -> bool {
     let word = source.word(&format!("{path}.data_loader.type"));
-    word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
+    word.is_some_and(|word| source.plans(Loader::ID, word))
 }
 
 /// Whether the data set at `path` has rows of token ids.

@@ -13,7 +13,7 @@ rows! {
     /// `adapter_model.safetensors`, and name the model of `load_checkpoint` instead of copying it.
     pub struct Pet in "model.model_config.pet_config" {
         /// The kind of adapters: `lora`.
-        kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, "")),
+        kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, Self::ID)),
         /// Rows of A and columns of B.
         lora_rank: usize = Shape.default(8).within(SIZE),
         /// The product of A and B is multiplied by this and divided by `lora_rank`.
@@ -89,10 +89,6 @@ impl BaseType {
         self.word()
     }
 }
-
-/// Kinds that are known and not built.
-const OTHER_KINDS: &str =
-    "slora ptuning2 p_tuning_v2 prefixtuning prefix_tuning low_rank_adapter adalora adapter bitfit";
 
 impl Words for FactorInit {
     const WORDS: &'static [(&'static str, Self)] = &[
@@ -170,7 +166,7 @@ pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>
 
 fn read_at(source: &Source, path: &str) -> Pet {
     let kind = format!("{path}.pet_type");
-    if let Some(word) = source.word(&kind).filter(|word| has_word(OTHER_KINDS, word)) {
+    if let Some(word) = source.word(&kind).filter(|word| source.plans(Pet::ID, word)) {
         // The other keys of the section are unknown only because its kind is.
         source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
         return Pet::default();

@@ -8,7 +8,7 @@ rows! {
     /// `lr_schedule`: the learning rate of every step.
     pub struct Schedule in "lr_schedule" {
         /// How the rate changes after warm-up.
-        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED))
+        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, Self::ID))
             .example("linear"),
         /// Highest learning rate; by default `optimizer.learning_rate`.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
@@ -156,6 +156,3 @@ words! {
         WiseLayer = "LearningRateWiseLayer",
     }
 }
-
-/// Types that are known and not built.
-pub(super) const PLANNED: &str = "MegatronLR WarmUpDecayLR";

@@ -12,7 +12,7 @@ rows! {
         /// from about `min_scale_window` to `max_scale_window`. Every third increase of the scale selects the next
         /// window of the list. The third decrease without an increase in between selects a window of one step, after
         /// which the list starts again.
-        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
+        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, Self::ID)),
         /// Loss scale of the first step; at least 1 if the scale adapts.
         loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
     }
@@ -164,7 +164,7 @@ pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossS
 
 fn section(source: &Source, path: &str) -> Option<LossScale> {
     let reader = Reader::open(source, path, &[LossScale::ID]);
-    let Some(kind) = reader.kind::<LossScaleKind>("type", "") else {
+    let Some(kind) = reader.kind::<LossScaleKind>("type", LossScale::ID) else {
         reader.missing("type", LossScaleKind::kind().expected());
         return None;
     };
