@@ -18,10 +18,9 @@ import package::attention::gradients_of_keys::{dk_of, dv_of, put_gradient};
 import package::attention::heads::{gradients_of, keys_of, queries_of, values_of};
 @if(dropout) import package::attention::params::mask_index;
 import package::attention::params::params;
-import package::attention::portable::gradient_staging::{add_gradient_rows, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
 @if(split) import package::attention::portable::parts::block_of;
-import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::staging::{Rows, add_rows, scores_of};
 @if(split) import package::attention::portable::staging::stage_rows;
 import package::attention::portable::tiles::{BLOCK, LANES, OWNED, PART, Place, Sums, TILE, WEIGHTS, place_of};
 import package::attention::portable::tiles::{put_weights, row_of_share, row_of_step, sum_of, weight_of};
@@ -51,12 +50,12 @@ var<private> dv: Sums;
 @if(split) var<private> part: u32; // number of its part of dq
 @if(split) var<private> written: u32; // one past the last query of which the part holds anything
 
-// A query head in one sequence: the first row of the sequence, and where the head's columns start in qkv and dout.
+// A query head in one sequence, and the first row of the sequence.
 struct Head {
     index: u32,
     sequence: u32,
-    queries: u32,
-    gradients: u32,
+    queries: Rows,
+    gradients: Rows,
 }
 
 @compute @workgroup_size(LANES)
@@ -84,8 +83,8 @@ fn attention_backward_kv(
 fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32) -> u32 {
     let key = block + 4u * place.group;
     let kv_head = first_head / params.group;
-    let keys = keys_of(sequence, kv_head);
-    let values = values_of(sequence, kv_head);
+    let keys = Rows(keys_of(sequence, kv_head), D4, false);
+    let values = Rows(values_of(sequence, kv_head), V4, false);
     @if(split) { dk = Sums(); }
     @if(split) { dv = Sums(); }
 
@@ -96,7 +95,8 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
     // At the end it serves as well as the first head, which then need not be kept beside it.
     let last_head = first_head + params.share - 1u;
     for (var i = first_head; i <= last_head; i++) {
-        let head = Head(i, sequence, queries_of(sequence, i), gradients_of(sequence, i));
+        let queries = Rows(queries_of(sequence, i), D4, false);
+        let head = Head(i, sequence, queries, Rows(gradients_of(sequence, i), V4, true));
         for (var tile = first; tile < end; tile += TILE) {
             gather_from(lane, place, head, keys, values, block, tile, min(tile + TILE, end));
         }
@@ -111,12 +111,12 @@ fn own_keys(lane: u32, place: Place, sequence: u32, first_head: u32, block: u32)
 }
 
 // Adds the contribution of the queries from `tile` to `end` (exclusive), which are one tile.
-fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
+fn gather_from(lane: u32, place: Place, head: Head, keys: Rows, values: Rows, block: u32, tile: u32, end: u32) {
     let key = block + 4u * place.group;
     @if(dropout) let kept = kept_of_keys(mask_index(head.sequence + tile, head.index), place, tile, end, key);
-    let dp = value_gradient_scores(lane, place, values, block, head.gradients, tile);
+    let dp = scores_of(lane, place, values, block, head.gradients, tile, params.v4);
     if (WAITS) { put_weights(place, dp, 0u); }
-    let s = query_key_scores(lane, place, keys, block, head.queries, tile, params.d4);
+    let s = scores_of(lane, place, keys, block, head.queries, tile, params.d4);
 
     var p: array<vec4<f32>, SHARE>;
     var ds: array<vec4<f32>, SHARE>;
@@ -142,14 +142,14 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         @if(dropout) { p[j] *= mask; }
     }
     put_weights(place, p, 0u);
-    dv = add_gradient_rows(dv, lane, place, head.gradients, tile, 0u, end, V_COLUMNS);
+    dv = add_rows(dv, lane, place, head.gradients, tile, 0u, end, V_COLUMNS);
     put_weights(place, ds, 0u);
-    dk = add_rows(dk, lane, place, head.queries, tile, 0u, end, D4, K_COLUMNS);
+    dk = add_rows(dk, lane, place, head.queries, tile, 0u, end, K_COLUMNS);
     if (SHARE > PART && tile + row_of_step(PART, 0u) < end) {
         put_weights(place, p, PART);
-        dv = add_gradient_rows(dv, lane, place, head.gradients, tile, PART, end, V_COLUMNS);
+        dv = add_rows(dv, lane, place, head.gradients, tile, PART, end, V_COLUMNS);
         put_weights(place, ds, PART);
-        dk = add_rows(dk, lane, place, head.queries, tile, PART, end, D4, K_COLUMNS);
+        dk = add_rows(dk, lane, place, head.queries, tile, PART, end, K_COLUMNS);
     }
     @if(split) { add_queries(lane, place, head, keys, block, tile, end); }
 }
@@ -158,11 +158,11 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
 // published weights. Invocation (column, group) computes 4 columns of the queries group + GROUPS i of the tile, a few
 // at a time.
 @if(split)
-fn add_queries(lane: u32, place: Place, head: Head, keys: u32, block: u32, tile: u32, end: u32) {
+fn add_queries(lane: u32, place: Place, head: Head, keys: Rows, block: u32, tile: u32, end: u32) {
     // Groups of keys that exist; this hides their number from compilers.
     let groups = min(GROUPS, (params.tokens - block + 3u) / 4u);
     for (var c = 0u; c < params.d4; c += WIDTH) {
-        stage_rows(lane, keys + c, block, 0u, 0u, BLOCK, D4 - c, 1u);
+        stage_rows(lane, Rows(keys.start + c, D4 - c, false), block, 0u, 0u, BLOCK, 1u);
         workgroupBarrier();
         for (var row = place.group; row < end - tile; row += GROUPS * QUERIES) {
             var sums: array<vec4<f32>, QUERIES>;

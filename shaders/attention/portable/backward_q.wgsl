@@ -11,10 +11,9 @@ import package::attention::heads::{gradients_of, keys_of, queries_of, results_of
 import package::attention::params::mask_index;
 import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
-import package::attention::portable::gradient_staging::{dout, gradient_value_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::staging::{Rows, add_rows, dout, scores_of};
 import package::attention::portable::tiles::{BLOCK, LANES, OWNED, Place, Sums, TILE, WEIGHTS, columns_of, group_sum, place_of};
 import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, weight_of};
 @if(alibi) import package::lib::attention::alibi_slope;
@@ -50,19 +49,19 @@ fn attention_backward_q(
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
     load_statistics(place, sequence, token, head);
 
-    let queries = queries_of(sequence, head);
-    let gradients = gradients_of(sequence, head);
-    let keys = keys_of(sequence, kv_head);
-    let values = values_of(sequence, kv_head);
+    let queries = Rows(queries_of(sequence, head), D4, false);
+    let gradients = Rows(gradients_of(sequence, head), V4, true);
+    let keys = Rows(keys_of(sequence, kv_head), D4, false);
+    let values = Rows(values_of(sequence, kv_head), V4, false);
     let end = keys_end(block);
     var dq: Sums;
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
         // The scores q · k wait in the memory of the weights while the other scores are computed, which saves
         // registers.
-        put_weights(place, query_key_scores(lane, place, queries, block, keys, tile, params.d4), 0u);
-        let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
+        put_weights(place, scores_of(lane, place, queries, block, keys, tile, params.d4), 0u);
+        let dp = scores_of(lane, place, gradients, block, values, tile, params.v4);
         weigh(dp, place, mask_index(sequence + token, head), token, tile);
-        dq = add_rows(dq, lane, place, keys, tile, 0u, end, D4, COLUMNS);
+        dq = add_rows(dq, lane, place, keys, tile, 0u, end, COLUMNS);
     }
 
     for (var r = 0u; r < 4u; r++) {

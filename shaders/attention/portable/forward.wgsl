@@ -15,7 +15,7 @@ import package::attention::params::params;
 @if(alibi) import package::attention::params::slope;
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::staging::{add_rows, query_key_scores};
+import package::attention::portable::staging::{Rows, add_rows, scores_of};
 import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, Sums, TILE, columns_of, group_max, group_sum};
 import package::attention::portable::tiles::{place_of, put_weights, row_of_share, row_of_step, sum_of};
 @if(alibi) import package::lib::attention::alibi_slope;
@@ -46,9 +46,9 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     highest = vec4<f32>(LOWEST);
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
 
-    let queries = queries_of(sequence, head);
-    let keys = keys_of(sequence, kv_head);
-    let values = values_of(sequence, kv_head);
+    let queries = Rows(queries_of(sequence, head), D4, false);
+    let keys = Rows(keys_of(sequence, kv_head), D4, false);
+    let values = Rows(values_of(sequence, kv_head), V4, false);
     let end = keys_end(block);
     // With 8 walked rows an invocation has no register left to hide the width in (nor is a head so short that it must).
     // Long chunks, if there are more than two, are not unrolled into each other in either case, and take fewer
@@ -56,23 +56,23 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let width = select(params.d4, D4, SHARE == 8u || (CHUNK == 8u && D4 > 2u * CHUNK));
     var sums: Sums; // Σ p v, to be divided by `total`
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        var p = query_key_scores(lane, place, queries, block, keys, tile, width);
+        var p = scores_of(lane, place, queries, block, keys, tile, width);
         weigh(&p, place, mask_index(sequence + token, head), token, tile);
         sums = decayed(sums);
         // Up to four steps, written one by one: the weights stay in registers only if their indices are constants.
         put_weights(place, p, 0u);
-        sums = add_rows(sums, lane, place, values, tile, 0u, end, V4, COLUMNS);
+        sums = add_rows(sums, lane, place, values, tile, 0u, end, COLUMNS);
         if (SHARE > PART && tile + row_of_step(PART, 0u) < end) {
             put_weights(place, p, PART);
-            sums = add_rows(sums, lane, place, values, tile, PART, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, PART, end, COLUMNS);
         }
         if (SHARE > 2u * PART && tile + row_of_step(2u * PART, 0u) < end) {
             put_weights(place, p, 2u * PART);
-            sums = add_rows(sums, lane, place, values, tile, 2u * PART, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, 2u * PART, end, COLUMNS);
         }
         if (SHARE > 3u * PART && tile + row_of_step(3u * PART, 0u) < end) {
             put_weights(place, p, SHARE - PART);
-            sums = add_rows(sums, lane, place, values, tile, 3u * PART, end, V4, COLUMNS);
+            sums = add_rows(sums, lane, place, values, tile, 3u * PART, end, COLUMNS);
         }
     }
 

@@ -120,7 +120,7 @@ fn portable(pass: Pass, tile: Tile, element: Element) -> Kernel {
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    tile.set(Kernel::new(file, entry, element))
+    tile.set(Kernel::new(file, entry, element)).condition(Condition::Gradient, pass != Pass::Forward)
 }
 
 /// The tile of a portable kernel, unless there is a choice.
