@@ -16,6 +16,7 @@ mod grids;
 mod history;
 mod lazy_inline;
 mod megatron;
+mod memory_model;
 mod mindrecord;
 mod own_shaders;
 mod records;

@@ -4,6 +4,7 @@
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
+use crate::memory_model;
 use crate::shaders::portable_variants;
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
@@ -18,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Panics unless every API that can run a variant has it written.
 pub fn check(kernel: &Kernel, mut composed: Composed) {
     let shader = Shader::new(kernel, &composed);
-    shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
+    let words = shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
+    memory_model::check(kernel, &composed, &words);
     unroll(&mut composed.module);
     let shader = Shader::new(kernel, &composed);
     shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
@@ -142,7 +144,7 @@ impl<'a> Shader<'a> {
     }
 
     /// The oldest SPIR-V that wgpu writes, or that of the features it needs.
-    fn spirv(&self) -> Result<(), spv::Error> {
+    fn spirv(&self) -> Result<Vec<u32>, spv::Error> {
         let target = |variable: &Variable| {
             let target =
                 spv::BindingInfo { descriptor_set: 0, binding: variable.index, binding_array_size: None };
@@ -162,7 +164,7 @@ impl<'a> Shader<'a> {
         };
         let pipeline =
             spv::PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: self.entry.into() };
-        spv::write_vec(&self.module, &self.info, &options, Some(&pipeline)).map(|_| ())
+        spv::write_vec(&self.module, &self.info, &options, Some(&pipeline))
     }
 
     /// Buffers have consecutive slots, and the sizes of arrays come after them.

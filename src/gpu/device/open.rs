@@ -126,6 +126,10 @@ async fn open(
         wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
     // See Capabilities::gathers.
     wanted.set(wgpu::Features::SHADER_INT64, adapter.get_info().device_type == wgpu::DeviceType::Cpu);
+    // See kernels::ordered_spirv.
+    let has_matrices = needed.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    let is_vulkan = adapter.get_info().backend == wgpu::Backend::Vulkan;
+    wanted.set(wgpu::Features::PASSTHROUGH_SHADERS, has_matrices && is_vulkan);
     let features = adapter.features() & (wanted | needed);
     let is_experimental = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
     let experimental_features = match is_experimental {

@@ -7,7 +7,7 @@ use super::options::GpuOptions;
 use super::submissions::Polling;
 use crate::durable::cache_folder;
 use crate::error::{Error, Result};
-use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable, unroll};
+use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable, ordered_spirv, unroll};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -123,21 +123,19 @@ impl Pipelines {
         if self.is_unrolled {
             unroll(&mut composed.module);
         }
+        let is_checked = self.is_checked || self.sources.is_added(kernel.file);
+        let ordered = match gpu.device.features().contains(wgpu::Features::PASSTHROUGH_SHADERS) {
+            true => ordered_spirv(kernel, &composed, is_checked)?,
+            false => None,
+        };
         // Error scopes are per thread.
         let invalid = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let failed = gpu.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let label = kernel.to_string();
-        let descriptor = wgpu::ShaderModuleDescriptor {
-            label: Some(&label),
-            source: wgpu::ShaderSource::Naga(Cow::Owned(composed.module)),
+        let module = match ordered {
+            Some(words) => module_of_words(gpu, &label, kernel.entry, words),
+            None => module_of_naga(gpu, &label, composed.module, is_checked),
         };
-        let checks = match self.is_checked || self.sources.is_added(kernel.file) {
-            true => wgpu::ShaderRuntimeChecks::checked(),
-            false => wgpu::ShaderRuntimeChecks::unchecked(),
-        };
-        // SAFETY: unchecked shaders are part of this crate. Tests run each of them checked and unchecked, with guard
-        // zones around every binding, and no loop bound depends on data in a way that could make it infinite.
-        let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
         let entries: Vec<_> = composed.variables.iter().map(layout_entry).collect();
         let layout = gpu
             .device
@@ -177,6 +175,33 @@ impl Pipelines {
             let _ = std::fs::remove_file(&temporary);
         }
     }
+}
+
+fn module_of_naga(gpu: &Gpu, label: &str, module: naga::Module, is_checked: bool) -> wgpu::ShaderModule {
+    let source = wgpu::ShaderSource::Naga(Cow::Owned(module));
+    let checks = match is_checked {
+        true => wgpu::ShaderRuntimeChecks::checked(),
+        false => wgpu::ShaderRuntimeChecks::unchecked(),
+    };
+    // SAFETY: unchecked shaders are part of this crate. Tests run each of them checked and unchecked, with guard zones
+    // around every binding, and no loop bound depends on data in a way that could make it infinite.
+    unsafe {
+        gpu.device
+            .create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: Some(label), source }, checks)
+    }
+}
+
+fn module_of_words(gpu: &Gpu, label: &str, entry: &str, words: Vec<u32>) -> wgpu::ShaderModule {
+    let entry = wgpu::PassthroughShaderEntryPoint { name: entry.into(), workgroup_size: (1, 1, 1) }; // Metal's
+    let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
+        label: Some(label),
+        entry_points: vec![entry].into(),
+        spirv: Some(words.into()),
+        ..Default::default()
+    };
+    // SAFETY: as above; naga wrote the words, for the layout that the pipeline has, and a test holds what was changed
+    // in them against the rules of SPIR-V.
+    unsafe { gpu.device.create_shader_module_passthrough(descriptor) }
 }
 
 fn layout_entry(variable: &Variable) -> wgpu::BindGroupLayoutEntry {
