@@ -161,11 +161,17 @@ fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
+/// Drivers move buffers to host memory, where every step waits for them, once all programs together ask for more than
+/// there is. Where DX12 or `VK_EXT_memory_budget` tells what is left, a buffer beyond it is an error instead.
+const IN_BUDGET: wgpu::MemoryBudgetThresholds =
+    wgpu::MemoryBudgetThresholds { for_resource_creation: Some(100), for_device_loss: None };
+
 /// The instance of wgpu; `validation` turns on the validation of the backend.
 pub(super) fn instance(validation: bool) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: BACKENDS,
         flags: flags(validation),
+        memory_budget_thresholds: IN_BUDGET,
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     })
 }
