@@ -3,11 +3,11 @@
 //! Micro-batches are numbered in the order in which one rank takes them. Where several ranks share a step,
 //! micro-batches are assigned round-robin, so the data that a step learns from do not depend on the number of ranks.
 //!
-//! Micro-batch m of data rank r among D is micro-batch m · D + r of a run on one rank that accumulates D times as many.
-//! Everything that depends on the number (loss, dropout, balance losses, capacities) is therefore the same as in that
-//! run, and sums over ranks are sums over micro-batches. An evaluation takes the micro-batches that one rank would
-//! take; where they cannot be shared evenly, some ranks end with a micro-batch in which no target counts, so that all
-//! ranks replay equally often.
+//! Micro-batch m of data rank r among D is micro-batch m · D + r of a run on one rank that accumulates D times as
+//! many. Everything that depends on the number (loss, dropout, balance losses, capacities) is therefore the same as in
+//! that run, and sums over ranks are sums over micro-batches. An evaluation takes the micro-batches that one rank
+//! would take; where they cannot be shared evenly, some ranks end with a micro-batch in which no target counts, so
+//! that all ranks replay equally often.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 64 | the header: [`MAGIC`]; the numbers of words, of samples and of bytes of notes; XXH3 of these and of all that follows; zeros |
-//! | 3 each | words: the tokens of each sample, and one more where the last of them predicts a token that is not in it |
+//! | 64 | header: [`MAGIC`]; numbers of words, samples and bytes of notes; XXH3 of these and all that follows; zeros |
+//! | 3 each | words: the tokens of each sample, and one more where its last token predicts one that is not in it |
 //! | 8 each | samples: the end of each in words, and two flags |
 //! | the rest | notes: what of the records was not read |
 

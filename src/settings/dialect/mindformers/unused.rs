@@ -1,6 +1,5 @@
-//! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built; and
-//! types of sections that are not built.
-//! `unused.tsv` lists them.
+//! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built;
+//! and types of sections that are not built. `unused.tsv` lists them.
 
 use super::lines;
 use crate::settings::engine::*;

@@ -9,66 +9,68 @@ use crate::settings::engine::*;
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
     pub struct Loader in "train_dataset.data_loader" {
-        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord
-        /// files, or the Rust sources of this program's dependencies in the local cargo registry. Or records that
-        /// become samples, in JSON lines, JSON arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token
-        /// ids (HF), or conversations (SFT, ToolAlpaca). `MemoryDataLoader` reads nothing: batches come from the
-        /// program that trains, which a run of a file has not.
+        /// Source of the tokens: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's
+        /// MindRecord files, or the Rust sources of this program's dependencies in the local cargo registry. Or records
+        /// that become samples, in JSON lines, JSON arrays, CSV, TSV or Parquet: prompts and answers (ADGen), Alpaca's
+        /// or ready token ids (HF), or conversations (SFT, ToolAlpaca). `MemoryDataLoader` reads nothing: a program
+        /// that trains passes its own batches, so a file cannot be run with it.
         kind "type": LoaderType = Host.required(),
-        /// Folder, file or pattern to read. This and the other keys that name files belong together: a flag that writes
-        /// one, or a file with a `base_config`, replaces them all.
+        /// Folder, file or pattern to read. A flag, or a file with a `base_config`, that writes this or another key
+        /// that names files replaces all these keys.
         dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("./data"),
-        /// Files, folders and patterns to read; with `dataset_dir` one source.
+        /// Files, folders and patterns to read, as one source with those of `dataset_dir`.
         dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("['./a', './b']"),
-        /// A blend instead: weights above 0 and paths in turns, each path a source of its own; or one path.
+        /// Blend in place of `dataset_dir` and `dataset_files`: weights above 0 and paths in turns, each path a source;
+        /// or one path.
         data_path: Paths = Numbers.optional().read_by(read_blend).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
-        /// What a document is: a whole `file`, each `line`, or the lines between blank ones (`blank_line`).
+        /// Extent of a document: a whole `file` (the default), each `line`, or the lines between blank ones
+        /// (`blank_line`).
         documents: Option<DocumentFormat> = Numbers.optional().of("TextDataLoader").example("line"),
         /// Key of the text in each JSON object; `text` by default.
         text_key: Option<String> = Numbers.optional().of("JsonlDataLoader").example("content"),
-        /// Only files with these endings; by default every text file, and `jsonl` for JSON lines.
+        /// File name endings to read in folders and patterns; by default all text files, and `jsonl` for JSON lines.
         extensions: Option<Vec<String>> = Host.optional().of("TextDataLoader JsonlDataLoader").example("[md]"),
-        /// Reads at most this many bytes of text; each source of a blend counts its own. 8 MiB by default of the
-        /// registry.
+        /// Most bytes of text to read, in each source of a blend; unlimited by default, 8 MiB of the registry.
         max_bytes: Option<u64> = Host.optional().within(COUNT).of(TEXT).example("4096"),
         /// Byte that ends each document where bytes are tokens; no document may contain it. 0 by default.
         eod_byte: Option<u64> = Numbers.optional().within(BYTE).of(TEXT).example("10"),
-        /// Width of a token in files without a header: `uint16`, `uint32`, or `auto`, which is 16 bits (nanoGPT).
+        /// Width of a token id in files without a header: `uint16`, `uint32`, or `auto`, the default, which is 16 bits
+        /// (nanoGPT).
         dtype: Option<TokenType> = Host.optional().of("TokenDataLoader").example("uint32"),
-        /// Samples to train, evaluate and test on; 0 takes what there is.
+        /// Numbers of samples for training, evaluation and test; 0, the default, takes all there are.
         sizes: Vec<u64> = Numbers.optional().of(MEGATRON).example("[100, 10, 0]"),
         /// Names of the columns of prompt and answer, by default `content` and `summary`.
         origin_columns: Vec<String> = Numbers.optional().of("ADGenDataLoader").example("[question, reply]"),
-        /// How a sample is formed: 3 as it stands, 2 with the prompt in ChatGLM2's `[Round 1]`. 1 is for GLM's prefix
-        /// mask.
+        /// Form of a sample: 3 is the prompt as it stands, 2 puts it into ChatGLM2's `[Round 1]`. 1, the default, is
+        /// for GLM's prefix mask and not built.
         version: Option<u64> = Numbers.optional().of("ADGenDataLoader").example("2"),
-        /// `json` or `parquet`, of `data_files`; or a file, or a folder that starts with `.` or `/`. Nothing is
-        /// downloaded.
+        /// Format of `data_files`: `json`, `csv` or `parquet`; or a file, or a folder that starts with `.` or `/`.
+        /// Nothing is downloaded.
         path: String = Host.optional().of(HUB).example("./records"),
-        /// Files and patterns to read, or a section with those of each split.
+        /// Files and patterns to read, or a section with the files of each split.
         data_files: Vec<String> = Host.optional().read_by(data_files).of(HUB).example("['./a.json']"),
-        /// Which of the splits of `data_files` to read; `train` by default.
+        /// Split of `data_files` to read; `train` by default.
         split: Option<String> = Host.optional().of(HUB).example("train"),
-        /// What makes samples of the rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose
+        /// Steps that form samples from rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose
         /// `pack_strategy` is `pack`, `truncate` or `best_fit`; `take` with `n`; `rename_column`; `remove_columns`.
-        /// Without the first, rows are ready `input_ids`, with `labels` or without, or `text`.
+        /// Without the first, rows hold `input_ids`, with `labels` or without, or `text`.
         handler: Handlers = Numbers.optional().read_by(Handlers::read).of(HUB).example("[{type: PackingHandler}]"),
-        /// How several samples share a row, in which none attends to another: `pack` and `truncate` as the
-        /// `pack_strategy` of a `PackingHandler`, of which this is an older name; `best_fit` the longest first, each
-        /// into the fullest row with room for it.
+        /// Packing of several samples into a row, in which none attends to another: `pack` keeps samples whole, in
+        /// order, and drops longer ones; `truncate` cuts at the end of a row; `best_fit` takes the longest first, each
+        /// into the fullest row with room for it. Older name of the `pack_strategy` of a `PackingHandler`.
         packing: Option<PackStrategy> = Numbers.optional().of("HFDataLoader SFTDataLoader").example("truncate"),
-        /// Names of a conversation's parts, where they are others than `messages` or `conversations`, `role` or `from`,
-        /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`,
-        /// `value_keyword`, `user_role_name` and `assistant_role_name`.
+        /// Names of a conversation's parts: `data_field` (default `messages` or `conversations`), `from_keyword`
+        /// (`role` or `from`), `value_keyword` (`content` or `value`), `user_role_name` (`user` or `human`) and
+        /// `assistant_role_name` (`assistant` or `gpt`).
         map_function_kwargs: ChatForm = Numbers.optional().read_by(chat_names).of(CHAT).example("{data_field: talk}"),
-        /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template`
-        /// of its `tokenizer_config.json`. One that writes today's date writes that of `SOURCE_DATE_EPOCH`, if the
-        /// environment has it.
+        /// File of the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
+        /// its `tokenizer_config.json`. A template that writes today's date takes it from `SOURCE_DATE_EPOCH`, if that
+        /// is set.
         chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),
-        /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written as they are,
-        /// without the chat template, as those of a tokenizer without a template always are.
+        /// Whether records of `prompt` and `completion`, or of `instruction` and `output`, are written without the chat
+        /// template, as they always are where the tokenizer has none.
         raw: Option<bool> = Numbers.optional().of(CHAT).example("True"),
-        /// Whether windows come in a new random order every epoch. Of `MemoryDataLoader` the program decides.
+        /// Whether windows come in a new random order every epoch; for `MemoryDataLoader` the program decides.
         shuffle: bool = Numbers.default(true),
     }
     sections "config"

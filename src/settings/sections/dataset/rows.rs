@@ -7,33 +7,35 @@ use crate::settings::engine::*;
 rows! {
     /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are split into batches.
     pub struct DatasetKeys in "train_dataset" {
-        /// Seed of the order; by default the run's.
+        /// Seed of the random order of windows; by default the run's.
         seed: Option<u64> = Numbers.optional().example("3"),
-        /// Share of the tokens, at the end, that is kept for evaluation and never learned from.
+        /// Share of the data, at its end, that is held out for evaluation and never learned from; not for Megatron's
+        /// loader, which has `split`.
         eval_fraction: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Number of samples, drawn by the run's seed, that are kept for evaluation and never learned from: of loaders
-        /// of records, before any are packed.
+        /// Number of samples, drawn by the run's seed, that are held out for evaluation and never learned from; only of
+        /// loaders of records, before any are packed.
         eval_samples: u64 = Numbers.default(0),
-        /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file`
-        /// and `eos_token`. Without it bytes are tokens.
+        /// Tokenizer of text: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file` and
+        /// `eos_token`. Without it bytes are tokens.
         tokenizer: Option<Tokenizer> = Numbers.optional().read_by(tokenizer).example("./tokenizer.json"),
-        /// Token that ends each document; a negative number says that there is none.
+        /// Id of the token that ends each document; by default the model's `eod_token_id`, or else the token that the
+        /// loader appends. A negative number counts as absent.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
-        /// Whether positions restart at each document.
+        /// Whether positions restart at 0 in each document.
         reset_position_ids: bool = Numbers.default(false),
         /// Whether tokens attend only to their own document.
         reset_attention_mask: bool = Numbers.default(false),
-        /// Whether the token that ends a document is no target of the loss.
+        /// Whether the loss skips the target that follows the end of a document, as in Megatron.
         eod_mask_loss: bool = Numbers.default(false),
-        /// Columns of MindDataset's files to read: `input_ids`, and of `labels` (or `target_ids`), `loss_mask` and
-        /// `attention_mask` (or `input_mask`) what they have. By default `input_ids` alone.
+        /// Columns of MindDataset's files to read: `input_ids`, and any of `labels` (or `target_ids`), `loss_mask` and
+        /// `attention_mask` (or `input_mask`). By default `input_ids` alone.
         input_columns: Option<Vec<String>> = Numbers.optional().example("[input_ids, labels]"),
-        /// Token that fills rows of MindDataset: nothing is predicted from it, unless there is a `loss_mask`. By
-        /// default the model's `pad_token_id`, or 0; a negative number says that there is none.
+        /// Id of the token that fills rows of MindDataset: places that hold it predict nothing, unless there is a
+        /// `loss_mask`. By default the model's `pad_token_id`, or 0; a negative number: none.
         pad_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
-        /// Most tokens of a prompt, of `ADGenDataLoader`; what is left over is cut off.
+        /// Most tokens of a prompt of `ADGenDataLoader`, those that the tokenizer adds included; the rest is cut off.
         max_source_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),
-        /// Most tokens of an answer, of `ADGenDataLoader`.
+        /// Most tokens of an answer of `ADGenDataLoader`, without the one that ends it; the rest is cut off.
         max_target_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),
     }
     sections "data_loader"
@@ -42,9 +44,9 @@ rows! {
 rows! {
     /// `tokenizer` of a data set, as a section.
     pub struct Tokenizer in "train_dataset.tokenizer" {
-        /// Hugging Face's `tokenizer.json`.
+        /// Path of a Hugging Face `tokenizer.json`.
         tokenizer_file: String = Host.optional().example("./tokenizer.json"),
-        /// The token that ends each document of a text.
+        /// Text of the token that ends each document.
         eos_token: String = Numbers.default(END_OF_TEXT.to_string()).example("</s>"),
     }
 }

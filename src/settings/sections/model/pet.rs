@@ -8,41 +8,41 @@ use crate::settings::engine::*;
 use std::path::{Path, PathBuf};
 
 rows! {
-    /// `model.model_config.pet_config`: low-rank adapters (LoRA; Hu et al., 2021). A linear layer that has one computes
-    /// x Wᵀ + lora_alpha / lora_rank · (x Aᵀ) Bᵀ, and only A and B train. Checkpoints hold them as PEFT does, in
+    /// `model.model_config.pet_config`: low-rank adapters (LoRA; Hu et al., 2021). An adapted linear layer computes x
+    /// Wᵀ + lora_alpha / lora_rank · (x Aᵀ) Bᵀ, and only A and B train. Checkpoints hold A and B as PEFT does, in
     /// `adapter_model.safetensors`, and name the model of `load_checkpoint` instead of copying it.
     pub struct Pet in "model.model_config.pet_config" {
-        /// The kind of adapters: `lora`.
+        /// Kind of the adapters; `lora` is the only one.
         kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, Self::ID)),
-        /// Rows of A and columns of B.
+        /// Rank r of the adapters: rows of A and columns of B.
         lora_rank: usize = Shape.default(8).within(SIZE),
-        /// The product of A and B is multiplied by this and divided by `lora_rank`.
+        /// Scale of the adapters: the product of A and B is multiplied by `lora_alpha / lora_rank`.
         lora_alpha: f64 = Numbers.default(16.0).within(ABOVE_ZERO),
-        /// Share of A's input that training drops. Layers that are stored as one matrix, such as q, k and v, share a
-        /// mask.
+        /// Dropout probability of A's input. Layers that are stored as one matrix, such as q, k and v, share a mask.
         lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
-        /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a
-        /// part of it. Names are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of
-        /// Megatron (`linear_qkv`). Required, except under `model.arch.type: ...WithLora`.
+        /// Layers that get adapters: regular expressions that match from the start of a name or of a part of it. Names
+        /// are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
+        /// Required, except under `model.arch.type: ...WithLora`.
         target_modules: Vec<String> = Shape.optional().example("['.*wq', '.*wv']"),
-        /// Patterns of layers that get none although a target matches them.
+        /// Layers that get no adapters although `target_modules` matches them: regular expressions of the same form.
         exclude_layers: Vec<String> = Shape.optional().example("['1']"),
-        /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01.
-        /// Those of B are zeros.
+        /// Initial values of A: `he_uniform`, uniform in ±1/√(columns of A), or `normal`, with a standard deviation of
+        /// 0.01. B starts at zero.
         lora_a_init: FactorInit = Numbers.default(FactorInit::HeUniform),
-        /// Storage of the matrices of the model's layers, which are frozen: `nf4`, 4 bits and a scale for each 64
-        /// weights of a row (QLoRA), or `int8`, 8 bits and a scale for each 32. They are quantised while they are
-        /// loaded. By default `compute_dtype`.
+        /// Storage type of the frozen matrices of the model's layers: `nf4`, 4 bits and a scale for each 64 weights of
+        /// a row (QLoRA), or `int8`, 8 bits and a scale for each 32; `compute_dtype` by default. Weights are quantised
+        /// while they are loaded.
         base_dtype: Option<BaseType> = Numbers.optional().example("nf4\nrandom_base: False"),
         /// Parameters that do not train, adapters among them: names in which `*` stands for any text.
         freeze_include: Vec<String> = Numbers.optional().example("['*wo.lora*']\ntarget_modules: .*wq|.*wo"),
-        /// Parameters of the model that train beside the adapters. What `freeze_include` matches too stays as it is.
+        /// Parameters of the model that train beside the adapters, in the form of `freeze_include`. A parameter that
+        /// both match is left as it is.
         freeze_exclude: Vec<String> = Numbers.optional().example("['*norm*']"),
-        /// Where adapters start from, instead of their initial values: `adapter_model.safetensors` of this program or
-        /// of PEFT, or its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
+        /// Adapters to start from, instead of initial values: `adapter_model.safetensors` of this program or of PEFT,
+        /// or its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
         adapter_path: PathBuf = Host.optional().example("./adapter"),
-        /// Whether adapters may train on a model of random weights, as where `load_checkpoint` names none: to try
-        /// something out.
+        /// Whether adapters may train on a model of random weights, where `load_checkpoint` names none: for trials
+        /// only.
         random_base: bool = Host.default(false),
     }
 }

@@ -6,20 +6,23 @@ use crate::settings::engine::*;
 rows! {
     /// `model.model_config.rope_scaling`: how rotary frequencies are stretched.
     pub struct Scaling in "model.model_config.rope_scaling" {
-        /// The method; in older files `type`.
+        /// Method of scaling; in older files the key is `type`.
         kind "rope_type": Method = Numbers.optional().example("ntk"),
-        /// Positions (`linear`), the base (`ntk`) or wavelengths (`yarn`, `llama3`: from 1) are stretched by this.
+        /// Divisor of positions (`linear`), factor of the base (`ntk`), or divisor of the frequencies of slow pairs
+        /// (`yarn`; `llama3`: from 1).
         factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("linear ntk yarn llama3").example("2.0"),
-        /// Context the model was first trained with, in tokens.
+        /// Context length of the original training, in tokens.
         original_max_position_embeddings: Option<f64> = Numbers.optional().within(ABOVE_ZERO)
             .of("dynamic_ntk yarn llama3").example("16"),
-        /// Pairs that turn less often than this over the original context are divided by `factor`.
+        /// Pairs with fewer rotations than this over the original context are divided by `factor`; 1 by default.
         beta_slow: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn").example("2.0"),
-        /// Pairs that turn more often than this are kept.
+        /// Pairs with more rotations than this over the original context are kept; 32 by default.
         beta_fast: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn").example("16.0"),
-        /// cos and sin are multiplied by m(mscale) / m(mscale_all_dim), m(s) = 0.1 s ln(factor) + 1.
+        /// cos and sin are multiplied by m(`mscale`) / m(`mscale_all_dim`), m(s) = 0.1 s ln(`factor`) + 1. The default
+        /// of `mscale` is 1.
         mscale: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
-        /// See `mscale`.
+        /// Argument of the divisor of cos and sin, see `mscale`; 0 by default. With latent attention the scores are
+        /// multiplied by m(`mscale_all_dim`)², too.
         mscale_all_dim: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
         /// Pairs whose wavelength is above `original_max_position_embeddings / low_freq_factor` are divided by
         /// `factor`.

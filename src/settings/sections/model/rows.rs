@@ -12,55 +12,59 @@ use crate::settings::sections::parallel::Offset;
 rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
     pub struct Model in PATH {
-        /// The type of the model, which goes with `model.arch.type`.
+        /// Architecture of the model. `model.arch.type`, where written, must fit it.
         kind "type": ModelType = Shape.default(ModelType::default()).example("GPT2Config"),
         /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the
-        /// width; in ChatGLM2Config it is the width.
+        /// width of a head; in ChatGLM2Config it sets that width.
         kv_channels: Option<usize> = Shape.optional().example("16"),
-        /// Llama's rule rounds up to a multiple of this; 256 by default.
+        /// Llama's rule for `intermediate_size` rounds up to a multiple of this; 256 by default.
         multiple_of: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("32"),
-        /// Llama's rule widens by this factor.
+        /// Llama's rule for `intermediate_size` multiplies by this + 0.01. In TelechatConfig a whole number from D on
+        /// is F itself.
         ffn_dim_multiplier: Option<f64> = Shape.optional().of(LLAMA).example("2.5"),
-        /// F / D of GPT-2 where no size is given; 4 by default.
+        /// F / D of GPT-2 where `intermediate_size` is absent; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
-        /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also
-        /// `ntk` and `dynamic_ntk`.
+        /// Scaling of the rotary frequencies, as Hugging Face writes it: a section with `rope_type`: `linear`, `yarn`
+        /// or `llama3`; here also `ntk` and `dynamic_ntk`.
         rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
             .example("{rope_type: linear, factor: 4.0}"),
-        /// Multi-head latent attention, which the types `DeepseekV2Config` and `DeepseekV3Config` have and no others.
+        /// Multi-head latent attention. DeepSeek's types have no other, so only `True` is accepted.
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
-        /// Share of a head's dimensions that rotate; 1 by default.
+        /// Share of a head's dimensions that rotate, an even number of them; 1 by default, 0.5 in ChatGLM2Config.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
-        /// Whether q and k are normalised per head before rotation.
+        /// Whether RMSNorm is applied to each head of q and k before rotation. DeepSeek's types accept only `True`:
+        /// they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
-        /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
+        /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
-        /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
-        /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
+        /// Storage type of the weights that the optimizer updates: float32, which layers read as copies in
+        /// `compute_dtype`, or bfloat16 alone with `optimizer.stochastic_rounding`. Another type causes a notice, with
+        /// `stochastic_rounding` an error.
         param_init_type: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
-        /// Blocks for multi-token prediction. The model predicts the next token; block i, counted from 1, the i-th
-        /// after it.
+        /// Number of blocks for multi-token prediction, below `seq_length`; none by default. The model predicts the
+        /// next token; block i, counted from 1, the i-th after it.
         mtp_depth: Option<usize> = Shape.optional().of(LLAMA).example("1"),
-        /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.
+        /// Factor of the mean loss of the `mtp_depth` blocks in the objective; 0.3 by default, as in DeepSeek-V3.
         mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1\nmtp_depth: 1"),
-        /// Patterns of parameters that do not train: regular expressions, found anywhere in a name.
+        /// Parameters that do not train: regular expressions, found anywhere in a name.
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
-        /// Patterns of those among the frozen that train after all.
+        /// Parameters that train although `freeze` matches them: regular expressions, found anywhere in a name.
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
-        /// Low-rank adapters, which train in place of the model: a section.
+        /// Low-rank adapters (LoRA), a section: they train, and the model's own parameters are frozen.
         pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
-        /// Layers that pipeline stages have more than an even share, or fewer: for all, for each stage, or for each
-        /// interleave and stage. Counts of layers in `recompute_config` follow it.
+        /// Layers of each pipeline stage above (positive) or below (negative) an even share: one number for all stages,
+        /// one for each stage, or one for each stage of each interleave. Counts of layers in `recompute_config` follow
+        /// it.
         offset: Option<Offset> = Host.optional().example("[0]"),
-        /// As in `parallel_config`.
+        /// Chunks of layers in each pipeline stage; overrides `parallel_config.pp_interleave_num`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     with
     /// The model that is trained, but for its experts, adapters and recomputation.
     config: ModelConfig = defaults {
-        /// Number of different tokens (V).
+        /// Size of the vocabulary (V).
         vocab_size: usize = Shape.required().within(SIZE),
         /// Width of the residual stream (D).
         hidden_size: usize = Shape.required().within(SIZE),
@@ -68,63 +72,69 @@ rows! {
         num_layers: usize = Shape.required().within(LAYERS),
         /// Query heads (H).
         num_heads: usize = Shape.required().within(SIZE).example("2"),
-        /// Key and value heads; by default as many as query heads.
+        /// Key and value heads, a divisor of H; H by default, 2 in ChatGLM2Config.
         num_kv_heads "n_kv_heads": usize = Shape.derived().within(SIZE).of(LLAMA).example("2"),
-        /// Width of a head; `hidden_size / num_heads` by default.
+        /// Width of a head (C), a multiple of 4 up to 256; `hidden_size / num_heads` by default. With latent attention
+        /// it is `qk_nope_head_dim + qk_rope_head_dim`.
         head_dim: usize = Shape.derived().within(SIZE).of(LLAMA).example("8"),
-        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's
-        /// follows its rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of
-        /// `multiple_of`.
+        /// Inner width of the feed-forward layer (F); required in ChatGLM2Config. By default GPT-2's is `expand_ratio`
+        /// times D, and Llama's two thirds of 4 D, times `ffn_dim_multiplier` + 0.01 where that is written, rounded up
+        /// to a multiple of `multiple_of`.
         intermediate_size: usize = Shape.derived().within(SIZE).example("172"),
-        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the
-        /// tanh approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu`
-        /// the one by the logistic function.
+        /// Activation of the feed-forward layer. Llama's is SwiGLU (`silu`). GPT-2's is GELU: `gelu_new` and, with a
+        /// notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is x Φ(x), and `fast_gelu`,
+        /// PanGu-α's default, x sigmoid(1.702 x).
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
-        /// Positions the model is made for, at least T, which is the default.
+        /// Positions of the model; T by default. A number below T is raised to T in Llama and refused in GPT-2.
         max_positions "max_position_embedding": usize = Shape.derived().within(SIZE).example("64"),
-        /// Added to the mean square or the variance in the norms.
+        /// Added to the mean square (RMSNorm) or the variance (LayerNorm); 1e-6 by default in DeepSeek.
         norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
-        /// Base of the rotary frequencies; 10000 by default.
+        /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default.
         rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
-        /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
+        /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
+        /// DeepSeek, ERNIE 4.5 and Helium.
         rotary_interleaved: bool = Numbers.derived().of(LLAMA).example("True"),
-        /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
+        /// Whether the head shares the embedding's weights: True in GPT-2, False in Llama by default.
         tie_word_embeddings: bool = Shape.derived().example("True"),
-        /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
+        /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM, Qwen and InternLM by default.
         qkv_bias "qkv_has_bias": bool = Shape.derived().example("True"),
-        /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
+        /// Whether the output projection of attention has a bias: True in GPT-2, TeleChat and InternLM by default.
         output_bias "attn_proj_has_bias": bool = Shape.derived().example("True"),
         /// Whether the first projections of the feed-forward layer have a bias: True in GPT-2 by default.
         gate_up_bias "add_mlp_fc1_bias_linear": bool = Shape.derived().example("True"),
-        /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
+        /// Whether the last projection of the feed-forward layer has a bias: True in GPT-2 and TeleChat by default.
         down_bias "add_mlp_fc2_bias_linear": bool = Shape.derived().example("True"),
-        /// Share of the attention weights that training drops.
+        /// Dropout probability of the attention weights.
         attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Share of what each half of a block adds to the residual stream that training drops.
+        /// Dropout probability of the outputs of attention and feed-forward layer, before they are added to the
+        /// residual stream.
         hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Share of the embedding's output that training drops.
+        /// Dropout probability of the embedding's output; in ChatGLM2Config that of `hidden_dropout` by default.
         embedding_dropout "emb_dropout_prob": f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
-        /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
+        /// Standard deviation of the initial matrices, divided by √(2 L) in those that write into the residual stream;
+        /// 0.02 by default in GPT-2 and DeepSeek, 0.01 in other Llamas.
         init_std "init_method_std": f64 = Numbers.derived().within(ABOVE_ZERO).example("0.03"),
-        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or
-        /// `bfloat16`. Sums, master weights, moments, logits and routers are float32 in any case.
+        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`.
+        /// Sums, moments, logits and routers are float32 in any case, and so are master weights, which
+        /// `optimizer.stochastic_rounding` does without.
         compute "compute_dtype": Element = Numbers.default(Element::F32),
     }
     with
-    /// The widths of latent attention, of which only models with it make use.
+    /// Widths of latent attention, without effect in models that have none.
     latent: LatentAttention = latent::defaults {
-        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state
-        /// directly; DeepSeek-V3 has 1536.
+        /// Width of the latent vector of the queries, a multiple of 4. Absent or `null`: queries come from the hidden
+        /// state directly; DeepSeek-V3 has 1536.
         q_rank "q_lora_rank": Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
-        /// Width of the latent vector of keys and values; 512 by default.
+        /// Width of the latent vector of keys and values, a multiple of 4; 512 by default.
         kv_rank "kv_lora_rank": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("24"),
-        /// Width of the part of a query and a key that does not rotate; 128 by default.
+        /// Width of the part of a query and a key that does not rotate, a multiple of 4; 128 by default.
         nope_dim "qk_nope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
-        /// Width of the part that rotates, which all keys share; 64 by default. A head is both parts wide.
+        /// Width of the part of a query and a key that rotates, a multiple of 4; all keys share it; 64 by default. A
+        /// head is both parts wide, at most 256.
         rope_dim "qk_rope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("8"),
-        /// Width of a value; 128 by default.
+        /// Width of a value, a multiple of 4 up to 256; 128 by default.
         value_dim "v_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
     }
 }

@@ -17,90 +17,95 @@ rows! {
         num_experts_chosen: usize = Shape.default(1).within(CHOSEN).example("3"),
         /// Inner width of an expert; by default that of a dense layer.
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
-        /// The first so many layers are dense; none by default. `True` is 1.
+        /// Number of layers, from the first, that stay dense. `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
-        /// Experts that every token visits, computed as one; in Llama's layers alone.
+        /// Shared experts, which every token visits, computed as one; only in Llama's layers. By default 2 in
+        /// DeepseekV2Config and 1 in DeepseekV3Config.
         shared_expert_num: usize = Shape.default(0).within(SHARED).example("2"),
-        /// Width of the shared experts together; by default their number times the width of an expert.
+        /// Inner width of all shared experts together; by default `shared_expert_num` times the inner width of an
+        /// expert.
         moe_shared_expert_intermediate_size: Option<usize> = Shape.optional().example("36"),
-        /// Whether the output of the shared experts is multiplied with sigmoid(x · w), w learned.
+        /// Whether the output of the shared experts is multiplied by sigmoid(x · w), with a learned w, as in Qwen2.
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
-        /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do
-        /// too.
+        /// Whether scores are sigmoids of the logits instead of their softmax; `sigmoid` and `softmax` are accepted,
+        /// too. True by default in DeepseekV3Config.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1. In
-        /// GPT-2's layers under `TopkRouterV1` a single gate is 1, too.
+        /// Whether the gates of a token are normalised to sum to 1 (before `routed_scaling_factor`), where k > 1; False
+        /// by default in DeepseekV2Config. In GPT-2's layers under `TopkRouterV1` a single gate is set to 1, too.
         norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1")
             .example("False\nnum_experts_chosen: 2"),
-        /// Factor of all gates.
+        /// Factor of all gates, after their normalisation; 2.5 by default in DeepseekV3Config.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
-        /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
-        /// (`group_limited_greedy`) or the sum of its two best (`noaux_tc`). Exactly `topk_group` groups are kept,
-        /// and no expert outside them is ever chosen.
+        /// How experts are chosen: `greedy` among all, or only in the `topk_group` best of `n_group` groups, by a
+        /// group's best score (`group_limited_greedy`) or the sum of its two best (`noaux_tc`). No expert outside these
+        /// groups is ever chosen.
         topk_method: Option<TopkMethod> = Numbers.optional().example("group_limited_greedy\nn_group: 4\ntopk_group: 2"),
-        /// Groups of experts; they divide E.
+        /// Number of groups of experts, a divisor of E.
         n_group: Option<usize> = Numbers.optional()
             .example("4\ntopk_method: noaux_tc\ntopk_group: 2"),
-        /// Groups from which a token may choose.
+        /// Number of groups in which a token may choose, at most `n_group`; they have at least k experts.
         topk_group: Option<usize> = Numbers.optional()
             .example("1\ntopk_method: noaux_tc\nn_group: 2"),
-        /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice. It moves once a
-        /// step on the device, and not after an overflow; no callback is needed.
+        /// Whether a bias of each expert, without gradient, is added to the scores for the choice, but not for the
+        /// gates. It is updated on the device after each step that does not overflow; no callback is needed. True by
+        /// default in DeepseekV3Config.
         balance_via_topk_bias: bool = Numbers.default(false),
-        /// By how much that bias moves in a step, towards experts that had less than the mean.
+        /// Change of the bias of `balance_via_topk_bias` in a step, up for experts with less than the mean load, down
+        /// for those with more; 0 by default, 0.001 in DeepseekV3Config.
         topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO)
             .example("0.01\nbalance_via_topk_bias: True"),
-        /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices and are
-        /// left out with a notice, since what a step computes does not depend on how many there are. A loss joins the
+        /// Balance losses: `expert`, E Σ f p over the tokens of a micro-batch, with f the share of choices and p the
+        /// mean probability of each expert (Fedus et al., 2021). `device` and `comm` balance devices and are left out
+        /// with a notice, since the result of a step does not depend on the number of devices. A loss joins the
         /// objective because its factor is written.
         aux_loss_types: Vec<String> = Numbers.optional().example("[expert]\naux_loss_factors: [0.1]"),
-        /// A factor for each of `aux_loss_types`.
+        /// Factor of each of `aux_loss_types`.
         aux_loss_factors: Vec<f64> = Numbers.optional().within(FACTORS).example("[0.2]\naux_loss_types: [expert]"),
         /// Factor of the balance loss that `moe_router_load_balancing_type` names.
         moe_aux_loss_coeff: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1"),
-        /// Which loss that is: over each sequence (`seq_aux_loss`, the default), over the micro-batch (`aux_loss`,
-        /// `gbs_aux_loss`), or none.
+        /// Balance loss of `moe_aux_loss_coeff`: over each sequence (`seq_aux_loss`, the default), over the micro-batch
+        /// (`aux_loss`; `gbs_aux_loss` with a notice), or `none`.
         moe_router_load_balancing_type: Option<Balancing> = Numbers.optional()
             .example("aux_loss\nmoe_aux_loss_coeff: 0.1"),
-        /// Factor of the loss on the logits' size (z-loss).
+        /// Factor of the z-loss, the mean of (ln Σ exp logits)² (Zoph et al., 2022).
         z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO),
-        /// Dropless: experts take every token that chose them, in grouped products; `capacity_factor` is then ignored
-        /// with a notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and drops the
-        /// rest.
+        /// Whether experts process every token that chose them (dropless), by grouped products; `capacity_factor` is
+        /// then ignored with a notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and
+        /// drops the other choices.
         use_gmm: bool = Numbers.default(false),
-        /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
+        /// Whether each expert gets one more row, of zeros; results stay bitwise the same, and experts without tokens
+        /// need none.
         enable_gmm_safe_tokens: bool = Host.default(false).example("True\nuse_gmm: True"),
-        /// The router: the second by default, in the layers of GPT-2, Bloom and PanGu-α the first.
-        /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of
-        /// a token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with
-        /// k = 1 the word changes nothing, and a notice says so; but in the layers of GPT-2, Bloom and PanGu-α it
-        /// makes a single gate 1.
+        /// Gates after drops: `TopkRouterV2`, the default, leaves those of kept choices as they are; `TopkRouterV1`,
+        /// the default in the layers of GPT-2, Bloom and PanGu-α, renormalises them to the sum of all of a token's
+        /// gates. Both choose the same experts, so without drops, without `norm_topk_prob` or with k = 1 the policy has
+        /// no effect, and a notice says so; but in the layers of GPT-2, Bloom and PanGu-α V1 sets a single gate to 1.
         routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
-        /// Slots of an expert over its share of the choices. 0 or below drops nothing and is computed as
-        /// `use_gmm: True` is.
+        /// Slots of an expert divided by k N / E, its choices under a uniform load. 0 or below drops nothing, as
+        /// `use_gmm: True`.
         capacity_factor: Option<f64> = Numbers.optional().filled("`1.1`").example("1.5"),
-        /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's
-        /// words for it are `position` and `probs`.
+        /// Choices that a full expert drops first: those of later tokens (`True`, Megatron's `position`), or later
+        /// choices of all tokens (`False`, Megatron's `probs`).
         enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens),
-        /// Two capacities: the busiest experts keep all their slots, the others a share. With
-        /// `parallel_config.expert_parallel` above 1 every rank has a copy of the busiest, on which it computes the
+        /// Whether the busiest experts (hot) keep all their slots and the others (cold) only a share. With
+        /// `parallel_config.expert_parallel` above 1 every rank has a copy of the hot experts, on which it computes the
         /// rows of its own tokens. Checkpoints have each expert once, whatever is hot.
         enable_cold_hot_expert: bool = Numbers.default(false)
             .example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
-        /// How many experts are hot; not all of them where experts are spread over ranks.
+        /// Number of hot experts, up to E; below E where ranks share the experts.
         hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
-        /// Slots of the others, as a share: ceil(k N `capacity_factor` / E) times this, rounded
-        /// down, but at least one, with a notice.
+        /// Slots of a cold expert as a share of ceil(k N `capacity_factor` / E), rounded down; at least one slot, with
+        /// a notice where the share comes to less.
         cold_token_percent: Option<f64> = Numbers.optional().filled("`1`").within(SHARE_ABOVE_ZERO)
             .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
-        /// The hot experts are chosen anew every so many steps, before that at every power of two, and after the
-        /// first step of a checkpoint, not at its multiples: see `callbacks.ColdHotExpertMonitor`.
+        /// Hot experts are selected anew after every step that is a multiple of this, after every power of two below
+        /// it, and after one step more, that of `callbacks.ColdHotExpertMonitor`, but not after its multiples.
         update_step: Option<u64> = Numbers.optional().filled("`10000`").within(COUNT)
             .example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
         /// Whether each layer's drop rate is logged.
         callback_moe_droprate: bool = Host.default(false),
-        /// Whether `.npy` files with the choices of all of a step's tokens are written, for
-        /// `gristmill token-distribution`.
+        /// Whether the choices of all tokens of a step are written as `.npy` files for `gristmill token-distribution`,
+        /// when and where `callbacks.SummaryMonitor` says.
         save_token_distribution: bool = Host.default(false),
     }
 }
