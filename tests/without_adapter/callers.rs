@@ -6,9 +6,11 @@ use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::record::{Recorder, Tensor};
+use gristmill::settings::RunConfig;
 use gristmill::tape::{CrossEntropy, HeadForm, Parameter, Tape};
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
 
 thread_local! {
     static PANICKED_AT: RefCell<Option<(String, u32)>> = const { RefCell::new(None) };
@@ -35,6 +37,8 @@ fn parameter(rec: &mut Recorder, weight: [u32; 2], gradient: [u32; 2]) -> Parame
 
 #[test]
 fn panics_of_shape_name_the_caller() {
+    // The first file that is read installs a hook, too: not between the two lines below.
+    let _ = RunConfig::parse("seed: 1", Path::new("a.yaml"), &[]);
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let at = info.location().map(|at| (at.file().to_string(), at.line()));
