@@ -58,7 +58,8 @@ rows! {
         /// one for each stage, or one for each stage of each interleave. Counts of layers in `recompute_config` follow
         /// it.
         offset: Option<Offset> = Host.optional().example("[0]"),
-        /// Chunks of layers in each pipeline stage; overrides `parallel_config.pp_interleave_num`.
+        /// Chunks of layers in each pipeline stage, as `parallel_config.pp_interleave_num` says; only one of them may be
+        /// written, unless they agree.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     with
@@ -89,8 +90,9 @@ rows! {
         seq_length: usize = Shape.required().within(SIZE),
         /// Positions of the model; T by default. A number below T is raised to T in Llama and refused in GPT-2.
         max_positions "max_position_embedding": usize = Shape.derived().within(SIZE).example("64"),
-        /// Added to the mean square (RMSNorm) or the variance (LayerNorm); 1e-6 by default in DeepSeek.
-        norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
+        /// Added to the mean square (RMSNorm) or the variance (LayerNorm).
+        norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO)
+            .filled("`0.00001`, of `DeepseekV2Config` and `DeepseekV3Config` `0.000001`"),
         /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default.
         rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,

@@ -19,23 +19,25 @@ rows! {
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
         /// Number of layers, from the first, that stay dense. `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
-        /// Shared experts, which every token visits, computed as one; only in Llama's layers. By default 2 in
-        /// DeepseekV2Config and 1 in DeepseekV3Config.
-        shared_expert_num: usize = Shape.default(0).within(SHARED).example("2"),
+        /// Shared experts, which every token visits, computed as one; only in Llama's layers.
+        shared_expert_num: usize = Shape.default(0).within(SHARED).example("2")
+            .filled("`0`, 2 in DeepseekV2Config and 1 in DeepseekV3Config"),
         /// Inner width of all shared experts together; by default `shared_expert_num` times the inner width of an
         /// expert.
         moe_shared_expert_intermediate_size: Option<usize> = Shape.optional().example("36"),
         /// Whether the output of the shared experts is multiplied by sigmoid(x · w), with a learned w, as in Qwen2.
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; `sigmoid` and `softmax` are accepted,
-        /// too. True by default in DeepseekV3Config.
-        use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
-        /// Whether the gates of a token are normalised to sum to 1 (before `routed_scaling_factor`), where k > 1; False
-        /// by default in DeepseekV2Config. In GPT-2's layers under `TopkRouterV1` a single gate is set to 1, too.
-        norm_topk_prob: Option<bool> = Numbers.optional().filled("`True`, where k > 1")
+        /// too.
+        use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid)
+            .filled("`False`, of `DeepseekV3Config` `True`"),
+        /// Whether the gates of a token are normalised to sum to 1 (before `routed_scaling_factor`), where k > 1. In
+        /// GPT-2's layers under `TopkRouterV1` a single gate is set to 1, too.
+        norm_topk_prob: Option<bool> = Numbers.optional()
+            .filled("`True`, where k > 1, of `DeepseekV2Config` `False`")
             .example("False\nnum_experts_chosen: 2"),
-        /// Factor of all gates, after their normalisation; 2.5 by default in DeepseekV3Config.
-        routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
+        /// Factor of all gates, after their normalisation.
+        routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING).filled("`1.0`, of `DeepseekV3Config` `2.5`"),
         /// How experts are chosen: `greedy` among all, or only in the `topk_group` best of `n_group` groups, by a
         /// group's best score (`group_limited_greedy`) or the sum of its two best (`noaux_tc`). No expert outside these
         /// groups is ever chosen.
@@ -47,12 +49,12 @@ rows! {
         topk_group: Option<usize> = Numbers.optional()
             .example("1\ntopk_method: noaux_tc\nn_group: 2"),
         /// Whether a bias of each expert, without gradient, is added to the scores for the choice, but not for the
-        /// gates. It is updated on the device after each step that does not overflow; no callback is needed. True by
-        /// default in DeepseekV3Config.
-        balance_via_topk_bias: bool = Numbers.default(false),
+        /// gates. It is updated on the device after each step that does not overflow; no callback is needed.
+        balance_via_topk_bias: bool = Numbers.default(false).filled("`False`, of `DeepseekV3Config` `True`"),
         /// Change of the bias of `balance_via_topk_bias` in a step, up for experts with less than the mean load, down
-        /// for those with more; 0 by default, 0.001 in DeepseekV3Config.
+        /// for those with more.
         topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO)
+            .filled("`0.0`, of `DeepseekV3Config` `0.001`")
             .example("0.01\nbalance_via_topk_bias: True"),
         /// Balance losses: `expert`, E Σ f p over the tokens of a micro-batch, with f the share of choices and p the
         /// mean probability of each expert (Fedus et al., 2021). `device` and `comm` balance devices and are left out
