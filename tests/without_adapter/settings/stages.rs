@@ -79,6 +79,15 @@ fn degrees_that_cannot_be_are_one_line_each() {
             "pp_interleave_num 2 needs pipeline_stage above 1",
         ),
         (
+            &[
+                "--parallel_config={pipeline_stage: 2, pp_interleave_num: 2, micro_batch_num: 2}",
+                LAYERS,
+                interleaved,
+                "--model.model_config.pp_interleave_num=1",
+            ],
+            "is 1, and `parallel_config.pp_interleave_num` is 2; keep one of them",
+        ),
+        (
             &[STAGES, LAYERS, "--parallel.pipeline_config.pipeline_scheduler=gpipe"],
             "`gpipe` is not built; write `1f1b`",
         ),

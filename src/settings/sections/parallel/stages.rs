@@ -58,8 +58,14 @@ pub(crate) fn counted_stages(
     Some(asked(model, parallel).unwrap_or_else(|_| Stages::one(model.blocks())))
 }
 
-/// Reports chunks of a stage where there are no stages.
+/// Reports chunks of a stage where there are no stages, and two numbers of them.
 pub(crate) fn check_interleaves(source: &Source, model: &Model, parallel: &Distribution) {
+    let (own, other) = (join(model::PATH, "pp_interleave_num"), "parallel_config.pp_interleave_num");
+    if let (Some(written), Some(count)) = (source.value::<u64>(other), model.pp_interleave_num)
+        && written != count
+    {
+        source.fault(&own, format!("is {count}, and `{other}` is {written}; keep one of them"));
+    }
     let key = "parallel_config.pipeline_stage";
     let is_alone = parallel.counts && parallel.asked.degrees.pipeline_stage == 1 && source.is_sound(key);
     let interleaves = interleaves(model, parallel);
