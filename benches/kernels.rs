@@ -27,8 +27,8 @@ use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
-    adamw, add, cast, decode, embedding, fingerprint, l2_norm, layer_norm, max_logit, muon, rms_norm, rope,
-    sgd, squares, swiglu,
+    adamw, add, cast, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit, muon,
+    rms_norm, rope, sgd, squares, swiglu,
 };
 use row::{D, F, N, Work, gpu, row, tier};
 
@@ -409,6 +409,11 @@ fn monitors(c: &mut Criterion) {
         let (x, sums) = (row.tensor(1, 8192 * D, F32), row.tensor(1, 4, F32));
         squares::squares(&mut row.rec, &[x], sums, 0);
         Work::Bytes(4.0 * 8192.0 * D as f64)
+    });
+    row(c, &gpu, "largest V=8192", |row| {
+        let x = row.tensor(8192, D, Bf16);
+        largest::largest(&mut row.rec, x, None);
+        Work::Bytes(2.0 * 8192.0 * D as f64)
     });
     row(c, &gpu, "max_logit 16 heads", |row| {
         let (logits, largest) = (row.tensor(8192, 16, F32), row.tensor(1, 16, U32));

@@ -21,6 +21,7 @@ pub mod heads;
 pub mod hot_copies;
 pub mod hot_experts;
 pub mod l2_norm;
+pub mod largest;
 pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;

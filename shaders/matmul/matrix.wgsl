@@ -1,5 +1,5 @@
 // Matrix product, matrix tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl,
-// both factors f16; `grouped`, `split`: matmul/operands.wgsl)
+// both factors f16 or bf16; `grouped`, `split`: matmul/operands.wgsl)
 //
 // A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y, as on the portable tier, by cooperative matrices
 // of 16 x 16, or of 8 x 8 with `small_matrices`. A subgroup owns a patch of 2 by 4 matrices, with each sum in a
@@ -14,18 +14,28 @@
 // last ones, whose sums are not stored.
 // The sums are stored through workgroup memory, since it is not specified which lane holds which element.
 // Numerics: products are exact and added up in f32. Within 16 or 8 steps the adapter chooses the order; slices are
-// added in ascending order.
+// added in ascending order. Factors of bf16 become f16 when they are staged, times powers of two that are undone in the
+// result (lib/half_scale has the error).
 
+@if(bf16) import package::lib::element::Packed;
+@if(bf16) import package::lib::half_scale::{half_scale, scaled4, undone};
 import package::matmul::operands::{Product, params, product_of};
 import package::matmul::operands::{Destination, bias_of, destination, epilogue};
 import package::lib::matrix::{Left, Right, SIDE, Sum};
 import package::tile::{TM4, TN4, DEPTH, LANES, AREAS};
+@if(bf16) import package::tile::PARTS;
 
 enable f16;
 enable wgpu_cooperative_matrix;
 
-@group(0) @binding(1) var<storage, read> a: array<vec4<f16>>;
-@group(0) @binding(2) var<storage, read> b: array<vec4<f16>>;
+// Four elements as they are stored.
+@if(f16) alias Stored = vec4<f16>;
+@if(bf16) alias Stored = Packed;
+
+@group(0) @binding(1) var<storage, read> a: array<Stored>;
+@group(0) @binding(2) var<storage, read> b: array<Stored>;
+@if(bf16) @group(0) @binding(8) var<storage, read> a_largest: array<vec4<u32>>; // (PARTS), see largest.wgsl
+@if(bf16) @group(0) @binding(9) var<storage, read> b_largest: array<vec4<u32>>;
 
 const ROWS: u32 = 64u * TM4;
 const COLUMNS: u32 = 64u * TN4;
@@ -38,13 +48,14 @@ const B_BLOCKS: u32 = COLUMNS / 4u * BLOCKS_ALONG;
 const A_TURNS: u32 = (A_BLOCKS + LANES - 1u) / LANES; // blocks that an invocation stages
 const B_TURNS: u32 = (B_BLOCKS + LANES - 1u) / LANES;
 
-alias SomeOfA = array<vec4<f16>, 4u * A_TURNS>;
-alias SomeOfB = array<vec4<f16>, 4u * B_TURNS>;
+alias SomeOfA = array<Stored, 4u * A_TURNS>;
+alias SomeOfB = array<Stored, 4u * B_TURNS>;
 
 var<workgroup> a_tile: array<f16, ROWS * STRIDE>;
 var<workgroup> b_tile: array<f16, COLUMNS * STRIDE>;
 var<workgroup> finished: array<f32, AREAS * SIDE * SIDE>; // a matrix of each of AREAS subgroups
 var<workgroup> subgroups_there: u32;
+@if(bf16) var<workgroup> largest: array<vec2<u32>, PARTS / 4u>; // the first is that of a and of b
 
 // The invocation in its subgroup, and the patch that the subgroup owns.
 struct Share {
@@ -54,6 +65,7 @@ struct Share {
     lane: u32, // number of the invocation, out of `lanes`
     lanes: u32,
     is_stored: bool,
+    @if(bf16) undone: vec2<f32>, // factors of the sums
 }
 
 @compute @workgroup_size(LANES)
@@ -75,6 +87,7 @@ fn matmul(
         subgroups_there = min(subgroups, AREAS);
     }
     let together = workgroupUniformLoad(&subgroups_there);
+    @if(bf16) { find_largest(lane); }
     let area = min(subgroup, AREAS - 1u);
     // An empty group has no patches; naga would not see that all invocations return. Besides, loops whose length
     // compilers do not know take 120 registers on RDNA 3 instead of 156.
@@ -131,7 +144,10 @@ fn matmul(
             workgroupBarrier();
         }
         let column4 = (first_column + patch_column) / 4u;
-        let share = Share(area, first_row + patch_row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
+        let row = first_row + patch_row;
+        @if(f16) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
+        @if(bf16) let factors = undone(largest[0]);
+        @if(bf16) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored, factors);
         finish(sum00, share, 0u, 0u, to);
         finish(sum01, share, 0u, 1u, to);
         finish(sum02, share, 0u, 2u, to);
@@ -151,7 +167,8 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
     if (share.is_stored) {
         for (var group = share.lane; group < SIDE * SIDE / 4u; group += share.lanes) {
             let at = start + 4u * group;
-            let value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+            var value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+            @if(bf16) { value = value * share.undone.x * share.undone.y; }
             let row = share.row + i * SIDE + group / (SIDE / 4u);
             let column4 = share.column4 + j * (SIDE / 4u) + group % (SIDE / 4u);
             epilogue(value, bias_of(to, column4), to, row, column4);
@@ -159,6 +176,34 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
     }
     workgroupBarrier();
 }
+
+// Puts the largest magnitudes of both factors into workgroup memory. (Atomics would do in one turn; RDNA 3's compiler
+// then takes 192 registers for the kernel instead of 120.)
+@if(bf16)
+fn find_largest(lane: u32) {
+    for (var i = lane; i < PARTS / 4u; i += LANES) {
+        let some_of_a = a_largest[i];
+        let some_of_b = b_largest[i];
+        let two = max(vec2<u32>(some_of_a.x, some_of_b.x), vec2<u32>(some_of_a.y, some_of_b.y));
+        let others = max(vec2<u32>(some_of_a.z, some_of_b.z), vec2<u32>(some_of_a.w, some_of_b.w));
+        largest[i] = max(two, others);
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        var top = largest[0];
+        for (var i = 1u; i < PARTS / 4u; i++) {
+            top = max(top, largest[i]);
+        }
+        largest[0] = top;
+    }
+    workgroupBarrier();
+}
+
+// Four elements of factor `which`, as matrices take them.
+@if(f16) fn scale_of(which: u32) -> f32 { return 1.0; }
+@if(f16) fn half4(stored: Stored, scale: f32) -> vec4<f16> { return stored; }
+@if(bf16) fn scale_of(which: u32) -> f32 { return half_scale(largest[0][which]); }
+@if(bf16) fn half4(stored: Stored, scale: f32) -> vec4<f16> { return scaled4(stored, scale); }
 
 // Where block `e` of a slice is: its first row or column of the tile, and its first step.
 fn row_of(e: u32) -> u32 { return e / BLOCKS_ALONG * 4u; }
@@ -183,7 +228,7 @@ fn fetch_b(product: Product, first_column: u32, lane: u32, k: u32) -> SomeOfB {
 
 // Group `i` of block `e`: 4 steps of a row, or 4 rows of a step.
 @if(!a_transposed)
-fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Stored {
     let row = first_row + row_of(e) + i;
     let step = k + step_of(e);
     let at = min(step, product.k - 1u) / 4u + select(0u, row, row < product.m) * params.a_stride;
@@ -191,7 +236,7 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<
 }
 
 @if(a_transposed)
-fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Stored {
     let row4 = min((first_row + row_of(e)) / 4u, (params.m - 1u) / 4u);
     let step = k + step_of(e) + i;
     let at = min(step, product.k - 1u) * params.a_stride + row4;
@@ -200,7 +245,7 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> vec4<
 
 // Group `i` of block `e` of `b`, whose columns take the place of rows.
 @if(b_transposed)
-fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> Stored {
     let column = first_column + row_of(e) + i;
     let step = k + step_of(e);
     let at = min(step, product.k - 1u) / 4u + select(0u, column, column < params.n) * params.b_stride;
@@ -208,23 +253,28 @@ fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> ve
 }
 
 @if(!b_transposed)
-fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> vec4<f16> {
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> Stored {
     let column4 = min((first_column + row_of(e)) / 4u, (params.n - 1u) / 4u);
     let step = k + step_of(e) + i;
     let at = min(step, product.k - 1u) * params.b_stride + column4;
     return b[product.b_start + at];
 }
 
-// Stages the fetched groups, each block as 4 rows of 4 steps. Only `steps` steps of the last slice exist; the others
-// are staged as zeros.
+// Stages the fetched groups as f16, each block as 4 rows of 4 steps. Only `steps` steps of the last slice exist; the
+// others are staged as zeros.
 fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
-    var groups = fetched; // naga allows dynamic indexing of variables, not of values
+    var stored = fetched; // naga allows dynamic indexing of variables, not of values
     if (steps < DEPTH) {
         for (var i = 0u; i < 4u * A_TURNS; i++) {
             @if(!a_transposed) let step = step_of(lane + LANES * (i / 4u));
             @if(a_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
-            groups[i] = select(vec4<f16>(), groups[i], step < steps);
+            stored[i] = select(Stored(), stored[i], step < steps);
         }
+    }
+    let scale = scale_of(0u);
+    var groups: array<vec4<f16>, 4u * A_TURNS>;
+    for (var i = 0u; i < 4u * A_TURNS; i++) {
+        groups[i] = half4(stored[i], scale);
     }
     for (var turn = 0u; turn < A_TURNS; turn++) {
         let e = lane + LANES * turn;
@@ -240,13 +290,18 @@ fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
 }
 
 fn stage_b(lane: u32, fetched: SomeOfB, steps: u32) {
-    var groups = fetched;
+    var stored = fetched;
     if (steps < DEPTH) {
         for (var i = 0u; i < 4u * B_TURNS; i++) {
             @if(b_transposed) let step = step_of(lane + LANES * (i / 4u));
             @if(!b_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
-            groups[i] = select(vec4<f16>(), groups[i], step < steps);
+            stored[i] = select(Stored(), stored[i], step < steps);
         }
+    }
+    let scale = scale_of(1u);
+    var groups: array<vec4<f16>, 4u * B_TURNS>;
+    for (var i = 0u; i < 4u * B_TURNS; i++) {
+        groups[i] = half4(stored[i], scale);
     }
     for (var turn = 0u; turn < B_TURNS; turn++) {
         let e = lane + LANES * turn;

@@ -4,11 +4,11 @@
 //! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of the rows that there are,
 //! and the grids, so that the work is proportional to the rows of each expert, rounded up to tiles.
 
-use super::matmul::{Activated, Epilogue, Layout, Problem, Tile, check_factors};
+use super::matmul::{Activated, Epilogue, Layout, Problem, Tile, check_factors, factors};
 use super::work_list::{WorkList, weight_tile};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
-use crate::record::{Binding, Recorder, Tensor};
+use crate::record::{Recorder, Tensor};
 
 crate::params! {
     struct Params {
@@ -106,7 +106,8 @@ pub fn grouped_matmul_backward_weight(
         .condition(Condition::Accumulate, true);
     for part in &stack.parts {
         assert!(part.tensor.element == Element::F32, "gradients of parameters must be f32");
-        let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
+        let params = params_of(problem, [dy, x, part.tensor], part, stack.out);
+        let mut bindings = factors(rec, &kernel, [dy, x], [Some(work.offsets); 2]);
         bindings.push(part.tensor.bind_with_offset("y", Element::F32));
         bindings.push(work.offsets.bind("offsets", Element::U32));
         let [across, down, _] = tile.grid(problem);
@@ -178,9 +179,10 @@ fn launch_rows(
         let capabilities = rec.capabilities().for_factors([a.element, part.tensor.element]);
         let tile = work.tile_of(layout, y.cols, a.cols, capabilities);
         let (arguments, bound) = work.grid(y.cols, tile);
-        let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
+        let params = params_of(problem, [a, part.tensor, y], part, stack.out);
         let params = Params { bias_stride: epilogue.bias.map_or(0, |bias| bias.stride4()), ..params };
         let kernel = grouped(tile, layout, a.element).with_weights(part.tensor.element);
+        let mut bindings = factors(rec, &kernel, [a, part.tensor], [Some(work.offsets), None]);
         let kernel = epilogue.apply(kernel, a.element, y, &mut bindings);
         bindings.push(work.tiles.bind("tiles", Element::U32));
         rec.dispatch_indirect(kernel, &bindings, &params, arguments, bound);
@@ -191,14 +193,9 @@ fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
     tile.kernel(layout, element).condition(Condition::Grouped, true)
 }
 
-/// Params of a plain product with the part of the stack that is bound, and the bindings of its factors.
-fn operands(
-    problem: Problem,
-    [a, b, y]: [Tensor; 3],
-    part: &ExpertRange,
-    out: u32,
-) -> (Vec<Binding>, Params) {
-    let params = Params {
+/// Params of a plain product with the part of the stack that is bound.
+fn params_of(problem: Problem, [a, b, y]: [Tensor; 3], part: &ExpertRange, out: u32) -> Params {
+    Params {
         m: problem.m,
         n: problem.n,
         k: problem.k,
@@ -213,6 +210,5 @@ fn operands(
         experts: part.experts,
         matrix_stride: out * part.tensor.stride4(),
         bias_stride: 0,
-    };
-    (vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)], params)
+    }
 }

@@ -8,6 +8,7 @@ mod vector;
 pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
 use super::gelu::Gelu;
+use super::largest::largest;
 use super::swiglu::gate_up_cols;
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
@@ -174,9 +175,27 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     if plan.part_k < k {
         return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
     }
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    let mut bindings = factors(rec, &plan.kernel, [a, b], [None; 2]);
     let kernel = epilogue.apply(plan.kernel, a.element, y, &mut bindings);
     rec.dispatch(kernel, &bindings, &params, plan.grid);
+}
+
+/// Binds the factors a and b of `kernel`, and their largest magnitudes if it scales by them. Of a factor with rows of
+/// experts only those before the last of its `offsets` hold anything.
+#[track_caller]
+pub(super) fn factors(
+    rec: &mut Recorder,
+    kernel: &Kernel,
+    [a, b]: [Tensor; 2],
+    offsets: [Option<Tensor>; 2],
+) -> Vec<Binding> {
+    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    if kernel.is_by_matrices() && kernel.element == Element::Bf16 {
+        let [a, b] =
+            [(a, offsets[0]), (b, offsets[1])].map(|(factor, offsets)| largest(rec, factor, offsets));
+        bindings.extend([a.bind("a_largest", Element::U32), b.bind("b_largest", Element::U32)]);
+    }
+    bindings
 }
 
 /// Checks that there is a kernel for the element types of `a` and `b`.

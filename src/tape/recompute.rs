@@ -144,7 +144,9 @@ impl<'p> Tape<'_, 'p> {
             return;
         }
         self.begin_op();
-        let made: Vec<BufferId> = transients.map(|id| BufferId::Transient(TransientId(id))).collect();
+        let measured: Vec<BufferId> = self.rec.measurements_of(recorded.clone()).collect();
+        let made = transients.map(|id| BufferId::Transient(TransientId(id)));
+        let made: Vec<BufferId> = made.filter(|buffer| !measured.contains(buffer)).collect();
         let written = result.map(|tensor| tensor.buffer).filter(|buffer| !made.contains(buffer));
         let drops = self.drops();
         let Recomputation { dropped, makers, .. } = &mut self.recomputation;

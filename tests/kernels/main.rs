@@ -23,6 +23,7 @@ mod grouped_layers;
 mod half;
 mod hot_copies;
 mod lanes;
+mod largest;
 mod latent_heads;
 mod linear_cross_entropy;
 mod loss_scale;

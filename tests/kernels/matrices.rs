@@ -1,15 +1,16 @@
-//! Products of f16 by cooperative matrices against the f64 reference, on adapters that have some: what the tests of
-//! every tier do not reach. Each tile ends past the edges of its result, and sums past the end of a slice.
+//! Products of f16 and bf16 by cooperative matrices against the f64 reference, on adapters that have some: what the
+//! tests of every tier do not reach. Each tile ends past the edges of its result, and sums past the end of a slice.
 
 use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
 use crate::matmul::product;
 use crate::packed::columns;
 use gristmill::device::{Gpu, GpuOptions};
-use gristmill::element::Element::{F16, F32};
+use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 
+const ELEMENTS: [Element; 2] = [F16, Bf16];
 const LAYOUTS: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
 #[test]
@@ -34,14 +35,22 @@ fn the_tier_is_for_adapters_with_matrices_and_software_does_not_choose_it() {
     }
 }
 
+/// Every pair of one of each.
+fn pairs<A: Copy, const N: usize, const M: usize>(
+    a: [A; N],
+    b: [Element; M],
+) -> impl Iterator<Item = (A, Element)> {
+    a.into_iter().flat_map(move |a| b.into_iter().map(move |b| (a, b)))
+}
+
 /// The subgroups with which each patch of the largest tile has one of its own.
 fn enough_for_all(side: u32) -> u32 {
     if side == 8 { 8 } else { 32 }
 }
 
 /// Asserts that the plan has a tile of so many groups of 64 rows and columns, by matrices.
-fn uses_tiles(case: &Case, problem: Problem, [rows, columns]: [u32; 2]) {
-    let kernel = plan(problem, F16, case.rec.capabilities()).kernel;
+fn uses_tiles(case: &Case, element: Element, problem: Problem, [rows, columns]: [u32; 2]) {
+    let kernel = plan(problem, element, case.rec.capabilities()).kernel;
     let has = |constant| kernel.constants().contains(&constant);
     let is_it = kernel.file == "matmul/matrix" && has(("TM4", rows)) && has(("TN4", columns));
     assert!(is_it, "{problem:?}: the plan has another tile: {kernel}");
@@ -58,15 +67,15 @@ const TILES: [([u32; 3], u32, [u32; 2]); 4] = [
 
 #[test]
 fn tiles_of_every_size_and_layout() {
-    for ([m, n, k], units, tile) in TILES {
+    for (([m, n, k], units, tile), element) in pairs(TILES, ELEMENTS) {
         for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} by matrices for {units} units");
+            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices for {units} units");
             check_matrices(&name, units, &enough_for_all, &|case| {
-                uses_tiles(case, Problem { layout, m, n, k }, tile);
-                let (a, b, want) = product(case, layout, m, n, k, F16);
-                let y = case.output(m, n, F16);
+                uses_tiles(case, element, Problem { layout, m, n, k }, tile);
+                let (a, b, want) = product(case, layout, m, n, k, element);
+                let y = case.output(m, n, element);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(F16, k));
+                case.expect("y", y, want, allowed(element, k));
             });
         }
     }
@@ -77,14 +86,14 @@ fn tiles_of_every_size_and_layout() {
 #[test]
 fn subgroups_of_another_size() {
     let (m, n, k) = (200, 610, 70);
-    for subgroup in [4, 16, 32, 64] {
+    for (subgroup, element) in pairs([4, 16, 32, 64], ELEMENTS) {
         for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} by matrices in subgroups of {subgroup}");
+            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices in subgroups of {subgroup}");
             check_matrices(&name, 1, &|side| subgroup.max(if side == 8 { 4 } else { 32 }), &|case| {
-                let (a, b, want) = product(case, layout, m, n, k, F16);
-                let y = case.output(m, n, F16);
+                let (a, b, want) = product(case, layout, m, n, k, element);
+                let y = case.output(m, n, element);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(F16, k));
+                case.expect("y", y, want, allowed(element, k));
             });
         }
     }
@@ -92,16 +101,16 @@ fn subgroups_of_another_size() {
 
 #[test]
 fn bias_residual_and_previous_contents() {
-    for ([m, n, k], units, tile) in [TILES[0], TILES[1]] {
+    for (([m, n, k], units, tile), element) in pairs([TILES[0], TILES[1]], ELEMENTS) {
         for parts in 0..8 {
             let [has_bias, has_residual, accumulate] = [1, 2, 4].map(|part| parts & part != 0);
-            let name = format!("epilogue {parts} of {m}x{n}x{k} by matrices");
+            let name = format!("epilogue {parts} of {m}x{n}x{k} {element:?} by matrices");
             check_matrices(&name, units, &enough_for_all, &|case| {
-                uses_tiles(case, Problem { layout: Layout::Nt, m, n, k }, tile);
-                let (a, b, mut want) = product(case, Layout::Nt, m, n, k, F16);
-                let (bias, residual) = (case.input(1, n, F16), case.input(m, n, F16));
-                let before = accumulate.then(|| case.input(m, n, F16));
-                let y = before.as_ref().map_or_else(|| case.output(m, n, F16), |before| before.tensor);
+                uses_tiles(case, element, Problem { layout: Layout::Nt, m, n, k }, tile);
+                let (a, b, mut want) = product(case, Layout::Nt, m, n, k, element);
+                let (bias, residual) = (case.input(1, n, element), case.input(m, n, element));
+                let before = accumulate.then(|| case.input(m, n, element));
+                let y = before.as_ref().map_or_else(|| case.output(m, n, element), |before| before.tensor);
                 for (i, want) in want.iter_mut().enumerate() {
                     *want += if has_bias { bias.values[i % n as usize] } else { 0.0 };
                     *want += if has_residual { residual.values[i] } else { 0.0 };
@@ -117,7 +126,7 @@ fn bias_residual_and_previous_contents() {
                     y,
                     Epilogue { bias, residual, accumulate, activated: None },
                 );
-                case.expect("y", y, want, allowed(F16, k));
+                case.expect("y", y, want, allowed(element, k));
             });
         }
     }
@@ -126,35 +135,40 @@ fn bias_residual_and_previous_contents() {
 /// Gradients of parameters are f32, and added to those of other micro-batches.
 #[test]
 fn gradients_in_f32() {
-    for ([m, n, k], units, tile) in TILES {
-        check_matrices(&format!("gradient of {m}x{n}x{k} by matrices"), units, &enough_for_all, &|case| {
-            uses_tiles(case, Problem { layout: Layout::Tn, m, n, k }, tile);
-            let (a, b, mut want) = product(case, Layout::Tn, m, n, k, F16);
-            let y = case.input(m, n, F32);
-            want.iter_mut().zip(&y.values).for_each(|(want, before)| *want += before);
-            let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
-            matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
-            case.expect("y", y.tensor, want, allowed(F32, k));
-        });
+    for (([m, n, k], units, tile), element) in pairs(TILES, ELEMENTS) {
+        check_matrices(
+            &format!("gradient of {m}x{n}x{k} {element:?} by matrices"),
+            units,
+            &enough_for_all,
+            &|case| {
+                uses_tiles(case, element, Problem { layout: Layout::Tn, m, n, k }, tile);
+                let (a, b, mut want) = product(case, Layout::Tn, m, n, k, element);
+                let y = case.input(m, n, F32);
+                want.iter_mut().zip(&y.values).for_each(|(want, before)| *want += before);
+                let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
+                matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
+                case.expect("y", y.tensor, want, allowed(F32, k));
+            },
+        );
     }
 }
 
 /// Few tiles with long sums: parts of which the last ends within a group of 4.
 #[test]
 fn sums_in_parts() {
-    for (m, n, k) in [(70, 31, 1030), (5, 65, 2570)] {
+    for ((m, n, k), element) in pairs([(70, 31, 1030), (5, 65, 2570)], ELEMENTS) {
         for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} by matrices in parts");
+            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices in parts");
             check_matrices(&name, 64, &enough_for_all, &|case| {
-                let plan = plan(Problem { layout, m, n, k }, F16, case.rec.capabilities());
+                let plan = plan(Problem { layout, m, n, k }, element, case.rec.capabilities());
                 assert!(plan.grid[2] > 1 && plan.kernel.file == "matmul/matrix", "{plan:?}");
-                let (a, b, mut want) = product(case, layout, m, n, k, F16);
-                let residual = case.input(m, n, F16);
+                let (a, b, mut want) = product(case, layout, m, n, k, element);
+                let residual = case.input(m, n, element);
                 want.iter_mut().zip(&residual.values).for_each(|(want, residual)| *want += residual);
-                let y = case.output(m, n, F16);
+                let y = case.output(m, n, element);
                 let epilogue = Epilogue { residual: Some(residual.tensor), ..Epilogue::default() };
                 matmul(&mut case.rec, layout, a, b, y, epilogue);
-                case.expect("y", y, want, allowed(F16, k));
+                case.expect("y", y, want, allowed(element, k));
             });
         }
     }
@@ -163,18 +177,21 @@ fn sums_in_parts() {
 #[test]
 fn ranges_of_columns() {
     let (m, n, k) = (70, 64, 40);
-    check_matrices("ranges of wider tensors by matrices", 64, &enough_for_all, &|case| {
-        let (a, b, y) = (case.input(m, 64, F16), case.input(n, k, F16), case.input(m, 96, F16));
-        let part = columns(&a.values, 64, 8..48);
-        let product = reference::matmul::matmul_nt(&part, &b.values, m as usize, n as usize, k as usize);
-        let mut want = y.values.clone();
-        for (row, sums) in want.chunks_mut(96).zip(product.chunks(n as usize)) {
-            row[16..16 + n as usize].copy_from_slice(sums);
-        }
-        let (a, out) = (a.tensor.columns(8, k), y.tensor.columns(16, n));
-        matmul(&mut case.rec, Layout::Nt, a, b.tensor, out, Epilogue::default());
-        case.expect("y", y.tensor, want, allowed(F16, k));
-    });
+    for element in ELEMENTS {
+        check_matrices(&format!("ranges of wider {element:?} by matrices"), 64, &enough_for_all, &|case| {
+            let (a, b, y) =
+                (case.input(m, 64, element), case.input(n, k, element), case.input(m, 96, element));
+            let part = columns(&a.values, 64, 8..48);
+            let product = reference::matmul::matmul_nt(&part, &b.values, m as usize, n as usize, k as usize);
+            let mut want = y.values.clone();
+            for (row, sums) in want.chunks_mut(96).zip(product.chunks(n as usize)) {
+                row[16..16 + n as usize].copy_from_slice(sums);
+            }
+            let (a, out) = (a.tensor.columns(8, k), y.tensor.columns(16, n));
+            matmul(&mut case.rec, Layout::Nt, a, b.tensor, out, Epilogue::default());
+            case.expect("y", y.tensor, want, allowed(element, k));
+        });
+    }
 }
 
 /// Rows of each expert, rows and columns of its matrix, experts of each part of the stack, and compute units.
@@ -190,10 +207,10 @@ fn grouped_products() {
         (&[500, 431, 0, 700, 419], [12, 140], &[2, 3], 64),
         (&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], [193, 350], &[4, 7], 1),
     ];
-    for (sizes, [out, cols], parts, units) in cases {
-        let name = format!("grouped {sizes:?} {out}x{cols} by matrices for {units} units");
+    for ((sizes, [out, cols], parts, units), element) in pairs(cases, ELEMENTS) {
+        let name = format!("grouped {sizes:?} {out}x{cols} {element:?} by matrices for {units} units");
         check_matrices(&name, units, &enough_for_all, &|case| {
-            all_three(case, sizes, (out, cols), [F16; 2], parts);
+            all_three(case, sizes, (out, cols), [element; 2], parts);
         });
     }
 }

@@ -4,6 +4,7 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter grids::` writes it again.
 
 use crate::configs::assert_golden;
+use crate::configuration::plan as plan_of;
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::kernels::{Capabilities, PublishedGpu, Tier, Units};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
@@ -15,28 +16,27 @@ use gristmill::ops::matmul::Layout::{Nn, Nt, Tn};
 use gristmill::ops::matmul::{Epilogue, Plan, Problem, plan};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
+use gristmill::train::recordings::Recordings;
 use std::path::Path;
 
 /// Desktop cards of three vendors, a server's, a laptop's, a handheld's, and one that is in no table.
 const GPUS: [&str; 7] =
     ["RX 7900 XTX", "RTX 4090", "H100 80GB HBM3", "Apple M3 Max", "Arc A770", "Custom GPU 0405", "Voodoo 2"];
 
-/// Only products of two factors in f16 are for matrices, and only on their tier.
+/// Only products of two factors in f16, or two in bf16, are for matrices, and only on their tier.
 #[test]
-fn matrices_multiply_f16_alone() {
+fn matrices_multiply_f16_and_bf16() {
     let problem = Problem { layout: Nt, m: 4096, n: 2304, k: 768 };
     let file = |element, capabilities| plan(problem, element, capabilities).kernel.file;
     let (portable, matrix) = (Capabilities::portable(), Capabilities::matrix());
-    assert_eq!(file(F16, matrix), "matmul/matrix");
-    assert_eq!([F32, Bf16].map(|element| file(element, matrix)), ["matmul/portable"; 2]);
-    assert_eq!(file(F16, matrix.with_tier(Tier::Portable)), "matmul/portable");
-    assert_eq!(
-        [F32, Bf16].map(|element| plan(problem, element, matrix)),
-        [F32, Bf16].map(|element| plan(problem, element, portable))
-    );
-    for weights in [Nf4, Int8] {
-        assert_eq!(matrix.for_factors([F16, weights]), matrix.with_tier(Tier::Portable));
+    for element in [F16, Bf16] {
+        assert_eq!(file(element, matrix), "matmul/matrix");
+        assert_eq!(file(element, matrix.with_tier(Tier::Portable)), "matmul/portable");
+        for other in [Nf4, Int8, F32] {
+            assert_eq!(matrix.for_factors([element, other]), matrix.with_tier(Tier::Portable));
+        }
     }
+    assert_eq!(plan(problem, F32, matrix), plan(problem, F32, portable));
 }
 
 #[test]
@@ -128,3 +128,33 @@ fn products_of_experts(capabilities: Capabilities) -> Vec<Dispatch> {
     grouped_matmul_backward_weight(&mut rec, y, x, &work, &stack);
     rec.finish().dispatches
 }
+
+/// A block that is recomputed multiplies again what it multiplies again in f16, and the products find what was measured.
+#[test]
+fn recomputation_repeats_no_measurement() {
+    let products = |element: &str, file: &str| {
+        let overrides = [
+            "--recompute_config.recompute=True",
+            "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, random_base: True, target_modules: '.*'}",
+            &format!("--model.model_config.compute_dtype={element}"),
+        ];
+        let plan = plan_of(SMALL, &overrides).unwrap_or_else(|e| panic!("{e}"));
+        let recordings = Recordings::new(&plan, Capabilities::matrix(), 10).expect("recordings");
+        let dispatches = &recordings.micro_step().dispatches;
+        let again = dispatches.iter().filter(|dispatch| dispatch.path.contains("recomputed"));
+        [
+            dispatches.iter().filter(|of| of.kernel.file == file).count(),
+            again.filter(|of| of.kernel.file == file).count(),
+        ]
+    };
+    assert_eq!(products("bfloat16", "matmul/matrix"), products("float16", "matmul/matrix"));
+    let [measured, again] = products("bfloat16", "largest");
+    assert!(measured > 0 && again == 0, "{measured} measurements, {again} of them repeated");
+}
+
+const SMALL: &str = "
+model:
+  model_config: { vocab_size: 300, hidden_size: 64, num_layers: 2, num_heads: 4, intermediate_size: 96, seq_length: 64 }
+train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
+lr_schedule: { learning_rate: 1.0e-3 }
+";

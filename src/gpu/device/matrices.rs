@@ -2,9 +2,9 @@
 //! relies on them.
 //!
 //! Drivers are young here, and another project saw wrong sums on one generation of NVIDIA's GPUs. So the test
-//! multiplies matrices of whole numbers, whose results are exact in any order: each layout, in tiles of both sizes that
-//! reach past the edges, with sums over many slices. It also computes attention whose weights are halves, forward and
-//! backward. An adapter that gets one number wrong computes on [`Tier::Portable`].
+//! multiplies matrices of whole numbers, whose results are exact in any order: each layout, in f16 and in bf16, in tiles
+//! of both sizes that reach past the edges, with sums over many slices. It also computes attention whose weights are
+//! halves, forward and backward. An adapter that gets one number wrong computes on [`Tier::Portable`].
 
 mod attention;
 
@@ -12,7 +12,7 @@ use super::adapter::AdapterReport;
 use super::gpu::Gpu;
 use super::job::Job;
 use super::prepare::Guard;
-use crate::element::Element::{F16, F32};
+use crate::element::Element::{self, Bf16, F16, F32};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Matrices, Units};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
@@ -64,15 +64,16 @@ async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) -> Result<Opt
 }
 
 async fn first_wrong_product(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
-    for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+    let layouts = [Layout::Nt, Layout::Nn, Layout::Tn];
+    for (layout, element) in layouts.into_iter().flat_map(|layout| [(layout, F16), (layout, Bf16)]) {
         // For one unit the tiles are largest.
         for (units, sizes) in [(Units::ASSUMED.count, [70, 150, 293]), (1, [200, 300, 70])] {
             let units = Units { count: units, ..capabilities.units };
-            let (job, y) = product(layout, sizes, capabilities.with_units(units));
+            let (job, y) = product(layout, element, sizes, capabilities.with_units(units));
             let job = gpu.prepare_job(job, Guard::Off).await?;
             job.replay().await?;
             let got = job.values(&y).await?;
-            if let Some(wrong) = first_difference(layout, sizes, &got) {
+            if let Some(wrong) = first_difference(layout, element, sizes, &got) {
                 return Ok(Some(wrong));
             }
         }
@@ -80,8 +81,13 @@ async fn first_wrong_product(gpu: &Gpu, capabilities: Capabilities) -> Result<Op
     Ok(None)
 }
 
-/// A job that multiplies whole numbers, and the result's tensor.
-fn product(layout: Layout, [m, n, k]: [u32; 3], capabilities: Capabilities) -> (Job, Tensor) {
+/// A job that multiplies whole numbers, and the result's tensor, whose elements hold them exactly.
+fn product(
+    layout: Layout,
+    element: Element,
+    [m, n, k]: [u32; 3],
+    capabilities: Capabilities,
+) -> (Job, Tensor) {
     let mut job = Job::new("matrices", capabilities);
     let mut factor = |rows: u32, cols: u32, is_transposed: bool, number: fn(u32, u32) -> i32| {
         let at = |i: u32| (i / cols, i % cols);
@@ -89,11 +95,11 @@ fn product(layout: Layout, [m, n, k]: [u32; 3], capabilities: Capabilities) -> (
             true => number(col, row) as f32,
             false => number(row, col) as f32,
         });
-        job.input_of(&values.collect::<Vec<_>>(), rows, cols, F16)
+        job.input_of(&values.collect::<Vec<_>>(), rows, cols, element)
     };
     let a = if layout == Layout::Tn { factor(k, m, true, of_a) } else { factor(m, k, false, of_a) };
     let b = if layout == Layout::Nt { factor(n, k, true, of_b) } else { factor(k, n, false, of_b) };
-    let y = job.tensor(m, n, if layout == Layout::Tn { F32 } else { F16 });
+    let y = job.tensor(m, n, if layout == Layout::Tn || element == Bf16 { F32 } else { F16 });
     matmul(&mut job.rec, layout, a, b, y, Epilogue::default());
     (job, y)
 }
@@ -109,13 +115,14 @@ fn of_b(step: u32, column: u32) -> i32 {
     ((2 * step + 5 * column + step * column) % 5) as i32 - 2
 }
 
-fn first_difference(layout: Layout, [_, n, k]: [u32; 3], got: &[f32]) -> Option<String> {
+fn first_difference(layout: Layout, element: Element, [_, n, k]: [u32; 3], got: &[f32]) -> Option<String> {
     let wrong = |(i, &got): (usize, &f32)| {
         let (row, column) = (i as u32 / n, i as u32 % n);
         let exact: i32 = (0..k).map(|step| of_a(row, step) * of_b(step, column)).sum();
         (got != exact as f32).then(|| {
             format!(
-                "in a product {layout:?} of {k} steps row {row}, column {column} is {got} instead of {exact}"
+                "in a product {layout:?} of {k} steps in {} row {row}, column {column} is {got} instead of {exact}",
+                element.name()
             )
         })
     };
@@ -134,11 +141,11 @@ mod tests {
         let mut values: Vec<f32> = (0..70 * 150).map(exact).collect();
         assert!(values.iter().all(|value| value.abs() <= 2048.0), "exact in f16");
         assert!(values.iter().filter(|value| **value != 0.0).count() > values.len() / 2);
-        assert_eq!(first_difference(Layout::Nt, sizes, &values), None);
+        assert_eq!(first_difference(Layout::Nt, F16, sizes, &values), None);
         for wrong in [f32::NAN, values[10_499] + 1.0] {
             values[10_499] = wrong;
-            let line = first_difference(Layout::Nt, sizes, &values).expect("the last number is wrong");
-            assert!(line.starts_with("in a product Nt of 293 steps row 69, column 149 is "), "{line}");
+            let line = first_difference(Layout::Nt, F16, sizes, &values).expect("the last number is wrong");
+            assert!(line.starts_with("in a product Nt of 293 steps in f16 row 69, column 149 is "), "{line}");
         }
     }
 }

@@ -11,8 +11,8 @@ pub enum Tier {
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
-    /// GPUs with cooperative matrices, which compute products and attention of f16, in up to 32 KiB of workgroup
-    /// memory. Everything else is as on [`Tier::Portable`].
+    /// GPUs with cooperative matrices, which compute products of f16 and bf16 and attention of f16, in up to
+    /// 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
     Matrix,
 }
 
@@ -159,7 +159,9 @@ impl Capabilities {
     /// The same adapter for products of `factors`: on [`Tier::Portable`] if matrices have no kernel for these elements.
     pub fn for_factors(self, factors: [Element; 2]) -> Self {
         match self.tier {
-            Tier::Matrix if factors != [Element::F16; 2] => self.with_tier(Tier::Portable),
+            Tier::Matrix if ![[Element::F16; 2], [Element::Bf16; 2]].contains(&factors) => {
+                self.with_tier(Tier::Portable)
+            }
             _ => self,
         }
     }

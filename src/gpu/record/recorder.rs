@@ -1,6 +1,7 @@
 //! Builds a recording, op by op.
 
 mod exchange;
+mod measure;
 mod repeat;
 mod rewrite;
 

@@ -45,10 +45,7 @@ impl Dispatch {
 
     /// The ranges of buffers that it binds or reads its grid from.
     pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
-        let bound = self.bindings.iter().map(|binding| {
-            let Binding { element, buffer, offset, bytes, .. } = *binding;
-            Span { buffer, offset, bytes, element }
-        });
+        let bound = self.bindings.iter().map(Binding::span);
         let grid = self.arguments.map(|GridArguments { buffer, offset }| Span {
             buffer,
             offset,

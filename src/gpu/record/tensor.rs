@@ -1,5 +1,6 @@
 //! Tensors of a recording: views of buffers that are allocated later.
 
+use super::span::Span;
 use crate::element::Element;
 
 /// Index of a buffer that outlives a recording: an arena, the batch, the step's state.
@@ -45,6 +46,14 @@ pub struct Binding {
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
+}
+
+impl Binding {
+    /// The range without the variable.
+    pub fn span(&self) -> Span {
+        let Self { element, buffer, offset, bytes, .. } = *self;
+        Span { buffer, offset, bytes, element }
+    }
 }
 
 /// A row-major matrix view: `rows` rows of `cols` elements, `stride` elements apart; the padding of a row is zero.

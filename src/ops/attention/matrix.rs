@@ -44,7 +44,7 @@ struct Tile<'a> {
 impl<'a> Tile<'a> {
     /// The tiles of a pass that matrices compute.
     fn of(pass: Pass, shape: &'a Attention, element: Element, capabilities: Capabilities) -> Option<Self> {
-        let is_for_matrices = capabilities.for_factors([element; 2]).tier == Tier::Matrix;
+        let is_for_matrices = capabilities.tier == Tier::Matrix && element == Element::F16;
         let matrices = capabilities.matrices.filter(|_| is_for_matrices)?;
         Some(Self { pass, shape, matrices }).filter(Self::fits)
     }

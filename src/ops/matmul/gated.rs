@@ -1,6 +1,6 @@
 //! Products that yield gate and up, together with their SwiGLU.
 
-use super::{Epilogue, Layout, Params, Plan, matmul};
+use super::{Epilogue, Layout, Params, Plan, factors, matmul};
 use crate::element::stride_of;
 use crate::ops::swiglu::swiglu;
 use crate::record::{Recorder, Tensor};
@@ -28,7 +28,7 @@ pub(super) fn matmul_with_swiglu(
         activation_stride: value.stride4(),
         ..params
     };
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    let mut bindings = factors(rec, &plan.kernel, [a, b], [None; 2]);
     let kernel = epilogue.apply(plan.kernel, a.element, y, &mut bindings);
     rec.dispatch(kernel, &bindings, &params, [value.cols.div_ceil(PAIRS), plan.grid[1], 1]);
 }

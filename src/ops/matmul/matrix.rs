@@ -4,6 +4,7 @@
 use super::Tile;
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Matrices, Workgroup};
+use crate::ops::largest::PARTS;
 
 /// Most invocations of a workgroup.
 const MOST_LANES: u32 = 256;
@@ -39,11 +40,12 @@ impl MatrixTile {
 
     /// The kernel without the constants for rows and columns, which every tile sets.
     pub fn kernel(self, element: Element) -> Kernel {
-        Kernel::new("matmul/matrix", "matmul", element)
+        let kernel = Kernel::new("matmul/matrix", "matmul", element)
             .condition(Condition::SmallMatrices, self.matrices.side == 8)
             .constant("AREAS", self.subgroups())
             .constant("DEPTH", DEPTH)
-            .constant("LANES", self.lanes())
+            .constant("LANES", self.lanes());
+        if element == Element::Bf16 { kernel.constant("PARTS", PARTS) } else { kernel }
     }
 
     /// The resources of a unit that a workgroup takes: registers by the compilers for RDNA 3 and Ampere, and the
@@ -79,7 +81,7 @@ mod tests {
                 let tile = MatrixTile::new(tile, Matrices { side, subgroup });
                 let Workgroup { lanes, bytes, .. } = tile.workgroup();
                 assert!(lanes <= MOST_LANES && lanes.is_multiple_of(subgroup), "{lanes} lanes");
-                assert!(bytes + 4 <= 32 << 10, "{bytes} bytes");
+                assert!(bytes + 4 + 2 * PARTS <= 32 << 10, "{bytes} bytes, and the largest magnitudes");
                 assert_eq!(tile.patches() % tile.subgroups(), 0, "each turn has all its patches");
             }
         }

@@ -6,7 +6,7 @@
 //! bytes than its factors do, nor more than a binding. The division depends only on the problem and the capabilities.
 
 use super::matrix::MatrixTile;
-use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile};
+use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile, factors};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Tier};
 use crate::ops::per_item;
@@ -62,7 +62,7 @@ pub(super) fn in_parts(
 ) {
     let parts = rec.tensor("parts", plan.grid[2] * params.m, params.n, Element::F32);
     let kernel = plan.kernel.condition(Condition::Split, true);
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    let mut bindings = factors(rec, &kernel, [a, b], [None; 2]);
     let kernel = Epilogue::default().apply(kernel, a.element, parts, &mut bindings);
     let of_parts = Params { y_offset: 0, y_stride: parts.stride4(), ..params };
     rec.dispatch(kernel, &bindings, &of_parts, plan.grid);

@@ -1,6 +1,6 @@
 //! Products of few rows, as in decoding a token: as fast as the weights can be read.
 
-use super::{Epilogue, Layout, Params, Plan, Problem, check_factors};
+use super::{Epilogue, Layout, Params, Plan, Problem, check_factors, factors};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::ops::sharing;
@@ -51,7 +51,7 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
         epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon),
         ..Params::new([m, n, k], [a, b, y], &epilogue)
     };
-    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
+    let mut bindings = factors(rec, &kernel, [a, b], [None; 2]);
     bindings.extend(norm.map(|(weight, _)| weight.bind("norm", a.element)));
     let kernel = epilogue.apply(kernel, a.element, y, &mut bindings);
     rec.dispatch(kernel, &bindings, &params, [n.div_ceil(columns), 1, 1]);

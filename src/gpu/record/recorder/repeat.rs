@@ -1,6 +1,7 @@
 //! Recording dispatches and exchanges again, on other buffers.
 
 use super::Recorder;
+use super::measure::is_measurement;
 use crate::record::exchange::Exchange;
 use crate::record::recording::{Dispatch, GridArguments};
 use crate::record::tensor::Binding;
@@ -11,7 +12,7 @@ use std::ops::Range;
 /// A position in the dispatches and exchanges recorded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    dispatches: usize,
+    pub(super) dispatches: usize,
     exchanges: usize,
 }
 
@@ -49,7 +50,7 @@ impl Recorder {
     }
 
     /// Appends the dispatches and exchanges of `range` again, under their paths followed by `suffix`, with each buffer
-    /// that is a key of `substitutes` replaced by its value.
+    /// that is a key of `substitutes` replaced by its value. Measurements still hold, and are not repeated.
     pub fn repeat(
         &mut self,
         range: Range<Position>,
@@ -70,6 +71,9 @@ impl Recorder {
             }
             if index == end.dispatches {
                 break;
+            }
+            if is_measurement(&self.dispatches[index]) {
+                continue;
             }
             let mut dispatch = self.dispatches[index].clone();
             dispatch.path = repeated(&dispatch.path, suffix);

@@ -1,0 +1,42 @@
+// Powers of two that bring the values of a tensor of bf16 into the range of f16.
+//
+// Where the largest magnitude is in [2^e, 2^(e+1)), the tensor is multiplied by 2^(15-e). The largest then has f16's
+// largest exponent, and none is above 255 · 2^8 = 65,280, so nothing overflows. What is 2^(e-29) or more is a normal
+// f16, and exact, since bf16 has 8 bits of significand and f16 has 11. Smaller values become subnormal or 0, as the
+// adapter has it: the error is below 2^(e-29), a 2^-21 of half an ulp of the largest value. (The power is at most
+// 2^126, whose inverse is a normal f32. So below e = -111 the error is below 2^-140, or 2^-126 where an adapter takes
+// subnormal f32 for 0.)
+//
+// The largest magnitude is measured just before the product (shaders/largest.wgsl), so no state outlives a step,
+// nothing saturates, and a resumed run has the same bits.
+
+import package::lib::element::{Packed, load4};
+
+enable f16;
+
+// The power for a tensor whose largest magnitude has the bits `largest`.
+fn half_scale(largest: u32) -> f32 {
+    return bitcast<f32>(exponent_of(largest) << 23u);
+}
+
+// The biased exponent of the power; 14 where the largest is infinite or NaN, and finite values still become finite.
+fn exponent_of(largest: u32) -> u32 {
+    return min(269u - (largest >> 23u), 253u);
+}
+
+// Four values times the power.
+fn scaled4(packed: Packed, scale: f32) -> vec4<f16> {
+    return vec4<f16>(load4(packed) * scale);
+}
+
+// Two factors that undo both powers in a product. Their exponents are halves of the whole one, which may be beyond
+// f32's: a sum times the first lies between the sum and the result, so it overflows or vanishes only if one of these
+// does. If a value of an operand is infinite or NaN, the factors are NaN, as are then all results: conversions to f16
+// need not keep such values, and whoever tests the result for overflow must see them.
+fn undone(largest: vec2<u32>) -> vec2<f32> {
+    let whole = 254 - i32(exponent_of(largest.x)) - i32(exponent_of(largest.y));
+    let first = whole >> 1u;
+    let exponents = vec2<u32>(vec2<i32>(first, whole - first) + vec2<i32>(127));
+    let is_finite = max(largest.x, largest.y) < 0x7f800000u;
+    return bitcast<vec2<f32>>(select(vec2<u32>(0x7fc00000u), exponents << vec2<u32>(23u), is_finite));
+}

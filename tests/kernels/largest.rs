@@ -1,0 +1,206 @@
+//! The largest magnitude of bf16 tensors, and products by matrices of tensors of any magnitude, which it scales.
+
+use crate::grouped::starts;
+use crate::lab::{Case, allowed, check_matrices, check_tier};
+use gristmill::element::Element::{Bf16, F32};
+use gristmill::kernels::Tier;
+use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
+use gristmill::ops::largest::largest;
+use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::work_list::WorkList;
+use gristmill::record::Tensor;
+
+/// Expects the largest of the parts to be `want`.
+fn expect_largest(case: &mut Case, x: Tensor, offsets: Option<Tensor>, want: f32) {
+    let parts = largest(&mut case.rec, x, offsets);
+    case.expect_words("largest", parts, move |words| {
+        let top = words.iter().max().expect("parts");
+        assert_eq!(*top, want.to_bits(), "{} instead of {want}", f32::from_bits(*top));
+    });
+}
+
+/// Sizes that fill no turn, one, and several; the largest in the first and in the last place, positive and negative.
+#[test]
+fn the_largest_of_each_size() {
+    for (rows, cols) in [(1, 1), (3, 5), (130, 257), (1031, 1030)] {
+        for (place, value) in [(0, -1e30f64), (rows * cols - 1, 77.0), (rows * cols / 2, f64::NEG_INFINITY)] {
+            check_tier(&format!("{rows} x {cols}, {value} at {place}"), Tier::Portable, &|case| {
+                let mut values: Vec<f64> = (0..rows * cols).map(|i| f64::from(i % 61) - 30.0).collect();
+                values[place as usize] = value;
+                let x = case.input_of(&values, rows, cols, Bf16);
+                let want = x.values.iter().fold(0f64, |top, value| top.max(value.abs()));
+                expect_largest(case, x.tensor, None, want as f32);
+            });
+        }
+    }
+}
+
+/// A NaN is above infinity, and what lies beside a range of columns or behind the last row of experts does not count.
+#[test]
+fn the_largest_of_parts_of_tensors() {
+    check_tier("NaN", Tier::Portable, &|case| {
+        let x = case.input_of(&[f64::INFINITY, 1.0, f64::NAN, 2.0], 2, 2, Bf16);
+        let parts = largest(&mut case.rec, x.tensor, None);
+        case.expect_words("largest", parts, |words| assert!(*words.iter().max().unwrap() > 0x7f80_0000));
+    });
+    let (rows, cols) = (70, 44);
+    let values: Vec<f64> =
+        (0..rows * cols).map(|i| if (8..28).contains(&(i % cols)) { 2.5 } else { 1e9 }).collect();
+    check_tier("columns", Tier::Portable, &|case| {
+        let x = case.input_of(&values, rows, cols, Bf16);
+        expect_largest(case, x.tensor.columns(8, 20), None, 2.5);
+    });
+    for used in [0, 1, 69] {
+        check_tier(&format!("{used} rows of experts"), Tier::Portable, &|case| {
+            let values: Vec<f64> =
+                (0..rows * cols).map(|i| if i < used * cols { 3.0 } else { f64::NAN }).collect();
+            let x = case.input_of(&values, rows, cols, Bf16);
+            let offsets = case.integers(&[0, used, used]);
+            expect_largest(case, x.tensor, Some(offsets), if used == 0 { 0.0 } else { 3.0 });
+        });
+    }
+}
+
+/// The subgroups for which kernels are written.
+fn subgroup(side: u32) -> u32 {
+    if side == 8 { 8 } else { 32 }
+}
+
+/// The largest error of an operand whose tensor has the largest magnitude `largest`: `shaders/lib/half_scale.wgsl`.
+fn operand_error(largest: f64) -> f64 {
+    let exponent = largest.max(2f64.powi(-126)).log2().floor() as i32;
+    2f64.powi((exponent - 29).max(-126))
+}
+
+/// Every finite value of bf16 times a power of two: those that are within 29 binades of the largest are exact.
+#[test]
+fn every_value_at_several_scales() {
+    for field in [254, 200, 142, 127, 90, 60, 16, 15, 1, 0] {
+        let all = (0..0x8000u32).filter(|bits| bits >> 7 <= field);
+        let values: Vec<f64> = all
+            .flat_map(|bits| [bits, bits | 0x8000])
+            .map(|bits| f64::from(f32::from_bits(bits << 16)))
+            .collect();
+        let power = 2f64.powi((127 - field as i32).clamp(-126, 126));
+        check_matrices(&format!("values up to exponent {field}"), 64, &subgroup, &|case| {
+            let m = values.len() as u32;
+            let (a, b) = (case.input_of(&values, m, 1, Bf16), case.input_of(&[power], 1, 1, Bf16));
+            let y = case.output(m, 1, F32);
+            matmul(&mut case.rec, Layout::Nt, a.tensor, b.tensor, y, Epilogue::default());
+            let top = a.values.iter().fold(0f64, |top, value| top.max(value.abs()));
+            let error = operand_error(top);
+            let errors = a.values.iter().map(|value| if value.abs() < error { error * power } else { 0.0 });
+            let errors = errors.collect();
+            let want = a.values.iter().map(|value| value * power).collect();
+            case.expect_terms("y", y, 0..1, want, 1.0, errors);
+        });
+    }
+}
+
+/// Values over 120 binades, in tensors of large, ordinary and small values. Each result is within the sum of what the
+/// operands' errors and roundings of an f32 sum in any order can amount to.
+#[test]
+fn products_of_any_magnitude() {
+    for [of_a, of_b] in [[0, 0], [60, -60], [-50, 70], [-40, -40]] {
+        for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+            let (m, n, k) = (70, 65, 95);
+            check_matrices(&format!("{layout:?}, 2^{of_a} by 2^{of_b}"), 64, &subgroup, &|case| {
+                let mut factor = |rows: u32, cols: u32, power: i32| {
+                    let value = |i| case.normal() * 2f64.powi(power - (i * 7 % 121) as i32 / 2);
+                    let values: Vec<f64> = (0..rows * cols).map(value).collect();
+                    case.input_of(&values, rows, cols, Bf16)
+                };
+                let a = if layout == Layout::Tn { factor(k, m, of_a) } else { factor(m, k, of_a) };
+                let b = if layout == Layout::Nt { factor(n, k, of_b) } else { factor(k, n, of_b) };
+                let a_at = |row: u32, step: u32| match layout {
+                    Layout::Tn => a.values[(step * m + row) as usize],
+                    _ => a.values[(row * k + step) as usize],
+                };
+                let b_at = |step: u32, column: u32| match layout {
+                    Layout::Nt => b.values[(column * k + step) as usize],
+                    _ => b.values[(step * n + column) as usize],
+                };
+                let [a_error, b_error] = [&a, &b]
+                    .map(|x| operand_error(x.values.iter().fold(0f64, |top, value| top.max(value.abs()))));
+                let rounding = f64::from(k + 2) * 2f64.powi(-24);
+                let (mut want, mut errors) = (Vec::new(), Vec::new());
+                for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
+                    let (mut sum, mut error) = (0.0, 0.0);
+                    for (a, b) in (0..k).map(|step| (a_at(row, step), b_at(step, column))) {
+                        sum += a * b;
+                        error += rounding * (a * b).abs();
+                        error += a_error * b.abs() + a.abs() * b_error + a_error * b_error;
+                    }
+                    want.push(sum);
+                    errors.push(error);
+                }
+                let y = case.output(m, n, F32);
+                matmul(&mut case.rec, layout, a.tensor, b.tensor, y, Epilogue::default());
+                case.expect_terms("y", y, 0..n, want, 1.0, errors);
+            });
+        }
+    }
+}
+
+/// One value that is not finite, in either factor, makes all results NaN: whatever a test for overflow reads, it sees.
+#[test]
+fn what_is_not_finite_is_seen() {
+    let (m, n, k) = (70, 12, 33);
+    for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        for (is_in_a, element) in [(true, Bf16), (false, Bf16), (true, F32)] {
+            check_matrices(&format!("{value} in a: {is_in_a}, to {element:?}"), 64, &subgroup, &|case| {
+                let mut a: Vec<f64> = (0..m * k).map(|i| f64::from(i % 7)).collect();
+                let mut b = vec![0.0; (n * k) as usize];
+                if is_in_a {
+                    a[1000] = value
+                } else {
+                    b[200] = value
+                }
+                let (a, b) = (case.input_of(&a, m, k, Bf16), case.input_of(&b, n, k, Bf16));
+                let y = case.output(m, n, element);
+                matmul(&mut case.rec, Layout::Nt, a.tensor, b.tensor, y, Epilogue::default());
+                let halves = if element == F32 { 1 } else { 2 };
+                case.expect_words("y", y, move |words| {
+                    assert_eq!(words.len() as u32, m * n / halves);
+                    let is_nan =
+                        |word: &u32| f32::from_bits(*word).is_nan() && f32::from_bits(word << 16).is_nan();
+                    assert!(words.iter().all(|word| match halves {
+                        1 => f32::from_bits(*word).is_nan(),
+                        _ => is_nan(word),
+                    }));
+                });
+            });
+        }
+    }
+}
+
+/// Rows behind those of the last expert hold anything, and are neither measured nor multiplied.
+#[test]
+fn rows_of_no_expert() {
+    let (sizes, rows, out, cols) = ([3, 0, 70], 100, 12, 20);
+    check_matrices("rows of no expert", 64, &subgroup, &|case| {
+        let offsets = starts(&sizes);
+        let used = offsets[sizes.len()];
+        let mut rows_of = |cols: u32| {
+            let value = |i| if i < used * cols { case.normal() } else { f64::NAN };
+            let values: Vec<f64> = (0..rows * cols).map(value).collect();
+            case.input_of(&values, rows, cols, Bf16)
+        };
+        let (x, dy) = (rows_of(cols), rows_of(out));
+        let stack = case.input(3 * out, cols, Bf16);
+        let at: Vec<usize> = offsets.iter().map(|&start| start as usize).collect();
+        let starts = case.integers(&offsets);
+        let work = WorkList::new(&mut case.rec, starts, rows);
+        let [x_used, dy_used] = [(&x, cols), (&dy, out)].map(|(x, cols)| &x.values[..(used * cols) as usize]);
+        let (o, i) = (out as usize, cols as usize);
+        let want = reference::grouped_matmul::grouped_matmul(x_used, &stack.values, &at, o, i);
+        let (_, want_dw) =
+            reference::grouped_matmul::grouped_matmul_backward(x_used, &stack.values, &at, dy_used, o, i);
+        let y = case.output(rows, out, Bf16);
+        grouped_matmul(&mut case.rec, x.tensor, &[stack.tensor], &work, y, Epilogue::default());
+        case.expect("y", y.rows(0, used), want, allowed(Bf16, cols));
+        let dw = case.input_of(&vec![0.0; (3 * out * cols) as usize], 3 * out, cols, F32);
+        grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &[dw.tensor]);
+        case.expect("dw", dw.tensor, want_dw, allowed(F32, used));
+    });
+}
