@@ -71,7 +71,8 @@ impl Arguments {
 }
 
 fn print_modelled(plan: &RunPlan, gpu: &PublishedGpu, shaders: &mut Shaders) {
-    let capabilities = gpu.capabilities(plan.stores_f16());
+    let chosen = gpu.capabilities(plan.stores_16_bits());
+    let capabilities = plan.settings.context.tier.map_or(chosen, |tier| chosen.with_tier(tier));
     let recordings = Recordings::new(plan, capabilities, 1000).unwrap_or_else(|e| panic!("{e}"));
     let mut lines = |recording: &Recording| lines(&recordings, recording, shaders, Some(gpu), None);
     let micro_step = lines(recordings.micro_step());

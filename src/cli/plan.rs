@@ -101,7 +101,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     let context = &plan.settings.context;
     let gpu = context.device_name.as_deref().and_then(PublishedGpu::named);
     let adapter = match (context.tier, gpu) {
-        (None, Some(gpu)) => gpu.capabilities(plan.stores_f16()),
+        (None, Some(gpu)) => gpu.capabilities(plan.stores_16_bits()),
         (tier, gpu) => assumed_capabilities(tier.unwrap_or(Tier::Portable))
             .with_units(gpu.map_or(Units::ASSUMED, |gpu| gpu.units)),
     };

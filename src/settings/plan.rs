@@ -143,6 +143,11 @@ impl RunPlan {
         self.settings.context.native_f16 && self.stores_f16()
     }
 
+    /// Whether activations and the weights that layers read have 16 bits, as matrices multiply them.
+    pub fn stores_16_bits(&self) -> bool {
+        self.model.compute != Element::F32
+    }
+
     /// Whether activations and the weights that layers read are f16.
     pub fn stores_f16(&self) -> bool {
         self.model.compute == Element::F16

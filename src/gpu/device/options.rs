@@ -22,7 +22,7 @@ pub struct GpuOptions {
     /// they fail a test.
     pub tier: Option<Tier>,
     /// Whether a GPU is opened for [`Tier::Matrix`] if no tier is named and it has matrices of 16 x 16 that pass a
-    /// test. For programs that multiply f16: on a device opened for matrices, drivers may compile all kernels
+    /// test. For programs that multiply f16 or bf16: on a device opened for matrices, drivers may compile all kernels
     /// differently.
     pub tries_matrices: bool,
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded

@@ -227,11 +227,11 @@ impl PublishedGpu {
         (!is_other).then_some(gpu)
     }
 
-    /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run `stores_f16`.
-    pub fn capabilities(&self, stores_f16: bool) -> Capabilities {
+    /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run `stores_16_bits`.
+    pub fn capabilities(&self, stores_16_bits: bool) -> Capabilities {
         let capabilities = Capabilities::portable().with_units(self.units);
         match self.matrices {
-            Some((matrices, _)) if stores_f16 && matrices.are_preferred() => {
+            Some((matrices, _)) if stores_16_bits && matrices.are_preferred() => {
                 capabilities.with_matrices(matrices)
             }
             _ => capabilities,
