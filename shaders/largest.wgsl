@@ -4,10 +4,10 @@
 //   largest (PARTS) u32       of words, since infinity and NaN are above all numbers there and a maximum of f32 may
 //                             drop a NaN
 //
-// matmul/matrix multiplies by a power of two that follows from it (lib/half_scale). A workgroup takes one part: groups of 4
-// that lie PARTS · LANES apart. Each reads its own words and writes its own result, so nothing is cleared before and
-// nothing is added atomically; the reader takes the maximum of the parts. EACH loads of an invocation are under way at
-// once.
+// matmul/matrix multiplies by a power of two that follows from it (lib/half_scale). A workgroup takes one part: groups
+// of 4 that lie PARTS · LANES apart. Each reads its own words and writes its own result, so nothing is cleared before
+// and nothing is added atomically; the reader takes the maximum of the parts. EACH loads of an invocation are under way
+// at once.
 
 import package::lib::element::Packed;
 import package::lib::reduce::row_max;

@@ -15,8 +15,8 @@ crate::params! {
     }
 }
 
-/// Parts of a tensor, each of which a workgroup reads: enough for two on most units. The readers read all of them, which
-/// are 1 KiB.
+/// Parts of a tensor, each of which a workgroup reads: enough for two on most units. The readers read all of them,
+/// which are 1 KiB.
 pub(super) const PARTS: u32 = 256;
 
 /// Invocations of a workgroup.
@@ -26,8 +26,8 @@ const LANES: u32 = 256;
 /// first arrives.
 const EACH: u32 = 4;
 
-/// The largest magnitude of each of [`PARTS`] parts of `x`, bf16: (1, PARTS), u32, the bits of f32. `offsets` (1, E + 1)
-/// are the rows of experts, if only these hold anything.
+/// The largest magnitude of each of [`PARTS`] parts of `x`, bf16: (1, PARTS), u32, the bits of f32. `offsets` (1, E +
+/// 1) are the rows of experts, if only these hold anything.
 ///
 /// A tensor is measured once for all products that read it, until something else uses it. Measuring all operands,
 /// weights and outputs of norms too, costs a pass over each (benches/LOG.md), and leaves nothing to prove about their

@@ -5,8 +5,8 @@
 //! each element once, at the memory's rate, or at the rate of the loads under way if lanes are few. Slots are the
 //! workgroups that fit the registers, the workgroup memory and the lanes of all units, and workgroups come in rounds of
 //! them (`Units::rounds`). In causal attention, whose blocks differ in work, the longest block determines the time if
-//! there are few (`Units::share_of_falling`). Products by matrices, of runs in 16 bits on GPUs that have matrices, take the
-//! time of all other instructions plus that of the matrices.
+//! there are few (`Units::share_of_falling`). Products by matrices, of runs in 16 bits on GPUs that have matrices, take
+//! the time of all other instructions plus that of the matrices.
 //!
 //! The model leaves out: caches, so that a tensor left there by the previous launch costs as much as any other, and one
 //! that several workgroups read costs once; waits within a workgroup that no other workgroup hides; the start and the

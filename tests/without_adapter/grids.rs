@@ -17,6 +17,7 @@ use gristmill::ops::matmul::{Epilogue, Plan, Problem, plan};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Desktop cards of three vendors, a server's, a laptop's, a handheld's, and one that is in no table.
@@ -129,7 +130,8 @@ fn products_of_experts(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// A block that is recomputed multiplies again what it multiplies again in f16, and the products find what was measured.
+/// A block that is recomputed multiplies again what it multiplies again in f16, and the products find what was
+/// measured.
 #[test]
 fn recomputation_repeats_no_measurement() {
     let products = |element: &str, file: &str| {
@@ -141,6 +143,19 @@ fn recomputation_repeats_no_measurement() {
         let plan = plan_of(SMALL, &overrides).unwrap_or_else(|e| panic!("{e}"));
         let recordings = Recordings::new(&plan, Capabilities::matrix(), 10).expect("recordings");
         let dispatches = &recordings.micro_step().dispatches;
+        let mut measured = HashSet::new();
+        for Dispatch { kernel, bindings, path, .. } in dispatches {
+            for binding in bindings {
+                let is_read = ["a_largest", "b_largest"].contains(&binding.variable);
+                assert!(
+                    !is_read || measured.contains(&binding.buffer),
+                    "{path}: nothing is measured before {kernel}"
+                );
+                if binding.variable == "largest" {
+                    measured.insert(binding.buffer);
+                }
+            }
+        }
         let again = dispatches.iter().filter(|dispatch| dispatch.path.contains("recomputed"));
         [
             dispatches.iter().filter(|of| of.kernel.file == file).count(),

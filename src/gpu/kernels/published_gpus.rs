@@ -227,7 +227,8 @@ impl PublishedGpu {
         (!is_other).then_some(gpu)
     }
 
-    /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run `stores_16_bits`.
+    /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run
+    /// `stores_16_bits`.
     pub fn capabilities(&self, stores_16_bits: bool) -> Capabilities {
         let capabilities = Capabilities::portable().with_units(self.units);
         match self.matrices {

@@ -12,9 +12,9 @@ use std::ops::Range;
 const MEASUREMENT: &str = "largest";
 
 impl Recorder {
-    /// A measurement of the tensor that is bound first: a row of `words` u32, which `kernel` writes to a variable of the
-    /// name of its file. Records nothing if the tensor was measured before and nothing recorded since may have changed
-    /// it.
+    /// A measurement of the tensor that is bound first: a row of `words` u32, which `kernel` writes to a variable of
+    /// the name of its file. Records nothing if the tensor was measured before and nothing recorded since may have
+    /// changed it.
     ///
     /// A recording that repeats dispatches does not repeat measurements: repeated dispatches write the same bits.
     #[track_caller]
