@@ -171,7 +171,7 @@ impl Context<'_> {
         }
         let window = wanted.next_power_of_two().max(FIRST_CONTEXT).min(self.limit);
         self.model = None; // its memory is needed
-        let (model, fitting) = InferenceModel::load_fitting(self.gpu, self.run, 1, window).await?;
+        let (model, fitting) = InferenceModel::load_fitting(self.gpu, self.run, 1, window, None).await?;
         if fitting < window {
             eprintln!("notice: the adapter has room for a context of {fitting} tokens, of {}", self.limit);
             self.limit = fitting;

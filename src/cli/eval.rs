@@ -52,7 +52,7 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
     // A sample that is longer than usual may take more memory than the device has: then it is cut, and a notice says
     // so.
     let scorer = loop {
-        match Scorer::load(&gpu, &run, window, sequences(&data)).await {
+        match Scorer::load(&gpu, &run, window, &data.sequences()).await {
             Err(Error::TooLarge { .. } | Error::OutOfMemory { .. })
                 if arguments.max_length.is_none() && window > Scorer::window(&run.plan) =>
             {
@@ -110,15 +110,6 @@ fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(EvalData, usize)>
 fn load(arguments: &Arguments, run: &OpenedModel, window: usize) -> Result<EvalData> {
     let Arguments { data, limit, chat_template, raw, .. } = arguments;
     EvalData::load(data, &run.codec, window, *limit, &run.chat_form(chat_template.as_deref(), *raw))
-}
-
-/// The most rows that a pass over the data needs.
-fn sequences(data: &EvalData) -> usize {
-    match data {
-        EvalData::Texts { windows, .. } => windows.len(),
-        EvalData::Answers { samples, .. } => samples.len(),
-        EvalData::Questions(questions) => questions.iter().map(|question| question.answers.len()).sum(),
-    }
 }
 
 fn described(judgement: &Judgement, window: usize) -> String {

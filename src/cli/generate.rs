@@ -105,10 +105,13 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     if let Some(chat) = chat {
         return chat.hold(&gpu, &run, limit, &settings).await;
     }
-    let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(1);
-    // The cache is as large as the texts can fill.
-    let window = longest.saturating_add(settings.tokens).min(limit);
-    let (mut model, fitting) = InferenceModel::load_fitting(&gpu, &run, prompts.len() as u32, window).await?;
+    let longest = prompts.iter().map(|(_, tokens)| tokens.len()).fold(1, usize::max);
+    // The cache is as large as the texts can fill. Unless they outgrow it, only the prompts are read in a pass.
+    let whole = longest.saturating_add(settings.tokens);
+    let window = whole.min(limit);
+    let prompt = (whole <= limit).then_some(longest);
+    let (mut model, fitting) =
+        InferenceModel::load_fitting(&gpu, &run, prompts.len() as u32, window, prompt).await?;
     if fitting < window {
         eprintln!(
             "notice: the adapter has room for {fitting} of {window} tokens: where a text is longer, its first ones are forgotten"

@@ -40,6 +40,19 @@ pub enum EvalData {
 }
 
 impl EvalData {
+    /// The sequences whose losses are wanted.
+    pub fn sequences(&self) -> Vec<&Sequence> {
+        match self {
+            Self::Texts { windows: sequences, .. } | Self::Answers { samples: sequences, .. } => {
+                sequences.iter().collect()
+            }
+            Self::Questions(questions) => {
+                let answers = questions.iter().flat_map(|question| &question.answers);
+                answers.map(|answer| &answer.sequence).collect()
+            }
+        }
+    }
+
     /// Reads `file`: JSON lines, a JSON array, Parquet, or else a text. The kind of the records follows from the first
     /// of them. Sequences have at most `window` tokens; at most `most` records are read;
     /// conversations, prompts and instructions are written by `chat`.

@@ -3,7 +3,7 @@
 use super::recordings::{GeneratePrograms, GenerateRecordings};
 use super::sampling::Sampling;
 use crate::device::{Buffers, Gpu, Prepared, Reader};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::draw::{DRAWS, DrawTensors};
 use crate::record::{BufferId, Tensor};
 use std::ops::ControlFlow;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Longest submission of several tokens, so that a reader sees text flow.
 const SUBMISSION: Duration = Duration::from_millis(50);
 
-/// Tokens that the caches lack are read step by step if they are at most this fraction (1 / n) of the window; otherwise
-/// one pass computes the whole window. On llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million
+/// Tokens that the caches lack are read step by step if they are at most this fraction (1 / n) of the shortest pass that
+/// holds the context; otherwise that pass computes the whole context. On llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million
 /// parameters and as 33 at 28 million.
 const PART_BY_STEPS: usize = 32;
 
@@ -39,7 +39,7 @@ pub struct Generator<'a> {
     /// The prepared programs.
     pub prepared: &'a Prepared,
     /// Indices of the programs in `prepared`.
-    pub programs: GeneratePrograms<usize>,
+    pub programs: &'a GeneratePrograms<usize>,
     /// The recordings that the programs were prepared from.
     pub recordings: &'a GenerateRecordings,
     /// Reads the drawn tokens back.
@@ -72,7 +72,7 @@ impl Generator<'_> {
     /// keeps the last half of the window as context, and all caches are prefilled again.
     ///
     /// # Errors
-    /// A device failure.
+    /// A device failure; a prompt longer than the passes that were planned.
     ///
     /// # Panics
     /// If the number of prompts differs from that of the recordings.
@@ -171,7 +171,7 @@ impl Generator<'_> {
         count: u32,
         follows: bool,
     ) -> Result<Vec<(usize, u32)>> {
-        let (GeneratePrograms { step, draw, .. }, batch) = (self.programs, sequences.len());
+        let (&GeneratePrograms { step, draw, .. }, batch) = (self.programs, sequences.len());
         let once: &[usize] = if follows { &[step, draw] } else { &[draw] };
         self.replay(&once.repeat(count as usize)).await?;
         let rows = self.recordings.draws.drawn;
@@ -192,15 +192,19 @@ impl Generator<'_> {
     }
 
     /// Runs the tokens of the contexts that the caches lack through the model, and in any case the last token of each:
-    /// token by token if there are few, and otherwise the contexts in one pass.
+    /// token by token if there are few, and otherwise the contexts in one pass, the shortest that holds them.
     async fn read(&mut self, contexts: &[&[u32]]) -> Result<()> {
         let lacks = |(context, cached): (&&[u32], &Vec<u32>)| {
             let shared = context.iter().zip(cached).take_while(|(a, b)| a == b).count();
             context.len() - shared.min(context.len() - 1)
         };
         let lacking = contexts.iter().zip(&*self.cached).map(lacks).max().unwrap_or(0);
-        if lacking > (self.recordings.window as usize / PART_BY_STEPS).max(1) {
-            return self.prefill(contexts).await;
+        let longest = contexts.iter().map(|context| context.len()).max().unwrap_or(0);
+        let passes = self.programs.prefills.iter().rev();
+        let pass = passes.copied().find(|(tokens, _)| *tokens as usize >= longest);
+        let pass = pass.ok_or_else(|| Error::Plan(format!("no pass was planned for {longest} tokens")))?;
+        if lacking > (pass.0 as usize / PART_BY_STEPS).max(1) {
+            return self.prefill(contexts, pass).await;
         }
         for behind in (0..lacking).rev() {
             self.step(contexts, behind).await?;
@@ -208,16 +212,16 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// Runs the contexts in one pass, which fills the caches.
-    async fn prefill(&mut self, contexts: &[&[u32]]) -> Result<()> {
+    /// Runs the contexts in one pass, which fills the caches: a program for so many tokens of each.
+    async fn prefill(&mut self, contexts: &[&[u32]], (room, program): (u32, usize)) -> Result<()> {
         let recordings = self.recordings;
-        let window = recordings.window as usize;
+        let room = room as usize;
         let (mut tokens, mut positions, mut last_rows) = (Vec::new(), Vec::new(), Vec::new());
         for (number, context) in contexts.iter().enumerate() {
             tokens.extend(*context);
-            tokens.resize((number + 1) * window, 0);
-            positions.extend(0..window as u32);
-            last_rows.push((number * window + context.len() - 1) as u32);
+            tokens.resize((number + 1) * room, 0);
+            positions.extend(0..room as u32);
+            last_rows.push((number * room + context.len() - 1) as u32);
         }
         self.write(recordings.prompt, &tokens);
         self.write(recordings.prompt_positions, &positions);
@@ -225,7 +229,7 @@ impl Generator<'_> {
         let last: Vec<u32> = contexts.iter().map(|context| context.len() as u32 - 1).collect();
         self.write(recordings.draws.position, &last);
         self.cached.fill(Vec::new()); // also if the pass fails
-        self.replay(&[self.programs.prefill]).await?;
+        self.replay(&[program]).await?;
         *self.cached = contexts.iter().map(|context| context.to_vec()).collect();
         Ok(())
     }

@@ -25,32 +25,35 @@ pub(crate) struct PlannedModel<'gpu> {
 pub struct InferenceModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
+    programs: GeneratePrograms<usize>,
     cached: Vec<Vec<u32>>,
 }
 
 impl<'gpu> PlannedModel<'gpu> {
-    /// The model of `config` on `gpu`, with caches for `sequences` texts of one window each.
+    /// The model of `config` on `gpu`, with caches for `sequences` texts of one window each, of which it reads the
+    /// first tokens in one of `passes`.
     ///
     /// # Errors
     /// A model or cache too large for the adapter.
-    pub fn new(gpu: &'gpu Gpu, config: &ModelConfig, sequences: u32) -> Result<Self> {
+    pub fn new(gpu: &'gpu Gpu, config: &ModelConfig, sequences: u32, passes: &[u32]) -> Result<Self> {
         let capabilities = gpu.capabilities();
         check_turns(config.seq_length, &capabilities, "shorten the texts (--context)")?;
-        let bytes = GenerateRecordings::largest_tensor(config, sequences);
+        let longest = passes.iter().copied().max().unwrap_or(0);
+        let bytes = GenerateRecordings::largest_tensor(config, sequences, longest);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
         let mut loading = Loading::new(gpu, config, sequences * config.seq_length as u32)?;
         let (gpt, buffers) = (loading.model(config), loading.model_buffers);
         let persistents = &mut loading.persistents;
-        let recordings = GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, capabilities)
-            .map_err(|error| misfit_of_loaded(error, FEWER_PROMPTS))?;
+        let recordings =
+            GenerateRecordings::new(persistents, &gpt, config, buffers, sequences, passes, capabilities)
+                .map_err(|error| misfit_of_loaded(error, FEWER_PROMPTS))?;
         Ok(Self { gpu, loading, recordings })
     }
 
     /// Bytes of device memory that the model will take.
     pub fn bytes(&self) -> u64 {
-        let GeneratePrograms { prefill, step, draw } = &self.recordings.programs;
-        self.loading.bytes(&[prefill, step, draw], self.recordings.draws.drawn)
+        self.loading.bytes(&self.recordings.programs.as_ref().all(), self.recordings.draws.drawn)
     }
 
     /// Loads the weights of the model from `saved`.
@@ -59,10 +62,11 @@ impl<'gpu> PlannedModel<'gpu> {
     /// A checkpoint that does not fit the model or cannot be read; a device that fails or has too little memory.
     pub async fn load(self, saved: SavedModel<'_>) -> Result<InferenceModel<'gpu>> {
         let Self { gpu, loading, recordings } = self;
-        let GeneratePrograms { prefill, step, draw } = &recordings.programs;
-        let drawn = recordings.draws.drawn;
-        let on_device = loading.finish(gpu, saved, &[prefill, step, draw], drawn, FEWER_PROMPTS).await?;
-        Ok(InferenceModel { on_device, recordings, cached: Vec::new() })
+        let all = recordings.programs.as_ref().all();
+        let on_device = loading.finish(gpu, saved, &all, recordings.draws.drawn, FEWER_PROMPTS).await?;
+        let mut places = 0..;
+        let programs = recordings.programs.as_ref().map(|_| places.next().unwrap_or(0));
+        Ok(InferenceModel { on_device, recordings, programs, cached: Vec::new() })
     }
 }
 
@@ -73,11 +77,13 @@ impl<'gpu> InferenceModel<'gpu> {
     /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
     pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, sequences: u32, window: usize) -> Result<Self> {
         let model = &run.plan.model.with_window(window);
-        PlannedModel::new(gpu, model, sequences)?.load(run.saved(model)).await
+        let passes = GenerateRecordings::halves(model.seq_length as u32);
+        PlannedModel::new(gpu, model, sequences, &passes)?.load(run.saved(model)).await
     }
 
     /// Loads the model with the largest window that its caches have room for, of `window` tokens, half of that, and so
-    /// on, but no fewer than 256 tokens. Also returns that window.
+    /// on, but no fewer than 256 tokens. Also returns that window. If texts of `window` tokens have prompts of `longest`
+    /// tokens at most, nothing is planned for longer ones.
     ///
     /// # Errors
     /// As [`load`](Self::load), if the shortest window does not fit either.
@@ -86,17 +92,28 @@ impl<'gpu> InferenceModel<'gpu> {
         run: &OpenedModel,
         sequences: u32,
         window: usize,
+        longest: Option<usize>,
     ) -> Result<(Self, usize)> {
         let memory = gpu.report().memory_bytes;
-        let fits = |window: usize| {
-            let planned = PlannedModel::new(gpu, &run.plan.model.with_window(window), sequences);
-            planned.is_ok_and(|planned| memory.is_none_or(|memory| planned.bytes() <= memory - memory / 10))
+        let plan = |tokens: usize| {
+            let model = run.plan.model.with_window(tokens);
+            let passes = match longest {
+                Some(longest) if tokens == window => vec![longest as u32],
+                _ => GenerateRecordings::halves(model.seq_length as u32),
+            };
+            (PlannedModel::new(gpu, &model, sequences, &passes), model)
+        };
+        let fits = |planned: &Result<PlannedModel<'_>>| {
+            let fits = |planned: &PlannedModel<'_>| memory.is_none_or(|of| planned.bytes() <= of - of / 10);
+            planned.as_ref().is_ok_and(fits)
         };
         let mut fitting = window.min(most_tokens(&gpu.capabilities()));
-        while fitting > SHORTEST && !fits(fitting) {
+        let (mut planned, mut model) = plan(fitting);
+        while fitting > SHORTEST && !fits(&planned) {
             fitting = (fitting / 2).max(SHORTEST);
+            (planned, model) = plan(fitting);
         }
-        Ok((Self::load(gpu, run, sequences, fitting).await?, fitting))
+        Ok((planned?.load(run.saved(&model)).await?, fitting))
     }
 }
 
@@ -113,8 +130,7 @@ impl InferenceModel<'_> {
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
-        let (recordings, cached) = (&self.recordings, &mut self.cached);
-        let programs = GeneratePrograms { prefill: 0, step: 1, draw: 2 };
+        let (recordings, programs, cached) = (&self.recordings, &self.programs, &mut self.cached);
         let mut generator = Generator { gpu, buffers, prepared, programs, recordings, reader, cached };
         generator.generate(prompts, settings, on_token).await
     }

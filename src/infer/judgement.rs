@@ -48,29 +48,21 @@ pub enum Judgement {
 }
 
 impl Judgement {
-    /// Judges the model of `scorer` by `data`. `on_batch` is called with the number of finished batches and their total
-    /// number.
+    /// Judges the model of `scorer` by `data`, whose sequences it was loaded for. `on_batch` is called with the number
+    /// of finished batches and their total number.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.
     pub async fn of(scorer: &Scorer<'_>, data: &EvalData, on_batch: impl FnMut(u64, u64)) -> Result<Self> {
-        match data {
-            EvalData::Texts { windows, bytes, .. } => {
-                let losses = scorer.losses(windows, on_batch).await?;
-                Ok(Self::of_losses(windows, &losses, Some(*bytes)))
-            }
-            EvalData::Answers { samples, .. } => {
-                let losses = scorer.losses(samples, on_batch).await?;
-                Ok(Self::of_losses(samples, &losses, None))
-            }
+        let losses = scorer.losses(on_batch).await?;
+        Ok(match data {
+            EvalData::Texts { windows, bytes, .. } => Self::of_losses(windows, &losses, Some(*bytes)),
+            EvalData::Answers { samples, .. } => Self::of_losses(samples, &losses, None),
             EvalData::Questions(questions) => {
-                let answers = questions.iter().flat_map(|question| &question.answers);
-                let sequences: Vec<Sequence> = answers.map(|answer| answer.sequence.clone()).collect();
-                let losses = scorer.losses(&sequences, on_batch).await?;
                 let sums: Vec<f64> = losses.iter().map(|losses| sum(losses)).collect();
-                Ok(Self::of_choices(questions, &sums))
+                Self::of_choices(questions, &sums)
             }
-        }
+        })
     }
 
     fn of_losses(sequences: &[Sequence], losses: &[Vec<f32>], bytes: Option<u64>) -> Self {

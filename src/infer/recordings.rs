@@ -22,7 +22,7 @@ pub struct GenerateRecordings {
     pub window: u32,
     /// V, the size of the vocabulary.
     pub vocab_size: u32,
-    /// Tokens of the prompts (1, B·T) u32; the padding after a prompt may be any token.
+    /// Room for the tokens of the prompts (1, B·T) u32; the padding after a prompt may be any token.
     pub prompt: Tensor,
     /// The position of each prompt token in its sequence (1, B·T) u32.
     pub prompt_positions: Tensor,
@@ -34,11 +34,17 @@ pub struct GenerateRecordings {
     pub programs: GeneratePrograms<Recording>,
 }
 
+/// Tokens of the shortest pass over prompts beside that over the window.
+const SHORTEST_PASS: u32 = 64;
+
+/// Most sequences whose prompts have shorter passes: these fill the caches sequence by sequence.
+const MOST_SEQUENCES: u32 = 64;
+
 /// A value for each program of generation, such as its recording or its place among the prepared ones.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GeneratePrograms<T> {
-    /// Computes caches and logits from the prompts.
-    pub prefill: T,
+    /// Compute caches and logits from the prompts, in passes of so many tokens per sequence: the longest first.
+    pub prefills: Vec<(u32, T)>,
     /// Appends the newest token to the caches and computes logits.
     pub step: T,
     /// Draws the next token, which becomes the newest.
@@ -48,32 +54,54 @@ pub struct GeneratePrograms<T> {
 impl<T> GeneratePrograms<T> {
     /// The same programs, with each value replaced by the result of `of`, in the order of the fields.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> GeneratePrograms<U> {
-        GeneratePrograms { prefill: of(self.prefill), step: of(self.step), draw: of(self.draw) }
+        GeneratePrograms {
+            prefills: self.prefills.into_iter().map(|(tokens, one)| (tokens, of(one))).collect(),
+            step: of(self.step),
+            draw: of(self.draw),
+        }
+    }
+
+    /// All values, in the order of the fields.
+    pub fn all(self) -> Vec<T> {
+        let mut all = Vec::new();
+        self.map(|one| all.push(one));
+        all
     }
 
     /// References to each.
     pub fn as_ref(&self) -> GeneratePrograms<&T> {
-        GeneratePrograms { prefill: &self.prefill, step: &self.step, draw: &self.draw }
+        let prefills = self.prefills.iter().map(|(tokens, one)| (*tokens, one)).collect();
+        GeneratePrograms { prefills, step: &self.step, draw: &self.draw }
     }
 }
 
 impl GenerateRecordings {
-    /// Bytes of the largest tensor of the recordings, which must not exceed the binding limit.
-    pub fn largest_tensor(config: &ModelConfig, sequences: u32) -> u64 {
+    /// Bytes of the largest tensor of the recordings, which must not exceed the binding limit; `longest` is the longest
+    /// pass.
+    pub fn largest_tensor(config: &ModelConfig, sequences: u32, longest: u32) -> u64 {
         let heads = config.head_layout();
         let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
         let inner = halves * config.intermediate_size.next_multiple_of(4);
         let latent = config.latent.map_or(0, |latent| latent.down_cols(config.num_heads));
         let widest = heads.cols().max(latent as u32).max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
-        let tokens = u64::from(sequences) * config.seq_length as u64;
+        let [tokens, cached] =
+            [u64::from(longest), config.seq_length as u64].map(|of| u64::from(sequences) * of);
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
-        logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts)
+        let cache = (element * cached).saturating_mul(u64::from(config.decode().cache_cols()));
+        logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts).max(cache)
     }
 
-    /// Records all programs for the model `gpt` of `config`, and adds the tensors to `persistents`.
+    /// The passes of prompts of any length, each half as long as the one before.
+    pub fn halves(window: u32) -> Vec<u32> {
+        let half = |tokens: &u32| Some(tokens.div_ceil(2)).filter(|half| *half >= SHORTEST_PASS);
+        std::iter::successors(Some(window), half).collect()
+    }
+
+    /// Records all programs for the model `gpt` of `config`, and adds the tensors to `persistents`. Prompts are read in
+    /// the shortest of `passes` that holds them, and many sequences in passes over the window alone.
     ///
     /// # Errors
     /// A tensor or a launch over the limits of `capabilities`.
@@ -83,6 +111,7 @@ impl GenerateRecordings {
         config: &ModelConfig,
         buffers: ModelBuffers,
         sequences: u32,
+        passes: &[u32],
         capabilities: Capabilities,
     ) -> Result<Self> {
         let (window, vocab_size) = (config.seq_length as u32, config.vocab_size as u32);
@@ -99,22 +128,27 @@ impl GenerateRecordings {
         };
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 
-        let hidden = |rec: &mut Recorder, batch, mode| {
+        let hidden = |rec: &mut Recorder, config: &ModelConfig, batch, mode| {
             let context =
                 ForwardContext { config, buffers, batch, expert_ranks: None, matrix_ranks: None, mode };
             gpt.hidden(&mut Tape::forward_only(rec), &context).tensor
         };
-        let prefill = {
+        let prefill = |tokens: u32| {
             let mut rec = Recorder::new("prefill", capabilities);
-            let h = hidden(&mut rec, batch(prompt, prompt_positions), Mode::Prefill(&caches)); // (B·T, D)
+            let config = config.with_window(tokens as usize);
+            let batch =
+                batch(prompt.columns(0, sequences * tokens), prompt_positions.columns(0, sequences * tokens));
+            let h = hidden(&mut rec, &config, batch, Mode::Prefill(&caches)); // (B·tokens, D)
             let last = rec.tensor("last", sequences, h.cols, h.element);
             embedding(&mut rec, last_rows, &[h], last);
-            head(&mut rec, gpt, config, last, logits);
-            rec.try_finish()?
+            head(&mut rec, gpt, &config, last, logits);
+            Ok((tokens, rec.try_finish()?))
         };
+        let passes = if sequences > MOST_SEQUENCES { &[window] } else { passes };
+        let prefills = passes.iter().map(|tokens| prefill(*tokens)).collect::<Result<_>>()?;
         let step = {
             let mut rec = Recorder::new("decode", capabilities);
-            let h = hidden(&mut rec, batch(token, position), Mode::Decode(&caches)); // (B, D)
+            let h = hidden(&mut rec, config, batch(token, position), Mode::Decode(&caches)); // (B, D)
             head(&mut rec, gpt, config, h, logits);
             rec.try_finish()?
         };
@@ -124,7 +158,7 @@ impl GenerateRecordings {
             draw(&mut rec, &draws);
             rec.try_finish()?
         };
-        let programs = GeneratePrograms { prefill, step, draw };
+        let programs = GeneratePrograms { prefills, step, draw };
         Ok(Self { sequences, window, vocab_size, prompt, prompt_positions, last_rows, draws, programs })
     }
 }

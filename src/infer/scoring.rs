@@ -12,7 +12,7 @@ use crate::model::{ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
-use crate::record::{BufferId, PersistentId, Recorder, State, Tensor};
+use crate::record::{BufferId, PersistentId, Recorder, Recording, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::Tape;
 use crate::train::batch_arrays::BatchArrays;
@@ -24,10 +24,16 @@ const SHORTER: &str = "lower --max-length, or choose another adapter by --device
 /// Tokens per launch, unless a window is longer.
 const TOKENS_AT_ONCE: usize = 4096;
 
-/// A model on a device, ready to judge texts.
+/// A model on a device, ready to judge certain texts.
 pub struct Scorer<'gpu> {
     on_device: OnDevice<'gpu>,
-    spec: BatchSpec,
+    packed: PackedSequences,
+    /// One for each shape of batches.
+    passes: Vec<Pass>,
+}
+
+/// The tensors of batches of one shape.
+struct Pass {
     arrays: BatchArrays,
     batch: PersistentId,
     losses: Tensor,
@@ -40,13 +46,19 @@ impl<'gpu> Scorer<'gpu> {
         plan.model.max_positions.min(LONGEST_WINDOW)
     }
 
-    /// Loads the weights of `run` onto `gpu`, to judge up to `sequences` sequences of up to `window` tokens.
+    /// Loads the weights of `run` onto `gpu`, to judge `sequences`, none of which may be empty or longer than `window`
+    /// tokens.
     ///
     /// # Errors
-    /// A checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
-    pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, window: usize, sequences: usize) -> Result<Self> {
+    /// No sequence; a checkpoint that does not fit the model or cannot be read; a model too large for the adapter.
+    pub async fn load(
+        gpu: &'gpu Gpu,
+        run: &OpenedModel,
+        window: usize,
+        sequences: &[&Sequence],
+    ) -> Result<Self> {
         let model = ModelConfig { recomputed: Recomputed::default(), ..run.plan.model.with_window(window) };
-        let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences).max(1);
+        let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences.len()).max(1);
         let capabilities = gpu.capabilities();
         check_turns(model.seq_length, &capabilities, SHORTER)?;
         let fits = |rows| check_activations(&model, rows, &RankLayout::one(), &capabilities);
@@ -54,76 +66,82 @@ impl<'gpu> Scorer<'gpu> {
             rows /= 2;
         }
         fits(rows).map_err(|error| misfit_of_loaded(error, SHORTER))?;
-        let tokens = (rows * model.seq_length) as u32;
-        let mut loading = Loading::new(gpu, &model, tokens)?;
-        let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
-        let persistents = &mut loading.persistents;
-        let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, tokens, true) };
-        let batch = persistents.add("batch", arrays.bytes());
-        let losses = persistents.tensor("losses", 1, tokens, Element::F32);
-        let into = LossTensors {
-            step: StepState::tensor(persistents, "step state"),
-            accumulation: 1,
-            is_per_token: false,
-            next_token: LossState::tensor(persistents, "loss state"),
-            correct: None,
-            losses: Some(losses),
-            multi_token: None,
-        };
-        let mut rec = Recorder::new("score", capabilities);
-        let context = ForwardContext {
-            config: &model,
-            buffers,
-            batch: arrays.tensors(BufferId::Persistent(batch)),
-            expert_ranks: None,
-            matrix_ranks: None,
-            mode: Mode::Scoring,
-        };
-        gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
-        let recording = rec.try_finish().map_err(|error| misfit_of_loaded(error, SHORTER))?;
-        let on_device = loading.finish(gpu, run.saved(&model), &[&recording], losses, SHORTER).await?;
         let spec = BatchSpec {
             seq_length: model.seq_length,
             batch_size: rows,
             micro_batches: 1,
             vocab_size: model.vocab_size,
             ignore_id: model.ignore_id,
-            sorts_positions: arrays.sorts_positions,
+            sorts_positions: model.learns_positions(),
             ahead: 0,
             rank: 0,
             world: 1,
         };
-        Ok(Self { on_device, spec, arrays, batch, losses })
+        let packed = PackedSequences::new(sequences, &spec)?;
+        let mut loading = Loading::new(gpu, &model, (rows * model.seq_length) as u32)?;
+        let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
+        let persistents = &mut loading.persistents;
+        let step = StepState::tensor(persistents, "step state");
+        let next_token = LossState::tensor(persistents, "loss state");
+        let mut record = |spec: &BatchSpec| {
+            let model = model.with_window(spec.seq_length);
+            let tokens = (spec.batch_size * spec.seq_length) as u32;
+            let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, tokens, true) };
+            let batch = persistents.add("batch", arrays.bytes());
+            let losses = persistents.tensor("losses", 1, tokens, Element::F32);
+            let into = LossTensors {
+                step,
+                accumulation: 1,
+                is_per_token: false,
+                next_token,
+                correct: None,
+                losses: Some(losses),
+                multi_token: None,
+            };
+            let mut rec = Recorder::new("score", capabilities);
+            let context = ForwardContext {
+                config: &model,
+                buffers,
+                batch: arrays.tensors(BufferId::Persistent(batch)),
+                expert_ranks: None,
+                matrix_ranks: None,
+                mode: Mode::Scoring,
+            };
+            gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
+            Ok((Pass { arrays, batch, losses }, rec.try_finish()?))
+        };
+        let recorded = packed.specs().map(&mut record).collect::<Result<Vec<_>>>();
+        let (passes, recordings): (Vec<Pass>, Vec<Recording>) =
+            recorded.map_err(|error| misfit_of_loaded(error, SHORTER))?.into_iter().unzip();
+        let largest = passes[0].losses; // the last batch is no larger than the others
+        let recordings: Vec<&Recording> = recordings.iter().collect();
+        let on_device = loading.finish(gpu, run.saved(&model), &recordings, largest, SHORTER).await?;
+        Ok(Self { on_device, packed, passes })
     }
 
-    /// The loss of each token of `sequences`, in nats, and 0 where there is nothing to predict. No sequence may be
-    /// longer than the window. `on_batch` is called with the number of finished batches and their total number.
+    /// The loss of each token of the sequences, in nats, and 0 where there is nothing to predict. `on_batch` is called
+    /// with the number of finished batches and their total number.
     ///
     /// # Errors
     /// A token outside the vocabulary; a device that fails.
-    pub async fn losses(
-        &self,
-        sequences: &[Sequence],
-        mut on_batch: impl FnMut(u64, u64),
-    ) -> Result<Vec<Vec<f32>>> {
-        let packed = PackedSequences::new(sequences, &self.spec)?;
-        let mut losses = Vec::with_capacity(packed.batches() as usize * self.losses.cols as usize);
-        for number in 0..packed.batches() {
-            losses.extend(self.batch_losses(&packed, number).await?);
-            on_batch(number + 1, packed.batches());
+    pub async fn losses(&self, mut on_batch: impl FnMut(u64, u64)) -> Result<Vec<Vec<f32>>> {
+        let (batches, mut losses) = (self.packed.batches(), Vec::new());
+        for (number, &batch) in (1..).zip(&batches) {
+            losses.extend(self.batch_losses(batch).await?);
+            on_batch(number, batches.len() as u64);
         }
-        Ok(packed.split(&losses))
+        Ok(self.packed.split(&losses))
     }
 
-    async fn batch_losses(&self, packed: &PackedSequences, number: u64) -> Result<Vec<f32>> {
+    async fn batch_losses(&self, batch: (usize, u64)) -> Result<Vec<f32>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
-        let batch = packed.batch(number)?;
-        self.arrays.for_each(&batch, |offset, ids| {
-            gpu.write(buffers, self.batch, offset, bytemuck::cast_slice(ids));
+        let (shape, pass) = (batch.0, &self.passes[batch.0]);
+        pass.arrays.for_each(&self.packed.batch(batch)?, |offset, ids| {
+            gpu.write(buffers, pass.batch, offset, bytemuck::cast_slice(ids));
         });
-        self.on_device.replay(0).await?;
-        let bytes = reader.tensor(gpu, buffers, prepared, 0, &self.losses).await?;
+        self.on_device.replay(shape).await?;
+        let bytes = reader.tensor(gpu, buffers, prepared, shape, &pass.losses).await?;
         let losses = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
-        Ok(losses[..self.losses.cols as usize].to_vec())
+        Ok(losses[..pass.losses.cols as usize].to_vec())
     }
 }

@@ -232,7 +232,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Copies the keys and values of packed `qkv` (N, layout.cols()) to `cache` (N, cache_cols).
+    /// Copies the keys and values of packed `qkv`, the first `shape.tokens` of each sequence (N, layout.cols()), to
+    /// `cache`, which has room for as many or more of each.
     ///
     /// # Panics
     /// On a tape for training: a cache has no backward.
@@ -240,7 +241,12 @@ impl<'p> Tape<'_, 'p> {
     pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, shape: &Decode) {
         assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let kept = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
-        add::add(self.rec, kept, cache, 1.0, false);
+        let sequences = kept.rows / shape.tokens;
+        let room = cache.rows / sequences;
+        let (copies, rows) = if room == shape.tokens { (1, kept.rows) } else { (sequences, shape.tokens) };
+        for copy in 0..copies {
+            add::add(self.rec, kept.rows(copy * rows, rows), cache.rows(copy * room, rows), 1.0, false);
+        }
     }
 
     /// Attends to `cache` and to the new token of each sequence, whose keys and values, in packed `qkv` (B,

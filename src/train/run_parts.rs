@@ -116,7 +116,8 @@ impl RunParts<'_> {
             return Ok(None);
         }
         let gpt = self.layout.bind(model, &self.arenas.read(), None);
-        GenerateRecordings::new(persistents, &gpt, model, self.tensors.model, 1, self.capabilities)
+        let passes = [model.seq_length as u32]; // one of a run's many recordings, which is replayed once
+        GenerateRecordings::new(persistents, &gpt, model, self.tensors.model, 1, &passes, self.capabilities)
             .map(Some)
             .map_err(|e| misfit(&e, 1))
     }

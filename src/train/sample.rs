@@ -19,7 +19,7 @@ use std::path::Path;
 /// The tokenizer cannot encode the prompt; a device that fails.
 pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     trainer.refresh_copies().await?;
-    let (programs, recordings) = (trainer.programs.sample, trainer.recordings.sample.as_ref());
+    let (programs, recordings) = (trainer.programs.sample.as_ref(), trainer.recordings.sample.as_ref());
     let (Some(programs), Some(recordings)) = (programs, recordings) else {
         return Ok(String::new());
     };
@@ -52,7 +52,7 @@ pub(super) async fn sample_saved(
     weights: &Path,
 ) -> Result<String> {
     let (run, model) = (&plan.settings.run, &plan.model);
-    let planned = PlannedModel::new(trainer.gpu, model, 1)?;
+    let planned = PlannedModel::new(trainer.gpu, model, 1, &[model.seq_length as u32])?;
     let taken = Forecast::new(trainer.recordings()).bytes();
     let beside = Beside { run: taken, model: planned.bytes(), weights };
     beside.check(plan.settings.context.max_device_memory)?;

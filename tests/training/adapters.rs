@@ -91,8 +91,8 @@ impl Fixture {
     fn loss(&self, run: &OpenedModel) -> gristmill::error::Result<f64> {
         let text = self.written["text"].as_str().unwrap().bytes().map(u32::from).collect::<Vec<_>>();
         let sequence = Sequence { tokens: text[..text.len() - 1].to_vec(), targets: text[1..].to_vec() };
-        let scorer = block_on(Scorer::load(&self.gpu, run, 64, 1))?;
-        let losses = block_on(scorer.losses(&[sequence], |_, _| {}))?.remove(0);
+        let scorer = block_on(Scorer::load(&self.gpu, run, 64, &[&sequence]))?;
+        let losses = block_on(scorer.losses(|_, _| {}))?.remove(0);
         Ok(losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64)
     }
 }
