@@ -5,7 +5,7 @@
 //! [`DRAW_STREAM`], the rounding of weights [`ROUNDING_STREAM`], and dropout the streams from [`DROPOUT_STREAM`] on;
 //! initialisation numbers its streams below all of these.
 
-/// The stream that draws the tokens of a generated text, on the device; see `shaders/draw.wgsl`.
+/// The stream that draws the tokens of a generated text, on the device; see `shaders/draw/draw.wgsl`.
 pub const DRAW_STREAM: u64 = 1 << 40;
 
 /// First stream of shuffling: epoch `e` uses stream `SHUFFLE_STREAM + e`.

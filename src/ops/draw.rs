@@ -1,18 +1,23 @@
 //! Drawing the next token of each sequence from its logits, on the device.
 
-use super::{long_rows, shared_rows};
+use super::{long_rows, shared_rows, sharing};
 use crate::element::Element::{F32, U32};
-use crate::record::{Recorder, State, Tensor};
+use crate::kernels::{Kernel, Tier};
+use crate::record::{Recorder, State, Tensor, fold_grid};
 
 /// Number of draws whose tokens the device keeps until the host has read them.
 pub const DRAWS: u32 = 16;
 
 crate::params! {
     struct Params {
+        batch: u32,
+        first: u32,
         sequences: u32,
         vocab: u32,
         logits_stride: u32,
         seen_stride: u32,
+        chunks: u32,
+        sorted_stride: u32,
         pairs: u32,
     }
 }
@@ -35,7 +40,7 @@ crate::state! {
 /// The tensors that draws of B sequences from V tokens read and write.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawTensors {
-    /// Logits (B, V) f32; those of tokens that have occurred are penalised in place.
+    /// Logits (B, V) f32.
     pub logits: Tensor,
     /// [`SamplingState`].
     pub sampling: Tensor,
@@ -58,9 +63,12 @@ impl DrawTensors {
     }
 }
 
-/// Passes over a row at most: two for its top and its mass, 16 each for `top_k`, `top_p` and the quantile, and 12 for
-/// ties.
+/// Passes over the chunks of a row at most: one for its top, 3 for masses, 16 each for `top_k`, `top_p` and the quantile,
+/// and 12 for ties.
 const PASSES: u64 = 64;
+
+/// Words of the sorted rows of one launch, 16 MiB, unless a row has more.
+const SORTED_WORDS: u32 = 1 << 22;
 
 /// Draws a token for each row of `logits` and counts it.
 #[track_caller]
@@ -85,26 +93,50 @@ pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
         drawn.cols
     );
     let capabilities = rec.capabilities();
-    let turns = PASSES * u64::from(vocab.div_ceil(capabilities.software_workgroup));
-    let (kernel, grid) = match turns < capabilities.most_turns() {
-        true => shared_rows(rec, "draw", "draw", F32, batch),
-        false => long_rows("draw", "draw", F32, batch),
+    let (lanes, chunk) = match capabilities.tier {
+        Tier::Software => (capabilities.software_workgroup, 64),
+        Tier::Portable | Tier::Matrix => (64, 256),
     };
-    let params = Params {
-        sequences: batch,
-        vocab,
-        logits_stride: logits.stride,
-        seen_stride: seen.stride,
-        pairs: (32 - (vocab - 1).leading_zeros()).div_ceil(2),
-    };
-    let bindings = [
-        logits.bind("logits", F32),
-        SamplingState::bind("sampling", sampling),
-        sequences.bind("sequences", U32),
-        seen.bind("seen", U32),
-        token.bind("token", U32),
-        position.bind("position", U32),
-        drawn.bind("drawn", U32),
-    ];
-    rec.dispatch(kernel.constant("DRAWS", DRAWS), &bindings, &params, grid);
+    let chunks = vocab.div_ceil(chunk);
+    let words = 3 * chunk * chunks + chunks;
+    let at_once = (SORTED_WORDS / words).clamp(1, batch);
+    let sorted = rec.tensor("sorted", at_once, words, U32);
+    for first in (0..batch).step_by(at_once as usize) {
+        let params = Params {
+            batch,
+            first,
+            sequences: at_once.min(batch - first),
+            vocab,
+            logits_stride: logits.stride4(),
+            seen_stride: seen.stride,
+            chunks,
+            sorted_stride: sorted.stride,
+            pairs: (32 - (chunks - 1).leading_zeros()).div_ceil(2),
+        };
+        let with_constants = |kernel: Kernel| kernel.constant("CHUNK", chunk).constant("DRAWS", DRAWS);
+        let kernel = Kernel::new("draw/sort", "sort", F32).constant("LANES", lanes);
+        let kernel = with_constants(kernel.condition(sharing(capabilities), true));
+        let sampling = SamplingState::bind("sampling", sampling);
+        let (seen, sorted) = (seen.bind("seen", U32), sorted.bind("sorted", U32));
+        let bindings = [logits.bind("logits", F32), sampling, seen, sorted];
+        let grid = fold_grid(u64::from(chunks) * u64::from(params.sequences));
+        rec.dispatch(kernel, &bindings, &params, grid);
+
+        let turns =
+            u64::from(chunks.div_ceil(capabilities.software_workgroup)) * u64::from(chunk.ilog2() + 2);
+        let (kernel, grid) = match PASSES * turns < capabilities.most_turns() {
+            true => shared_rows(rec, "draw/draw", "draw", F32, params.sequences),
+            false => long_rows("draw/draw", "draw", F32, params.sequences),
+        };
+        let bindings = [
+            sampling,
+            sequences.bind("sequences", U32),
+            seen,
+            token.bind("token", U32),
+            position.bind("position", U32),
+            drawn.bind("drawn", U32),
+            sorted,
+        ];
+        rec.dispatch(with_constants(kernel), &bindings, &params, grid);
+    }
 }
