@@ -31,6 +31,8 @@ struct Params {
     table_offset: u32,
     table_stride: u32,
     table_rows: u32,
+    parts: u32, // workgroups for a head
+    part_keys: u32, // keys of each
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -2,7 +2,7 @@
 
 use super::heads::HeadLayout;
 use super::rope::Rope;
-use super::shared_rows;
+use super::{per_item, shared_rows};
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Tier};
 use crate::record::{Recorder, Tensor};
@@ -45,8 +45,26 @@ crate::params! {
         table_offset: u32,
         table_stride: u32,
         table_rows: u32,
+        parts: u32,
+        part_keys: u32,
     }
 }
+
+crate::params! {
+    struct JoinParams {
+        items: u32,
+        heads: u32,
+        parts: u32,
+        out_offset: u32,
+        out_stride: u32,
+    }
+}
+
+/// Keys of the shortest part of a cache: fewer would cost less time than the launch that joins them.
+const SHORTEST_PART: u32 = 256;
+
+/// Workgroups for each compute unit of a GPU, so that some multiply while others wait for keys.
+const WORKGROUPS_PER_UNIT: u32 = 4;
 
 impl Decode {
     /// Columns of a cache row: the keys of one token, then its values.
@@ -75,29 +93,58 @@ pub struct DecodeTensors {
 #[track_caller]
 pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
-    let params = params(tensors, shape);
+    let capabilities = rec.capabilities();
+    let params = params(tensors, shape, part_keys(qkv.rows * shape.layout.heads, shape.tokens, capabilities));
     let value_dim4 = shape.layout.value_dim / 4;
-    let is_portable = rec.capabilities().tier != Tier::Software;
+    let is_portable = capabilities.tier != Tier::Software;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
-    let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
+    let items = qkv.rows * shape.layout.heads;
+    let (kernel, grid) = shared_rows(rec, file, "decode", qkv.element, items * params.parts);
+    let is_split = params.parts > 1;
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
-        .condition(Condition::Prefetched, prefetches(shape, qkv.element, rec.capabilities()))
+        .condition(Condition::Prefetched, prefetches(shape, qkv.element, capabilities))
         .condition(Condition::Rotated, rope.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
         .condition(Condition::Straddling, rope.is_some_and(|(rope, _)| rope.straddles()))
         .constant("D4", shape.layout.head_dim / 4)
         .constant("V4", value_dim4);
-    let kernel =
-        if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
+    let kernel = match is_portable {
+        true => kernel
+            .condition(Condition::Split, is_split)
+            .constant("COLUMNS", value_dim4.next_power_of_two())
+            .constant("SHARE", (shape.layout.head_dim / 4).next_power_of_two().min(8)),
+        false => kernel,
+    };
+    let sums = is_split.then(|| rec.tensor("sums", items * params.parts, 4 * (value_dim4 + 1), Element::F32));
     let mut bindings = vec![
         qkv.bind_with_offset("qkv", qkv.element),
         positions.bind_with_offset("positions", Element::U32),
         cache.bind_with_offset("cache", qkv.element),
-        out.bind_with_offset("out", qkv.element),
     ];
+    bindings.push(match sums {
+        Some(sums) => sums.bind("sums", Element::F32),
+        None => out.bind_with_offset("out", qkv.element),
+    });
     bindings.extend(rope.map(|(_, cos_sin)| cos_sin.bind_with_offset("table", Element::F32)));
     rec.dispatch(kernel, &bindings, &params, grid);
+    let Some(sums) = sums else { return };
+    let Params { parts, out_offset, out_stride, .. } = params;
+    let params = JoinParams { items, heads: shape.layout.heads, parts, out_offset, out_stride };
+    let count = u64::from(items) * u64::from(value_dim4);
+    let (kernel, grid) = per_item("attention/portable/decode_join", "decode_join", qkv.element, count);
+    let bindings = [sums.bind("sums", Element::F32), out.bind_with_offset("out", qkv.element)];
+    rec.dispatch(kernel.constant("V4", value_dim4), &bindings, &params, grid);
+}
+
+/// Keys that a workgroup walks, of a cache of `tokens` tokens for each of `items` heads: all, unless that leaves units
+/// of a GPU without work.
+fn part_keys(items: u32, tokens: u32, capabilities: Capabilities) -> u32 {
+    if capabilities.tier == Tier::Software {
+        return tokens;
+    }
+    let wanted = (WORKGROUPS_PER_UNIT * capabilities.units.count).div_ceil(items);
+    tokens.div_ceil(wanted).next_multiple_of(128).max(SHORTEST_PART)
 }
 
 /// Whether keys and values are prefetched: where loops have turns for it, beside two for each round of the lanes over
@@ -112,7 +159,7 @@ fn prefetches(shape: &Decode, element: Element, capabilities: Capabilities) -> b
 }
 
 #[track_caller]
-fn params(tensors: &DecodeTensors, shape: &Decode) -> Params {
+fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
     let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
     let Decode { layout, tokens, scale, window, .. } = *shape;
     layout.assert_valid();
@@ -149,5 +196,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode) -> Params {
         table_offset: table.map_or(0, |table| table.offset4()),
         table_stride: table.map_or(0, |table| table.stride4()),
         table_rows: table.map_or(0, |table| table.rows),
+        parts: tokens.div_ceil(part_keys),
+        part_keys,
     }
 }

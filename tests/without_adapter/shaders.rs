@@ -215,9 +215,11 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
             attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
             attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
         }
-        let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi: true };
-        let cache = rec.tensor("cache", 16 * 8, shape.cache_cols(), element);
-        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+        for tokens in [8, 512] {
+            let shape = Decode { layout, tokens, scale: 1.0, window: None, has_alibi: true };
+            let cache = rec.tensor("cache", 16 * tokens, shape.cache_cols(), element);
+            decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+        }
     }
     rec.finish().dispatches
 }
