@@ -43,11 +43,12 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         return;
     }
     let sequence = params.first + local;
-    var row = Row(local * params.sorted_stride, lane, LOWEST);
+    let start = local * params.sorted_stride;
+    var top = LOWEST;
     for (var c = first_of(lane); c < params.chunks; c += STEP) {
-        row.top = max(row.top, top_of(row, c));
+        top = max(top, top_of(start, c));
     }
-    row.top = row_max(row.top, lane);
+    let row = Row(start, lane, row_max(top, lane));
     let state = sequences[sequence];
     var chosen = 0u;
     if (sampling.temperature == 0.0) {
@@ -76,8 +77,8 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 }
 
 // The largest logit of a chunk.
-fn top_of(row: Row, chunk: u32) -> f32 {
-    return bitcast<f32>(sorted[row.start + 3u * CHUNK * params.chunks + chunk]);
+fn top_of(start: u32, chunk: u32) -> f32 {
+    return bitcast<f32>(sorted[start + 3u * CHUNK * params.chunks + chunk]);
 }
 
 // How many tokens of a chunk have keys of at least `key`, for three keys.
@@ -103,11 +104,11 @@ fn reached(row: Row, key: vec3<u32>, counts: bool) -> vec3<f32> {
             sum += vec3<f32>(count);
         } else {
             let last = vec3<u32>(row.start + CHUNK * (params.chunks + c)) + max(count, vec3<u32>(1u)) - 1u;
-            let masses = weight_of(top_of(row, c), row.top) * bitcast<vec3<f32>>(words_at(last));
+            let masses = weight_of(top_of(row.start, c), row.top) * bitcast<vec3<f32>>(words_at(last));
             sum += select(vec3<f32>(0.0), masses, count > vec3<u32>(0u));
         }
     }
-    return row_sum4(vec4<f32>(sum, 0.0), row.lane).xyz;
+    return row_sum4(vec4<f32>(sum.x, sum.y, sum.z, 0.0), row.lane).xyz;
 }
 
 fn mass_from(row: Row, key: u32) -> f32 {
