@@ -245,7 +245,7 @@ impl Row {
 }
 
 #[test]
-fn attention_is_the_weighted_mean_of_the_values() {
+pub fn attention_is_the_weighted_mean_of_the_values() {
     for row in &ROWS {
         check(&format!("attention {row}"), |case| forward(case, row, 1.0));
     }
@@ -269,7 +269,7 @@ fn attention_over_long_sequences() {
 /// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone:
 /// those of the software tier take llvmpipe several times as long to compile.
 #[test]
-fn attention_at_the_sizes_of_a_gpu() {
+pub fn attention_at_the_sizes_of_a_gpu() {
     for row in [
         Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
         Row { batch: 1, tokens: 35, heads: (1, 1), dims: (128, 128), ..BASE },
@@ -352,9 +352,12 @@ fn attention_forward_in_narrow_and_wide_groups() {
 }
 
 #[test]
-fn attention_with_large_scores_does_not_overflow() {
+pub fn attention_with_large_scores_does_not_overflow() {
     // Scores of several hundred, so all weights except one are zero.
-    check("attention of large scores", |case| forward(case, &BASE, 10.0));
+    for element in [F32, F16] {
+        let row = Row { element, ..BASE };
+        check(&format!("attention of large scores {element:?}"), |case| forward(case, &row, 10.0));
+    }
 }
 
 fn forward(case: &mut Case, row: &Row, size: f64) {
@@ -462,7 +465,7 @@ fn a_window_of_everything_changes_no_bit() {
 }
 
 #[test]
-fn attention_backward_is_the_gradient() {
+pub fn attention_backward_is_the_gradient() {
     for row in &ROWS {
         check(&format!("attention_backward {row}"), |case| backward(case, row));
     }

@@ -46,7 +46,9 @@ const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const_assert OPERANDS == max(VALUES + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * D_STRIDE);
 
 var<workgroup> partials: array<f32, LANES>;
-var<workgroup> is_raised: vec4<u32>; // x: whether a reference was set again, so that the sums are to be multiplied
+// First: whether a reference was set again, so that the sums are to be multiplied. Atomic, since several lanes may say so
+// at once; four, so that the operands start at a multiple of 16 bytes.
+var<workgroup> is_raised: array<atomic<u32>, 4>;
 
 var<private> reference: f32; // of the lane's query
 var<private> highest: f32; // its largest score
@@ -128,7 +130,7 @@ fn attention(
             }
             workgroupBarrier();
             weigh(lane, place, mask_index(sequence + token, head), head, token, tile, first_of_row);
-            if (workgroupUniformLoad(&is_raised).x != 0u) {
+            if (workgroupUniformLoad(&is_raised[0]) != 0u) {
                 put_both(sum0, sum1, strip);
                 decay_put(place);
                 sum0 = taken(strip, 0u);
@@ -214,7 +216,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
     }
     partials[lane] = max(max(top4.x, top4.y), max(top4.z, top4.w));
     if (lane == 0u) {
-        is_raised.x = 0u;
+        atomicStore(&is_raised[0], 0u);
     }
     workgroupBarrier();
     var top = partials[place.row * PARTS];
@@ -228,7 +230,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
         if (reference > LOWEST) {
             decay = exp2(reference - (top - USUAL));
             total *= decay;
-            is_raised.x = 1u;
+            atomicStore(&is_raised[0], 1u);
         }
         reference = top - USUAL;
     }
