@@ -21,7 +21,7 @@
 
 import package::lib::element::{Packed, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
+import package::lib::reduce::{STEP, first_of, row_barrier, row_max, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::lib::step_state::{LossState, StepState};
 import package::tile::LANES;
@@ -205,6 +205,3 @@ fn load_logits(start: u32, column4: u32) -> vec4<f32> {
 
 @if(gradient && f32) fn store_dz(at: u32, value: vec4<f32>) { logits[at] = value; }
 @if(gradient && !f32) fn store_dz(at: u32, value: vec4<f32>) { dz[at] = store4(value); }
-
-@if(shared_tile) fn row_barrier() { storageBarrier(); }
-@if(!shared_tile) fn row_barrier() {}

@@ -17,7 +17,7 @@
 import package::lib::best::{Best, FIRST, KEY_OF_NAN, LAST, better, is_before, key_of, row_best};
 import package::lib::bits::{INFINITY, LARGEST_WORD, is_beyond, order_of};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
+import package::lib::reduce::{STEP, first_of, row_barrier, row_max, row_of, row_sum};
 import package::lib::step_state::StepState;
 import package::tile::{CHOSEN, LANES};
 
@@ -282,6 +282,3 @@ fn is_in_groups(row: u32, expert: u32, last_group: Best) -> bool {
     let group = expert / (params.experts / params.groups);
     return !is_before(last_group, Best(group_keys[row * params.groups_stride + group], group));
 }
-
-@if(shared_tile) fn row_barrier() { storageBarrier(); }
-@if(!shared_tile) fn row_barrier() {}

@@ -19,7 +19,7 @@ import package::draw::chunks::{LOWEST, logit_of, params, sampling, seen, sorted,
 import package::lib::bits::order_of;
 import package::lib::grid::linear_index;
 import package::lib::philox::philox;
-import package::lib::reduce::{STEP, first_of, row_max, row_sum4};
+import package::lib::reduce::{STEP, first_of, row_barrier, row_max, row_sum4};
 import package::tile::{CHUNK, DRAWS, LANES};
 
 @group(0) @binding(4) var<storage, read_write> sequences: array<vec4<u32>>;
@@ -67,6 +67,7 @@ fn draw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         let tie = floor((wanted - mass_from(row, key + 1u)) / weight_of(logit_of(key), row.top));
         chosen = tied(row, key, max(tie, 0.0));
     }
+    row_barrier(); // all invocations have read what the first one writes below
     if (first_of(lane) == 0u) {
         drawn[state.z % DRAWS * params.batch + sequence] = chosen;
         token[sequence] = chosen;

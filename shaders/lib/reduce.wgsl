@@ -100,6 +100,11 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
     return sum;
 }
 
+// Lets the invocations that share a row read and write each other's part of storage. The barriers above are for
+// workgroup memory alone.
+@if(shared_tile) fn row_barrier() { storageBarrier(); }
+@if(!shared_tile) fn row_barrier() {}
+
 @if(!shared_tile && !shuffled) fn row_sum(value: f32, lane: u32) -> f32 { return value; }
 @if(!shared_tile && !shuffled) fn row_max(value: f32, lane: u32) -> f32 { return value; }
 @if(!shared_tile && !shuffled) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }
