@@ -14,7 +14,7 @@ import package::lib::element::{LINE4, load4};
 @if(gated) import package::lib::silu::silu;
 import package::matmul::operands::{Product, a, bias_of, destination, epilogue, load_b4, params, product_of};
 @if(!nf4 && !int8) import package::matmul::operands::b;
-@if(gated && bias) import package::matmul::operands::bias;
+@if(gated) import package::matmul::operands::bias_of_up;
 import package::tile::{ROWS, LANES};
 
 @if(normed) @group(0) @binding(6) var<storage, read> norm: array<Packed>; // (K)
@@ -83,8 +83,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             }
             @if(gated) {
                 let column4 = first / 4u + lane;
-                var up = four[1];
-                @if(bias) { up += load4(bias[params.up_start / 4u + column4]); }
+                let up = four[1] + bias_of_up(column4);
                 epilogue(silu(four[0] + bias_of(to, column4)) * up, vec4<f32>(0.0), to, r, column4);
             }
         }

@@ -18,7 +18,7 @@ import package::lib::element::load4;
 import package::lib::reduce::{STEP, first_of, row_sum4};
 @if(gated) import package::lib::silu::silu;
 import package::matmul::operands::{Product, a, bias_of, destination, epilogue, load_b4, params, product_of};
-@if(gated && bias) import package::matmul::operands::bias;
+@if(gated) import package::matmul::operands::bias_of_up;
 import package::tile::{ROWS, COLUMNS4, LANES};
 
 @if(normed) @group(0) @binding(6) var<storage, read> norm: array<Packed>; // (K)
@@ -41,8 +41,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let to = destination(product);
     for (var c4 = 0u; c4 < COLUMNS4; c4++) {
         let added = bias_of(to, first4 + c4);
-        @if(gated && bias) let up_added = load4(bias[params.up_start / 4u + first4 + c4]);
-        @if(gated && !bias) let up_added = vec4<f32>(0.0);
+        @if(gated) let up_added = bias_of_up(first4 + c4);
         for (var r = 0u; r < ROWS; r++) {
             if (lane == 0u) {
                 @if(!gated) { epilogue(sums[c4][r], added, to, r, first4 + c4); }
