@@ -8,43 +8,70 @@ use naga::{
     Span, Statement, SwitchValue, TypeInner,
 };
 use std::mem::take;
+use std::ops::BitOrAssign;
 
-/// The lanes that take part.
-pub type Mask = Vec<bool>;
+/// The largest workgroup.
+pub const MOST_LANES: usize = 256;
+
+/// The lanes that take part, a bit each.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub struct Mask([u64; MOST_LANES / 64]);
+
+impl Mask {
+    /// The first `count` lanes.
+    pub fn first(count: usize) -> Self {
+        (0..count).fold(Self::default(), Self::with)
+    }
+
+    fn with(mut self, lane: usize) -> Self {
+        self.0[lane / 64] |= 1 << (lane % 64);
+        self
+    }
+
+    pub fn has(self, lane: usize) -> bool {
+        lane < MOST_LANES && self.0[lane / 64] >> (lane % 64) & 1 != 0
+    }
+
+    fn any(self) -> bool {
+        self != Self::default()
+    }
+
+    /// The lanes, in order.
+    pub fn lanes(self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().enumerate().flat_map(|(word, mut bits)| {
+            std::iter::from_fn(move || {
+                let lane = bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+                (lane < 64).then_some(64 * word + lane)
+            })
+        })
+    }
+
+    /// The lanes of these that a condition holds for.
+    fn holding(self, condition: impl Fn(usize) -> bool) -> Self {
+        self.lanes().filter(|&lane| condition(lane)).fold(Self::default(), Self::with)
+    }
+}
+
+impl BitOrAssign for Mask {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
+    }
+}
 
 /// Iterations of a loop after which it counts as endless.
 const ENDLESS: usize = 10_000_000;
 
 /// The lanes that left a block other than at its end.
+#[derive(Default)]
 struct Left {
     broken: Mask,
     continued: Mask,
-    returned: Mask,
-}
-
-impl Left {
-    fn none(lanes: usize) -> Self {
-        let [broken, continued, returned] = [(); 3].map(|()| vec![false; lanes]);
-        Self { broken, continued, returned }
-    }
-}
-
-fn any(mask: &Mask) -> bool {
-    mask.contains(&true)
-}
-
-fn add(mask: &mut Mask, other: &Mask) {
-    mask.iter_mut().zip(other).for_each(|(lane, other)| *lane |= other);
-}
-
-/// The lanes of `mask` that a condition holds for.
-fn holding(mask: &Mask, condition: impl Fn(usize) -> bool) -> Mask {
-    mask.iter().enumerate().map(|(lane, is_active)| *is_active && condition(lane)).collect()
 }
 
 impl<'m> Machine<'m> {
     /// Calls function `index`. Returns its result.
-    pub fn call(&mut self, code: Code<'m>, index: usize, arguments: Vec<Value>, mask: &Mask) -> Value {
+    pub fn call(&mut self, code: Code<'m>, index: usize, arguments: Vec<Value>, mask: Mask) -> Value {
         let mut frame = take(&mut self.frames[index]);
         self.prepare(code, &mut frame);
         for (handle, expression) in code.function.expressions.iter() {
@@ -62,8 +89,8 @@ impl<'m> Machine<'m> {
             }
         }
         frame.result = Value::default();
-        let mut left = Left::none(self.lanes);
-        self.block(code, &mut frame, &code.function.body, mask.clone(), &mut left);
+        let mut left = Left::default();
+        self.block(code, &mut frame, &code.function.body, mask, &mut left);
         let result = take(&mut frame.result);
         self.frames[index] = frame;
         result
@@ -79,7 +106,7 @@ impl<'m> Machine<'m> {
         left: &mut Left,
     ) -> Mask {
         for (statement, span) in block.span_iter() {
-            if !any(&mask) {
+            if !mask.any() {
                 break;
             }
             mask = self.statement(code, frame, statement, *span, mask, left);
@@ -96,19 +123,19 @@ impl<'m> Machine<'m> {
         mask: Mask,
         left: &mut Left,
     ) -> Mask {
-        let none = vec![false; self.lanes];
+        let none = Mask::default();
         match statement {
             Statement::Emit(range) => {
-                range.clone().for_each(|handle| self.evaluate(code, frame, handle, &mask));
+                range.clone().for_each(|handle| self.evaluate(code, frame, handle, mask));
                 mask
             }
             Statement::Block(block) => self.block(code, frame, block, mask, left),
             Statement::If { condition, accept, reject } => {
                 let condition = &frame.values[condition.index()].cells;
-                let accepted = holding(&mask, |lane| condition[lane] != 0);
-                let rejected = holding(&mask, |lane| condition[lane] == 0);
+                let accepted = mask.holding(|lane| condition[lane] != 0);
+                let rejected = mask.holding(|lane| condition[lane] == 0);
                 let mut end = self.block(code, frame, accept, accepted, left);
-                add(&mut end, &self.block(code, frame, reject, rejected, left));
+                end |= self.block(code, frame, reject, rejected, left);
                 end
             }
             Statement::Switch { selector, cases } => {
@@ -119,23 +146,22 @@ impl<'m> Machine<'m> {
                     SwitchValue::Default => None,
                 };
                 let named: Vec<u64> = cases.iter().filter_map(|case| value(case.value)).collect();
-                let mut inner = Left::none(self.lanes);
-                let (mut end, mut falling) = (none.clone(), none);
+                let mut inner = Left::default();
+                let (mut end, mut falling) = (none, none);
                 for case in cases {
-                    let mut entering = holding(&mask, |lane| match value(case.value) {
+                    let mut entering = mask.holding(|lane| match value(case.value) {
                         Some(value) => selected[lane] == value,
                         None => !named.contains(&selected[lane]),
                     });
-                    add(&mut entering, &falling);
+                    entering |= falling;
                     falling = self.block(code, frame, &case.body, entering, &mut inner);
                     if !case.fall_through {
-                        add(&mut end, &falling);
-                        falling.fill(false);
+                        end |= falling;
+                        falling = none;
                     }
                 }
-                add(&mut end, &inner.broken);
-                add(&mut left.continued, &inner.continued);
-                add(&mut left.returned, &inner.returned);
+                end |= inner.broken;
+                left.continued |= inner.continued;
                 end
             }
             Statement::Loop { body, continuing, break_if } => {
@@ -143,29 +169,28 @@ impl<'m> Machine<'m> {
                 let mut end = none;
                 for iteration in 0.. {
                     assert!(iteration < ENDLESS, "an endless loop at `{}`", self.line(site(span)));
-                    if !any(&active) {
+                    if !active.any() {
                         break;
                     }
-                    let mut inner = Left::none(self.lanes);
+                    let mut inner = Left::default();
                     let mut next = self.block(code, frame, body, active, &mut inner);
-                    add(&mut next, &inner.continued);
-                    add(&mut left.returned, &inner.returned);
-                    add(&mut end, &inner.broken);
+                    next |= inner.continued;
+                    end |= inner.broken;
                     active = self.block(code, frame, continuing, next, &mut inner);
                     if let Some(condition) = break_if {
                         let condition = &frame.values[condition.index()].cells;
-                        add(&mut end, &holding(&active, |lane| condition[lane] != 0));
-                        active = holding(&active, |lane| condition[lane] == 0);
+                        end |= active.holding(|lane| condition[lane] != 0);
+                        active = active.holding(|lane| condition[lane] == 0);
                     }
                 }
                 end
             }
             Statement::Break => {
-                add(&mut left.broken, &mask);
+                left.broken |= mask;
                 none
             }
             Statement::Continue => {
-                add(&mut left.continued, &mask);
+                left.continued |= mask;
                 none
             }
             Statement::Return { value } => {
@@ -176,32 +201,31 @@ impl<'m> Machine<'m> {
                     }
                     let lanes = self.lanes;
                     for (to, from) in frame.result.cells.chunks_mut(lanes).zip(value.cells.chunks(lanes)) {
-                        (0..lanes).filter(|&lane| mask[lane]).for_each(|lane| to[lane] = from[lane]);
+                        mask.lanes().for_each(|lane| to[lane] = from[lane]);
                     }
                 }
-                add(&mut left.returned, &mask);
                 none
             }
             Statement::ControlBarrier(barrier) => {
-                self.barrier(*barrier, span, &mask);
+                self.barrier(*barrier, span, mask);
                 mask
             }
             Statement::MemoryBarrier(_) => mask,
             Statement::WorkGroupUniformLoad { pointer, result } => {
-                self.barrier(Barrier::WORK_GROUP, span, &mask);
-                let cells = self.load_from(code, frame, *pointer, site(span), &mask);
-                self.barrier(Barrier::WORK_GROUP, span, &mask);
+                self.barrier(Barrier::WORK_GROUP, span, mask);
+                let cells = self.load_from(code, frame, *pointer, site(span), mask);
+                self.barrier(Barrier::WORK_GROUP, span, mask);
                 frame.values[result.index()] = Value { cells, memory: 0 };
                 mask
             }
             Statement::Store { pointer, value } => {
                 let is_atomic = self.is_atomic(code, *pointer);
                 let (pointer, value) = (&frame.values[pointer.index()], &frame.values[value.index()]);
-                self.store(pointer, &value.cells, is_atomic, site(span), &mask);
+                self.store(pointer, &value.cells, is_atomic, site(span), mask);
                 mask
             }
             Statement::Atomic { pointer, fun, value, result } => {
-                let before = self.atomic(code, frame, (*pointer, fun, *value), site(span), &mask);
+                let before = self.atomic(code, frame, (*pointer, fun, *value), site(span), mask);
                 if let Some(result) = result {
                     frame.values[result.index()] = Value { cells: before, memory: 0 };
                 }
@@ -214,14 +238,14 @@ impl<'m> Machine<'m> {
                     function: &self.launch.module.functions[*function],
                     info: &self.launch.info[*function],
                 };
-                let value = self.call(callee, function.index(), arguments, &mask);
+                let value = self.call(callee, function.index(), arguments, mask);
                 if let Some(result) = result {
                     frame.values[result.index()] = value;
                 }
                 mask
             }
             Statement::SubgroupGather { mode, argument, result } => {
-                let cells = self.gather(frame, *mode, *argument, site(span), &mask);
+                let cells = self.gather(frame, *mode, *argument, site(span), mask);
                 frame.values[result.index()] = Value { cells, memory: 0 };
                 mask
             }
@@ -232,16 +256,16 @@ impl<'m> Machine<'m> {
                 let value = |handle: Handle<Expression>| &frame.values[handle.index()];
                 let shape = [*rows as usize, *columns as usize];
                 let place = [value(data.pointer), value(data.stride)];
-                self.store_matrix(&value(*target).cells, shape, data.row_major, place, site(span), &mask);
+                self.store_matrix(&value(*target).cells, shape, data.row_major, place, site(span), mask);
                 mask
             }
             other => panic!("the interpreter does not know {other:?}"),
         }
     }
 
-    fn barrier(&mut self, barrier: Barrier, span: Span, mask: &Mask) {
+    fn barrier(&mut self, barrier: Barrier, span: Span, mask: Mask) {
         self.report.barriers.insert(site(span));
-        if mask.contains(&false) {
+        if mask != Mask::first(self.lanes) {
             self.fault(format!("not all invocations reach `{}`", self.line(site(span))));
         }
         let orders = [Barrier::WORK_GROUP, Barrier::STORAGE].map(|memory| barrier.contains(memory));
@@ -255,7 +279,7 @@ impl<'m> Machine<'m> {
         frame: &Frame,
         (pointer, fun, value): (Handle<Expression>, &AtomicFunction, Handle<Expression>),
         site: u32,
-        mask: &Mask,
+        mask: Mask,
     ) -> Vec<u64> {
         let TypeInner::Pointer { base, .. } = self.inner(code, pointer) else { panic!("no pointer") };
         let (TypeInner::Atomic(scalar) | TypeInner::Scalar(scalar)) = self.launch.module.types[*base].inner
@@ -264,7 +288,7 @@ impl<'m> Machine<'m> {
         };
         let (pointer, values) = (&frame.values[pointer.index()], &frame.values[value.index()].cells);
         let mut before = vec![0; self.lanes];
-        for lane in (0..self.lanes).filter(|&lane| mask[lane]) {
+        for lane in mask.lanes() {
             let cell = pointer.cells[lane] as usize;
             self.note(pointer.memory, cell, Kind::Atomic, lane, site);
             let there = &mut self.memories[pointer.memory].cells[cell];
@@ -281,7 +305,7 @@ impl<'m> Machine<'m> {
         mode: GatherMode,
         argument: Handle<Expression>,
         site: u32,
-        mask: &Mask,
+        mask: Mask,
     ) -> Vec<u64> {
         let (lanes, subgroup) = (self.lanes, self.launch.subgroup);
         let (index, by): (_, fn(usize, usize) -> usize) = match mode {
@@ -292,8 +316,11 @@ impl<'m> Machine<'m> {
         let index = &frame.values[index.index()].cells;
         let from =
             |lane: usize| lane / subgroup * subgroup + by(lane % subgroup, index[lane] as usize) % subgroup;
-        if (0..lanes).any(|lane| mask[lane] && !mask.get(from(lane)).is_some_and(|is_active| *is_active)) {
+        if mask.lanes().any(|lane| !mask.has(from(lane))) {
             self.fault(format!("`{}` asks an invocation that does not take part", self.line(site)));
+        }
+        if lanes == subgroup {
+            self.epochs.iter_mut().for_each(|epoch| *epoch += 1);
         }
         let values = frame.values[argument.index()].cells.chunks(lanes);
         values
@@ -304,16 +331,22 @@ impl<'m> Machine<'m> {
 
 /// What an atomic operation leaves.
 fn combined(fun: &AtomicFunction, scalar: Scalar, there: u64, value: u64) -> u64 {
-    let by = |op| arithmetic::binary(op, scalar, &[there], &[value])[0];
+    let mut out = Vec::new();
+    let mut by = |op| arithmetic::binary(op, scalar, &[there], &[value], &mut out);
     match fun {
         AtomicFunction::Add => by(BinaryOperator::Add),
         AtomicFunction::Subtract => by(BinaryOperator::Subtract),
         AtomicFunction::And => by(BinaryOperator::And),
         AtomicFunction::ExclusiveOr => by(BinaryOperator::ExclusiveOr),
         AtomicFunction::InclusiveOr => by(BinaryOperator::InclusiveOr),
-        AtomicFunction::Min => arithmetic::math(MathFunction::Min, scalar, 1, &[&[there], &[value]])[0],
-        AtomicFunction::Max => arithmetic::math(MathFunction::Max, scalar, 1, &[&[there], &[value]])[0],
-        AtomicFunction::Exchange { compare: None } => value,
+        AtomicFunction::Min => {
+            arithmetic::math(MathFunction::Min, scalar, 1, &[&[there], &[value]], &mut out)
+        }
+        AtomicFunction::Max => {
+            arithmetic::math(MathFunction::Max, scalar, 1, &[&[there], &[value]], &mut out)
+        }
+        AtomicFunction::Exchange { compare: None } => out.push(value),
         other @ AtomicFunction::Exchange { .. } => panic!("the interpreter does not know {other:?}"),
     }
+    out[0]
 }

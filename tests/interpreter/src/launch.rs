@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::memory::{self, Memory, Sharing, layout};
 use naga::valid::ModuleInfo;
 use naga::{AddressSpace, Block, GlobalVariable, Handle, Module, Statement, StorageAccess};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A dispatch of an entry point.
@@ -22,7 +22,7 @@ pub struct Launch<'a> {
     pub bindings: &'a [Bound],
 }
 
-/// What a variable is bound to. Variables of the same range share it, and race on it.
+/// What a variable is bound to. Variables of a range that one of them writes share its scalars, and race on them.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub variable: Handle<GlobalVariable>,
@@ -52,11 +52,11 @@ impl Launch<'_> {
         let mut bound: Vec<(&Bound, usize)> = Vec::new();
         let mut memories: Vec<Memory> = Vec::new();
         for each in self.bindings {
-            let is_same = |(other, _): &&(&Bound, usize)| {
-                (other.buffer, other.range.start) == (each.buffer, each.range.start)
-            };
-            let known = bound.iter().find(is_same).map(|(_, memory)| *memory);
-            let memory = known.unwrap_or_else(|| {
+            let known = bound.iter().find(|(other, memory)| {
+                let is_same = (other.buffer, other.range.start) == (each.buffer, each.range.start);
+                is_same && memories[*memory].sharing == Sharing::Grid
+            });
+            let memory = known.map(|(_, memory)| *memory).unwrap_or_else(|| {
                 memories.push(self.memory_of(each, buffers));
                 memories.len() - 1
             });
@@ -82,8 +82,9 @@ impl Launch<'_> {
     fn memory_of(&self, bound: &Bound, buffers: &[Vec<u8>]) -> Memory {
         let variable = |bound: &Bound| &self.module.global_variables[bound.variable];
         let is_written = |other: &Bound| {
-            let writes = matches!(variable(other).space, AddressSpace::Storage { access } if access.contains(StorageAccess::STORE));
-            writes && (other.buffer, other.range.start) == (bound.buffer, bound.range.start)
+            let AddressSpace::Storage { access } = variable(other).space else { return false };
+            let is_same = (other.buffer, other.range.start) == (bound.buffer, bound.range.start);
+            is_same && access.contains(StorageAccess::STORE)
         };
         let sharing = if self.bindings.iter().any(is_written) { Sharing::Grid } else { Sharing::ReadOnly };
         let bytes = &buffers[bound.buffer][bound.range.clone()];
@@ -93,18 +94,22 @@ impl Launch<'_> {
     }
 }
 
-/// The barriers of a module, by where they are in its text. Uniform loads are not among them.
-pub fn barriers(module: &Module) -> BTreeSet<u32> {
+/// The barriers of a module, by where they are in its text: their function, and their number in it. Uniform loads are
+/// not among them.
+pub fn barriers(module: &Module) -> BTreeMap<u32, (String, usize)> {
     let mut module = module.clone();
-    let mut found = BTreeSet::new();
-    each_barrier(&mut module, &mut |_, site| _ = found.insert(site));
+    let mut found: BTreeMap<u32, (String, usize)> = BTreeMap::new();
+    each_barrier(&mut module, &mut |function, _, site| {
+        let number = found.values().filter(|(other, _)| other == function).count();
+        found.insert(site, (function.to_string(), number));
+    });
     found
 }
 
 /// The module without the barrier at `site`.
 pub fn without_barrier(module: &Module, site: u32) -> Module {
     let mut module = module.clone();
-    each_barrier(&mut module, &mut |statement, at| {
+    each_barrier(&mut module, &mut |_, statement, at| {
         if at == site {
             *statement = Statement::Block(Block::new());
         }
@@ -112,10 +117,16 @@ pub fn without_barrier(module: &Module, site: u32) -> Module {
     module
 }
 
-fn each_barrier(module: &mut Module, act: &mut dyn FnMut(&mut Statement, u32)) {
+fn each_barrier(module: &mut Module, act: &mut dyn FnMut(&str, &mut Statement, u32)) {
     let functions = module.functions.iter_mut().map(|(_, function)| function);
-    let entries = module.entry_points.iter_mut().map(|entry| &mut entry.function);
-    functions.chain(entries).for_each(|function| barriers_of(&mut function.body, act));
+    let entries = module.entry_points.iter_mut().map(|entry| {
+        entry.function.name = Some(entry.name.clone());
+        &mut entry.function
+    });
+    for function in functions.chain(entries) {
+        let name = function.name.clone().unwrap_or_default();
+        barriers_of(&mut function.body, &mut |statement, site| act(&name, statement, site));
+    }
 }
 
 fn barriers_of(block: &mut Block, act: &mut dyn FnMut(&mut Statement, u32)) {

@@ -7,13 +7,16 @@
 //! barriers each access comes after. So a race is found if the inputs lead to both accesses, whether or not it would
 //! change a result on any machine. The same value from two invocations is a race too, as in WGSL.
 //!
-//! It is not specified which invocation of a subgroup loads or stores an element of a cooperative matrix. Such an access
-//! counts as one of an invocation of its own, which stands for the subgroup: it races with accesses of every single
-//! invocation, but not with other matrices of the same subgroup. What the interpreter does not know, it refuses with a
-//! panic; nothing is left out.
+//! It is not specified which invocation of a subgroup loads or stores an element of a cooperative matrix. Such an
+//! access counts as one of an invocation of its own, which stands for the subgroup: it races with accesses of every
+//! single invocation, but not with other matrices of the same subgroup. What invocations hand each other within a
+//! subgroup orders what they do if the subgroup is the whole workgroup: only kernels for software adapters do that,
+//! where a subgroup is a vector. What the interpreter does not know, it refuses with a panic; nothing is left out.
 
+mod access;
 mod arithmetic;
 mod control;
+mod expressions;
 mod launch;
 mod machine;
 mod matrices;

@@ -1,14 +1,13 @@
 //! The state of a workgroup, its expressions and its accesses to memory.
 
-use crate::arithmetic;
-use crate::control::Mask;
+use crate::control::{MOST_LANES, Mask};
 use crate::launch::{Launch, Report};
-use crate::memory::{Kind, Mark, Memory, Sharing};
+use crate::memory::{Kind, Memory, Sharing};
 use naga::proc::TypeResolution;
 use naga::valid::FunctionInfo;
 use naga::{
     AddressSpace, Arena, ArraySize, Binding, BuiltIn, Expression, Function, GlobalVariable, Handle, Literal,
-    MathFunction, RelationalFunction, Scalar, Span, TypeInner,
+    Scalar, Span, TypeInner,
 };
 use std::collections::HashSet;
 
@@ -49,11 +48,11 @@ pub struct Machine<'m> {
     globals: Vec<usize>,
     /// Scalars of each type.
     sizes: Vec<usize>,
-    workgroup: u32,
+    pub workgroup: u32,
     /// Barriers passed so far for workgroup memory and for storage.
     pub epochs: [u32; 2],
     /// What has been reported.
-    known: HashSet<(usize, Kind, u32, Kind, u32)>,
+    pub known: HashSet<(usize, Kind, u32, Kind, u32)>,
 }
 
 impl<'m> Machine<'m> {
@@ -66,9 +65,11 @@ impl<'m> Machine<'m> {
         let module = launch.module;
         let entry =
             module.entry_points.iter().find(|entry| entry.name == launch.entry).expect("the entry point");
+        let lanes = entry.workgroup_size.iter().product::<u32>() as usize;
+        assert!(lanes <= MOST_LANES, "the interpreter has no workgroups of {lanes}");
         let mut machine = Self {
             launch,
-            lanes: entry.workgroup_size.iter().product::<u32>() as usize,
+            lanes,
             memories,
             report: Report::default(),
             frames: (0..=module.functions.len()).map(|_| Frame::default()).collect(),
@@ -119,7 +120,7 @@ impl<'m> Machine<'m> {
                 Value { cells: self.builtin(builtin, id, entry.workgroup_size), memory: 0 }
             });
             let arguments = arguments.collect();
-            self.call(code, module.functions.len(), arguments, &vec![true; self.lanes]);
+            self.call(code, module.functions.len(), arguments, Mask::first(self.lanes));
         }
     }
 
@@ -207,7 +208,7 @@ impl<'m> Machine<'m> {
     }
 
     /// Scalars of a type, for one lane.
-    fn size_of(&self, inner: &TypeInner) -> usize {
+    pub fn size_of(&self, inner: &TypeInner) -> usize {
         match inner {
             TypeInner::Vector { size, .. } => *size as usize,
             TypeInner::Matrix { columns, rows, .. } => *columns as usize * *rows as usize,
@@ -230,14 +231,14 @@ impl<'m> Machine<'m> {
         code.info[handle].ty.inner_with(&self.launch.module.types)
     }
 
-    fn size(&self, code: Code<'m>, handle: Handle<Expression>) -> usize {
+    pub fn size(&self, code: Code<'m>, handle: Handle<Expression>) -> usize {
         match &code.info[handle].ty {
             TypeResolution::Handle(ty) => self.sizes[ty.index()],
             TypeResolution::Value(inner) => self.size_of(inner),
         }
     }
 
-    fn scalar(&self, code: Code<'m>, handle: Handle<Expression>) -> Scalar {
+    pub fn scalar(&self, code: Code<'m>, handle: Handle<Expression>) -> Scalar {
         self.inner(code, handle).scalar().expect("an operand of scalars")
     }
 
@@ -250,7 +251,7 @@ impl<'m> Machine<'m> {
     }
 
     /// Scalars that a load of a pointer yields, and whether it is atomic.
-    fn loaded(&self, code: Code<'m>, pointer: Handle<Expression>) -> (usize, bool) {
+    pub fn loaded(&self, code: Code<'m>, pointer: Handle<Expression>) -> (usize, bool) {
         match self.inner(code, pointer) {
             TypeInner::Pointer { base, .. } => {
                 let is_atomic = matches!(self.launch.module.types[*base].inner, TypeInner::Atomic(_));
@@ -262,7 +263,7 @@ impl<'m> Machine<'m> {
     }
 
     /// Scalars of an element, and how many elements there are; `None` if the type does not say.
-    fn elements(&self, inner: &'m TypeInner) -> (usize, Option<usize>) {
+    pub fn elements(&self, inner: &'m TypeInner) -> (usize, Option<usize>) {
         match self.pointee(inner) {
             TypeInner::Array { base, size, .. } => {
                 let count = match size {
@@ -280,222 +281,13 @@ impl<'m> Machine<'m> {
     }
 
     /// Scalars before element or member `index`.
-    fn place(&self, inner: &'m TypeInner, index: usize) -> usize {
+    pub fn place(&self, inner: &'m TypeInner, index: usize) -> usize {
         match self.pointee(inner) {
             TypeInner::Struct { members, .. } => {
                 members[..index].iter().map(|member| self.sizes[member.ty.index()]).sum()
             }
             _ => self.elements(inner).0 * index,
         }
-    }
-
-    /// Evaluates an expression for all lanes; only those of `mask` access memory.
-    pub fn evaluate(&mut self, code: Code<'m>, frame: &mut Frame, handle: Handle<Expression>, mask: &Mask) {
-        let lanes = self.lanes;
-        let value = |handle: Handle<Expression>| &frame.values[handle.index()];
-        let of = |handle: Handle<Expression>| frame.values[handle.index()].cells.as_slice();
-        let site = site(code.function.expressions.get_span(handle));
-        let mut memory = 0;
-        let cells = match &code.function.expressions[handle] {
-            Expression::Compose { components, .. } => {
-                components.iter().flat_map(|c| of(*c)).copied().collect()
-            }
-            Expression::Splat { size, value } => of(*value).repeat(*size as usize),
-            Expression::Swizzle { size, vector, pattern } => {
-                let of_lane = |i: &naga::SwizzleComponent| &of(*vector)[*i as usize * lanes..][..lanes];
-                pattern[..*size as usize].iter().flat_map(of_lane).copied().collect()
-            }
-            Expression::Access { base, index } => {
-                let inner = self.inner(code, *base);
-                let (size, count) = self.elements(inner);
-                let is_pointer = inner.pointer_space().is_some();
-                memory = value(*base).memory;
-                let (bases, indices) = (of(*base), of(*index));
-                let count =
-                    count.unwrap_or_else(|| (self.memories[memory].cells.len() - bases[0] as usize) / size);
-                if let Some(lane) = (0..lanes).find(|&lane| mask[lane] && indices[lane] >= count as u64) {
-                    let index = indices[lane];
-                    self.fault(format!("index {index} of {count} elements in `{}`", self.line(site)));
-                }
-                let inside = |lane: usize| indices[lane].min(count as u64 - 1) as usize * size;
-                if is_pointer {
-                    (0..lanes).map(|lane| bases[lane] + inside(lane) as u64).collect()
-                } else {
-                    let scalars = (0..size).flat_map(|i| (0..lanes).map(move |lane| (i, lane)));
-                    scalars.map(|(i, lane)| bases[(inside(lane) + i) * lanes + lane]).collect()
-                }
-            }
-            Expression::AccessIndex { base, index } => {
-                let inner = self.inner(code, *base);
-                let start = self.place(inner, *index as usize);
-                memory = value(*base).memory;
-                if inner.pointer_space().is_some() {
-                    of(*base).iter().map(|at| at + start as u64).collect()
-                } else {
-                    of(*base)[start * lanes..][..self.size(code, handle) * lanes].to_vec()
-                }
-            }
-            Expression::Load { pointer } => {
-                let (size, is_atomic) = self.loaded(code, *pointer);
-                self.load(value(*pointer), size, is_atomic, site, mask)
-            }
-            Expression::Unary { op, expr } => arithmetic::unary(*op, self.scalar(code, *expr), of(*expr)),
-            Expression::Binary { op, left, right } => {
-                let is_product = [left, right]
-                    .iter()
-                    .any(|side| matches!(self.inner(code, **side), TypeInner::Matrix { .. }));
-                assert!(!is_product, "the interpreter does not know products of matrices");
-                arithmetic::binary(*op, self.scalar(code, *left), of(*left), of(*right))
-            }
-            Expression::Select { condition, accept, reject } => {
-                arithmetic::select(of(*condition), of(*accept), of(*reject))
-            }
-            Expression::Relational { fun, argument } => {
-                let mut parts = of(*argument).chunks(lanes);
-                let first = parts.next().expect("vectors have elements").to_vec();
-                parts.fold(first, |result, part| match fun {
-                    RelationalFunction::All => result.iter().zip(part).map(|(a, b)| a & b).collect(),
-                    RelationalFunction::Any => result.iter().zip(part).map(|(a, b)| a | b).collect(),
-                    other => panic!("the interpreter does not know {other:?}"),
-                })
-            }
-            Expression::Math { fun: MathFunction::Transpose, arg, .. } => {
-                let TypeInner::Matrix { columns, rows, .. } = self.inner(code, *arg) else {
-                    panic!("no matrix")
-                };
-                let (columns, rows) = (*columns as usize, *rows as usize);
-                let places = (0..rows).flat_map(|row| (0..columns).map(move |column| column * rows + row));
-                places.flat_map(|at| &of(*arg)[at * lanes..][..lanes]).copied().collect()
-            }
-            Expression::Math { fun, arg, arg1, arg2, .. } => {
-                let arguments: Vec<&[u64]> =
-                    [Some(*arg), *arg1, *arg2].into_iter().flatten().map(of).collect();
-                arithmetic::math(*fun, self.scalar(code, *arg), lanes, &arguments)
-            }
-            Expression::As { expr, kind, convert } => {
-                let from = self.scalar(code, *expr);
-                match convert {
-                    Some(width) => {
-                        arithmetic::convert(from, Scalar { kind: *kind, width: *width }, of(*expr))
-                    }
-                    None => {
-                        assert!(from.width == 4, "the interpreter does not know the bits of {from:?}");
-                        of(*expr).to_vec()
-                    }
-                }
-            }
-            Expression::CooperativeLoad { columns, rows, data, .. } => {
-                let shape = [*rows as usize, *columns as usize];
-                self.load_matrix(shape, data.row_major, [value(data.pointer), value(data.stride)], site, mask)
-            }
-            Expression::CooperativeMultiplyAdd { a, b, c } => {
-                let shape = |handle| match self.inner(code, handle) {
-                    TypeInner::CooperativeMatrix { columns, rows, .. } => [*rows as usize, *columns as usize],
-                    other => panic!("{other:?} is no matrix"),
-                };
-                self.multiply_add([of(*a), of(*b), of(*c)], [shape(*a), shape(*b)])
-            }
-            other => panic!("the interpreter does not know {other:?}"),
-        };
-        frame.values[handle.index()] = Value { cells, memory };
-    }
-
-    fn load(&mut self, pointer: &Value, size: usize, is_atomic: bool, site: u32, mask: &Mask) -> Vec<u64> {
-        let (lanes, starts) = (self.lanes, &pointer.cells);
-        if self.memories[pointer.memory].sharing == Sharing::Invocation {
-            let cells = &self.memories[pointer.memory].cells;
-            let places = (0..size).flat_map(|i| (0..lanes).map(move |lane| (i, lane)));
-            return places.map(|(i, lane)| cells[(starts[lane] as usize + i) * lanes + lane]).collect();
-        }
-        let mut loaded = vec![0; size * lanes];
-        let kind = if is_atomic { Kind::Atomic } else { Kind::Read };
-        for lane in (0..lanes).filter(|&lane| mask[lane]) {
-            let of = &self.memories[pointer.memory];
-            if of.sharing == Sharing::Workgroup
-                && (0..size).all(|i| of.is_unwritten(starts[lane] as usize + i))
-            {
-                let fault = format!("`{}` is read before it is written in `{}`", of.name, self.line(site));
-                self.fault(fault);
-            }
-            for i in 0..size {
-                let cell = starts[lane] as usize + i;
-                self.note(pointer.memory, cell, kind, lane, site);
-                loaded[i * lanes + lane] = self.memories[pointer.memory].cells[cell];
-            }
-        }
-        loaded
-    }
-
-    pub fn store(&mut self, pointer: &Value, value: &[u64], is_atomic: bool, site: u32, mask: &Mask) {
-        let lanes = self.lanes;
-        let is_own = self.memories[pointer.memory].sharing == Sharing::Invocation;
-        let kind = if is_atomic { Kind::Atomic } else { Kind::Write };
-        for lane in (0..lanes).filter(|&lane| mask[lane]) {
-            for (i, scalar) in value.chunks(lanes).enumerate() {
-                let cell = pointer.cells[lane] as usize + i;
-                if is_own {
-                    self.memories[pointer.memory].cells[cell * lanes + lane] = scalar[lane];
-                } else {
-                    self.note(pointer.memory, cell, kind, lane, site);
-                    self.memories[pointer.memory].cells[cell] = scalar[lane];
-                }
-            }
-        }
-    }
-
-    /// Notes that `lane`, or a subgroup behind the last lane, accesses a shared scalar.
-    pub fn note(&mut self, memory: usize, cell: usize, kind: Kind, lane: usize, site: u32) {
-        let of = &mut self.memories[memory];
-        if of.sharing == Sharing::ReadOnly {
-            return;
-        }
-        self.report.accesses += 1;
-        let epoch = self.epochs[usize::from(of.sharing == Sharing::Grid)];
-        let now = Mark { workgroup: self.workgroup, epoch, lane: lane as u32, site };
-        let race = of.note(cell, kind, now);
-        if let Some((earlier, mark)) = race
-            && self.known.insert((memory, earlier, mark.site, kind, site))
-        {
-            let name = &self.memories[memory].name;
-            let who = if mark.workgroup == self.workgroup { "invocations" } else { "workgroups" };
-            let (first, second) = (self.line(mark.site), self.line(site));
-            let fault = format!(
-                "race of {who} on `{name}`: {} in `{first}` and {} in `{second}`",
-                earlier.past(),
-                kind.past()
-            );
-            self.fault(fault);
-        }
-    }
-
-    pub fn fault(&mut self, what: String) {
-        self.report.faults.insert(what);
-    }
-
-    /// The line of the source at `site`.
-    pub fn line(&self, site: u32) -> &'m str {
-        let (before, after) = self.launch.source.split_at(site as usize);
-        let start = before.rfind('\n').map_or(0, |at| at + 1);
-        let end = after.find('\n').map_or(self.launch.source.len(), |at| site as usize + at);
-        self.launch.source[start..end].trim()
-    }
-
-    /// Whether a pointer is to an atomic.
-    pub fn is_atomic(&self, code: Code<'m>, pointer: Handle<Expression>) -> bool {
-        self.loaded(code, pointer).1
-    }
-
-    /// Loads what a pointer points to.
-    pub fn load_from(
-        &mut self,
-        code: Code<'m>,
-        frame: &Frame,
-        pointer: Handle<Expression>,
-        site: u32,
-        mask: &Mask,
-    ) -> Vec<u64> {
-        let (size, is_atomic) = self.loaded(code, pointer);
-        self.load(&frame.values[pointer.index()], size, is_atomic, site, mask)
     }
 }
 

@@ -12,13 +12,14 @@ impl Machine<'_> {
     }
 
     /// The subgroups that take part. A matrix needs all lanes of its subgroup.
-    fn subgroups(&mut self, site: u32, mask: &Mask) -> Vec<usize> {
+    fn subgroups(&mut self, site: u32, mask: Mask) -> Vec<usize> {
         let size = self.launch.subgroup;
         assert!(self.lanes.is_multiple_of(size), "subgroups of {size} do not divide {} lanes", self.lanes);
-        if mask.chunks(size).any(|lanes| lanes.contains(&true) && lanes.contains(&false)) {
+        let is_part = |first: usize| (first..first + size).any(|lane| mask.has(lane) != mask.has(first));
+        if (0..self.lanes).step_by(size).any(is_part) {
             self.fault(format!("a subgroup does not take part as a whole in `{}`", self.line(site)));
         }
-        (0..self.lanes / size).filter(|subgroup| mask[subgroup * size]).collect()
+        (0..self.lanes / size).filter(|subgroup| mask.has(subgroup * size)).collect()
     }
 
     /// The scalars of memory that hold a subgroup's matrix, row by row.
@@ -46,7 +47,7 @@ impl Machine<'_> {
         is_by_row: bool,
         place: [&Value; 2],
         site: u32,
-        mask: &Mask,
+        mask: Mask,
     ) -> Vec<u64> {
         let memory = place[0].memory;
         let mut loaded = vec![0; (shape[0] * shape[1]).div_ceil(self.launch.subgroup) * self.lanes];
@@ -68,7 +69,7 @@ impl Machine<'_> {
         is_by_row: bool,
         place: [&Value; 2],
         site: u32,
-        mask: &Mask,
+        mask: Mask,
     ) {
         let memory = place[0].memory;
         for subgroup in self.subgroups(site, mask) {

@@ -107,7 +107,7 @@ fn a_missing_barrier_is_found() {
         assert!(!passed.is_empty(), "{entry}");
         for site in passed {
             let (report, _) = run(source, entry, 2, |module| {
-                assert!(barriers(&module).contains(&site));
+                assert!(barriers(&module).contains_key(&site));
                 without_barrier(&module, site)
             });
             let is_race = |fault: &String| fault.starts_with("race of invocations on ");
