@@ -14,7 +14,7 @@ use reference::balance::{Factors, losses, losses_backward, updated_bias};
 
 /// Each loss alone and all together, with and without a gradient through the gates.
 #[test]
-fn balance_losses_and_their_gradient() {
+pub fn balance_losses_and_their_gradient() {
     for shape in shapes() {
         check(&format!("balance {}", shape.name()), |case| {
             let (rows, e, k) = (shape.rows(), shape.route.experts, shape.route.chosen);
@@ -93,7 +93,7 @@ fn balance_losses_and_their_gradient() {
 const HOT: u32 = 1 << 31;
 
 #[test]
-fn tallies_add_up() {
+pub fn tallies_add_up() {
     for experts in [1u32, 5, 65, 512] {
         check(&format!("tally of {experts} experts"), |case| {
             let rounds = [0; 2].map(|_| case.ids_below(experts as usize, 100_000));
@@ -122,7 +122,7 @@ fn tallies_add_up() {
 }
 
 #[test]
-fn the_bias_follows_the_load() {
+pub fn the_bias_follows_the_load() {
     let uneven: Vec<u32> = (0..257).map(|e| e * e % 97).collect();
     let (huge, flags) = ([3_000_000_000u32, 1_000_000_000, 5, 0, 7], [[0u32, 0], [1, 0], [0, 1]]);
     let cases: [&[u32]; 7] = [&[3], &[10, 6, 8, 8], &[7, 8, 8, 8], &[9, 8, 8, 8], &[0; 6], &huge, &uneven];

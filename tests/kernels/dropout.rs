@@ -35,7 +35,7 @@ fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
 }
 
 #[test]
-fn the_device_draws_the_host_s_words() {
+pub fn the_device_draws_the_host_s_words() {
     check("random words", |case| {
         let (rows, cols) = (67, 12);
         let (words, place) = (case.output(rows, cols, U32), place(case, 0.0, 32767));
@@ -49,7 +49,7 @@ fn the_device_draws_the_host_s_words() {
 }
 
 #[test]
-fn dropout_is_the_mask_times_its_input() {
+pub fn dropout_is_the_mask_times_its_input() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in [(1, 1), (33, 31), (5, 257), (64, 32)] {
             for (has_residual, accumulate) in [(false, false), (true, false), (false, true)] {
@@ -77,7 +77,7 @@ fn dropout_is_the_mask_times_its_input() {
 
 /// Micro-batches are counted within the step of `StepState`; a new step starts from 0.
 #[test]
-fn micro_batches_are_counted() {
+pub fn micro_batches_are_counted() {
     check("count_micro_step", |case| {
         let [sixth, seventh] = [5, 6].map(|step| case.state(StepState { step, ..StepState::default() }));
         let state = case.state(DropoutState::default());

@@ -16,7 +16,7 @@ use gristmill::record::Tensor;
 const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
 
 #[test]
-fn swiglu_is_the_gated_activation() {
+pub fn swiglu_is_the_gated_activation() {
     for element in [F32, F16, Bf16] {
         for (n, f) in SWIGLU_SHAPES {
             check(&format!("swiglu {n}x{f} {element:?}"), |case| {
@@ -30,7 +30,7 @@ fn swiglu_is_the_gated_activation() {
 }
 
 #[test]
-fn swiglu_backward_writes_both_gradients() {
+pub fn swiglu_backward_writes_both_gradients() {
     for element in [F32, F16, Bf16] {
         for (n, f) in SWIGLU_SHAPES {
             check(&format!("swiglu_backward {n}x{f} {element:?}"), |case| {
@@ -80,7 +80,7 @@ const GELUS: [(Gelu, reference::gelu::Gelu); 3] = [
 ];
 
 #[test]
-fn gelu_and_its_backward() {
+pub fn gelu_and_its_backward() {
     for (kind, formula) in GELUS {
         for element in [F32, F16, Bf16] {
             for (n, f) in SWIGLU_SHAPES {
@@ -233,7 +233,7 @@ const ROPES: [(u32, u32, u32, Rope); 9] = [
 ];
 
 #[test]
-fn rope_rotates_queries_and_keys_in_place() {
+pub fn rope_rotates_queries_and_keys_in_place() {
     for element in [F32, Bf16] {
         for row in &ROPES {
             check_rope(row, element);
@@ -288,7 +288,7 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
 
 /// Of a tensor that starts within a binding, and nothing beside it.
 #[test]
-fn zeros_are_where_the_tensor_is() {
+pub fn zeros_are_where_the_tensor_is() {
     for element in [F32, F16, Bf16] {
         for (n, f) in [(1, 1), (3, 31), (2, 1028), (1, 70_000)] {
             check(&format!("zero {n}x{f} {element:?}"), |case| {

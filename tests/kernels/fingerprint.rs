@@ -16,7 +16,7 @@ fn words(values: &[f64], element: Element) -> Vec<u32> {
 
 /// A row of each type, several parts of one tensor, and a part that starts within a binding.
 #[test]
-fn fingerprints_are_those_of_the_reference() {
+pub fn fingerprints_are_those_of_the_reference() {
     check("fingerprints", |case| {
         // Less than a group of invocations, more, and one that fills several workgroups.
         let lengths = [4u32, 700, 9000];

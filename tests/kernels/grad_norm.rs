@@ -62,7 +62,7 @@ fn squares_that_overflow_or_vanish() {
 
 /// Sums of squares of values of different sizes meet in one norm.
 #[test]
-fn sizes_that_are_summed_apart() {
+pub fn sizes_that_are_summed_apart() {
     check_norm("gradients from 1e-30 to 1e30", 1.0, |case, i| case.normal() * 10f64.powi(i as i32 % 61 - 30));
     for power in [40, -40] {
         check_norm(&format!("gradients around 2^{power}"), 1.0, |case, _| 2f64.powi(power) * case.normal());

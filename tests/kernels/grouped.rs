@@ -127,7 +127,7 @@ pub fn all_three(
 }
 
 #[test]
-fn each_group_is_multiplied_by_its_expert_s_matrix() {
+pub fn each_group_is_multiplied_by_its_expert_s_matrix() {
     for sizes in GROUPS {
         check_all_three(sizes, (31, 33), F32, &[sizes.len() as u32]);
     }

@@ -22,7 +22,7 @@ fn some(case: &mut Case, experts: usize, hot: usize) -> Vec<usize> {
 }
 
 #[test]
-fn hot_experts_come_last_in_order() {
+pub fn hot_experts_come_last_in_order() {
     for (experts, hot, cold_capacity) in [(2, 1, 3), (5, 4, 7), (8, 3, 7), (257, 31, 3), (512, 511, 3)] {
         check(&format!("{hot} of {experts} experts last, {cold_capacity} rows"), |case| {
             let two = HotAndCold { hot: hot as u32, capacity: 7, cold_capacity };
@@ -76,7 +76,7 @@ fn held(matrix: u64) -> [Held; 4] {
 
 /// Every copy is the bits of its expert, in whatever type; what a rank does not have stays as it was.
 #[test]
-fn copies_are_those_of_the_hot_experts() {
+pub fn copies_are_those_of_the_hot_experts() {
     for element in [F32, Element::F16, Element::Bf16, Element::Nf4, Element::Int8] {
         let cols = if element.is_quantised() { 130 } else { 37 };
         let stride = u64::from(element.stride(cols));
@@ -133,7 +133,7 @@ fn copies_are_those_of_the_hot_experts() {
 }
 
 #[test]
-fn gradients_of_copies_are_added_at_home() {
+pub fn gradients_of_copies_are_added_at_home() {
     let cols = 37;
     let stride = u64::from(F32.stride(cols));
     let matrix = u64::from(OUT) * stride;

@@ -27,7 +27,7 @@ const SHAPES: [(u32, u32, u32, u32, u32); 6] = [
 ];
 
 #[test]
-fn parts_become_packed_heads() {
+pub fn parts_become_packed_heads() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
             check(&format!("latent_heads {shape:?} {element:?}"), |case| {
@@ -44,7 +44,7 @@ fn parts_become_packed_heads() {
 }
 
 #[test]
-fn each_part_has_its_gradient() {
+pub fn each_part_has_its_gradient() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
             for accumulate in [false, true] {

@@ -23,7 +23,7 @@ fn storage(element: Element) -> Storage {
 }
 
 #[test]
-fn linear_cross_entropy_matches_the_reference() {
+pub fn linear_cross_entropy_matches_the_reference() {
     // The last one has as many classes as Qwen's vocabulary has tokens.
     let shapes = [(1, 1, 4, 1), (33, 31, 20, 1), (130, 257, 36, 1), (65, 64, 33, 2), (3, 151_936, 4, 1)];
     for ((tokens, vocab, width, parts), element) in

@@ -180,7 +180,7 @@ fn after(windows: &[u32], first: usize, text: &str) -> Adaptive {
 }
 
 #[test]
-fn corner_cases() {
+pub fn corner_cases() {
     let windows = [2, 3, 4];
     let cases = [
         ("clean steps between decreases do not count", 1, "x.x.x"),

@@ -39,6 +39,7 @@ mod own_device;
 mod own_kernel;
 mod permute;
 mod placement;
+mod races;
 mod rounding;
 mod route;
 mod row_gate;

@@ -25,7 +25,7 @@ const MATMUL_SHAPES: [(u32, u32, u32); 12] = [
 ];
 
 #[test]
-fn matmul_is_the_product() {
+pub fn matmul_is_the_product() {
     for element in [F32, F16, Bf16] {
         for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
             for (m, n, k) in MATMUL_SHAPES {
@@ -54,7 +54,7 @@ fn products_of_many_tokens() {
 
 /// Rows and sums that every lane, some lanes and one lane have a part in; columns that end within a workgroup's eight.
 #[test]
-fn products_of_few_rows() {
+pub fn products_of_few_rows() {
     for element in [F32, F16, Bf16] {
         for (m, n, k) in [(1, 8, 4), (1, 65, 260), (2, 31, 33), (3, 4, 1027), (4, 33, 64)] {
             check(&format!("matmul of few rows {m}x{n}x{k} {element:?}"), |case| {
@@ -75,7 +75,7 @@ fn products_of_few_rows() {
 
 /// Whole lines of weights and a rest, and what is quantised.
 #[test]
-fn products_of_few_rows_and_quantised_ones() {
+pub fn products_of_few_rows_and_quantised_ones() {
     for [element, weights] in [[F32, F32], [F16, F16], [Bf16, Bf16], [F32, Nf4], [Bf16, Int8]] {
         for (m, n, k) in [(1, 1025, 258), (3, 1031, 270)] {
             let name = format!("matmul of few rows {m}x{n}x{k} {element:?} and {weights:?}");
@@ -233,7 +233,7 @@ fn large_products_with_epilogues() {
 
 /// Both formats of weights, in the products that read them: forward, and the input's gradient.
 #[test]
-fn weights_may_be_quantised() {
+pub fn weights_may_be_quantised() {
     for weights in [Nf4, Int8] {
         for layout in [Layout::Nt, Layout::Nn] {
             for (m, n, k) in MATMUL_SHAPES {
@@ -331,7 +331,7 @@ const SPLIT: [(u32, u32, u32, u32); 4] =
     [(70, 31, 610, 2), (70, 31, 1030, 4), (5, 65, 2570, 10), (5, 2, 7681, 29)];
 
 #[test]
-fn split_products_of_every_layout() {
+pub fn split_products_of_every_layout() {
     for element in [F32, F16, Bf16] {
         for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
             for (m, n, k, parts) in SPLIT {

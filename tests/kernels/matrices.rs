@@ -66,7 +66,7 @@ const TILES: [([u32; 3], u32, [u32; 2]); 4] = [
 ];
 
 #[test]
-fn tiles_of_every_size_and_layout() {
+pub fn tiles_of_every_size_and_layout() {
     for (([m, n, k], units, tile), element) in pairs(TILES, ELEMENTS) {
         for layout in LAYOUTS {
             let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices for {units} units");
@@ -199,7 +199,7 @@ type Groups = (&'static [u32], [u32; 2], &'static [u32], u32);
 
 /// Groups around the tiles of every size, empty ones, and stacks in parts: forward, and both backward.
 #[test]
-fn grouped_products() {
+pub fn grouped_products() {
     let cases: [Groups; 5] = [
         (&[63, 0, 64, 65, 1], [31, 33], &[5], 64),
         (&[7, 0, 0, 2, 31, 0], [65, 129], &[2, 4], 64),

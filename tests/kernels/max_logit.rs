@@ -7,7 +7,7 @@ use reference::largest_scores::by_head;
 
 /// A maximum is exact.
 #[test]
-fn the_largest_of_each_column_over_all_launches() {
+pub fn the_largest_of_each_column_over_all_launches() {
     for (rows, heads) in [(1, 1), (130, 6), (1000, 4), (5, 67)] {
         check(&format!("{rows} x {heads}"), |case| {
             let parts = [0, 1].map(|_| case.input(rows, heads, F32));

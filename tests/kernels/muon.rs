@@ -102,7 +102,7 @@ fn expected(problem: &Problem, w: &Input, g: &Input, m: &Input) -> (Vec<f64>, Ve
 }
 
 #[test]
-fn matrices_of_all_shapes_match_the_reference() {
+pub fn matrices_of_all_shapes_match_the_reference() {
     for (rows, cols) in [(1, 1), (1, 31), (31, 1), (33, 31), (31, 33), (48, 48), (12, 257), (257, 12)] {
         check_muon(&format!("muon {rows}x{cols}"), &problem(rows, cols));
     }
@@ -142,7 +142,7 @@ fn does_nothing_on_overflow() {
 /// The parts of ranks are put into their places, orthogonalised, and taken from there: rows and columns in any order,
 /// of which two ranks hold some alike.
 #[test]
-fn parts_are_orthogonalised_as_the_matrix() {
+pub fn parts_are_orthogonalised_as_the_matrix() {
     let block = |[row, rows]: [u32; 2], [col, cols]: [u32; 2], whole| Block {
         held: [row, col],
         whole,

@@ -11,7 +11,7 @@ use gristmill::record::Tensor;
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
 
 #[test]
-fn rms_norm_and_its_backward() {
+pub fn rms_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in SHAPES {
             check(&format!("rms_norm {rows}x{cols} {element:?}"), |case| {
@@ -62,7 +62,7 @@ fn rms_norm_and_its_backward() {
 }
 
 #[test]
-fn l2_norm_and_its_backward() {
+pub fn l2_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in SHAPES {
             check(&format!("l2_norm {rows}x{cols} {element:?}"), |case| {
@@ -94,7 +94,7 @@ fn l2_norm_of_rows_that_are_not_aligned() {
 }
 
 #[test]
-fn layer_norm_and_its_backward() {
+pub fn layer_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in SHAPES {
             check(&format!("layer_norm {rows}x{cols} {element:?}"), |case| {
@@ -175,7 +175,7 @@ const HEADS: [(u32, u32, u32, u32, u32); 5] =
     [(1, 1, 4, 12, 1), (4, 2, 8, 8, 9), (3, 1, 32, 16, 33), (2, 2, 64, 64, 31), (6, 2, 128, 128, 70)];
 
 #[test]
-fn qk_norm_and_its_backward() {
+pub fn qk_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
@@ -222,7 +222,7 @@ fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Elem
 }
 
 #[test]
-fn column_sum_adds_rows() {
+pub fn column_sum_adds_rows() {
     for element in [F32, Bf16] {
         // Enough rows that lanes add several partial sums each.
         for (rows, cols) in SHAPES.into_iter().chain([(2500, 70)]) {
@@ -240,7 +240,7 @@ fn column_sum_adds_rows() {
 }
 
 #[test]
-fn embedding_gathers_and_scatters() {
+pub fn embedding_gathers_and_scatters() {
     for element in [F32, F16, Bf16] {
         for (tokens, vocab, cols, parts) in
             [(1, 1, 1, 1), (33, 7, 31, 1), (129, 40, 36, 2), (64, 257, 130, 3)]
@@ -274,7 +274,7 @@ fn embedding_gathers_and_scatters() {
 }
 
 #[test]
-fn add_scales_and_accumulates() {
+pub fn add_scales_and_accumulates() {
     for element in [F32, Bf16] {
         check(&format!("add {element:?}"), |case| {
             let (x, y) = (case.input(31, 33, element), case.input(31, 33, element));
@@ -290,7 +290,7 @@ fn add_scales_and_accumulates() {
 
 /// Rounding, subnormals, overflow and infinity, bit for bit as on the host; NaN stays NaN.
 #[test]
-fn cast_rounds_to_nearest_even() {
+pub fn cast_rounds_to_nearest_even() {
     let mut values: Vec<f32> = vec![
         0.0,
         -0.0,

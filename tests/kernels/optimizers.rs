@@ -188,7 +188,7 @@ fn check_update(name: &str, update: &Update) {
 }
 
 #[test]
-fn update_clips_and_steps() {
+pub fn update_clips_and_steps() {
     let update = |global_step, norm, max_norm| Update {
         rule: PUBLISHED,
         group: 0,
@@ -213,7 +213,7 @@ const VARIANTS: [(&str, Rule); 6] = [
 ];
 
 #[test]
-fn update_of_every_optimizer_and_group() {
+pub fn update_of_every_optimizer_and_group() {
     for (name, rule) in VARIANTS {
         for (group, global_step) in [(0, 0), (1, 6), (2, 2)] {
             let update = Update { rule, group, global_step, norm: 5.0, max_norm: Some(1.0), overflow: None };

@@ -110,7 +110,7 @@ fn every_case(look: impl Fn(&mut Case, &Placed, u32, Element)) {
 }
 
 #[test]
-fn permute_and_its_backward() {
+pub fn permute_and_its_backward() {
     every_case(|case, placed, width, element| {
         let PlacementConfig { tokens, chosen, .. } = placed.routes;
         let (x, before) = (case.input(tokens, width, element), case.input(tokens, width, element));
@@ -133,7 +133,7 @@ fn permute_and_its_backward() {
 }
 
 #[test]
-fn combine_and_its_backward() {
+pub fn combine_and_its_backward() {
     every_case(|case, placed, width, element| {
         let PlacementConfig { tokens, chosen, .. } = placed.routes;
         let (k, d) = (chosen as usize, width as usize);
@@ -162,7 +162,7 @@ fn combine_and_its_backward() {
 }
 
 #[test]
-fn renormalised_gates_and_their_backward() {
+pub fn renormalised_gates_and_their_backward() {
     for (tokens, chosen, experts) in [(1, 1, 1), (257, 2, 8), (33, 16, 16), (31, 3, 9), (64, 1, 4)] {
         for allocation in allocations(tokens, chosen, experts) {
             let routes = PlacementConfig { tokens, chosen, experts, allocation };

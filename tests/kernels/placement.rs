@@ -143,7 +143,7 @@ fn capacities_of(routes: &PlacementConfig) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn placements_are_those_of_the_reference() {
+pub fn placements_are_those_of_the_reference() {
     let shapes = [(1, 1, 1), (31, 1, 1), (1, 16, 16), (257, 2, 8), (33, 4, 4), (1024, 2, 8), (257, 16, 512)];
     for (tokens, chosen, experts) in shapes {
         for allocation in allocations(tokens, chosen, experts) {
@@ -169,7 +169,7 @@ fn placements_are_those_of_the_reference() {
 
 /// The rows of cold experts, then those of hot ones: as if experts stood in that order.
 #[test]
-fn hot_experts_are_placed_last() {
+pub fn hot_experts_are_placed_last() {
     let shapes =
         [(1, 1, 2, 1), (31, 1, 5, 4), (33, 4, 4, 3), (257, 2, 8, 3), (1024, 2, 9, 1), (257, 16, 512, 100)];
     for (tokens, chosen, experts, hot) in shapes {
@@ -414,7 +414,7 @@ fn cold_experts_have_fewer_rows() {
 }
 
 #[test]
-fn the_busiest_experts_become_hot_at_their_steps() {
+pub fn the_busiest_experts_become_hot_at_their_steps() {
     let counts = [3, 9, 3, 7, 0];
     let steps = HotSteps { update_step: 10, checkpoint_step: Some(13) };
     let two = HotAndCold { hot: 3, capacity: 8, cold_capacity: 2 };

@@ -14,7 +14,7 @@ use gristmill::tape::{RouterLosses, Tape};
 use reference::balance::{Factors, losses_backward};
 
 #[test]
-fn routes_and_their_backward() {
+pub fn routes_and_their_backward() {
     for shape in shapes() {
         check(&format!("route {}", shape.name()), |case| {
             let (rows, e, k) = (shape.rows(), shape.route.experts, shape.route.chosen);

@@ -27,7 +27,7 @@ fn check_row_gate(case: &mut Case, rows: u32, cols: u32, element: Element) {
 }
 
 #[test]
-fn row_gates_and_their_backward() {
+pub fn row_gates_and_their_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in [(1, 1), (3, 31), (33, 4), (31, 33), (129, 257)] {
             check(&format!("row_gate {rows}x{cols} {element:?}"), |case| {

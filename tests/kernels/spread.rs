@@ -6,7 +6,7 @@ use gristmill::ops::spread::local_offsets;
 
 /// Some ranks send nothing, some experts receive nothing.
 #[test]
-fn the_rows_of_each_expert_start_after_those_of_the_one_before() {
+pub fn the_rows_of_each_expert_start_after_those_of_the_one_before() {
     for (ranks, experts) in [(1, 1), (2, 4), (3, 9), (4, 512)] {
         check(&format!("{experts} experts on {ranks} ranks"), |case| {
             let counts: Vec<Vec<u32>> = (0..ranks)

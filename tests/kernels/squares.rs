@@ -37,7 +37,7 @@ fn check_norms(name: &str, element: Element, value: impl Fn(&mut Case) -> f64) {
 }
 
 #[test]
-fn norms_of_every_storage_type() {
+pub fn norms_of_every_storage_type() {
     for element in [F32, F16, Bf16] {
         check_norms(&format!("normal {}", element.name()), element, |case| case.normal());
     }

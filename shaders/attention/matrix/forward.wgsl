@@ -46,8 +46,8 @@ const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const_assert OPERANDS == max(VALUES + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * D_STRIDE);
 
 var<workgroup> partials: array<f32, LANES>;
-// First: whether a reference was set again, so that the sums are to be multiplied. Atomic, since several lanes may say so
-// at once; four, so that the operands start at a multiple of 16 bytes.
+// First: whether a reference was set again, so that the sums are to be multiplied. Atomic, since several lanes may say
+// so at once; four, so that the operands start at a multiple of 16 bytes.
 var<workgroup> is_raised: array<atomic<u32>, 4>;
 
 var<private> reference: f32; // of the lane's query

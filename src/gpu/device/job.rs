@@ -167,6 +167,11 @@ impl Job {
         &mut self.persistents
     }
 
+    /// The initial contents of buffers, each from its start; what they do not cover is zeros.
+    pub fn contents(&self) -> &[(PersistentId, Vec<u8>)] {
+        &self.contents
+    }
+
     /// Sets the initial contents of the buffer of `tensor`. Without effect for a transient tensor.
     pub fn fill(&mut self, tensor: Tensor, bytes: Vec<u8>) {
         if let BufferId::Persistent(id) = tensor.buffer {

@@ -7,10 +7,12 @@
 
 mod bits;
 mod case;
+mod interpreted;
 mod run;
 
 pub use bits::Bits;
 pub use case::{Case, Input};
+pub use interpreted::{Barrier, Coverage, covering};
 pub use run::{check, check_matrices, check_tier, check_units};
 
 use gristmill::element::Element;

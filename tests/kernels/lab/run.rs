@@ -1,8 +1,9 @@
 //! Runs a case on the device and compares what comes out.
 
 use super::case::{Case, Computed, Expectation, Want};
+use super::interpreted::{self, MATRICES_OF_8, execute, is_covering};
 use super::{GUARD, unpadded};
-use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
+use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
@@ -67,11 +68,17 @@ impl<'a> Cases<'a> {
     }
 
     fn check_on(&self, name: &str, tier: Tier, change: &dyn Fn(Capabilities) -> Capabilities) {
+        if !interpreted::takes_case() {
+            return;
+        }
         let name = format!("{name} [{}]", tier.name());
         if tier == Tier::Matrix
             && !self.kernels(change(Capabilities::matrix())).iter().any(Kernel::is_by_matrices)
         {
             return;
+        }
+        if is_interpreted() {
+            return self.interpret(&name, tier, change);
         }
         let all = devices();
         let devices = match tier {
@@ -150,8 +157,56 @@ impl<'a> Cases<'a> {
             Ok::<_, gristmill::error::Error>(prepared)
         });
         let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
-        expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
+        let read = |expectation: &Expectation| {
+            let around = pollster::block_on(prepared.bytes_around(&expectation.tensor, GUARD));
+            around.unwrap_or_else(|e| panic!("{name} {}: {e}", expectation.label))
+        };
+        expectations.iter().map(|expectation| compare(name, expectation, &read(expectation))).collect()
     }
+
+    /// Executes a case on the CPU, for each adapter of the tier whose kernels differ.
+    fn interpret(&self, name: &str, tier: Tier, change: &dyn Fn(Capabilities) -> Capabilities) {
+        IS_SOFTWARE.get_or_init(|| true);
+        let adapters = match tier {
+            Tier::Software => vec![Capabilities::software()],
+            Tier::Portable => vec![Capabilities::portable()],
+            Tier::Matrix => vec![Capabilities::matrix(), Capabilities::matrix().with_matrices(MATRICES_OF_8)],
+        };
+        let mut done = HashSet::new();
+        for adapter in adapters.into_iter().map(change) {
+            let all = [
+                adapter,
+                Capabilities { gathers: true, ..adapter },
+                Capabilities { lanes: 1, ..adapter },
+                adapter.with_native_f16(true),
+                adapter.with_integer_widening(true),
+            ];
+            // Only on software adapters entry points depend on more than the tier.
+            let count = if !is_covering() {
+                all.len()
+            } else if tier == Tier::Software {
+                2
+            } else {
+                1
+            };
+            for capabilities in all.into_iter().take(count) {
+                let kernels = self.kernels(capabilities);
+                if interpreted::is_due(&kernels) && done.insert(kernels) {
+                    let name = format!("{name}: {capabilities}");
+                    let (job, expectations) = self.case(capabilities).finish();
+                    let state = execute(&name, job, capabilities);
+                    for expectation in &expectations {
+                        compare(&name, expectation, &state.bytes_around(&expectation.tensor));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether cases are executed on the CPU instead of an adapter.
+fn is_interpreted() -> bool {
+    is_covering() || std::env::var_os("GRISTMILL_INTERPRET").is_some()
 }
 
 /// Whether the adapter computes with 64-bit integers.
@@ -256,10 +311,9 @@ fn devices() -> MutexGuard<'static, Opened> {
     devices
 }
 
-fn compare(name: &str, prepared: &PreparedJob<'_>, expectation: &Expectation) -> Vec<u8> {
+/// Compares a tensor, with the guard zones `around` it, with what is expected. Returns its bytes.
+fn compare(name: &str, expectation: &Expectation, around: &[u8]) -> Vec<u8> {
     let Expectation { label, tensor, want } = expectation;
-    let around = pollster::block_on(prepared.bytes_around(tensor, GUARD));
-    let around = around.unwrap_or_else(|e| panic!("{name} {label}: {e}"));
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);
     assert!(before.iter().chain(after).all(|&b| b == 0xff), "{name} {label}: wrote outside its tensor");
