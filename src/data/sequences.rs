@@ -138,6 +138,7 @@ mod tests {
             assert_eq!(next.tokens.len(), next.targets.len());
             batch.tokens.extend(next.tokens);
             batch.targets.extend(next.targets);
+            batch.positions.extend(next.positions);
         }
         let values = |ids: &[u32]| packed.split(&ids.iter().map(|id| *id as f32).collect::<Vec<_>>());
         let as_values = |ids: &[u32]| ids.iter().map(|id| *id as f32).collect::<Vec<_>>();
