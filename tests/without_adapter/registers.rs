@@ -19,6 +19,9 @@ use std::process::Command;
 /// Tokens of a sequence.
 const TOKENS: u32 = 256;
 
+/// Sequences that are decoded together.
+const SEQUENCES: u32 = 16;
+
 /// Attention at the head sizes of real models, plain and with every mask. The backward pass leaves parts of the
 /// queries' gradient, or takes two kernels, where no binding holds enough of these.
 fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_parts: bool) -> Vec<Kernel> {
@@ -65,12 +68,13 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
 fn decode_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kernel> {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
     let mut rec = Recorder::new("decode", Capabilities::portable());
-    let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", TOKENS, cols, element));
-    for has_alibi in [false, true] {
-        let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi };
+    let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", SEQUENCES, cols, element));
+    // The longer caches are divided.
+    for (tokens, has_alibi) in [(8, false), (8, true), (512, false), (512, true)] {
+        let shape = Decode { layout, tokens, scale: 1.0, window: None, has_alibi };
         let (positions, cache) = (
-            rec.tensor("positions", 1, TOKENS, U32),
-            rec.tensor("x", TOKENS * 8, shape.cache_cols(), element),
+            rec.tensor("positions", 1, SEQUENCES, U32),
+            rec.tensor("x", SEQUENCES * tokens, shape.cache_cols(), element),
         );
         decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     }
