@@ -194,9 +194,8 @@ fn find_largest(lane: u32) {
         for (var i = 1u; i < PARTS / 4u; i++) {
             top = max(top, largest[i]);
         }
-        largest[0] = top;
+        largest[0] = top; // which nothing reads before the barrier that ends the clearing of `finished`
     }
-    workgroupBarrier();
 }
 
 // Four elements of factor `which`, as matrices take them.

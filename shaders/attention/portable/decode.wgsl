@@ -96,7 +96,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
                 sum = fma(vec4<f32>(weights[i]), load4(cache[row + column]), sum);
             }
         }
-        workgroupBarrier();
+        // The next weights are written two barriers from here.
     }
 
     var score = 0.0;
