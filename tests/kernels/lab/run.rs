@@ -7,8 +7,8 @@ use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Runs a case on every tier, as [`check_tier`] does.
@@ -230,17 +230,16 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
     kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
 }
 
-/// Whether this test, which has its own thread, runs `kernels` in one more `way`. Compiling them takes a software
-/// adapter minutes, so there only if it has not run each entry point with this element in this way yet; elsewhere, and
-/// with `GRISTMILL_LONG`, always.
+/// Whether this case runs `kernels` in one more `way`. Compiling them takes a software adapter minutes, so there only if
+/// no case of any test has run one of these entry points with this element in this way yet; elsewhere, and with
+/// `GRISTMILL_LONG`, always.
 fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
     type Entry = (&'static str, &'static str, &'static str, Element);
-    thread_local!(static DONE: RefCell<HashSet<Entry>> = RefCell::default());
-    DONE.with_borrow_mut(|done| {
-        let entry = |kernel: &Kernel| (way, kernel.file, kernel.entry, kernel.element);
-        let new = kernels.iter().filter(|kernel| done.insert(entry(kernel))).count();
-        new > 0 || !compiles_as_written() || std::env::var_os("GRISTMILL_LONG").is_some()
-    })
+    static DONE: Mutex<BTreeSet<Entry>> = Mutex::new(BTreeSet::new());
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = |kernel: &Kernel| (way, kernel.file, kernel.entry, kernel.element);
+    let new = kernels.iter().filter(|kernel| done.insert(entry(kernel))).count();
+    new > 0 || !compiles_as_written() || std::env::var_os("GRISTMILL_LONG").is_some()
 }
 
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same
