@@ -207,7 +207,8 @@ type Resolved = Result<(RunPlan, Vec<String>)>;
 
 /// What `flags` over those of a base are read as. The bases themselves are read once.
 fn with(base: &[String], flags: &[String]) -> Resolved {
-    static ACCEPTED: LazyLock<HashMap<Vec<String>, (RunPlan, Vec<String>)>> = LazyLock::new(|| {
+    type Plans = HashMap<Vec<String>, (RunPlan, Vec<String>)>;
+    static ACCEPTED: LazyLock<Plans> = LazyLock::new(|| {
         let resolved = |base: &Vec<String>| resolve(BASE, base.iter().map(String::as_str).collect()).ok();
         bases().into_iter().filter_map(|base| resolved(&base).map(|resolved| (base, resolved))).collect()
     });

@@ -80,10 +80,8 @@ const NOT_EXECUTED: [(&str, &str); 2] = [("lanes", "hear_lanes"), ("linear_cross
 /// Barriers without which no case has a race: file, unless the function is imported, function and number there. What
 /// comes next is behind another barrier, or in another place of the memory; and a matrix is stored where the same
 /// subgroup has loaded one.
-const SPARE: [(&str, &str, usize); 2] = [
-    ("", "package_attention_portable_tiles__1group_sum", 1),
-    ("attention/matrix/forward", "attention", 4),
-];
+const SPARE: [(&str, &str, usize); 2] =
+    [("", "package_attention_portable_tiles__1group_sum", 1), ("attention/matrix/forward", "attention", 4)];
 
 #[test]
 fn every_kernel_is_free_of_races_and_needs_its_barriers() {
