@@ -251,6 +251,12 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
         &window,
         &["`sliding_window` is none in `qwen2`, and this run has 4; remove `sliding_window`"],
     );
+    let off = config(
+        "qwen2",
+        json!({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    );
+    let whole = ModelConfig { qkv_bias: true, ..llama() };
+    refused(&off, &whole, &["`sliding_window` is off, though `layer_types` lists `sliding_attention`"]);
     let experts = ModelConfig { qk_norm: true, mixture: Some(mixture()), ..llama() };
     let qwen3 = |keys: Value| {
         let mut config = config(

@@ -1,7 +1,7 @@
 //! What the class of a `config.json` computes.
 
 use super::classes::{self, Fact, Facts, Reading, Windows};
-use super::rotary;
+use super::{NOTE, rotary};
 use crate::model::config::ModelConfig;
 use crate::ops::rope::Rope;
 use serde_json::{Value, json};
@@ -22,6 +22,8 @@ pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
 /// The keys that say which layers have windows, and the keys that say which layers have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
     first_k_dense_replace mlp_layer_types";
+/// A layer with a sliding window, in `layer_types`.
+const SLIDING: &str = "sliding_attention";
 /// More layers than any model has, which a file may name all the same.
 pub(super) const MOST_LAYERS: usize = 65_536;
 
@@ -150,6 +152,10 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
         }
     }
     let normalises = facts.get("norm_topk_prob").is_some_and(|norm| norm.value == true);
+    if normalises && reading.class.name == "deepseek_v2" && !reading.written.contains_key(NOTE) {
+        let value = "true, which DeepSeek's code computes and transformers does not".into();
+        facts.entry("norm_topk_prob").and_modify(|norm| norm.value = value);
+    }
     if normalises && number(facts, "num_experts_chosen") == Some(1.0) {
         // In Llama's layers our model leaves a single gate as it is.
         facts.entry("norm_topk_prob").and_modify(|norm| norm.value = "true of a single gate".into());
@@ -240,6 +246,11 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
 fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
     let windows = reading.class.windows();
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
+    let listed = reading.decided("layer_types").1;
+    let listed = listed.as_array().filter(|_| !matches!(windows, Windows::Never | Windows::Always));
+    if is_off && listed.is_some_and(|kinds| kinds.iter().any(|kind| kind == SLIDING)) {
+        return format!("off, though `layer_types` lists `{SLIDING}`").into();
+    }
     let size = reading.number("sliding_window").filter(|size| *size >= 1.0 && *size < longest as f64);
     let Some(size) = size.filter(|_| windows != Windows::Never && !is_off).map(|size| size as usize) else {
         return Value::Null;
@@ -252,10 +263,8 @@ fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
         Windows::Alternate => layer < border && layer.is_multiple_of(2),
         Windows::ThreeOfFour => !layer.is_multiple_of(4),
     };
-    let listed = reading.decided("layer_types").1;
-    let listed = listed.as_array().filter(|_| windows != Windows::Always);
     let has_window = |layer: &usize| match listed {
-        Some(kinds) => kinds.get(*layer).is_some_and(|kind| kind == "sliding_attention"),
+        Some(kinds) => kinds.get(*layer).is_some_and(|kind| kind == SLIDING),
         None => by_rule(*layer),
     };
     match (0..layers).filter(has_window).count() {

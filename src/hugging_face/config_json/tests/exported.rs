@@ -1,6 +1,7 @@
 //! Files of our own, which load again.
 
-use super::{equal, faults, llama};
+use super::{equal, faults, llama, refused};
+use crate::hugging_face::config_json::NOTE;
 use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::model::config::{
@@ -151,4 +152,19 @@ fn our_own_checkpoints_load_again() {
         let other = ModelConfig { tie_word_embeddings: !model.tie_word_embeddings, ..model };
         assert_ne!(faults(&config, &other, &[]), [""; 0], "{config}");
     }
+}
+
+/// DeepSeek's own code lets gates sum to 1 where the key says so, and transformers leaves them as they are.
+#[test]
+fn gates_of_deepseek_v2_that_two_programs_compute_differently_are_refused() {
+    let latent = LatentAttention { q_rank: None, kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
+    let route = RouterConfig { norm_top_k: false, ..mixture().route };
+    let shared = Some(SharedExpert { intermediate_size: 10, is_gated: false });
+    let mixture = Some(MixtureConfig { route, shared, ..mixture() });
+    let model = latent.within(ModelConfig { norm_eps: 1e-6, mixture, ..llama() });
+    let mut config = hugging_face_config(&model);
+    assert_eq!((&config["model_type"], config.get(NOTE)), (&"deepseek_v2".into(), None));
+    equal(&config, &model);
+    config["norm_topk_prob"] = true.into();
+    refused(&config, &model, &["`norm_topk_prob` is true, which DeepSeek's code computes"]);
 }
