@@ -54,7 +54,7 @@ impl PackedSequences {
         let (mut parts, mut first) = (Vec::new(), 0);
         for (rows, spec) in [(full, spec.clone()), (left, last)] {
             if rows.is_empty() && !sequences.is_empty() {
-                continue;
+                continue; // without any sequence the batches below say so
             }
             let mut collector = SampleCollector::default();
             for members in rows {

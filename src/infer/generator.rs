@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// Longest submission of several tokens, so that a reader sees text flow.
 const SUBMISSION: Duration = Duration::from_millis(50);
 
-/// Tokens that the caches lack are read step by step if they are at most this fraction (1 / n) of the shortest pass that
-/// holds the context; otherwise that pass computes the whole context. On llvmpipe a pass over 512 tokens takes as long as 40 steps at 1 million
-/// parameters and as 33 at 28 million.
+/// Tokens that the caches lack are read step by step if they are at most this fraction (1 / n) of the shortest pass
+/// that holds the context; otherwise that pass computes the whole context. On llvmpipe a pass over 512 tokens takes as
+/// long as 40 steps at 1 million parameters and as 33 at 28 million.
 const PART_BY_STEPS: usize = 32;
 
 /// The settings of a generation.
@@ -202,7 +202,11 @@ impl Generator<'_> {
         let longest = contexts.iter().map(|context| context.len()).max().unwrap_or(0);
         let passes = self.programs.prefills.iter().rev();
         let pass = passes.copied().find(|(tokens, _)| *tokens as usize >= longest);
-        let pass = pass.ok_or_else(|| Error::Plan(format!("no pass was planned for {longest} tokens")))?;
+        let pass = pass.ok_or_else(|| {
+            let most = self.programs.prefills.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0);
+            let remedy = "shorten it, or load the model for longer prompts";
+            Error::Plan(format!("a prompt of {longest} tokens, and the model is loaded for {most}; {remedy}"))
+        })?;
         if lacking > (pass.0 as usize / PART_BY_STEPS).max(1) {
             return self.prefill(contexts, pass).await;
         }

@@ -175,8 +175,9 @@ fn short_prompts_are_read_token_by_token() {
 }
 
 /// Turns of a conversation in a window of 128, in which texts of up to 64 tokens are read in half of it, and up to two
-/// tokens of such a text, or four of a longer one, by steps: a message behind the last answer, an answer that is encoded otherwise at its end, one that is forgotten, the same prompt again, a text that
-/// outgrows the window, one behind that, and another text.
+/// tokens of such a text, or four of a longer one, by steps: a message behind the last answer, an answer that is encoded
+/// otherwise at its end, one that is forgotten, the same prompt again, a text that outgrows the window, one behind that,
+/// and another text.
 #[test]
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     for (number, setup) in [Setup::new("talk", ""), dense("talk, latent", RANKS)].into_iter().enumerate() {
