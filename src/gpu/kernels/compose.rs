@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, PoisonError};
+use wesl::syntax::GlobalDeclaration;
 use wesl::{
     CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, Mangler, ModulePath,
     ResolveError, VirtualResolver,
@@ -96,17 +97,39 @@ impl Sources {
             ..CompileOptions::default()
         };
         let composed = wesl::compile(&module_path(kernel.file), &resolver, &EscapeMangler, &options);
-        let composed = composed.map_err(|error| {
-            Error::Device(format!("shader {kernel} does not compose: {}", wesl_fault(error)))
-        })?;
-        Ok(composed.to_string())
+        let mut text = composed
+            .map_err(|error| {
+                Error::Device(format!("shader {kernel} does not compose: {}", wesl_fault(error)))
+            })?
+            .syntax;
+        // WESL joins imported files in an order that differs between processes, and a driver's cache knows a shader by its words.
+        text.global_directives.sort_by_cached_key(ToString::to_string);
+        text.global_declarations.sort_by_cached_key(|declaration| file_of(declaration));
+        Ok(text.to_string())
     }
 }
 
-/// The name of an item in the file that declares it. Composition prefixes the items of imported files with their path.
+/// The path of the imported file that has a declaration; `None` for the kernel's own file, and for what has no name.
+fn file_of(declaration: &GlobalDeclaration) -> Option<Vec<String>> {
+    let name = match declaration {
+        GlobalDeclaration::Declaration(declared) => &declared.ident,
+        GlobalDeclaration::TypeAlias(declared) => &declared.ident,
+        GlobalDeclaration::Struct(declared) => &declared.ident,
+        GlobalDeclaration::Function(declared) => &declared.ident,
+        GlobalDeclaration::ConstAssert(_) | GlobalDeclaration::Void => return None,
+    };
+    imported(&name.name()).map(|(file, _)| file.components)
+}
+
+/// The name of an item in the file that declares it.
 pub(super) fn declared_name(name: &str) -> String {
-    let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
-    imported.map_or_else(|| name.to_string(), |(_, item)| item)
+    imported(name).map_or_else(|| name.to_string(), |(_, item)| item)
+}
+
+/// The file of an item of a composed text and its name there, if the file is imported: composition prefixes such items with its
+/// path.
+fn imported(name: &str) -> Option<(ModulePath, String)> {
+    name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten()
 }
 
 /// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.
@@ -163,4 +186,20 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element::F32;
+    use std::collections::HashSet;
+
+    /// Also where WESL's maps have another order, which they do each time.
+    #[test]
+    fn a_text_is_the_same_each_time() {
+        let kernel = Kernel::new("rms_norm", "rms_norm", F32).condition(Condition::SharedTile, true);
+        let kernel = kernel.constant("LANES", 128).constant("ROWS", 64);
+        let texts = (0..20).map(|_| Sources::default().joined(&kernel).expect("a file of ours"));
+        assert_eq!(texts.collect::<HashSet<String>>().len(), 1);
+    }
 }
