@@ -8,7 +8,7 @@ use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use wesl::syntax::GlobalDeclaration;
 use wesl::{
     CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, Mangler, ModulePath,
@@ -64,23 +64,30 @@ impl Sources {
         Ok(Composed { wgsl, module, info, variables, params })
     }
 
-    /// The text of a kernel. If its file belongs to this crate it is composed once per process: ranks that are threads,
-    /// and devices opened one after the other, ask for the same kernels.
+    /// The text of a kernel. Kernels of one file and the same conditions have one text, but for the values of their constants. Of
+    /// a file that belongs to this crate that text is composed once per process.
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
-        static OURS: LazyLock<Mutex<HashMap<Kernel, String>>> = LazyLock::new(Mutex::default);
+        /// File, conditions, and names of constants.
+        type Variant = (&'static str, Vec<Condition>, Vec<&'static str>);
+        static OURS: LazyLock<Mutex<HashMap<Variant, Arc<str>>>> = LazyLock::new(Mutex::default);
         if self.is_added(kernel.file) {
-            return self.joined(kernel);
+            return Ok(with_constants(&self.joined(kernel)?, kernel));
         }
+        let names = kernel.constants().iter().map(|(name, _)| *name).collect();
+        let variant = (kernel.file, kernel.conditions().collect(), names);
         let ours = || OURS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = ours().get(kernel).cloned() {
-            return Ok(known);
-        }
-        let wgsl = self.joined(kernel)?;
-        ours().insert(kernel.clone(), wgsl.clone());
-        Ok(wgsl)
+        let known = ours().get(&variant).cloned(); // not locked while another is composed
+        let text = match known {
+            Some(text) => text,
+            None => {
+                let text: Arc<str> = self.joined(kernel)?.into();
+                ours().entry(variant).or_insert(text).clone()
+            }
+        };
+        Ok(with_constants(&text, kernel))
     }
 
-    /// The file of a kernel and everything it imports, as one text.
+    /// The file of a kernel and everything it imports, as one text in which its constants are 0.
     fn joined(&self, kernel: &Kernel) -> Result<String> {
         let mut resolver = VirtualResolver::new();
         for (path, source) in self.iter() {
@@ -134,7 +141,19 @@ fn imported(name: &str) -> Option<(ModulePath, String)> {
 
 /// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.
 fn tile_module(kernel: &Kernel) -> String {
-    kernel.constants().iter().map(|(name, value)| format!("const {name}: u32 = {value}u;\n")).collect()
+    kernel.constants().iter().map(|(name, _)| declaration(name, 0) + "\n").collect()
+}
+
+/// A composed text with the values of the constants that it uses.
+fn with_constants(text: &str, kernel: &Kernel) -> String {
+    kernel.constants().iter().fold(text.to_string(), |text, (name, value)| {
+        let name = EscapeMangler.mangle(&module_path(TILE), name);
+        text.replace(&declaration(&name, 0), &declaration(&name, *value))
+    })
+}
+
+fn declaration(name: &str, value: u32) -> String {
+    format!("const {name}: u32 = {value}u;")
 }
 
 fn module_path(path: &str) -> ModulePath {
