@@ -30,20 +30,29 @@ use pollster::block_on;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-type Stage = (&'static str, fn(&Context));
+/// Its name, what it decides, and what it does.
+type Stage = (&'static str, &'static str, fn(&Context));
 
-/// What tells most in the first minute comes first.
+/// What decides most in the first minute comes first. Before all of them is said whether Vulkan has a driver.
 const STAGES: [Stage; 10] = [
-    ("adapter", driver::adapter),
-    ("compiler", driver::compiler),
-    ("probes", probes::probes),
-    ("losses", training::losses),
-    ("products", rates::products),
-    ("attention", rates::attentions),
-    ("steps", training::steps),
-    ("matrices", driver::matrices),
-    ("peers", training::peers),
-    ("tests", driver::tests),
+    ("adapter", "which GPU it is: its tier, limits, units, shapes of matrices", driver::adapter),
+    (
+        "compiler",
+        "whether its own compiler keeps what the main kernels compute with in registers",
+        driver::compiler,
+    ),
+    ("probes", "what the model of a step may assume: multiply-adds, memory, launches", probes::probes),
+    ("losses", "whether a user may train on it", training::losses),
+    ("products", "which tile each product should have, and how far from the peak it is", rates::products),
+    ("attention", "the same of attention, forward and backward", rates::attentions),
+    (
+        "steps",
+        "whether steps take what the model of a step says; if not, what the profile shows",
+        training::steps,
+    ),
+    ("matrices", "whether the tier `matrix` may be chosen by itself", driver::matrices),
+    ("peers", "how far other programs are ahead on this GPU", training::peers),
+    ("tests", "whether each variant of each kernel is right", driver::tests),
 ];
 
 /// What the stages share.
@@ -76,14 +85,15 @@ fn main() {
         sources: probes::sources(),
         ..GpuOptions::default()
     };
+    println!("== vulkan\n{}", compiled::vulkan_gpus().map_or_else(|e| e, |gpus| gpus.join("\n")));
     let mut gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
     let f16 = format!("{}; {}", block_on(gpu.try_native_f16()), block_on(gpu.check_widening()));
     let published = PublishedGpu::named(&gpu.report().name);
     let context = Context { gpu, f16, published, is_small: arguments.is_small, peers: arguments.peers };
     let is_wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let mut failed = Vec::new();
-    for (name, stage) in STAGES.into_iter().filter(|(name, _)| is_wanted(name)) {
-        println!("\n== {name}");
+    for (name, decides, stage) in STAGES.into_iter().filter(|(name, ..)| is_wanted(name)) {
+        println!("\n== {name}: {decides}");
         let begin = Instant::now();
         if catch_unwind(AssertUnwindSafe(|| stage(&context))).is_err() {
             failed.push(name);
@@ -109,8 +119,8 @@ impl Arguments {
         };
         let has = |flag: &str| words.iter().any(|word| word == flag);
         let only = after("--only");
-        if let Some(unknown) = only.iter().find(|only| STAGES.iter().all(|(name, _)| name != only)) {
-            panic!("there is no stage `{unknown}`: {:?}", STAGES.map(|(name, _)| name));
+        if let Some(unknown) = only.iter().find(|only| STAGES.iter().all(|(name, ..)| name != only)) {
+            panic!("there is no stage `{unknown}`: {:?}", STAGES.map(|(name, ..)| name));
         }
         Self {
             device_name: after("--device-name").pop(),

@@ -29,6 +29,30 @@ pub fn is_installed() -> bool {
     Path::new(DRIVER).exists()
 }
 
+/// The GPUs that Vulkan's loader finds by the drivers that are installed, with the versions that they name.
+///
+/// # Errors
+/// What is missing: the loader, or a driver that it can start.
+pub fn vulkan_gpus() -> Result<Vec<String>, String> {
+    // SAFETY: the loader is a system library; the instance is destroyed before it is unloaded.
+    unsafe {
+        let entry = Entry::load().map_err(|error| format!("no loader: {error}"))?;
+        let created = entry.create_instance(&vk::InstanceCreateInfo::default(), None);
+        let instance = created.map_err(|error| format!("no driver that starts: {error}"))?;
+        let listed = instance.enumerate_physical_devices();
+        let named = |gpu| {
+            let properties = instance.get_physical_device_properties(gpu);
+            let name = properties.device_name_as_c_str().unwrap_or_default().to_string_lossy().into_owned();
+            let [major, minor] =
+                [vk::api_version_major, vk::api_version_minor].map(|of| of(properties.api_version));
+            format!("{name}, Vulkan {major}.{minor}, driver {:#x}", properties.driver_version)
+        };
+        let gpus = listed.map(|all| all.into_iter().map(named).collect());
+        instance.destroy_instance(None);
+        gpus.map_err(|error| format!("no GPU: {error}"))
+    }
+}
+
 /// What the compiler says of one kernel, by its names of the numbers: `VGPRs`, `Spilled VGPRs`, `Scratch size`, ...
 pub type Statistics = BTreeMap<String, u64>;
 
