@@ -29,14 +29,23 @@ fn scaled4(packed: Packed, scale: f32) -> vec4<f16> {
     return vec4<f16>(load4(packed) * scale);
 }
 
-// Two factors that undo both powers in a product. Their exponents are halves of the whole one, which may be beyond
-// f32's: a sum times the first lies between the sum and the result, so it overflows or vanishes only if one of these
-// does. If a value of an operand is infinite or NaN, the factors are NaN, as are then all results: conversions to f16
-// need not keep such values, and whoever tests the result for overflow must see them.
+// Two factors that undo both powers in a product.
 fn undone(largest: vec2<u32>) -> vec2<f32> {
-    let whole = 254 - i32(exponent_of(largest.x)) - i32(exponent_of(largest.y));
-    let first = whole >> 1u;
-    let exponents = vec2<u32>(vec2<i32>(first, whole - first) + vec2<i32>(127));
-    let is_finite = max(largest.x, largest.y) < 0x7f800000u;
-    return bitcast<vec2<f32>>(select(vec2<u32>(0x7fc00000u), exponents << vec2<u32>(23u), is_finite));
+    return factors_of(-power_of(largest.x) - power_of(largest.y), max(largest.x, largest.y));
+}
+
+// The exponent of the power for a tensor whose largest magnitude has the bits `largest`.
+fn power_of(largest: u32) -> i32 {
+    return i32(exponent_of(largest)) - 127;
+}
+
+// Two factors whose product is 2^whole. Their exponents are halves of the whole one, which may be beyond f32's: a sum
+// times the first lies between the sum and the result, so it overflows or vanishes only if one of these does. If a value
+// of an operand is infinite or NaN, as its `largest` says, the factors are NaN, as are then all results: conversions to
+// f16 need not keep such values, and whoever tests the result for overflow must see them.
+fn factors_of(whole: i32, largest: u32) -> vec2<f32> {
+    let inside = clamp(whole, -252, 254); // beyond, every sum becomes 0 or infinity
+    let first = inside >> 1u;
+    let exponents = vec2<u32>(vec2<i32>(first, inside - first) + vec2<i32>(127));
+    return bitcast<vec2<f32>>(select(vec2<u32>(0x7fc00000u), exponents << vec2<u32>(23u), largest < 0x7f800000u));
 }

@@ -32,6 +32,7 @@ pub use compose::{Composed, compose};
 pub use condition::Condition;
 pub use interface::{Access, ParamsLayout, Variable};
 pub use kernel::Kernel;
+pub(crate) use kernel::MATRIX_STORAGE_BUFFERS;
 pub use memory_model::ordered_spirv;
 pub use published_gpus::PublishedGpu;
 pub use sources::Sources;

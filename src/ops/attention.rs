@@ -16,9 +16,10 @@ use self::plan::plan;
 use self::tile::Pass;
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
+use super::largest::largest;
 use crate::element::{Element, stride_of};
-use crate::kernels::Condition;
-use crate::record::{Recorder, State, Tensor};
+use crate::kernels::{Condition, Kernel};
+use crate::record::{Binding, Recorder, State, Tensor};
 
 /// The sizes and the mask of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,9 +146,17 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
     bindings.extend(shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
     bindings.extend(logits.map(|logits| logits.bind_with_offset("logits", Element::F32)));
+    bindings.extend(scale_of(rec, &plan.kernel, qkv, "qkv_largest"));
     let grid = plan.grid(shape.layout.heads, batch);
     let kernel = plan.kernel.condition(Condition::Logits, logits.is_some());
     rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+/// Binds the largest magnitude of `x` to `variable`, if `kernel` scales by it.
+#[track_caller]
+fn scale_of(rec: &mut Recorder, kernel: &Kernel, x: Tensor, variable: &'static str) -> Option<Binding> {
+    let is_scaled = kernel.is_by_matrices() && kernel.element == Element::Bf16;
+    is_scaled.then(|| largest(rec, x, None).bind(variable, Element::U32))
 }
 
 impl Attention {

@@ -28,6 +28,7 @@ const BASE: Row = Row {
     alibi: false,
     dropout: 0.0,
     element: F32,
+    powers: (0, 0),
 };
 
 /// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes
@@ -101,11 +102,14 @@ struct Row {
     /// Share of the weights that are dropped.
     dropout: f32,
     element: Element,
+    /// Powers of two that multiply qkv and dout; scores stay as they are.
+    powers: (i32, i32),
 }
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { batch, tokens, heads, dims, causal, window, alibi, documents, dropout, element } = self;
+        let Self { batch, tokens, heads, dims, causal, window, alibi, documents, dropout, element, powers } =
+            self;
         let mask = if *causal { "causal" } else { "full" };
         write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")?;
         window.iter().try_for_each(|window| write!(f, " window {window}"))?;
@@ -114,6 +118,9 @@ impl std::fmt::Display for Row {
         }
         if *dropout > 0.0 {
             write!(f, " dropout {dropout}")?;
+        }
+        if *powers != (0, 0) {
+            write!(f, " times 2^{powers:?}")?;
         }
         if documents.is_empty() { Ok(()) } else { write!(f, " documents {documents:?}") }
     }
@@ -130,7 +137,7 @@ impl Row {
             },
             tokens: self.tokens,
             is_causal: self.causal,
-            scale: 1.0 / (self.dims.0 as f32).sqrt(),
+            scale: 2f32.powi(-2 * self.powers.0) / (self.dims.0 as f32).sqrt(),
             window: self.window,
             has_alibi: self.alibi,
             head_range: None,
@@ -362,7 +369,7 @@ pub fn attention_with_large_scores_does_not_overflow() {
 
 fn forward(case: &mut Case, row: &Row, size: f64) {
     let n = row.batch * row.tokens;
-    let qkv = input(case, n, &row.shape().layout, size, row.element);
+    let qkv = input(case, n, &row.shape().layout, size * 2f64.powi(row.powers.0), row.element);
     let [q, k, v] = split_qkv(&qkv.1, &row.shape().layout);
     let out = case.output(n, row.shape().layout.out_cols(), row.element);
     let lse = case.output(n, row.heads.0, F32);
@@ -486,7 +493,7 @@ enum Within {
 
 fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let (n, layout) = (row.batch * row.tokens, row.shape().layout);
-    let qkv = input(case, n, &layout, 1.0, row.element);
+    let qkv = input(case, n, &layout, 2f64.powi(row.powers.0), row.element);
     let [q, k, v] = split_qkv(&qkv.1, &layout);
     let (starts, bounds) = (row.starts(), row.document_bounds(case));
     let dropout = row.dropout(case);
@@ -495,7 +502,9 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let (out, lse) = (&saved.0, &saved.1);
     let out = case.input_of(out, n, layout.out_cols(), row.element);
     let lse = case.input_of(lse, n, layout.heads, F32);
-    let dout = case.input(n, layout.out_cols(), row.element);
+    let of_dout: Vec<f64> =
+        (0..n * layout.out_cols()).map(|_| 2f64.powi(row.powers.1) * case.normal()).collect();
+    let dout = case.input_of(&of_dout, n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
     let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
     attention_backward(

@@ -4,8 +4,9 @@
 import package::attention::gradients_of_keys::put_gradient;
 import package::attention::heads::gradients_of;
 import package::attention::matrix::operands::right;
-import package::attention::matrix::tiles::{Blocks, D_STEPS, D_STRIDE, Place, Rows, SHARE, SHARE4, TILE, TURNS, V_STEPS};
-import package::attention::matrix::tiles::{V_STRIDE, score4, source_of};
+import package::attention::matrix::scales::Stored;
+import package::attention::matrix::tiles::{D_STEPS, D_STRIDE, Fetched, Place, Rows, SHARE, SHARE4, TILE, TURNS};
+import package::attention::matrix::tiles::{V_STEPS, V_STRIDE, score4, source_of};
 import package::attention::params::params;
 import package::lib::matrix::{Left, SIDE, Sum};
 import package::tile::V4;
@@ -13,21 +14,16 @@ import package::tile::V4;
 enable f16;
 enable wgpu_cooperative_matrix;
 
-@group(0) @binding(3) var<storage, read> dout: array<vec4<f16>>;
-
-// A factor on the weights p and ds, and its logarithm: f16 keeps 11 bits down to 2^-14, and most weights of long
-// sequences are small.
-const GAIN: f32 = 64.0;
-const LOG2_GAIN: f32 = 6.0;
+@group(0) @binding(3) var<storage, read> dout: array<Stored>;
 
 // The blocks of a tile of dout that a lane stages, as `fetch` of attention/matrix/tiles.wgsl loads those of qkv.
-fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
+fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Fetched {
     let rows = Rows(gradients_of(sequence, head), params.dout_stride, V4);
-    var blocks: Blocks;
+    var fetched: Fetched;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        blocks[i] = dout[source_of(lane, rows, tile, i)];
+        fetched[i] = dout[source_of(lane, rows, tile, i)];
     }
-    return blocks;
+    return fetched;
 }
 
 // The products of owned rows with SIDE walked rows, of queries and keys. o0 to o3 are the matrices along the owned
@@ -50,12 +46,12 @@ fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
     return sum;
 }
 
-// A row of gradients: where it starts, how many groups of 4 columns it has, the factor for its sums, and whether it
+// A row of gradients: where it starts, how many groups of 4 columns it has, two factors for its sums, and whether it
 // exists.
 struct Columns {
     at: u32,
     width: u32,
-    factor: f32,
+    factors: vec2<f32>,
     is_there: bool,
 }
 
@@ -65,7 +61,7 @@ fn write_columns(place: Place, to: Columns, pair: u32) {
     for (var i = 0u; i < SHARE4; i++) {
         let column = (pair * TILE + place.part * SHARE) / 4u + i;
         if (to.is_there && column < to.width) {
-            put_gradient(to.at + column, to.factor * score4(place, i));
+            put_gradient(to.at + column, to.factors.x * score4(place, i) * to.factors.y);
         }
     }
     workgroupBarrier();

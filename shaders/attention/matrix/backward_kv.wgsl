@@ -1,5 +1,5 @@
 // Attention backward, keys and values, matrix tier (formulas, tensors and masks as in
-// attention/software/backward_kv.wgsl; tensors are f16):
+// attention/software/backward_kv.wgsl; tensors are f16 or bf16):
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
@@ -14,14 +14,15 @@
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 import package::attention::gradients_of_keys::{dk_of, dv_of};
-import package::attention::matrix::backward::{Columns, GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients};
 import package::attention::matrix::backward::write_columns;
 import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
 import package::attention::matrix::operands::store_weights;
-import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, Place, SHARE, SHARE4, TILE};
-import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
-import package::attention::matrix::tiles::{keys_in, place_of, put, put_both, queries_in, score4, strips_at_once, taken};
-import package::attention::matrix::tiles::values_in;
+import package::attention::matrix::scales::{LOG2_GAIN, backward_scales};
+import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_STEPS, D_STRIDE, Fetched, Place, SHARE, SHARE4, TILE};
+import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, halves};
+import package::attention::matrix::tiles::{is_owned, keys_in, place_of, put, put_both, queries_in, score4};
+import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
@@ -65,6 +66,7 @@ fn attention_backward_kv(
     let kv_head = first_head / params.group;
     let sequence = workgroup.y * params.tokens;
     let place = place_of(lane);
+    let scales = backward_scales();
     let together = strips_at_once(lane, subgroups);
     let strip = min(subgroup, together - 1u) * SIDE; // its first row
     for (var skipped = 0u; skipped < BLOCK; skipped += together * SIDE) {
@@ -79,7 +81,7 @@ fn attention_backward_kv(
         // Number of tiles of one head; none in a turn of rows past the end
         let tiles = (max(end, start) - start + TILE - 1u) / TILE;
         clear_scores(lane);
-        stage_owned(lane, keys_in(sequence, kv_head), block, D_STRIDE, D_GROUPS);
+        stage_owned(lane, keys_in(sequence, kv_head), block, scales.qkv, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let k0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -87,7 +89,7 @@ fn attention_backward_kv(
         let k2 = owned(strip, 2u, D_STEPS, D_STRIDE);
         let k3 = owned(strip, 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
-        stage_owned(lane, values_in(sequence, kv_head), block, V_STRIDE, V_GROUPS);
+        stage_owned(lane, values_in(sequence, kv_head), block, scales.qkv, V_STRIDE, V_GROUPS);
         workgroupBarrier();
         let v0 = owned(strip, 0u, V_STEPS, V_STRIDE);
         let v1 = owned(strip, 1u, V_STEPS, V_STRIDE);
@@ -104,8 +106,8 @@ fn attention_backward_kv(
         workgroupBarrier();
         var head = first_head;
         var tile = start;
-        var some_queries: Blocks;
-        var some_gradients: Blocks;
+        var some_queries: Fetched;
+        var some_gradients: Fetched;
         var statistics_of: Statistics;
         // True whenever there is a tile; without the condition compilers load these before the loop over turns, and
         // hold them through it.
@@ -115,10 +117,12 @@ fn attention_backward_kv(
             statistics_of = load_statistics(lane, sequence, head, tile);
         }
         for (var n = 0u; n < tiles * params.share; n++) {
-            stage_rows(lane, some_queries, QUERIES, D_STRIDE, D4, D_GROUPS);
-            stage_columns(lane, some_queries, COLUMNS_OF_QUERIES, D_GROUPS);
-            stage_rows(lane, some_gradients, GRADIENTS, V_STRIDE, V4, V_GROUPS);
-            stage_columns(lane, some_gradients, COLUMNS_OF_GRADIENTS, V_GROUPS);
+            let tile_of_queries = halves(some_queries, scales.qkv);
+            stage_rows(lane, tile_of_queries, QUERIES, D_STRIDE, D4, D_GROUPS);
+            stage_columns(lane, tile_of_queries, COLUMNS_OF_QUERIES, D_GROUPS);
+            let tile_of_gradients = halves(some_gradients, scales.dout);
+            stage_rows(lane, tile_of_gradients, GRADIENTS, V_STRIDE, V4, V_GROUPS);
+            stage_columns(lane, tile_of_gradients, COLUMNS_OF_GRADIENTS, V_GROUPS);
             if (lane < TILE) {
                 statistics[lane] = statistics_of;
             }
@@ -128,13 +132,13 @@ fn attention_backward_kv(
                 put(along_d(k0, k1, k2, k3, QUERIES + j * SIDE * D_STRIDE, zeros), strip, j);
             }
             workgroupBarrier();
-            weigh(place, head, key, tile, end_of_row);
+            weigh(place, head, key, tile, end_of_row, LOG2_E * scales.score);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
                 put(along_v(v0, v1, v2, v3, GRADIENTS + j * SIDE * V_STRIDE, zeros), strip, j);
             }
             workgroupBarrier();
-            differentiate(place);
+            differentiate(place, scales.slope);
             tile += TILE;
             if (tile >= end) {
                 tile = start;
@@ -162,8 +166,8 @@ fn attention_backward_kv(
         }
 
         let is_there = is_owned(place, key, skipped, together);
-        let dk = Columns(dk_of(sequence + key, first_head), D4, params.scale / GAIN, is_there);
-        let dv = Columns(dv_of(sequence + key, first_head), V4, 1.0 / GAIN, is_there);
+        let dk = Columns(dk_of(sequence + key, first_head), D4, scales.dqk, is_there);
+        let dv = Columns(dv_of(sequence + key, first_head), V4, scales.dv, is_there);
         put_both(dk0, dk1, strip);
         write_columns(place, dk, 0u);
         if (D_STEPS > 2u) {
@@ -206,14 +210,14 @@ fn factors(place: Place, i: u32) -> vec4<f32> {
 }
 
 // Turns the scores k · q of a lane into the weights p, zero where masked.
-fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32) {
+fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32, factor: f32) {
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;
         let query = tile + at + vec4<u32>(0u, 1u, 2u, 3u);
         let lse_of =
             vec4<f32>(statistics[at].lse, statistics[at + 1u].lse, statistics[at + 2u].lse, statistics[at + 3u].lse);
-        var score = (params.scale * LOG2_E) * score4(place, i) - lse_of + LOG2_GAIN;
+        var score = factor * score4(place, i) - lse_of + LOG2_GAIN;
         @if(alibi) { score -= slope * (f32(i32(tile + at) - i32(key)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         var sees = query < vec4<u32>(end);
         @if(causal) { sees &= vec4<u32>(key) <= query; }
@@ -222,7 +226,7 @@ fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32) {
 }
 
 // Stores the weights p, and the weights ds, which follow from p and the scores v · dout.
-fn differentiate(place: Place) {
+fn differentiate(place: Place, slope: f32) {
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;
         let delta_of =
@@ -234,6 +238,6 @@ fn differentiate(place: Place) {
             dropped *= factors(place, i);
         }
         store_weights(place, GRADIENTS, i, dropped);
-        store_weights(place, QUERIES, i, p[i] * (dp - delta_of));
+        store_weights(place, QUERIES, i, slope * p[i] * (dp - delta_of));
     }
 }

@@ -1,5 +1,5 @@
 // Attention backward, queries, matrix tier (formulas, tensors and masks as in attention/software/backward_q.wgsl;
-// tensors are f16):
+// tensors are f16 or bf16):
 //
 //   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
 //
@@ -8,20 +8,22 @@
 // for the scores, and then as columns for the sums. delta is stored for backward_kv; it is summed in the same way as
 // dp, so that nothing is left of their difference where a query sees one key.
 // Numerics: as in attention/matrix/forward.wgsl. p is recomputed from lse without a running maximum. ds is rounded to
-// f16 after it was multiplied by GAIN, which keeps small values above the subnormals.
+// f16 after it was multiplied by GAIN, which keeps small values above the subnormals. attention/matrix/scales.wgsl has
+// the scales of bf16; delta is in units of these.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::heads::results_of;
-import package::attention::matrix::backward::{Columns, GAIN, LOG2_GAIN, along_d, along_v, fetch_gradients};
+import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients};
 import package::attention::matrix::backward::write_columns;
 import package::attention::matrix::masks::{first_key, first_of, is_seen, keys_end};
 import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
 import package::attention::matrix::operands::store_weights;
-import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, Rows};
+import package::attention::matrix::scales::{LOG2_GAIN, Stored, backward_scales};
+import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_STEPS, D_STRIDE, Fetched, PARTS, Place, Rows};
 import package::attention::matrix::tiles::{SCORE_STRIDE, SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_STEPS, V_STRIDE};
-import package::attention::matrix::tiles::{WEIGHT_STRIDE, clear_scores, fetch, is_owned, keys_in, place_of, put};
-import package::attention::matrix::tiles::{put_both, queries_in, score4, scores, source_of, strips_at_once, taken};
-import package::attention::matrix::tiles::values_in;
+import package::attention::matrix::tiles::{WEIGHT_STRIDE, clear_scores, fetch, halves, is_owned, keys_in};
+import package::attention::matrix::tiles::{place_of, put, put_both, queries_in, score4, scores, source_of};
+import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
@@ -33,7 +35,7 @@ import package::tile::{D4, LANES, OPERANDS, V4};
 enable f16;
 enable wgpu_cooperative_matrix;
 
-@group(0) @binding(2) var<storage, read> out: array<vec4<f16>>;
+@group(0) @binding(2) var<storage, read> out: array<Stored>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 
@@ -63,6 +65,7 @@ fn attention_backward_q(
     let keys = keys_in(sequence, kv_head);
     let values = values_in(sequence, kv_head);
     let place = place_of(lane);
+    let scales = backward_scales();
 
     let together = strips_at_once(lane, subgroups);
     let strip = min(subgroup, together - 1u) * SIDE; // its first row
@@ -75,7 +78,7 @@ fn attention_backward_q(
         let row = sequence + min(token, params.tokens - 1u);
         lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
         clear_scores(lane);
-        stage_owned(lane, queries_in(sequence, head), block, D_STRIDE, D_GROUPS);
+        stage_owned(lane, queries_in(sequence, head), block, scales.qkv, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let q0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -84,7 +87,7 @@ fn attention_backward_q(
         let q3 = owned(strip, 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
-            let some = fetch_gradients(lane, sequence, head, block + half);
+            let some = halves(fetch_gradients(lane, sequence, head, block + half), scales.dout);
             stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
@@ -94,41 +97,42 @@ fn attention_backward_q(
         let g3 = owned(strip, 3u, V_STEPS, V_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
-            let some = fetch_results(lane, sequence, head, block + half);
+            let some = halves(fetch_results(lane, sequence, head, block + half), scales.out);
             stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
         // delta is the diagonal of the products of all dout of a strip with all its out.
         put(along_v(g0, g1, g2, g3, strip * V_STRIDE, zeros), strip, 0u);
         workgroupBarrier();
-        delta_of = scores[place.row * SCORE_STRIDE + place.row % SIDE];
+        delta_of = scores[place.row * SCORE_STRIDE + place.row % SIDE] * scales.delta;
         var sum0 = zeros;
         var sum1 = zeros;
         var sum2 = zeros;
         var sum3 = zeros;
-        var some_keys: Blocks;
-        var some_values: Blocks;
+        var some_keys: Fetched;
+        var some_values: Fetched;
         // Always true; without the condition compilers load these before the loop over turns, and hold them through it.
         if (start < end) {
             some_keys = fetch(lane, keys, start);
             some_values = fetch(lane, values, start);
         }
         for (var tile = start; tile < end; tile += TILE) {
-            stage_rows(lane, some_keys, KEYS, D_STRIDE, D4, D_GROUPS);
-            stage_columns(lane, some_keys, COLUMNS_OF_KEYS, D_GROUPS);
-            stage_rows(lane, some_values, VALUES, V_STRIDE, V4, V_GROUPS);
+            let tile_of_keys = halves(some_keys, scales.qkv);
+            stage_rows(lane, tile_of_keys, KEYS, D_STRIDE, D4, D_GROUPS);
+            stage_columns(lane, tile_of_keys, COLUMNS_OF_KEYS, D_GROUPS);
+            stage_rows(lane, halves(some_values, scales.qkv), VALUES, V_STRIDE, V4, V_GROUPS);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
                 put(along_d(q0, q1, q2, q3, KEYS + j * SIDE * D_STRIDE, zeros), strip, j);
             }
             workgroupBarrier();
-            weigh(place, head, token, tile, first_of_row);
+            weigh(place, head, token, tile, first_of_row, LOG2_E * scales.score);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
                 put(along_v(g0, g1, g2, g3, VALUES + j * SIDE * V_STRIDE, zeros), strip, j);
             }
             workgroupBarrier();
-            differentiate(place, mask_index(sequence + token, head), tile);
+            differentiate(place, mask_index(sequence + token, head), tile, scales.slope);
             // The next tile is loaded while this one is multiplied.
             some_keys = fetch(lane, keys, tile + TILE);
             some_values = fetch(lane, values, tile + TILE);
@@ -145,7 +149,7 @@ fn attention_backward_q(
 
         let is_there = is_owned(place, token, skipped, together);
         let dq_at = params.dqkv_offset + (sequence + token) * params.dqkv_stride + head * D4;
-        let dq = Columns(dq_at, D4, params.scale / GAIN, is_there);
+        let dq = Columns(dq_at, D4, scales.dqk, is_there);
         put_both(sum0, sum1, strip);
         write_columns(place, dq, 0u);
         if (D_STEPS > 2u) {
@@ -159,35 +163,35 @@ fn attention_backward_q(
 }
 
 // The blocks of a tile of out that a lane stages, as `fetch` of attention/matrix/tiles.wgsl loads those of qkv.
-fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Blocks {
+fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Fetched {
     let rows = Rows(results_of(sequence, head), params.out_stride, V4);
-    var blocks: Blocks;
+    var fetched: Fetched;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        blocks[i] = out[source_of(lane, rows, tile, i)];
+        fetched[i] = out[source_of(lane, rows, tile, i)];
     }
-    return blocks;
+    return fetched;
 }
 
 // Turns the scores q · k of a lane into the weights p, zero where masked.
-fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32) {
+fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32, factor: f32) {
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
-        var score = (params.scale * LOG2_E) * score4(place, i) + (LOG2_GAIN - lse_of);
+        var score = factor * score4(place, i) + (LOG2_GAIN - lse_of);
         @if(alibi) { score += slope * (f32(i32(key) - i32(token)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         p[i] = select(vec4<f32>(), exp2(score), is_seen(token, first_of_row, key));
     }
 }
 
 // Turns p and the scores dout · v into the weights ds; `index` numbers the query and its head, for dropout.
-fn differentiate(place: Place, index: u32, tile: u32) {
+fn differentiate(place: Place, index: u32, tile: u32, slope: f32) {
     for (var i = 0u; i < SHARE4; i++) {
         var dp = score4(place, i);
         @if(dropout) {
             let is_kept = mask_words(index, (tile + place.part * SHARE) / 4u + i) >= vec4<u32>(params.threshold);
             dp = select(vec4<f32>(), params.factor * dp, is_kept);
         }
-        store_weights(place, KEYS, i, p[i] * (dp - delta_of));
+        store_weights(place, KEYS, i, slope * p[i] * (dp - delta_of));
     }
 }
 

@@ -1,5 +1,5 @@
 // Attention forward, matrix tier (formula, tensors and masks as in attention/software/forward.wgsl; qkv and out are
-// f16):
+// f16 or bf16):
 //
 //   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
@@ -9,16 +9,18 @@
 // which no lane can do in its registers, so they go through workgroup memory.
 // Numerics: scores and sums are f32 (products exact). Weights are rounded to f16 and fill its range: 2^-14 is 2^-21 of
 // the largest. Scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
-// finite, and lower than the first reference.
+// finite, and lower than the first reference. attention/matrix/scales.wgsl has the scales of bf16.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
 import package::attention::heads::results_of;
 import package::attention::matrix::masks::{first_key, first_of, is_seen, keys_end};
 import package::attention::matrix::operands::{column, left, owned, right, stage_columns, stage_owned, stage_rows};
 import package::attention::matrix::operands::store_weights;
-import package::attention::matrix::tiles::{BLOCK, Blocks, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, SHARE, SHARE4};
-import package::attention::matrix::tiles::{TILE, V_GROUPS, V_STEPS, WEIGHT_STRIDE, clear_scores, fetch, is_owned};
-import package::attention::matrix::tiles::{keys_in, place_of, put, put_both, queries_in, score4, scores, scores_at};
+import package::attention::matrix::scales::forward_scales;
+import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_STEPS, D_STRIDE, PARTS, Place, SHARE, SHARE4};
+import package::attention::matrix::tiles::{Fetched, TILE, V_GROUPS, V_STEPS, WEIGHT_STRIDE, clear_scores, fetch};
+import package::attention::matrix::tiles::{halves, is_owned, keys_in, place_of, put, put_both, queries_in, score4};
+import package::attention::matrix::tiles::{scores, scores_at};
 import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
@@ -70,6 +72,7 @@ fn attention(
     let keys = keys_in(sequence, kv_head);
     let values = values_in(sequence, kv_head);
     let place = place_of(lane);
+    let scales = forward_scales();
 
     let together = strips_at_once(lane, subgroups);
     let strip = min(subgroup, together - 1u) * SIDE; // its first row
@@ -80,7 +83,7 @@ fn attention(
         let start = first_key(sequence, block);
         let end = keys_end(block);
         clear_scores(lane);
-        stage_owned(lane, queries_in(sequence, head), block, D_STRIDE, D_GROUPS);
+        stage_owned(lane, queries_in(sequence, head), block, scales.qkv, D_STRIDE, D_GROUPS);
         workgroupBarrier();
         let zeros = taken(strip, 0u);
         let q0 = owned(strip, 0u, D_STEPS, D_STRIDE);
@@ -103,16 +106,16 @@ fn attention(
         reference = LOWEST;
         highest = MASKED;
         total = 0.0;
-        var some_keys: Blocks;
-        var some_values: Blocks;
+        var some_keys: Fetched;
+        var some_values: Fetched;
         // Always true; without the condition compilers load these before the loop over turns, and hold them through it.
         if (start < end) {
             some_keys = fetch(lane, keys, start);
             some_values = fetch(lane, values, start);
         }
         for (var tile = start; tile < end; tile += TILE) {
-            stage_rows(lane, some_keys, KEYS, D_STRIDE, D4, D_GROUPS);
-            stage_columns(lane, some_values, VALUES, V_GROUPS);
+            stage_rows(lane, halves(some_keys, scales.qkv), KEYS, D_STRIDE, D4, D_GROUPS);
+            stage_columns(lane, halves(some_values, scales.qkv), VALUES, V_GROUPS);
             workgroupBarrier();
             // With wide heads there are not enough registers for the operands of both matrices at once. Compilers load
             // both if they know how many matrices there are.
@@ -129,7 +132,7 @@ fn attention(
                 put(score, strip, j);
             }
             workgroupBarrier();
-            weigh(lane, place, mask_index(sequence + token, head), head, token, tile, first_of_row);
+            weigh(lane, place, mask_index(sequence + token, head), head, token, tile, first_of_row, scales.score);
             if (workgroupUniformLoad(&is_raised[0]) != 0u) {
                 put_both(sum0, sum1, strip);
                 decay_put(place);
@@ -177,18 +180,18 @@ fn attention(
         let is_there = is_owned(place, token, skipped, together);
         add_totals(lane, place);
         put_both(sum0, sum1, strip);
-        write_columns(place, sequence + token, head, 0u, is_there);
+        write_columns(place, sequence + token, head, 0u, is_there, scales.out);
         if (V_STEPS > 2u) {
             put_both(sum2, sum3, strip);
-            write_columns(place, sequence + token, head, 1u, is_there);
+            write_columns(place, sequence + token, head, 1u, is_there, scales.out);
         }
         if (V_STEPS > 4u) {
             put_both(sum4, sum5, strip);
-            write_columns(place, sequence + token, head, 2u, is_there);
+            write_columns(place, sequence + token, head, 2u, is_there, scales.out);
         }
         if (V_STEPS > 6u) {
             put_both(sum6, sum7, strip);
-            write_columns(place, sequence + token, head, 3u, is_there);
+            write_columns(place, sequence + token, head, 3u, is_there, scales.out);
         }
         if (is_there) {
             write_statistics(place, sequence + token, head);
@@ -203,13 +206,13 @@ fn key(step: u32, j: u32) -> Right {
 
 // One step of the online softmax: turns the scores of a lane into weights. `index` numbers its query and head, for
 // dropout.
-fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, first_of_row: u32) {
+fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, first_of_row: u32, factor: f32) {
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     var p: array<vec4<f32>, SHARE4>;
     var top4 = vec4<f32>(MASKED);
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
-        var score = params.scale * score4(place, i);
+        var score = factor * score4(place, i);
         @if(alibi) { score += slope * (f32(i32(key) - i32(token)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         p[i] = select(vec4<f32>(MASKED), score, is_seen(token, first_of_row, key));
         top4 = max(top4, p[i]);
@@ -268,14 +271,14 @@ fn add_totals(lane: u32, place: Place) {
 
 // Writes the values that were put in the place of the lane's scores to the lane's row of `out`, to the columns from
 // pair · TILE on.
-fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool) {
+fn write_columns(place: Place, row: u32, head: u32, pair: u32, is_there: bool, factor: f32) {
     workgroupBarrier();
     for (var i = 0u; i < SHARE4; i++) {
         let column = (pair * TILE + place.part * SHARE) / 4u + i;
         var sum = score4(place, i);
         @if(dropout) { sum *= params.factor; }
         if (is_there && column < V4) {
-            out[results_of(row, head) + column] = store4(sum / total);
+            out[results_of(row, head) + column] = store4(factor * (sum / total));
         }
     }
     workgroupBarrier();

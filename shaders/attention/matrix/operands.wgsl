@@ -1,8 +1,8 @@
 // Operands of cooperative matrices in workgroup memory (attention/matrix/tiles.wgsl), from the blocks that lanes have
 // fetched.
 
-import package::attention::matrix::tiles::{BLOCK, BLOCKS_DOWN, Blocks, Place, Rows, SHARE, TILE, TURNS, WEIGHT_STRIDE, fetch};
-import package::attention::matrix::tiles::{group_of, row_of};
+import package::attention::matrix::tiles::{BLOCK, BLOCKS_DOWN, Blocks, Place, Rows, SHARE, TILE, TURNS, WEIGHT_STRIDE};
+import package::attention::matrix::tiles::{fetch, group_of, halves, row_of};
 import package::lib::matrix::{Left, Right, SIDE};
 import package::tile::{LANES, OPERANDS};
 
@@ -13,7 +13,7 @@ var<workgroup> operands: array<f16, OPERANDS>;
 
 // Stages blocks as rows from `at` on, `stride` apart: `width` groups, then zeros up to `groups`.
 fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, groups: u32) {
-    var fetched = blocks; // naga allows dynamic indexing of variables, not of values
+    var fetched = blocks; // a variable, to be indexed
     for (var turn = 0u; turn < TURNS; turn++) {
         let e = lane + LANES * turn;
         if (e < BLOCKS_DOWN * groups) {
@@ -27,9 +27,10 @@ fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, group
 }
 
 // Stages, at the start, the rows of qkv that the block from `block` on owns.
-fn stage_owned(lane: u32, rows: Rows, block: u32, stride: u32, groups: u32) {
+fn stage_owned(lane: u32, rows: Rows, block: u32, scale: f32, stride: u32, groups: u32) {
     for (var half = 0u; half < BLOCK; half += TILE) {
-        stage_rows(lane, fetch(lane, rows, block + half), half * stride, stride, rows.width, groups);
+        let some = halves(fetch(lane, rows, block + half), scale);
+        stage_rows(lane, some, half * stride, stride, rows.width, groups);
     }
 }
 

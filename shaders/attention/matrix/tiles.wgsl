@@ -16,6 +16,7 @@
 // Sources: Dao, "FlashAttention-2", 2023, section 3.3.
 
 import package::attention::heads::{keys_of, queries_of, values_of};
+import package::attention::matrix::scales::{Stored, half4};
 import package::attention::params::params;
 import package::lib::matrix::{SIDE, Sum};
 import package::tile::{D4, LANES, V4};
@@ -23,7 +24,7 @@ import package::tile::{D4, LANES, V4};
 enable f16;
 enable wgpu_cooperative_matrix;
 
-@group(0) @binding(1) var<storage, read> qkv: array<vec4<f16>>;
+@group(0) @binding(1) var<storage, read> qkv: array<Stored>;
 
 const STRIPS: u32 = 4u;
 const BLOCK: u32 = STRIPS * SIDE;
@@ -47,6 +48,7 @@ const V_STRIDE: u32 = V_STEPS * SIDE + 8u;
 const BLOCKS_DOWN: u32 = TILE / 4u;
 const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES; // blocks that a lane stages
 
+alias Fetched = array<Stored, 4u * TURNS>;
 alias Blocks = array<vec4<f16>, 4u * TURNS>;
 
 var<workgroup> scores: array<f32, BLOCK * SCORE_STRIDE>;
@@ -127,10 +129,20 @@ fn source_of(lane: u32, rows: Rows, tile: u32, i: u32) -> u32 {
 }
 
 // The blocks of a tile of qkv that a lane stages.
-fn fetch(lane: u32, rows: Rows, tile: u32) -> Blocks {
+fn fetch(lane: u32, rows: Rows, tile: u32) -> Fetched {
+    var fetched: Fetched;
+    for (var i = 0u; i < 4u * TURNS; i++) {
+        fetched[i] = qkv[source_of(lane, rows, tile, i)];
+    }
+    return fetched;
+}
+
+// What was fetched, as matrices take it.
+fn halves(fetched: Fetched, scale: f32) -> Blocks {
+    var stored = fetched; // naga allows dynamic indexing of variables, not of values
     var blocks: Blocks;
     for (var i = 0u; i < 4u * TURNS; i++) {
-        blocks[i] = qkv[source_of(lane, rows, tile, i)];
+        blocks[i] = half4(stored[i], scale);
     }
     return blocks;
 }

@@ -14,7 +14,7 @@ use super::job::Job;
 use super::prepare::Guard;
 use crate::element::Element::{self, Bf16, F16, F32};
 use crate::error::Result;
-use crate::kernels::{Capabilities, Matrices, Units};
+use crate::kernels::{Capabilities, MATRIX_STORAGE_BUFFERS, Matrices, Units};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::Tensor;
 
@@ -34,6 +34,12 @@ pub(super) fn usable(
     let side = report.matrix_side().ok_or_else(|| format!("it has {}", report.matrix_shapes()))?;
     if !adapter.features().contains(FEATURES) {
         return Err(format!("it lacks {:?}", FEATURES - adapter.features()));
+    }
+    let buffers = adapter.limits().max_storage_buffers_per_shader_stage;
+    if buffers < MATRIX_STORAGE_BUFFERS {
+        return Err(format!(
+            "it binds {buffers} storage buffers, and the kernels need {MATRIX_STORAGE_BUFFERS}"
+        ));
     }
     let bytes = adapter.limits().max_compute_workgroup_storage_size;
     if bytes < WORKGROUP_BYTES {

@@ -4,6 +4,10 @@ use super::capabilities::Capabilities;
 use super::condition::Condition;
 use crate::element::Element;
 
+/// Storage buffers of kernels by matrices: attention backward in bf16 with every mask binds the most. Devices with
+/// matrices offer far more.
+pub(crate) const MATRIX_STORAGE_BUFFERS: u32 = 10;
+
 /// One variant of one entry point: everything that determines the code the driver compiles.
 ///
 /// # Examples
@@ -106,6 +110,11 @@ impl Kernel {
     /// The enabled conditions, the element's included.
     pub fn conditions(&self) -> impl Iterator<Item = Condition> + '_ {
         self.conditions.iter().copied().chain([self.element.into()])
+    }
+
+    /// The most storage buffers that the kernel may bind: WebGPU guarantees 8.
+    pub fn most_storage_buffers(&self) -> u32 {
+        if self.is_by_matrices() { MATRIX_STORAGE_BUFFERS } else { 8 }
     }
 
     /// Whether the kernel uses cooperative matrices, which only Vulkan and Metal have.

@@ -175,9 +175,10 @@ impl Recorder {
         arguments: Option<GridArguments>,
     ) {
         assert!(
-            bindings.len() <= 8,
-            "{kernel} binds {} storage buffers; WebGPU guarantees 8",
-            bindings.len()
+            bindings.len() <= kernel.most_storage_buffers() as usize,
+            "{kernel} binds {} storage buffers; devices guarantee {}",
+            bindings.len(),
+            kernel.most_storage_buffers()
         );
         for (number, Binding { variable, .. }) in bindings.iter().enumerate() {
             let is_bound = bindings[..number].iter().any(|earlier| earlier.variable == *variable);

@@ -4,7 +4,7 @@
 
 use super::plan::{Division, Plan, divide, plan, sum_keys, sum_queries};
 use super::tile::Pass;
-use super::{Attention, AttentionTensors, Params};
+use super::{Attention, AttentionTensors, Params, scale_of};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
 use crate::ops::dropout::DropoutState;
@@ -63,7 +63,7 @@ impl Backward<'_> {
     fn in_two(&self, rec: &mut Recorder, params: Params) {
         let plan = self.plan(Pass::BackwardQ, rec);
         let grid = plan.grid(self.shape.layout.heads, self.batch);
-        let mut bindings = self.of_both_sides();
+        let mut bindings = self.of_both_sides(rec, &plan.kernel);
         bindings.extend([self.dqkv(), self.out()]);
         bindings.extend(self.starts());
         rec.dispatch(plan.kernel, &bindings, &params, grid);
@@ -116,7 +116,7 @@ impl Backward<'_> {
         } else {
             self.dqkv()
         };
-        let mut bindings = self.of_both_sides();
+        let mut bindings = self.of_both_sides(rec, &kernel);
         bindings.push(result);
         bindings.extend(others);
         bindings.extend(self.ends());
@@ -132,8 +132,8 @@ impl Backward<'_> {
         plan(pass, self.shape, is_packed, self.batch, self.dqkv.element, rec.capabilities())
     }
 
-    /// The bindings of all kernels that compute scores, except their results.
-    fn of_both_sides(&self) -> Vec<Binding> {
+    /// The bindings of a kernel that computes scores, except its results.
+    fn of_both_sides(&self, rec: &mut Recorder, kernel: &Kernel) -> Vec<Binding> {
         let AttentionTensors { qkv, lse, .. } = self.tensors;
         let mut bindings = vec![
             qkv.bind_with_offset("qkv", qkv.element),
@@ -143,6 +143,8 @@ impl Backward<'_> {
         ];
         let dropout = self.shape.dropout;
         bindings.extend(dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
+        bindings.extend(scale_of(rec, kernel, qkv, "qkv_largest"));
+        bindings.extend(scale_of(rec, kernel, self.dout, "dout_largest"));
         bindings
     }
 

@@ -5,12 +5,13 @@ use super::cost::LoopCost;
 use super::tile::Pass;
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
+use crate::ops::largest::PARTS;
 
 /// Strips of a block, each of which a subgroup owns.
 const STRIPS: u32 = 4;
 
 /// The kernel that computes `pass` of an attention by matrices, and the rows of a workgroup. `None` on other tiers, for
-/// elements other than f16, and for heads that are wider than the kernel has variables for.
+/// f32, and for heads that are wider than the kernel has variables for.
 pub(super) fn kernel(
     pass: Pass,
     shape: &Attention,
@@ -44,7 +45,8 @@ struct Tile<'a> {
 impl<'a> Tile<'a> {
     /// The tiles of a pass that matrices compute.
     fn of(pass: Pass, shape: &'a Attention, element: Element, capabilities: Capabilities) -> Option<Self> {
-        let is_for_matrices = capabilities.tier == Tier::Matrix && element == Element::F16;
+        let is_for_matrices =
+            capabilities.tier == Tier::Matrix && matches!(element, Element::F16 | Element::Bf16);
         let matrices = capabilities.matrices.filter(|_| is_for_matrices)?;
         Some(Self { pass, shape, matrices }).filter(Self::fits)
     }
@@ -65,10 +67,11 @@ impl<'a> Tile<'a> {
             Pass::BackwardQ => ("attention/matrix/backward_q", "attention_backward_q"),
             Pass::BackwardKv => ("attention/matrix/backward_kv", "attention_backward_kv"),
         };
-        Kernel::new(file, entry, element)
+        let kernel = Kernel::new(file, entry, element)
             .condition(Condition::SmallMatrices, self.matrices.side == 8)
             .constant("LANES", self.lanes())
-            .constant("OPERANDS", self.operands())
+            .constant("OPERANDS", self.operands());
+        if element == Element::Bf16 { kernel.constant("PARTS", PARTS) } else { kernel }
     }
 
     /// Owned rows.

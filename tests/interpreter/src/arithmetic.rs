@@ -185,6 +185,10 @@ pub fn math(fun: M, scalar: Scalar, lanes: usize, arguments: &[&[u64]], out: &mu
         (M::Clamp, ScalarKind::Uint) => {
             triples(out, a, arguments[1], arguments[2], |a, low, high| a.max(low).min(high))
         }
+        (M::Clamp, ScalarKind::Sint) => triples(out, a, arguments[1], arguments[2], |a, low, high| {
+            let [a, low, high] = [a, low, high].map(|cell| signed(scalar, cell));
+            wrapped(scalar, a.max(low).min(high) as u64)
+        }),
         (M::Abs, ScalarKind::Uint) => out.extend(a),
         (M::CountOneBits, _) => each(out, a, |a| u64::from(a.count_ones())),
         (M::FirstLeadingBit, ScalarKind::Uint) => {

@@ -1,5 +1,6 @@
 //! The gradient of attention from what the forward pass saved, as the kernels compute it.
 
+use super::matrix::unit_of_slopes;
 use super::{Row, Terms, largest};
 use ::reference::attention as reference;
 
@@ -76,9 +77,10 @@ pub(super) fn from_saved(
         }
     }
     let [of_q, of_k, of_v] = weighted;
+    let unit = scale * unit_of_slopes(row, [q, k, v], dout);
     let weighted = [
-        Terms { sizes: of_q, largest: scale * largest(k) },
-        Terms { sizes: of_k, largest: scale * largest(q) },
+        Terms { sizes: of_q, largest: unit * largest(k) },
+        Terms { sizes: of_k, largest: unit * largest(q) },
         Terms { sizes: of_v, largest: largest(dout) },
     ];
     FromSaved { gradients: [dq, dk, dv], weighted, terms: [of_dq, of_dk, of_dv] }

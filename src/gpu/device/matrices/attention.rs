@@ -5,7 +5,7 @@
 use super::super::gpu::Gpu;
 use super::super::job::Job;
 use super::super::prepare::Guard;
-use crate::element::Element::{F16, F32};
+use crate::element::Element::{self, Bf16, F16, F32};
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
@@ -23,13 +23,19 @@ const SCALE: f32 = 4.0;
 pub(super) async fn first_wrong_number(gpu: &Gpu, capabilities: Capabilities) -> Result<Option<String>> {
     let side = capabilities.matrices.map_or(8, |matrices| matrices.side);
     let case = Case { dim: 4 * side as usize };
-    let (job, [out, dqkv]) = case.job(capabilities);
-    let job = gpu.prepare_job(job, Guard::Off).await?;
-    job.replay().await?;
-    let (out, dqkv) = (job.values(&out).await?, job.values(&dqkv).await?);
     let [want_out, want_dqkv] = case.expected();
-    Ok(first_difference("results", &out, &want_out)
-        .or_else(|| first_difference("gradients", &dqkv, &want_dqkv)))
+    for element in [F16, Bf16] {
+        let (job, [out, dqkv]) = case.job(element, capabilities);
+        let job = gpu.prepare_job(job, Guard::Off).await?;
+        job.replay().await?;
+        let (out, dqkv) = (job.values(&out).await?, job.values(&dqkv).await?);
+        let wrong = first_difference("results", &out, &want_out)
+            .or_else(|| first_difference("gradients", &dqkv, &want_dqkv));
+        if wrong.is_some() {
+            return Ok(wrong);
+        }
+    }
+    Ok(None)
 }
 
 /// Attention with heads of the width that backward passes by matrices take, all of which share their keys.
@@ -41,7 +47,7 @@ struct Case {
 type Sum = (f64, f64);
 
 impl Case {
-    fn job(&self, capabilities: Capabilities) -> (Job, [Tensor; 2]) {
+    fn job(&self, element: Element, capabilities: Capabilities) -> (Job, [Tensor; 2]) {
         let dim = self.dim as u32;
         let layout = HeadLayout { heads: HEADS as u32, kv_heads: 1, head_dim: dim, value_dim: dim };
         let tokens = TOKENS as u32;
@@ -63,10 +69,10 @@ impl Case {
             qkv.extend((0..self.dim).map(|c| value(token, c) as f32));
             (0..HEADS).for_each(|head| dout.extend((0..self.dim).map(|c| gradient(token, head, c) as f32)));
         }
-        let qkv = job.input_of(&qkv, tokens, layout.cols(), F16);
-        let dout = job.input_of(&dout, tokens, layout.out_cols(), F16);
+        let qkv = job.input_of(&qkv, tokens, layout.cols(), element);
+        let dout = job.input_of(&dout, tokens, layout.out_cols(), element);
         let (out, dqkv) =
-            (job.tensor(tokens, layout.out_cols(), F16), job.tensor(tokens, layout.cols(), F16));
+            (job.tensor(tokens, layout.out_cols(), element), job.tensor(tokens, layout.cols(), element));
         let tensors = AttentionTensors::new(qkv, out, job.tensor(tokens, layout.heads, F32));
         attention(&mut job.rec, &tensors, &shape);
         attention_backward(&mut job.rec, &tensors, dout, dqkv, &shape);
@@ -135,7 +141,7 @@ fn gradient(token: usize, head: usize, c: usize) -> f64 {
     ((2 * token + 5 * c + head + token * c) % 5) as f64 - 2.0
 }
 
-/// The first number that differs by more than rounding weights and results to f16, toward zero at worst.
+/// The first number that differs by more than rounding weights to f16 and results to f16 or bf16, weights toward zero at worst.
 fn first_difference(what: &str, got: &[f32], want: &[Sum]) -> Option<String> {
     let wrong = |(i, (&got, &(sum, size))): (usize, (&f32, &Sum))| {
         let is_near = (f64::from(got) - sum).abs() <= size / 256.0;

@@ -68,9 +68,14 @@ fn result_of(measurement: &Dispatch) -> BufferId {
     measurement.bindings.last().expect("a measurement has a result").buffer
 }
 
-/// Whether `binding` is known to be an input: a factor of a product, or what is measured. Recordings do not say which
-/// bindings a kernel writes; a tensor that something else has used is measured again.
+/// Whether `binding` is known to be an input: a factor of a product, an operand of attention by matrices, or what is
+/// measured. Recordings do not say which bindings a kernel writes; a tensor that something else has used is measured
+/// again.
 fn is_only_read(dispatch: &Dispatch, binding: &Binding) -> bool {
-    let is_factor = dispatch.kernel.file.starts_with("matmul/") && ["a", "b"].contains(&binding.variable);
-    is_factor || is_measurement(dispatch) && binding.variable != MEASUREMENT
+    let is_one_of = |folder, variables: [&str; 2]| {
+        dispatch.kernel.file.starts_with(folder) && variables.contains(&binding.variable)
+    };
+    is_one_of("matmul/", ["a", "b"])
+        || is_one_of("attention/matrix/", ["qkv", "dout"])
+        || is_measurement(dispatch) && binding.variable != MEASUREMENT
 }
