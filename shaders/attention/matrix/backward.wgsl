@@ -1,12 +1,12 @@
-// Shared by the backward passes by matrices: loading of dout, and the scores of owned rows, which are at most four
-// matrices long.
+// Shared by the backward passes by matrices: loading of dout, and the scores and sums of owned rows, of which a
+// subgroup has at most four matrices.
 
 import package::attention::gradients_of_keys::put_gradient;
 import package::attention::heads::gradients_of;
 import package::attention::matrix::operands::right;
 import package::attention::matrix::scales::Stored;
-import package::attention::matrix::tiles::{D_STEPS, D_STRIDE, Fetched, Place, Rows, SHARE, SHARE4, TILE, TURNS};
-import package::attention::matrix::tiles::{V_STEPS, V_STRIDE, score4, source_of};
+import package::attention::matrix::tiles::{BLOCK, D_OWN, D_STRIDE, Fetched, Place, Rows, SHARE, SHARE4, SHARERS};
+import package::attention::matrix::tiles::{TURNS, V_OWN, V_STRIDE, put, score4, source_of};
 import package::attention::params::params;
 import package::lib::matrix::{Left, SIDE, Sum};
 import package::tile::V4;
@@ -26,23 +26,41 @@ fn fetch_gradients(lane: u32, sequence: u32, head: u32, tile: u32) -> Fetched {
     return fetched;
 }
 
-// The products of owned rows with SIDE walked rows, of queries and keys. o0 to o3 are the matrices along the owned
-// rows; the walked rows are staged from `at` on.
-fn along_d(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
-    var sum = coopMultiplyAdd(o0, right(at, D_STRIDE), zeros);
-    if (D_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, D_STRIDE), sum); }
-    if (D_STEPS > 2u) { sum = coopMultiplyAdd(o2, right(at + 2u * SIDE, D_STRIDE), sum); }
-    if (D_STEPS > 3u) { sum = coopMultiplyAdd(o3, right(at + 3u * SIDE, D_STRIDE), sum); }
+// What a subgroup owns: the first row of its strip, and which half of the columns, if two share the strip.
+struct Own {
+    strip: u32,
+    half: u32,
+}
+
+fn own_of(subgroup: u32, together: u32) -> Own {
+    let number = min(subgroup, together * SHARERS - 1u);
+    return Own(number / SHARERS * SIDE, number % SHARERS);
+}
+
+// Writes a matrix to the place of the scores of a subgroup with the walked rows j.
+fn put_own(sum: Sum, own: Own, j: u32) {
+    put(sum, own.half * BLOCK + own.strip, j);
+}
+
+// The products of owned rows with SIDE walked rows, of queries and keys, over the columns that the subgroup
+// has. o0 to o3 are its matrices along the owned rows; the walked rows are staged from `at` on.
+fn along_d(own: Own, o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
+    let start = at + own.half * D_OWN * SIDE;
+    var sum = coopMultiplyAdd(o0, right(start, D_STRIDE), zeros);
+    if (D_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + SIDE, D_STRIDE), sum); }
+    if (D_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * SIDE, D_STRIDE), sum); }
+    if (D_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * SIDE, D_STRIDE), sum); }
     return sum;
 }
 
-// The products of owned rows with SIDE walked rows, of values and dout. o0 to o3 are the matrices along the owned rows;
-// the walked rows are staged from `at` on.
-fn along_v(o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
-    var sum = coopMultiplyAdd(o0, right(at, V_STRIDE), zeros);
-    if (V_STEPS > 1u) { sum = coopMultiplyAdd(o1, right(at + SIDE, V_STRIDE), sum); }
-    if (V_STEPS > 2u) { sum = coopMultiplyAdd(o2, right(at + 2u * SIDE, V_STRIDE), sum); }
-    if (V_STEPS > 3u) { sum = coopMultiplyAdd(o3, right(at + 3u * SIDE, V_STRIDE), sum); }
+// The products of owned rows with SIDE walked rows, of values and dout, over the columns that the subgroup
+// has. o0 to o3 are its matrices along the owned rows; the walked rows are staged from `at` on.
+fn along_v(own: Own, o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
+    let start = at + own.half * V_OWN * SIDE;
+    var sum = coopMultiplyAdd(o0, right(start, V_STRIDE), zeros);
+    if (V_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + SIDE, V_STRIDE), sum); }
+    if (V_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * SIDE, V_STRIDE), sum); }
+    if (V_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * SIDE, V_STRIDE), sum); }
     return sum;
 }
 
@@ -55,13 +73,32 @@ struct Columns {
     is_there: bool,
 }
 
-// Writes the values that were put in the place of the lane's scores, to the columns from pair · TILE on.
-fn write_columns(place: Place, to: Columns, pair: u32) {
+// Writes the sums number 2 pair and 2 pair + 1 of all subgroups, each of which has `owned`.
+fn write_pair(own: Own, first: Sum, second: Sum, pair: u32, owned: u32, place: Place, to: Columns) {
+    put_own(first, own, 0u);
+    @if(!wide_heads) {
+        put_own(second, own, 1u);
+        write_columns(place, to, 2u * pair, owned);
+    }
+    @if(wide_heads) {
+        write_columns(place, to, 2u * pair, owned);
+        if (2u * pair + 1u < owned) {
+            put_own(second, own, 0u);
+            write_columns(place, to, 2u * pair + 1u, owned);
+        }
+    }
+}
+
+// Writes the values that were put in the place of the lane's scores, of the subgroups' sums from number `first` on.
+fn write_columns(place: Place, to: Columns, first: u32, owned: u32) {
     workgroupBarrier();
-    for (var i = 0u; i < SHARE4; i++) {
-        let column = (pair * TILE + place.part * SHARE) / 4u + i;
-        if (to.is_there && column < to.width) {
-            put_gradient(to.at + column, to.factors.x * score4(place, i) * to.factors.y);
+    for (var half = 0u; half < SHARERS; half++) {
+        for (var i = 0u; i < SHARE4; i++) {
+            let column = ((half * owned + first) * SIDE + place.part * SHARE) / 4u + i;
+            if (to.is_there && column < to.width) {
+                let value = score4(Place(half * BLOCK + place.row, place.part), i);
+                put_gradient(to.at + column, to.factors.x * value * to.factors.y);
+            }
         }
     }
     workgroupBarrier();

@@ -14,15 +14,14 @@
 
 @if(windowed || segmented) import package::attention::bounds::end_seen;
 import package::attention::gradients_of_keys::{dk_of, dv_of};
-import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients};
-import package::attention::matrix::backward::write_columns;
+import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients, own_of, put_own, write_pair};
 import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
 import package::attention::matrix::operands::store_weights;
 import package::attention::matrix::scales::{LOG2_GAIN, backward_scales};
-import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_STEPS, D_STRIDE, Fetched, Place, SHARE, SHARE4, TILE};
-import package::attention::matrix::tiles::{V_GROUPS, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, halves};
-import package::attention::matrix::tiles::{is_owned, keys_in, place_of, put, put_both, queries_in, score4};
-import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
+import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_OWN, D_STEPS, D_STRIDE, Fetched, Place, SHARE, SHARE4};
+import package::attention::matrix::tiles::{TILE, V_GROUPS, V_OWN, V_STEPS, V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch};
+import package::attention::matrix::tiles::{halves, is_owned, keys_in, place_of, queries_in, strips_at_once, taken};
+import package::attention::matrix::tiles::{values_in, whole4};
 @if(dropout) import package::attention::params::{mask_index, mask_words};
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
@@ -68,7 +67,7 @@ fn attention_backward_kv(
     let place = place_of(lane);
     let scales = backward_scales();
     let together = strips_at_once(lane, subgroups);
-    let strip = min(subgroup, together - 1u) * SIDE; // its first row
+    let own = own_of(subgroup, together);
     for (var skipped = 0u; skipped < BLOCK; skipped += together * SIDE) {
         let block = workgroup.z * BLOCK + skipped;
         let key = block + place.row;
@@ -83,18 +82,18 @@ fn attention_backward_kv(
         clear_scores(lane);
         stage_owned(lane, keys_in(sequence, kv_head), block, scales.qkv, D_STRIDE, D_GROUPS);
         workgroupBarrier();
-        let zeros = taken(strip, 0u);
-        let k0 = owned(strip, 0u, D_STEPS, D_STRIDE);
-        let k1 = owned(strip, 1u, D_STEPS, D_STRIDE);
-        let k2 = owned(strip, 2u, D_STEPS, D_STRIDE);
-        let k3 = owned(strip, 3u, D_STEPS, D_STRIDE);
+        let zeros = taken(own.strip, 0u);
+        let k0 = owned(own.strip, own.half * D_OWN, D_STEPS, D_STRIDE);
+        let k1 = owned(own.strip, own.half * D_OWN + 1u, D_STEPS, D_STRIDE);
+        let k2 = owned(own.strip, own.half * D_OWN + 2u, D_STEPS, D_STRIDE);
+        let k3 = owned(own.strip, own.half * D_OWN + 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
         stage_owned(lane, values_in(sequence, kv_head), block, scales.qkv, V_STRIDE, V_GROUPS);
         workgroupBarrier();
-        let v0 = owned(strip, 0u, V_STEPS, V_STRIDE);
-        let v1 = owned(strip, 1u, V_STEPS, V_STRIDE);
-        let v2 = owned(strip, 2u, V_STEPS, V_STRIDE);
-        let v3 = owned(strip, 3u, V_STEPS, V_STRIDE);
+        let v0 = owned(own.strip, own.half * V_OWN, V_STEPS, V_STRIDE);
+        let v1 = owned(own.strip, own.half * V_OWN + 1u, V_STEPS, V_STRIDE);
+        let v2 = owned(own.strip, own.half * V_OWN + 2u, V_STEPS, V_STRIDE);
+        let v3 = owned(own.strip, own.half * V_OWN + 3u, V_STEPS, V_STRIDE);
         var dk0 = zeros;
         var dk1 = zeros;
         var dk2 = zeros;
@@ -129,13 +128,13 @@ fn attention_backward_kv(
             @if(dropout) { draw(lane, mask_index(sequence + tile, head), block); }
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
-                put(along_d(k0, k1, k2, k3, QUERIES + j * SIDE * D_STRIDE, zeros), strip, j);
+                put_own(along_d(own, k0, k1, k2, k3, QUERIES + j * SIDE * D_STRIDE, zeros), own, j);
             }
             workgroupBarrier();
             weigh(place, head, key, tile, end_of_row, LOG2_E * scales.score);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
-                put(along_v(v0, v1, v2, v3, GRADIENTS + j * SIDE * V_STRIDE, zeros), strip, j);
+                put_own(along_v(own, v0, v1, v2, v3, GRADIENTS + j * SIDE * V_STRIDE, zeros), own, j);
             }
             workgroupBarrier();
             differentiate(place, scales.slope);
@@ -150,17 +149,19 @@ fn attention_backward_kv(
             some_gradients = fetch_gradients(lane, sequence, next_head, tile);
             statistics_of = load_statistics(lane, sequence, next_head, tile);
             workgroupBarrier();
+            let of_gradients = COLUMNS_OF_GRADIENTS + own.half * V_OWN * SIDE * WEIGHT_STRIDE;
+            let of_queries = COLUMNS_OF_QUERIES + own.half * D_OWN * SIDE * WEIGHT_STRIDE;
             for (var step = 0u; step < TILE; step += SIDE) {
-                let weights = left(GRADIENTS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
-                dv0 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 0u, step), dv0);
-                if (V_STEPS > 1u) { dv1 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 1u, step), dv1); }
-                if (V_STEPS > 2u) { dv2 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 2u, step), dv2); }
-                if (V_STEPS > 3u) { dv3 = coopMultiplyAdd(weights, column(COLUMNS_OF_GRADIENTS, 3u, step), dv3); }
-                let slopes = left(QUERIES + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
-                dk0 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 0u, step), dk0);
-                if (D_STEPS > 1u) { dk1 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 1u, step), dk1); }
-                if (D_STEPS > 2u) { dk2 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 2u, step), dk2); }
-                if (D_STEPS > 3u) { dk3 = coopMultiplyAdd(slopes, column(COLUMNS_OF_QUERIES, 3u, step), dk3); }
+                let weights = left(GRADIENTS + own.strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+                dv0 = coopMultiplyAdd(weights, column(of_gradients, 0u, step), dv0);
+                if (V_OWN > 1u) { dv1 = coopMultiplyAdd(weights, column(of_gradients, 1u, step), dv1); }
+                if (V_OWN > 2u) { dv2 = coopMultiplyAdd(weights, column(of_gradients, 2u, step), dv2); }
+                if (V_OWN > 3u) { dv3 = coopMultiplyAdd(weights, column(of_gradients, 3u, step), dv3); }
+                let slopes = left(QUERIES + own.strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+                dk0 = coopMultiplyAdd(slopes, column(of_queries, 0u, step), dk0);
+                if (D_OWN > 1u) { dk1 = coopMultiplyAdd(slopes, column(of_queries, 1u, step), dk1); }
+                if (D_OWN > 2u) { dk2 = coopMultiplyAdd(slopes, column(of_queries, 2u, step), dk2); }
+                if (D_OWN > 3u) { dk3 = coopMultiplyAdd(slopes, column(of_queries, 3u, step), dk3); }
             }
             workgroupBarrier();
         }
@@ -168,17 +169,13 @@ fn attention_backward_kv(
         let is_there = is_owned(place, key, skipped, together);
         let dk = Columns(dk_of(sequence + key, first_head), D4, scales.dqk, is_there);
         let dv = Columns(dv_of(sequence + key, first_head), V4, scales.dv, is_there);
-        put_both(dk0, dk1, strip);
-        write_columns(place, dk, 0u);
-        if (D_STEPS > 2u) {
-            put_both(dk2, dk3, strip);
-            write_columns(place, dk, 1u);
+        write_pair(own, dk0, dk1, 0u, D_OWN, place, dk);
+        if (D_OWN > 2u) {
+            write_pair(own, dk2, dk3, 1u, D_OWN, place, dk);
         }
-        put_both(dv0, dv1, strip);
-        write_columns(place, dv, 0u);
-        if (V_STEPS > 2u) {
-            put_both(dv2, dv3, strip);
-            write_columns(place, dv, 1u);
+        write_pair(own, dv0, dv1, 0u, V_OWN, place, dv);
+        if (V_OWN > 2u) {
+            write_pair(own, dv2, dv3, 1u, V_OWN, place, dv);
         }
     }
 }
@@ -211,13 +208,14 @@ fn factors(place: Place, i: u32) -> vec4<f32> {
 
 // Turns the scores k · q of a lane into the weights p, zero where masked.
 fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32, factor: f32) {
+    @if(wide_heads) { if (place.row >= BLOCK) { return; } }
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;
         let query = tile + at + vec4<u32>(0u, 1u, 2u, 3u);
         let lse_of =
             vec4<f32>(statistics[at].lse, statistics[at + 1u].lse, statistics[at + 2u].lse, statistics[at + 3u].lse);
-        var score = factor * score4(place, i) - lse_of + LOG2_GAIN;
+        var score = factor * whole4(place, i) - lse_of + LOG2_GAIN;
         @if(alibi) { score -= slope * (f32(i32(tile + at) - i32(key)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         var sees = query < vec4<u32>(end);
         @if(causal) { sees &= vec4<u32>(key) <= query; }
@@ -227,11 +225,12 @@ fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32, factor: f32) {
 
 // Stores the weights p, and the weights ds, which follow from p and the scores v · dout.
 fn differentiate(place: Place, slope: f32) {
+    @if(wide_heads) { if (place.row >= BLOCK) { return; } }
     for (var i = 0u; i < SHARE4; i++) {
         let at = place.part * SHARE + 4u * i;
         let delta_of =
             vec4<f32>(statistics[at].delta, statistics[at + 1u].delta, statistics[at + 2u].delta, statistics[at + 3u].delta);
-        var dp = score4(place, i);
+        var dp = whole4(place, i);
         var dropped = p[i];
         @if(dropout) {
             dp *= factors(place, i);

@@ -13,17 +13,16 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::heads::results_of;
-import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients};
-import package::attention::matrix::backward::write_columns;
+import package::attention::matrix::backward::{Columns, along_d, along_v, fetch_gradients, own_of, put_own, write_pair};
 import package::attention::matrix::masks::{first_key, first_of, is_seen, keys_end};
 import package::attention::matrix::operands::{column, left, owned, stage_columns, stage_owned, stage_rows};
 import package::attention::matrix::operands::store_weights;
 import package::attention::matrix::scales::{LOG2_GAIN, Stored, backward_scales};
-import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_STEPS, D_STRIDE, Fetched, PARTS, Place, Rows};
-import package::attention::matrix::tiles::{SCORE_STRIDE, SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_STEPS, V_STRIDE};
-import package::attention::matrix::tiles::{WEIGHT_STRIDE, clear_scores, fetch, halves, is_owned, keys_in};
-import package::attention::matrix::tiles::{place_of, put, put_both, queries_in, score4, scores, source_of};
-import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
+import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_OWN, D_STEPS, D_STRIDE, Fetched, PARTS, Place, Rows};
+import package::attention::matrix::tiles::{SCORE_STRIDE, SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_OWN, V_STEPS};
+import package::attention::matrix::tiles::{V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, halves, is_owned, keys_in};
+import package::attention::matrix::tiles::{place_of, queries_in, scores, source_of, strips_at_once};
+import package::attention::matrix::tiles::{taken, values_in, whole4};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
@@ -68,7 +67,7 @@ fn attention_backward_q(
     let scales = backward_scales();
 
     let together = strips_at_once(lane, subgroups);
-    let strip = min(subgroup, together - 1u) * SIDE; // its first row
+    let own = own_of(subgroup, together);
     for (var skipped = 0u; skipped < BLOCK; skipped += together * SIDE) {
         let block = owned_from + skipped;
         let token = block + place.row;
@@ -80,21 +79,21 @@ fn attention_backward_q(
         clear_scores(lane);
         stage_owned(lane, queries_in(sequence, head), block, scales.qkv, D_STRIDE, D_GROUPS);
         workgroupBarrier();
-        let zeros = taken(strip, 0u);
-        let q0 = owned(strip, 0u, D_STEPS, D_STRIDE);
-        let q1 = owned(strip, 1u, D_STEPS, D_STRIDE);
-        let q2 = owned(strip, 2u, D_STEPS, D_STRIDE);
-        let q3 = owned(strip, 3u, D_STEPS, D_STRIDE);
+        let zeros = taken(own.strip, 0u);
+        let q0 = owned(own.strip, own.half * D_OWN, D_STEPS, D_STRIDE);
+        let q1 = owned(own.strip, own.half * D_OWN + 1u, D_STEPS, D_STRIDE);
+        let q2 = owned(own.strip, own.half * D_OWN + 2u, D_STEPS, D_STRIDE);
+        let q3 = owned(own.strip, own.half * D_OWN + 3u, D_STEPS, D_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
             let some = halves(fetch_gradients(lane, sequence, head, block + half), scales.dout);
             stage_rows(lane, some, half * V_STRIDE, V_STRIDE, V4, V_GROUPS);
         }
         workgroupBarrier();
-        let g0 = owned(strip, 0u, V_STEPS, V_STRIDE);
-        let g1 = owned(strip, 1u, V_STEPS, V_STRIDE);
-        let g2 = owned(strip, 2u, V_STEPS, V_STRIDE);
-        let g3 = owned(strip, 3u, V_STEPS, V_STRIDE);
+        let g0 = owned(own.strip, own.half * V_OWN, V_STEPS, V_STRIDE);
+        let g1 = owned(own.strip, own.half * V_OWN + 1u, V_STEPS, V_STRIDE);
+        let g2 = owned(own.strip, own.half * V_OWN + 2u, V_STEPS, V_STRIDE);
+        let g3 = owned(own.strip, own.half * V_OWN + 3u, V_STEPS, V_STRIDE);
         workgroupBarrier();
         for (var half = 0u; half < BLOCK; half += TILE) {
             let some = halves(fetch_results(lane, sequence, head, block + half), scales.out);
@@ -102,9 +101,9 @@ fn attention_backward_q(
         }
         workgroupBarrier();
         // delta is the diagonal of the products of all dout of a strip with all its out.
-        put(along_v(g0, g1, g2, g3, strip * V_STRIDE, zeros), strip, 0u);
+        put_own(along_v(own, g0, g1, g2, g3, own.strip * V_STRIDE, zeros), own, 0u);
         workgroupBarrier();
-        delta_of = scores[place.row * SCORE_STRIDE + place.row % SIDE] * scales.delta;
+        delta_of = scales.delta * diagonal(place);
         var sum0 = zeros;
         var sum1 = zeros;
         var sum2 = zeros;
@@ -123,13 +122,13 @@ fn attention_backward_q(
             stage_rows(lane, halves(some_values, scales.qkv), VALUES, V_STRIDE, V4, V_GROUPS);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
-                put(along_d(q0, q1, q2, q3, KEYS + j * SIDE * D_STRIDE, zeros), strip, j);
+                put_own(along_d(own, q0, q1, q2, q3, KEYS + j * SIDE * D_STRIDE, zeros), own, j);
             }
             workgroupBarrier();
             weigh(place, head, token, tile, first_of_row, LOG2_E * scales.score);
             workgroupBarrier();
             for (var j = 0u; j < TILE / SIDE; j++) {
-                put(along_v(g0, g1, g2, g3, VALUES + j * SIDE * V_STRIDE, zeros), strip, j);
+                put_own(along_v(own, g0, g1, g2, g3, VALUES + j * SIDE * V_STRIDE, zeros), own, j);
             }
             workgroupBarrier();
             differentiate(place, mask_index(sequence + token, head), tile, scales.slope);
@@ -137,12 +136,13 @@ fn attention_backward_q(
             some_keys = fetch(lane, keys, tile + TILE);
             some_values = fetch(lane, values, tile + TILE);
             workgroupBarrier();
+            let own_columns = COLUMNS_OF_KEYS + own.half * D_OWN * SIDE * WEIGHT_STRIDE;
             for (var step = 0u; step < TILE; step += SIDE) {
-                let weights = left(KEYS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
-                sum0 = coopMultiplyAdd(weights, column(COLUMNS_OF_KEYS, 0u, step), sum0);
-                if (D_STEPS > 1u) { sum1 = coopMultiplyAdd(weights, column(COLUMNS_OF_KEYS, 1u, step), sum1); }
-                if (D_STEPS > 2u) { sum2 = coopMultiplyAdd(weights, column(COLUMNS_OF_KEYS, 2u, step), sum2); }
-                if (D_STEPS > 3u) { sum3 = coopMultiplyAdd(weights, column(COLUMNS_OF_KEYS, 3u, step), sum3); }
+                let weights = left(KEYS + own.strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
+                sum0 = coopMultiplyAdd(weights, column(own_columns, 0u, step), sum0);
+                if (D_OWN > 1u) { sum1 = coopMultiplyAdd(weights, column(own_columns, 1u, step), sum1); }
+                if (D_OWN > 2u) { sum2 = coopMultiplyAdd(weights, column(own_columns, 2u, step), sum2); }
+                if (D_OWN > 3u) { sum3 = coopMultiplyAdd(weights, column(own_columns, 3u, step), sum3); }
             }
             workgroupBarrier();
         }
@@ -150,11 +150,9 @@ fn attention_backward_q(
         let is_there = is_owned(place, token, skipped, together);
         let dq_at = params.dqkv_offset + (sequence + token) * params.dqkv_stride + head * D4;
         let dq = Columns(dq_at, D4, scales.dqk, is_there);
-        put_both(sum0, sum1, strip);
-        write_columns(place, dq, 0u);
-        if (D_STEPS > 2u) {
-            put_both(sum2, sum3, strip);
-            write_columns(place, dq, 1u);
+        write_pair(own, sum0, sum1, 0u, D_OWN, place, dq);
+        if (D_OWN > 2u) {
+            write_pair(own, sum2, sum3, 1u, D_OWN, place, dq);
         }
         if (is_there) {
             write_delta(place, sequence + token, head);
@@ -172,12 +170,20 @@ fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Fetched {
     return fetched;
 }
 
+// Of the products of a strip's rows with each other, that of the lane's row with itself.
+fn diagonal(place: Place) -> f32 {
+    let at = min(place.row, BLOCK - 1u) * SCORE_STRIDE + place.row % SIDE;
+    @if(!wide_heads) { return scores[at]; }
+    @if(wide_heads) { return scores[at] + scores[at + BLOCK * SCORE_STRIDE]; }
+}
+
 // Turns the scores q · k of a lane into the weights p, zero where masked.
 fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32, factor: f32) {
+    @if(wide_heads) { if (place.row >= BLOCK) { return; } }
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
-        var score = factor * score4(place, i) + (LOG2_GAIN - lse_of);
+        var score = factor * whole4(place, i) + (LOG2_GAIN - lse_of);
         @if(alibi) { score += slope * (f32(i32(key) - i32(token)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         p[i] = select(vec4<f32>(), exp2(score), is_seen(token, first_of_row, key));
     }
@@ -185,8 +191,9 @@ fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32, fact
 
 // Turns p and the scores dout · v into the weights ds; `index` numbers the query and its head, for dropout.
 fn differentiate(place: Place, index: u32, tile: u32, slope: f32) {
+    @if(wide_heads) { if (place.row >= BLOCK) { return; } }
     for (var i = 0u; i < SHARE4; i++) {
-        var dp = score4(place, i);
+        var dp = whole4(place, i);
         @if(dropout) {
             let is_kept = mask_words(index, (tile + place.part * SHARE) / 4u + i) >= vec4<u32>(params.threshold);
             dp = select(vec4<f32>(), params.factor * dp, is_kept);

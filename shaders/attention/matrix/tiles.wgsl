@@ -10,6 +10,8 @@
 // than strips, they own the rows of the block in turns; subgroups beyond the last strip repeat its work. Matrices are
 // of no use between scores and weights: there all lanes share the rows, PARTS lanes to a row, each with SHARE
 // neighbouring scores of the row.
+// With `wide_heads` (backward) two subgroups share a strip, so that registers suffice for heads twice as wide. Each has
+// half of the columns of operands and sums; both parts of a score are put into memory, and lanes add them up.
 // Walked rows are loaded in blocks of 4 x 4 elements, and staged as rows for scores and as columns for sums, so that
 // lanes always read whole vectors that lie along k. Rows past the end repeat the last token's row, and masks exclude
 // them. Elements past the end of a row are zero where they would be multiplied.
@@ -26,15 +28,19 @@ enable wgpu_cooperative_matrix;
 
 @group(0) @binding(1) var<storage, read> qkv: array<Stored>;
 
-const STRIPS: u32 = 4u;
+@if(!wide_heads) const SHARERS: u32 = 1u; // subgroups of a strip
+@if(wide_heads) const SHARERS: u32 = 2u;
+const STRIPS: u32 = 4u / SHARERS;
 const BLOCK: u32 = STRIPS * SIDE;
-const TILE: u32 = 2u * SIDE;
-const PARTS: u32 = LANES / BLOCK;
+const TILE: u32 = 2u / SHARERS * SIDE;
+const PARTS: u32 = min(LANES / BLOCK, TILE / 4u); // with `wide_heads` there may be lanes without a row
 const SHARE: u32 = TILE / PARTS;
 const SHARE4: u32 = SHARE / 4u;
 
-const D_STEPS: u32 = (4u * D4 + SIDE - 1u) / SIDE; // matrices along a row of queries and keys
-const V_STEPS: u32 = (4u * V4 + SIDE - 1u) / SIDE; // matrices along a row of values
+const D_OWN: u32 = (4u * D4 + SHARERS * SIDE - 1u) / (SHARERS * SIDE); // matrices of a subgroup along queries and keys
+const V_OWN: u32 = (4u * V4 + SHARERS * SIDE - 1u) / (SHARERS * SIDE); // matrices of a subgroup along values
+const D_STEPS: u32 = SHARERS * D_OWN; // all of a row
+const V_STEPS: u32 = SHARERS * V_OWN;
 const D_GROUPS: u32 = D_STEPS * SIDE / 4u;
 const V_GROUPS: u32 = V_STEPS * SIDE / 4u;
 
@@ -51,7 +57,7 @@ const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES;
 alias Fetched = array<Stored, 4u * TURNS>;
 alias Blocks = array<vec4<f16>, 4u * TURNS>;
 
-var<workgroup> scores: array<f32, BLOCK * SCORE_STRIDE>;
+var<workgroup> scores: array<f32, SHARERS * BLOCK * SCORE_STRIDE>;
 // Vectors, as everything that lies before the operands in workgroup memory must be: the operands then start at a
 // multiple of 16 bytes and are read as whole vectors.
 var<workgroup> subgroups_there: vec4<u32>;
@@ -92,18 +98,24 @@ fn score4(place: Place, i: u32) -> vec4<f32> {
     return vec4<f32>(scores[at], scores[at + 1u], scores[at + 2u], scores[at + 3u]);
 }
 
+// The same, summed over the parts of all subgroups of a strip.
+fn whole4(place: Place, i: u32) -> vec4<f32> {
+    @if(!wide_heads) { return score4(place, i); }
+    @if(wide_heads) { return score4(place, i) + score4(Place(place.row + BLOCK, place.part), i); }
+}
+
 // Zeros for all strips, from which the sums start: not every adapter documents what it takes for the zero value of a
 // matrix.
 fn clear_scores(lane: u32) {
-    for (var i = lane; i < BLOCK * SCORE_STRIDE; i += LANES) {
+    for (var i = lane; i < SHARERS * BLOCK * SCORE_STRIDE; i += LANES) {
         scores[i] = 0.0;
     }
 }
 
-// How many strips are computed side by side, the same for all lanes.
+// How many strips are computed side by side, the same for all lanes. (There are SHARERS at least.)
 fn strips_at_once(lane: u32, subgroups: u32) -> u32 {
     if (lane == 0u) {
-        subgroups_there.x = min(subgroups, STRIPS);
+        subgroups_there.x = clamp(subgroups / SHARERS, 1u, STRIPS);
     }
     return workgroupUniformLoad(&subgroups_there).x;
 }

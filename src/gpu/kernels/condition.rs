@@ -117,6 +117,8 @@ conditions! {
     SwigluSlopes = "swiglu_slopes",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
+    /// Two subgroups share the columns of each strip of attention by matrices.
+    WideHeads = "wide_heads",
     /// A query attends to a window of keys.
     Windowed = "windowed",
     /// A router's gradient includes that of the z-loss.

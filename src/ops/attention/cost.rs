@@ -2,6 +2,7 @@
 //! follow from the shaders; instructions and registers are those of compiled kernels (benches/LOG.md).
 
 use super::tile::{Pass, Tile, VECTORS};
+use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
 
 /// The cost of a kernel's loop for one lane.
@@ -28,20 +29,26 @@ impl LoopCost {
             _ => return None,
         };
         match tier {
-            "matrix" => Some(Self::by_matrices(pass)),
+            "matrix" => {
+                let is_wide = kernel.conditions().any(|condition| condition == Condition::WideHeads);
+                Some(Self::by_matrices(pass, is_wide, kernel.element))
+            }
             "portable" => Some(Self::portable(pass, kernel)),
             _ => None,
         }
     }
 
     /// Everything except the multiply-adds of matrices, and the most registers that the compilers for RDNA 3 and Ampere
-    /// need.
-    pub(super) fn by_matrices(pass: Pass) -> Self {
-        let (instructions, shared_bytes, barriers, registers) = match pass {
-            Pass::Forward => (0.35, 0.73, 6.0, 144),
-            Pass::BackwardQ => (0.27, 0.70, 4.0, 192),
-            Pass::BackwardKv => (0.33, 0.74, 3.0, 216),
+    /// need. bf16 takes about as many more instructions in all passes.
+    pub(super) fn by_matrices(pass: Pass, is_wide: bool, element: Element) -> Self {
+        let (instructions, shared_bytes, barriers, registers) = match (pass, is_wide) {
+            (Pass::Forward, _) => (0.35, 0.73, 6.0, 144),
+            (Pass::BackwardQ, false) => (0.27, 0.70, 4.0, 192),
+            (Pass::BackwardQ, true) => (0.40, 0.80, 4.0, 192),
+            (Pass::BackwardKv, false) => (0.33, 0.74, 3.0, 216),
+            (Pass::BackwardKv, true) => (0.44, 0.84, 3.0, 204),
         };
+        let instructions = if element == Element::Bf16 { instructions + 0.08 } else { instructions };
         Self { instructions, shared_bytes, barriers, registers }
     }
 

@@ -7,8 +7,12 @@ use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
 use crate::ops::largest::PARTS;
 
-/// Strips of a block, each of which a subgroup owns.
-const STRIPS: u32 = 4;
+/// Subgroups that compute a block: each owns a strip, or half of the columns of one.
+const SUBGROUPS: u32 = 4;
+
+/// Most matrices along a row, of owned operands and of sums, for which a subgroup has variables and a GPU registers.
+const MOST_FORWARD: u32 = 8;
+const MOST_BACKWARD: u32 = 4;
 
 /// The kernel that computes `pass` of an attention by matrices, and the rows of a workgroup. `None` on other tiers, for
 /// f32, and for heads that are wider than the kernel has variables for.
@@ -30,8 +34,9 @@ pub(super) fn workgroup(
     capabilities: Capabilities,
 ) -> Option<(u32, Workgroup)> {
     let tile = Tile::of(pass, shape, element, capabilities)?;
-    let registers = LoopCost::by_matrices(pass).registers;
-    let bytes = 2 * tile.operands() + 4 * tile.block() * (tile.walked() + 4); // and scores
+    let registers = LoopCost::by_matrices(pass, tile.sharers() == 2, element).registers;
+    let scores = tile.sharers() * tile.block() * (tile.walked() + 4);
+    let bytes = 2 * tile.operands() + 4 * scores;
     Some((tile.block(), Workgroup { lanes: tile.lanes(), registers, bytes }))
 }
 
@@ -51,14 +56,23 @@ impl<'a> Tile<'a> {
         Some(Self { pass, shape, matrices }).filter(Self::fits)
     }
 
-    /// Whether the kernel has enough variables for all matrices along a row, of owned operands and of sums.
+    /// Whether the subgroups of a strip have enough variables for all matrices along a row.
     fn fits(&self) -> bool {
         let most = match self.pass {
-            Pass::Forward => 8,
-            Pass::BackwardQ | Pass::BackwardKv => 4,
+            Pass::Forward => MOST_FORWARD,
+            Pass::BackwardQ | Pass::BackwardKv => 2 * MOST_BACKWARD,
         };
-        let Attention { layout, .. } = self.shape;
-        layout.head_dim.max(layout.value_dim) <= most * self.matrices.side
+        self.widest() <= most * self.matrices.side
+    }
+
+    fn widest(&self) -> u32 {
+        self.shape.layout.head_dim.max(self.shape.layout.value_dim)
+    }
+
+    /// Subgroups that share a strip.
+    fn sharers(&self) -> u32 {
+        let is_wide = self.pass != Pass::Forward && self.widest() > MOST_BACKWARD * self.matrices.side;
+        if is_wide { 2 } else { 1 }
     }
 
     fn kernel(&self, element: Element) -> Kernel {
@@ -69,6 +83,7 @@ impl<'a> Tile<'a> {
         };
         let kernel = Kernel::new(file, entry, element)
             .condition(Condition::SmallMatrices, self.matrices.side == 8)
+            .condition(Condition::WideHeads, self.sharers() == 2)
             .constant("LANES", self.lanes())
             .constant("OPERANDS", self.operands());
         if element == Element::Bf16 { kernel.constant("PARTS", PARTS) } else { kernel }
@@ -76,25 +91,26 @@ impl<'a> Tile<'a> {
 
     /// Owned rows.
     fn block(&self) -> u32 {
-        STRIPS * self.matrices.side
+        SUBGROUPS / self.sharers() * self.matrices.side
     }
 
     /// Walked rows.
     fn walked(&self) -> u32 {
-        2 * self.matrices.side
+        2 / self.sharers() * self.matrices.side
     }
 
-    /// One subgroup per strip, and 1 to 4 lanes per row.
+    /// As many as the subgroups have, and 1 to 4 lanes for a row of a strip.
     fn lanes(&self) -> u32 {
-        (STRIPS * self.matrices.subgroup).clamp(self.block(), 4 * self.block())
+        let rows = SUBGROUPS * self.matrices.side;
+        (SUBGROUPS * self.matrices.subgroup).clamp(rows, 4 * rows)
     }
 
     /// f16 elements in workgroup memory: the owned rows at the start, followed by the regions that the kernel's
     /// constants lay out.
     fn operands(&self) -> u32 {
         let Attention { layout, .. } = self.shape;
-        let [head_dim, value_dim] =
-            [layout.head_dim, layout.value_dim].map(|dim| dim.next_multiple_of(self.matrices.side));
+        let [head_dim, value_dim] = [layout.head_dim, layout.value_dim]
+            .map(|dim| dim.next_multiple_of(self.sharers() * self.matrices.side));
         let stride = self.walked() + 8; // of weights and columns
         let weights_or_rows = |dim: u32| (self.block() * stride).max(self.walked() * (dim + 8));
         let columns = |dim: u32| dim * stride;
@@ -141,10 +157,11 @@ mod tests {
                     };
                     let tile = Tile { pass, shape: &shape, matrices: Matrices { side, subgroup } };
                     if !tile.fits() {
-                        assert!(head_dim.max(value_dim) > 4 * side);
+                        assert!(head_dim.max(value_dim) > 8 * side);
                         continue;
                     }
                     assert!(tile.lanes() <= 256 && tile.lanes().is_multiple_of(tile.block()));
+                    assert!(tile.lanes() >= tile.sharers() * subgroup.min(64), "{} lanes", tile.lanes());
                     let kernel = tile
                         .kernel(Element::F16)
                         .condition(Condition::Causal, true)

@@ -83,14 +83,33 @@ const BY_MATRICES: [Row; 16] = [
     Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), ..BASE },
 ];
 
-/// Each row in f16 and bf16 with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than there are. Turns
-/// of strips are what only a driver with larger subgroups than a kernel is written for takes: llvmpipe's 8 lanes make
-/// as many subgroups as there are strips.
+/// Heads up to 8 matrices of 8 x 8 wide.
+const OF_WIDE_HEADS: [Row; 6] = [
+    Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
+    Row { batch: 1, tokens: 33, heads: (1, 1), dims: (36, 4), causal: false, ..BASE },
+    Row { batch: 2, tokens: 1, heads: (2, 2), dims: (4, 60), ..BASE },
+    Row { batch: 1, tokens: 131, heads: (2, 1), dims: (40, 36), window: Some(50), alibi: true, ..BASE },
+    Row { batch: 1, tokens: 35, heads: (2, 2), dims: (12, 44), causal: false, dropout: 0.5, ..BASE },
+    Row { heads: (4, 1), dims: (56, 48), ..EVERYTHING },
+];
+
 #[test]
 fn attention_by_matrices() {
-    let of = |element| BY_MATRICES.map(|row| (Row { element, ..row }, 8));
-    let others = [4, 16, 32].map(|subgroup| (Row { element: F16, ..BY_MATRICES[3] }, subgroup));
-    for (row, subgroup) in of(F16).into_iter().chain(of(Bf16)).chain(others) {
+    by_matrices(&BY_MATRICES, &BY_MATRICES[3]);
+}
+
+#[test]
+fn attention_of_wide_heads_by_matrices() {
+    by_matrices(&OF_WIDE_HEADS, &OF_WIDE_HEADS[3]);
+}
+
+/// Each row in f16 and bf16 with the subgroups of llvmpipe or of most GPUs, and one with smaller and larger ones than
+/// there are. Turns of strips are what only a driver with larger subgroups than a kernel is written for takes:
+/// llvmpipe's 8 lanes make as many subgroups as there are strips.
+fn by_matrices(rows: &[Row], one: &Row) {
+    let of = |element| rows.iter().map(move |row| (Row { element, ..*row }, 8));
+    let others = [4, 16, 32].map(|subgroup| (Row { element: F16, ..*one }, subgroup));
+    for (row, subgroup) in of(F16).chain(of(Bf16)).chain(others) {
         let name = format!("attention {row} by matrices in subgroups of {subgroup}");
         check_matrices(
             &name,
@@ -98,8 +117,8 @@ fn attention_by_matrices() {
             &|side| if side == 8 { subgroup } else { (4 * subgroup).min(64) },
             &|case| {
                 let files = row.files(case.rec.capabilities());
-                let of = |pass| format!("attention/matrix/{pass}");
-                assert_eq!(files[..3], ["forward", "backward_q", "backward_kv"].map(of));
+                let of_passes = files.iter().filter(|file| file.starts_with("attention/matrix/"));
+                assert_eq!(of_passes.count(), 3, "{row}");
                 forward(case, &row, 1.0);
                 backward(case, &row);
             },
@@ -107,7 +126,7 @@ fn attention_by_matrices() {
     }
 }
 
-/// Wider heads have a kernel for the forward pass alone, or none, and f32 has none.
+/// Wider heads have none, and neither has f32.
 #[test]
 fn attention_is_by_matrices_where_they_fit() {
     let passes = |dims, element, side| {
@@ -118,14 +137,14 @@ fn attention_is_by_matrices_where_they_fit() {
     for (side, dims, count) in [
         (16, (64, 64), 3),
         (16, (4, 64), 3),
-        (16, (68, 64), 1),
-        (16, (64, 128), 1),
-        (16, (128, 128), 1),
+        (16, (68, 64), 3),
+        (16, (64, 128), 3),
+        (16, (128, 128), 3),
         (16, (132, 4), 0),
         (16, (192, 128), 0),
         (8, (32, 32), 3),
-        (8, (32, 36), 1),
-        (8, (64, 64), 1),
+        (8, (32, 36), 3),
+        (8, (64, 64), 3),
         (8, (64, 68), 0),
     ] {
         let of_elements = [F32, F16, Bf16].map(|element| passes(dims, element, side));
@@ -142,6 +161,7 @@ fn attention_by_matrices_with_parts_of_the_keys() {
         (16, Row { tokens: 257, heads: (12, 2), window: None, documents: &[200, 57], ..EVERYTHING }),
         (64, Row { tokens: 513, heads: (12, 3), dims: (20, 32), alibi: true, ..BASE }),
         (32, Row { tokens: 257, heads: (6, 1), dims: (20, 12), element: Bf16, ..BASE }),
+        (32, Row { tokens: 257, heads: (6, 1), dims: (40, 64), ..BASE }),
     ] {
         let element = if row.element == F32 { F16 } else { row.element };
         let row = Row { batch: 1, element, ..row };
