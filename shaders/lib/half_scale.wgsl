@@ -9,10 +9,16 @@
 //
 // The largest magnitude is measured just before the product (shaders/largest.wgsl), so no state outlives a step,
 // nothing saturates, and a resumed run has the same bits.
+//
+// Of quantised weights (lib/quantised) it is a bound from the scales of those that a workgroup multiplies by. A weight
+// has up to 24 bits of significand, and f16 rounds it by up to 2^-11 of itself, besides the error above.
 
 import package::lib::element::{Packed, load4};
 
 enable f16;
+
+// The largest magnitude of a tensor whose power is 1.
+const UNSCALED: u32 = 0x47000000u;
 
 // The power for a tensor whose largest magnitude has the bits `largest`.
 fn half_scale(largest: u32) -> f32 {

@@ -4,7 +4,7 @@
 //   nf4    9 words: the largest magnitude in f32, then 64 codes of 4 bits, each of which stands for a level in [-1, 1]
 //   int8   17 words: two scales in f16, for 32 weights each, then 64 signed bytes
 //
-// Weights are counted in groups of 4, as everywhere. The product of scale and level is rounded once.
+// A weight is the scale times a level or a byte, rounded once. Weights are counted in groups of 4, as everywhere.
 
 @if(nf4) const BLOCK_WORDS: u32 = 9u;
 @if(int8) const BLOCK_WORDS: u32 = 17u;
@@ -21,7 +21,7 @@ fn block_of(at: u32) -> u32 {
 // In workgroup memory, since a dynamic index into a constant would make compilers spill a private copy.
 @if(nf4) var<workgroup> levels: array<f32, 16>;
 
-// Must be called before the first `widened` of a workgroup, with a barrier in between.
+// Must be called before the first `codes4` of a workgroup, with a barrier in between.
 @if(nf4)
 fn fill_levels(lane: u32) {
     if (lane == 0u) {
@@ -33,10 +33,15 @@ fn fill_levels(lane: u32) {
 }
 
 // Group `at`. `first` is the first word of its block, and `codes` the word with its codes.
-@if(nf4)
 fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
+    return scale_in(at, first) * codes4(at, codes);
+}
+
+// What the codes of group `at` stand for, in units of the scale.
+@if(nf4)
+fn codes4(at: u32, codes: u32) -> vec4<f32> {
     let four = codes >> (16u * (at & 1u));
-    return bitcast<f32>(first) * vec4<f32>(
+    return vec4<f32>(
         levels[four & 15u],
         levels[(four >> 4u) & 15u],
         levels[(four >> 8u) & 15u],
@@ -45,13 +50,31 @@ fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
 }
 
 @if(int8)
-fn widened(at: u32, first: u32, codes: u32) -> vec4<f32> {
-    let half = (first >> (16u * ((at >> 3u) & 1u))) & 0xffffu;
-    // Computed in integers, since an adapter may treat subnormal halves as zeros. Scales are not negative. Infinities
-    // and NaN have the largest exponent in both types.
+fn codes4(at: u32, codes: u32) -> vec4<f32> {
+    return vec4<f32>(vec4<i32>(vec4<u32>(codes << 24u, codes << 16u, codes << 8u, codes)) >> vec4<u32>(24u));
+}
+
+// The scale of group `at`.
+@if(nf4) fn scale_in(at: u32, first: u32) -> f32 { return bitcast<f32>(first); }
+@if(int8)
+fn scale_in(at: u32, first: u32) -> f32 {
+    return widened_half((first >> (16u * ((at >> 3u) & 1u))) & 0xffffu);
+}
+
+// Computed in integers, since an adapter may treat subnormal halves as zeros. Scales are not negative. Infinities and
+// NaN have the largest exponent in both types.
+@if(int8)
+fn widened_half(half: u32) -> f32 {
     let bias = select(0x38000000u, 0x70000000u, half >= 0x7c00u);
     let normal = bitcast<f32>((half << 13u) + bias);
-    let scale = select(normal, f32(half) * 5.9604644775390625e-8, half < 0x400u);
-    let four = vec4<i32>(vec4<u32>(codes << 24u, codes << 16u, codes << 8u, codes)) >> vec4<u32>(24u);
-    return scale * vec4<f32>(four);
+    return select(normal, f32(half) * 5.9604644775390625e-8, half < 0x400u);
+}
+
+// The bits of an f32 that no magnitude in a block exceeds after it is rounded to f16's 11 bits of significand, from the
+// first word of the block. Those of the largest magnitude are carried to its exponent if rounding could; 128 times the
+// larger scale has 11 bits. They are above those of every number if a scale is infinite or NaN.
+@if(nf4) fn largest_in(first: u32) -> u32 { return first + 0x2000u; }
+@if(int8)
+fn largest_in(first: u32) -> u32 {
+    return bitcast<u32>(widened_half(max(first & 0xffffu, first >> 16u))) + (7u << 23u);
 }

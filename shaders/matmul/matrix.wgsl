@@ -1,5 +1,5 @@
 // Matrix product, matrix tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl,
-// both factors f16 or bf16; `grouped`, `split`: matmul/operands.wgsl)
+// factors f16 or bf16, b also quantised; `grouped`, `split`: matmul/operands.wgsl)
 //
 // A workgroup computes a tile of 64·TM4 rows by 64·TN4 columns of y, as on the portable tier, by cooperative matrices
 // of 16 x 16, or of 8 x 8 with `small_matrices`. A subgroup owns a patch of 2 by 4 matrices, with each sum in a
@@ -14,11 +14,15 @@
 // last ones, whose sums are not stored.
 // The sums are stored through workgroup memory, since it is not specified which lane holds which element.
 // Numerics: products are exact and added up in f32. Within 16 or 8 steps the adapter chooses the order; slices are
-// added in ascending order. Factors of bf16 become f16 when they are staged, times powers of two that are undone in the
-// result (lib/half_scale has the error).
+// added in ascending order. Factors of bf16 and quantised weights become f16 when they are staged, times powers of two
+// that are undone in the result (lib/half_scale has the errors).
 
 @if(bf16) import package::lib::element::Packed;
-@if(bf16) import package::lib::half_scale::{half_scale, scaled4, undone};
+@if(bf16 || nf4 || int8) import package::lib::half_scale::{UNSCALED, half_scale, undone};
+@if(bf16) import package::lib::half_scale::scaled4;
+@if(nf4) import package::lib::quantised::fill_levels;
+@if(nf4 || int8) import package::lib::quantised::{BLOCK_WORDS, block_of, codes4, largest_in, scale_in};
+@if(nf4 || int8) import package::matmul::operands::{FetchedB, b, fetch_b};
 import package::matmul::operands::{Product, params, product_of};
 import package::matmul::operands::{Destination, bias_of, destination, epilogue};
 import package::lib::matrix::{Left, Right, SIDE, Sum};
@@ -29,13 +33,15 @@ enable f16;
 enable wgpu_cooperative_matrix;
 
 // Four elements as they are stored.
-@if(f16) alias Stored = vec4<f16>;
-@if(bf16) alias Stored = Packed;
+@if(f16) alias StoredA = vec4<f16>;
+@if(bf16) alias StoredA = Packed;
+@if(!nf4 && !int8) alias StoredB = StoredA;
+@if(nf4 || int8) alias StoredB = FetchedB;
 
-@group(0) @binding(1) var<storage, read> a: array<Stored>;
-@group(0) @binding(2) var<storage, read> b: array<Stored>;
+@group(0) @binding(1) var<storage, read> a: array<StoredA>;
+@if(!nf4 && !int8) @group(0) @binding(2) var<storage, read> b: array<StoredB>;
 @if(bf16) @group(0) @binding(8) var<storage, read> a_largest: array<vec4<u32>>; // (PARTS), see largest.wgsl
-@if(bf16) @group(0) @binding(9) var<storage, read> b_largest: array<vec4<u32>>;
+@if(bf16 && !nf4 && !int8) @group(0) @binding(9) var<storage, read> b_largest: array<vec4<u32>>;
 
 const ROWS: u32 = 64u * TM4;
 const COLUMNS: u32 = 64u * TN4;
@@ -48,14 +54,20 @@ const B_BLOCKS: u32 = COLUMNS / 4u * BLOCKS_ALONG;
 const A_TURNS: u32 = (A_BLOCKS + LANES - 1u) / LANES; // blocks that an invocation stages
 const B_TURNS: u32 = (B_BLOCKS + LANES - 1u) / LANES;
 
-alias SomeOfA = array<Stored, 4u * A_TURNS>;
-alias SomeOfB = array<Stored, 4u * B_TURNS>;
+alias SomeOfA = array<StoredA, 4u * A_TURNS>;
+alias SomeOfB = array<StoredB, 4u * B_TURNS>;
+
+// Blocks of scales are read by lanes that share rows, some rows at a time.
+@if(b_transposed) const LANES_OF_ROW: u32 = min(8u, LANES);
+@if(!b_transposed) const LANES_OF_ROW: u32 = 2u;
+const ROWS_AT_ONCE: u32 = LANES / LANES_OF_ROW;
+const LOADS_AT_ONCE: u32 = 4u;
 
 var<workgroup> a_tile: array<f16, ROWS * STRIDE>;
 var<workgroup> b_tile: array<f16, COLUMNS * STRIDE>;
 var<workgroup> finished: array<f32, AREAS * SIDE * SIDE>; // a matrix of each of AREAS subgroups
 var<workgroup> subgroups_there: u32;
-@if(bf16) var<workgroup> largest: array<vec2<u32>, PARTS / 4u>; // the first is that of a and of b
+@if(bf16 || nf4 || int8) var<workgroup> largest: array<vec2<u32>, LANES>; // the first is that of a and of b
 
 // The invocation in its subgroup, and the patch that the subgroup owns.
 struct Share {
@@ -65,7 +77,7 @@ struct Share {
     lane: u32, // number of the invocation, out of `lanes`
     lanes: u32,
     is_stored: bool,
-    @if(bf16) undone: vec2<f32>, // factors of the sums
+    @if(bf16 || nf4 || int8) undone: vec2<f32>, // factors of the sums
 }
 
 @compute @workgroup_size(LANES)
@@ -86,8 +98,9 @@ fn matmul(
     if (lane == 0u) {
         subgroups_there = min(subgroups, AREAS);
     }
+    @if(nf4) { fill_levels(lane); }
     let together = workgroupUniformLoad(&subgroups_there);
-    @if(bf16) { find_largest(lane); }
+    @if(bf16 || nf4 || int8) { find_largest(product, first_column, lane); }
     let area = min(subgroup, AREAS - 1u);
     // An empty group has no patches; naga would not see that all invocations return. Besides, loops whose length
     // compilers do not know take 120 registers on RDNA 3 instead of 156.
@@ -111,12 +124,12 @@ fn matmul(
         var sum11 = zeros;
         var sum12 = zeros;
         var sum13 = zeros;
-        stage_a(lane, fetch_a(product, first_row, lane, 0u), product.k);
-        stage_b(lane, fetch_b(product, first_column, lane, 0u), product.k);
+        stage_a(lane, slice_of_a(product, first_row, lane, 0u), product.k);
+        stage_b(lane, slice_of_b(product, first_column, lane, 0u), product.k, place_of_b(product, first_column, 0u));
         workgroupBarrier();
         for (var k = DEPTH;; k += DEPTH) {
-            let next_a = fetch_a(product, first_row, lane, k);
-            let next_b = fetch_b(product, first_column, lane, k);
+            let next_a = slice_of_a(product, first_row, lane, k);
+            let next_b = slice_of_b(product, first_column, lane, k);
             for (var step = 0u; step < DEPTH; step += SIDE) {
                 let a_at = patch_row * STRIDE + step;
                 let b_at = patch_column * STRIDE + step;
@@ -140,14 +153,15 @@ fn matmul(
                 break;
             }
             stage_a(lane, next_a, product.k - k);
-            stage_b(lane, next_b, product.k - k);
+            stage_b(lane, next_b, product.k - k, place_of_b(product, first_column, k));
             workgroupBarrier();
         }
         let column4 = (first_column + patch_column) / 4u;
         let row = first_row + patch_row;
-        @if(f16) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
-        @if(bf16) let factors = undone(largest[0]);
-        @if(bf16) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored, factors);
+        @if(f16 && !nf4 && !int8) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
+        @if(bf16 || nf4 || int8) let factors = undone(largest[0]);
+        @if(bf16 || nf4 || int8)
+        let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored, factors);
         finish(sum00, share, 0u, 0u, to);
         finish(sum01, share, 0u, 1u, to);
         finish(sum02, share, 0u, 2u, to);
@@ -168,7 +182,7 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
         for (var group = share.lane; group < SIDE * SIDE / 4u; group += share.lanes) {
             let at = start + 4u * group;
             var value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
-            @if(bf16) { value = value * share.undone.x * share.undone.y; }
+            @if(bf16 || nf4 || int8) { value = value * share.undone.x * share.undone.y; }
             let row = share.row + i * SIDE + group / (SIDE / 4u);
             let column4 = share.column4 + j * (SIDE / 4u) + group % (SIDE / 4u);
             epilogue(value, bias_of(to, column4), to, row, column4);
@@ -177,39 +191,94 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
     workgroupBarrier();
 }
 
-// Puts the largest magnitudes of both factors into workgroup memory. (Atomics would do in one turn; RDNA 3's compiler
-// then takes 192 registers for the kernel instead of 120.)
-@if(bf16)
-fn find_largest(lane: u32) {
-    for (var i = lane; i < PARTS / 4u; i += LANES) {
-        let some_of_a = a_largest[i];
-        let some_of_b = b_largest[i];
-        let two = max(vec2<u32>(some_of_a.x, some_of_b.x), vec2<u32>(some_of_a.y, some_of_b.y));
-        let others = max(vec2<u32>(some_of_a.z, some_of_b.z), vec2<u32>(some_of_a.w, some_of_b.w));
-        largest[i] = max(two, others);
+// Puts the largest magnitudes of both factors into workgroup memory, from where they are read after the barrier that
+// ends the clearing of `finished`. (Atomics would do in one turn; RDNA 3's compiler then takes 192 registers for the
+// kernel instead of 120.)
+@if(bf16 || nf4 || int8)
+fn find_largest(product: Product, first_column: u32, lane: u32) {
+    var top = vec2<u32>(largest_of_a(lane), largest_of_b(product, first_column, lane));
+    largest[lane] = top;
+    workgroupBarrier();
+    let step = min(16u, LANES);
+    if (lane < step) {
+        for (var i = lane + step; i < LANES; i += step) {
+            top = max(top, largest[i]);
+        }
+        largest[lane] = top;
     }
     workgroupBarrier();
     if (lane == 0u) {
-        var top = largest[0];
-        for (var i = 1u; i < PARTS / 4u; i++) {
+        for (var i = 1u; i < step; i++) {
             top = max(top, largest[i]);
         }
-        largest[0] = top; // which nothing reads before the barrier that ends the clearing of `finished`
+        largest[0] = top;
     }
 }
 
-// Four elements of factor `which`, as matrices take them.
-@if(f16) fn scale_of(which: u32) -> f32 { return 1.0; }
-@if(f16) fn half4(stored: Stored, scale: f32) -> vec4<f16> { return stored; }
-@if(bf16) fn scale_of(which: u32) -> f32 { return half_scale(largest[0][which]); }
-@if(bf16) fn half4(stored: Stored, scale: f32) -> vec4<f16> { return scaled4(stored, scale); }
+@if(!bf16 && (nf4 || int8)) fn largest_of_a(lane: u32) -> u32 { return UNSCALED; }
+
+// The largest of an invocation's share of the parts.
+@if(bf16)
+fn largest_of_a(lane: u32) -> u32 {
+    var top = vec4<u32>();
+    for (var i = lane; i < PARTS / 4u; i += LANES) {
+        top = max(top, a_largest[i]);
+    }
+    return max(max(top.x, top.y), max(top.z, top.w));
+}
+
+@if(bf16 && !nf4 && !int8)
+fn largest_of_b(product: Product, first_column: u32, lane: u32) -> u32 {
+    var top = vec4<u32>();
+    for (var i = lane; i < PARTS / 4u; i += LANES) {
+        top = max(top, b_largest[i]);
+    }
+    return max(max(top.x, top.y), max(top.z, top.w));
+}
+
+// The largest magnitude that the scales allow in an invocation's share of the weights that the workgroup multiplies
+// by. They are a word of 9 or 17, so this takes no launch, and nothing is kept of a base that never changes.
+@if(nf4 || int8)
+fn largest_of_b(product: Product, first_column: u32, lane: u32) -> u32 {
+    let columns = min(COLUMNS, params.n - first_column);
+    @if(b_transposed) let first = product.b_start + first_column * params.b_stride;
+    @if(b_transposed) let rows = columns;
+    @if(b_transposed) let groups = (product.k + 3u) / 4u;
+    @if(!b_transposed) let first = product.b_start + first_column / 4u;
+    @if(!b_transposed) let rows = product.k;
+    @if(!b_transposed) let groups = (columns + 3u) / 4u;
+    let blocks = (first % 16u + groups + 15u) / 16u; // of a row
+    var top = 0u;
+    for (var row = lane / LANES_OF_ROW; row < rows; row += LOADS_AT_ONCE * ROWS_AT_ONCE) {
+        for (var block = lane % LANES_OF_ROW; block < blocks; block += LANES_OF_ROW) {
+            for (var i = 0u; i < LOADS_AT_ONCE; i++) {
+                let at = block_of(first + min(row + i * ROWS_AT_ONCE, rows - 1u) * params.b_stride);
+                top = max(top, largest_in(b[at + block * BLOCK_WORDS]));
+            }
+        }
+    }
+    return top;
+}
+
+// Four elements, as matrices take them. `at` is the number of the group, up to whole blocks of quantised weights.
+@if(f16) fn scale_of_a() -> f32 { return 1.0; }
+@if(f16) fn half_a(stored: StoredA, scale: f32) -> vec4<f16> { return stored; }
+@if(bf16) fn scale_of_a() -> f32 { return half_scale(largest[0].x); }
+@if(bf16) fn half_a(stored: StoredA, scale: f32) -> vec4<f16> { return scaled4(stored, scale); }
+@if(f16 && !nf4 && !int8) fn scale_of_b() -> f32 { return 1.0; }
+@if(bf16 || nf4 || int8) fn scale_of_b() -> f32 { return half_scale(largest[0].y); }
+@if(!nf4 && !int8) fn half_b(at: u32, stored: StoredB, scale: f32) -> vec4<f16> { return half_a(stored, scale); }
+@if(nf4 || int8)
+fn half_b(at: u32, stored: StoredB, scale: f32) -> vec4<f16> {
+    return vec4<f16>(scale_in(at, stored.x) * scale * codes4(at, stored.y));
+}
 
 // Where block `e` of a slice is: its first row or column of the tile, and its first step.
 fn row_of(e: u32) -> u32 { return e / BLOCKS_ALONG * 4u; }
 fn step_of(e: u32) -> u32 { return e % BLOCKS_ALONG * 4u; }
 
 // The groups of `a` that an invocation stages of the slice from step k on: four groups of each of its blocks.
-fn fetch_a(product: Product, first_row: u32, lane: u32, k: u32) -> SomeOfA {
+fn slice_of_a(product: Product, first_row: u32, lane: u32, k: u32) -> SomeOfA {
     var groups: SomeOfA;
     for (var i = 0u; i < 4u * A_TURNS; i++) {
         groups[i] = group_of_a(product, first_row, lane + LANES * (i / 4u), k, i % 4u);
@@ -217,7 +286,7 @@ fn fetch_a(product: Product, first_row: u32, lane: u32, k: u32) -> SomeOfA {
     return groups;
 }
 
-fn fetch_b(product: Product, first_column: u32, lane: u32, k: u32) -> SomeOfB {
+fn slice_of_b(product: Product, first_column: u32, lane: u32, k: u32) -> SomeOfB {
     var groups: SomeOfB;
     for (var i = 0u; i < 4u * B_TURNS; i++) {
         groups[i] = group_of_b(product, first_column, lane + LANES * (i / 4u), k, i % 4u);
@@ -227,7 +296,7 @@ fn fetch_b(product: Product, first_column: u32, lane: u32, k: u32) -> SomeOfB {
 
 // Group `i` of block `e`: 4 steps of a row, or 4 rows of a step.
 @if(!a_transposed)
-fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Stored {
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> StoredA {
     let row = first_row + row_of(e) + i;
     let step = k + step_of(e);
     let at = min(step, product.k - 1u) / 4u + select(0u, row, row < product.m) * params.a_stride;
@@ -235,7 +304,7 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Store
 }
 
 @if(a_transposed)
-fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Stored {
+fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> StoredA {
     let row4 = min((first_row + row_of(e)) / 4u, (params.m - 1u) / 4u);
     let step = k + step_of(e) + i;
     let at = min(step, product.k - 1u) * params.a_stride + row4;
@@ -244,20 +313,33 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Store
 
 // Group `i` of block `e` of `b`, whose columns take the place of rows.
 @if(b_transposed)
-fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> Stored {
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> StoredB {
     let column = first_column + row_of(e) + i;
     let step = k + step_of(e);
     let at = min(step, product.k - 1u) / 4u + select(0u, column, column < params.n) * params.b_stride;
-    return b[product.b_start + at];
+    return load_b(product.b_start + at);
 }
 
 @if(!b_transposed)
-fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> Stored {
+fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> StoredB {
     let column4 = min((first_column + row_of(e)) / 4u, (params.n - 1u) / 4u);
     let step = k + step_of(e) + i;
     let at = min(step, product.k - 1u) * params.b_stride + column4;
-    return b[product.b_start + at];
+    return load_b(product.b_start + at);
 }
+
+@if(!nf4 && !int8) fn load_b(at: u32) -> StoredB { return b[at]; }
+@if(nf4 || int8) fn load_b(at: u32) -> StoredB { return fetch_b(at); }
+
+// The place of a slice of `b` in its first block of quantised weights, and how far from there the groups of block `e`
+// are. Rows are whole blocks.
+@if(b_transposed) fn place_of_b(product: Product, first_column: u32, k: u32) -> u32 { return product.b_start + k / 4u; }
+@if(b_transposed) fn from_place(e: u32) -> u32 { return step_of(e) / 4u; }
+@if(!b_transposed)
+fn place_of_b(product: Product, first_column: u32, k: u32) -> u32 {
+    return product.b_start + first_column / 4u;
+}
+@if(!b_transposed) fn from_place(e: u32) -> u32 { return row_of(e) / 4u; }
 
 // Stages the fetched groups as f16, each block as 4 rows of 4 steps. Only `steps` steps of the last slice exist; the
 // others are staged as zeros.
@@ -267,13 +349,13 @@ fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
         for (var i = 0u; i < 4u * A_TURNS; i++) {
             @if(!a_transposed) let step = step_of(lane + LANES * (i / 4u));
             @if(a_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
-            stored[i] = select(Stored(), stored[i], step < steps);
+            stored[i] = select(StoredA(), stored[i], step < steps);
         }
     }
-    let scale = scale_of(0u);
+    let scale = scale_of_a();
     var groups: array<vec4<f16>, 4u * A_TURNS>;
     for (var i = 0u; i < 4u * A_TURNS; i++) {
-        groups[i] = half4(stored[i], scale);
+        groups[i] = half_a(stored[i], scale);
     }
     for (var turn = 0u; turn < A_TURNS; turn++) {
         let e = lane + LANES * turn;
@@ -288,19 +370,19 @@ fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
     }
 }
 
-fn stage_b(lane: u32, fetched: SomeOfB, steps: u32) {
+fn stage_b(lane: u32, fetched: SomeOfB, steps: u32, place: u32) {
     var stored = fetched;
     if (steps < DEPTH) {
         for (var i = 0u; i < 4u * B_TURNS; i++) {
             @if(b_transposed) let step = step_of(lane + LANES * (i / 4u));
             @if(!b_transposed) let step = step_of(lane + LANES * (i / 4u)) + i % 4u;
-            stored[i] = select(Stored(), stored[i], step < steps);
+            stored[i] = select(StoredB(), stored[i], step < steps);
         }
     }
-    let scale = scale_of(1u);
+    let scale = scale_of_b();
     var groups: array<vec4<f16>, 4u * B_TURNS>;
     for (var i = 0u; i < 4u * B_TURNS; i++) {
-        groups[i] = half4(stored[i], scale);
+        groups[i] = half_b(place + from_place(lane + LANES * (i / 4u)), stored[i], scale);
     }
     for (var turn = 0u; turn < B_TURNS; turn++) {
         let e = lane + LANES * turn;

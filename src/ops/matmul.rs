@@ -180,7 +180,7 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     rec.dispatch(kernel, &bindings, &params, plan.grid);
 }
 
-/// Binds the factors a and b of `kernel`, and their largest magnitudes if it scales by them. Of a factor with rows of
+/// Binds the factors a and b of `kernel`, and their largest magnitudes if it needs them to scale. Of a factor with rows of
 /// experts only those before the last of its `offsets` hold anything.
 #[track_caller]
 pub(super) fn factors(
@@ -190,10 +190,11 @@ pub(super) fn factors(
     offsets: [Option<Tensor>; 2],
 ) -> Vec<Binding> {
     let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
-    if kernel.is_by_matrices() && kernel.element == Element::Bf16 {
-        let [a, b] =
-            [(a, offsets[0]), (b, offsets[1])].map(|(factor, offsets)| largest(rec, factor, offsets));
-        bindings.extend([a.bind("a_largest", Element::U32), b.bind("b_largest", Element::U32)]);
+    if kernel.is_by_matrices() {
+        let factors = [(a, "a_largest"), (b, "b_largest")].into_iter().zip(offsets);
+        for ((factor, name), offsets) in factors.filter(|((factor, _), _)| factor.element == Element::Bf16) {
+            bindings.push(largest(rec, factor, offsets).bind(name, Element::U32));
+        }
     }
     bindings
 }

@@ -99,11 +99,13 @@ pub fn all_three(
 
     let y = case.output(rows, out, element);
     grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y, Epilogue::default());
-    case.expect("y", y, want, allowed(element, cols));
+    let allowed_y = case.allowed([element, weights], cols);
+    case.expect("y", y, want, allowed_y);
 
     let dx = case.output(rows, cols, element);
     grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, Epilogue::default());
-    case.expect("dx", dx, want_dx.clone(), allowed(element, out));
+    let allowed_dx = case.allowed([element, weights], out);
+    case.expect("dx", dx, want_dx.clone(), allowed_dx);
     let more = case.input(rows, cols, element);
     grouped_matmul_backward(
         &mut case.rec,
@@ -113,7 +115,7 @@ pub fn all_three(
         more.tensor,
         Epilogue { accumulate: true, ..Default::default() },
     );
-    case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed(element, out));
+    case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed_dx);
 
     let before: Vec<Input> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
     grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &tensors(&before));

@@ -2,7 +2,7 @@
 
 use crate::grouped::starts;
 use crate::lab::{Case, allowed, check_matrices, check_tier};
-use gristmill::element::Element::{Bf16, F32};
+use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::Tier;
 use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
 use gristmill::ops::largest::largest;
@@ -142,13 +142,60 @@ fn products_of_any_magnitude() {
     }
 }
 
+/// Quantised weights over 40 binades, each alone in a sum. Matrices take them to 11 bits of significand, so within 2^-11
+/// of themselves, and where f16 has fewer bits within 2^-29 of a power of two: that of the largest weight that the scales
+/// allow, which for int8 is of code 128. The largest in each block has 24 bits that f16 would round up to the next
+/// power of two.
+#[test]
+fn quantised_weights_of_any_magnitude() {
+    for (weights, element, top) in
+        [(Nf4, Bf16, -60), (Nf4, F16, 0), (Nf4, Bf16, 60), (Int8, Bf16, 20), (Int8, F16, 0)]
+    {
+        for layout in [Layout::Nt, Layout::Nn] {
+            let (n, k) = (150, 70);
+            check_matrices(&format!("{layout:?} by {weights:?} up to 2^{top}"), 64, &subgroup, &|case| {
+                let [rows, cols] = if layout == Layout::Nt { [n, k] } else { [k, n] };
+                let value = |i: u32| {
+                    let (row, column) = (i / cols, i % cols);
+                    let scale = (2.0 - 2f64.powi(-23)) * 2f64.powi(top - (row * 40 / rows) as i32);
+                    let part =
+                        if column % 32 == row % 32 { 1.0 } else { (case.normal() / 3.0).clamp(-1.0, 1.0) };
+                    part * scale
+                };
+                let values: Vec<f64> = (0..rows * cols).map(value).collect();
+                let b = case.input_of(&values, rows, cols, weights);
+                let one: Vec<f64> = (0..k * k).map(|i| f64::from(i / k == i % k)).collect();
+                let a = case.input_of(&one, k, k, element);
+                let y = case.output(k, n, F32);
+                matmul(&mut case.rec, layout, a.tensor, b.tensor, y, Epilogue::default());
+                let want: Vec<f64> = match layout {
+                    Layout::Nt => (0..k * n).map(|i| b.values[(i % n * k + i / n) as usize]).collect(),
+                    _ => b.values,
+                };
+                let top = want.iter().fold(0f64, |top, value| top.max(value.abs()));
+                let error = operand_error(top * 128.0 / 127.0);
+                let errors = want.iter().map(|value| value.abs() * 2f64.powi(-11) + error).collect();
+                case.expect_terms("y", y, 0..n, want, 1.0, errors);
+            });
+        }
+    }
+}
+
 /// One value that is not finite, in either factor, makes all results NaN: whatever a test for overflow reads, it sees.
 #[test]
 fn what_is_not_finite_is_seen() {
     let (m, n, k) = (70, 12, 33);
     for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
-        for (is_in_a, element) in [(true, Bf16), (false, Bf16), (true, F32)] {
-            check_matrices(&format!("{value} in a: {is_in_a}, to {element:?}"), 64, &subgroup, &|case| {
+        for (is_in_a, [weights, element]) in [
+            (true, [Bf16, Bf16]),
+            (false, [Bf16, Bf16]),
+            (true, [Bf16, F32]),
+            (true, [Nf4, Bf16]),
+            (false, [Nf4, Bf16]),
+            (false, [Int8, F32]),
+        ] {
+            let name = format!("{value} in a: {is_in_a}, by {weights:?} to {element:?}");
+            check_matrices(&name, 64, &subgroup, &|case| {
                 let mut a: Vec<f64> = (0..m * k).map(|i| f64::from(i % 7)).collect();
                 let mut b = vec![0.0; (n * k) as usize];
                 if is_in_a {
@@ -156,7 +203,7 @@ fn what_is_not_finite_is_seen() {
                 } else {
                     b[200] = value
                 }
-                let (a, b) = (case.input_of(&a, m, k, Bf16), case.input_of(&b, n, k, Bf16));
+                let (a, b) = (case.input_of(&a, m, k, Bf16), case.input_of(&b, n, k, weights));
                 let y = case.output(m, n, element);
                 matmul(&mut case.rec, Layout::Nt, a.tensor, b.tensor, y, Epilogue::default());
                 let halves = if element == F32 { 1 } else { 2 };

@@ -241,7 +241,8 @@ pub fn weights_may_be_quantised() {
                     let (a, b, want) = product_of(case, layout, (m, n, k), [F32, weights]);
                     let y = case.output(m, n, F32);
                     matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                    case.expect("y", y, want, allowed(F32, k));
+                    let allowed = case.allowed([F32, weights], k);
+                    case.expect("y", y, want, allowed);
                 });
             }
             for element in [F16, Bf16] {
@@ -250,7 +251,8 @@ pub fn weights_may_be_quantised() {
                     let (a, b, want) = product_of(case, layout, (m, n, k), [element, weights]);
                     let y = case.output(m, n, element);
                     matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                    case.expect("y", y, want, allowed(element, k));
+                    let allowed = case.allowed([element, weights], k);
+                    case.expect("y", y, want, allowed);
                 });
             }
             check_large(&format!("{layout:?} of {weights:?}"), |case| {
@@ -259,7 +261,8 @@ pub fn weights_may_be_quantised() {
                 let (a, b, want) = product_of(case, layout, LARGE, [Bf16, weights]);
                 let y = case.output(m, n, Bf16);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(Bf16, k));
+                let allowed = case.allowed([Bf16, weights], k);
+                case.expect("y", y, want, allowed);
             });
             let (m, n, k, parts) = SPLIT[1];
             check_tier(&format!("matmul {layout:?} of {weights:?} in parts"), Tier::Portable, &|case| {
@@ -267,7 +270,8 @@ pub fn weights_may_be_quantised() {
                 let (a, b, want) = product_of(case, layout, (m, n, k), [Bf16, weights]);
                 let y = case.output(m, n, Bf16);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(Bf16, k));
+                let allowed = case.allowed([Bf16, weights], k);
+                case.expect("y", y, want, allowed);
             });
         }
     }
@@ -276,15 +280,16 @@ pub fn weights_may_be_quantised() {
 /// A matrix of an arena starts at any block of its buffer, and a layer may read some of its rows.
 #[test]
 fn quantised_rows_start_at_any_block() {
-    for weights in [Nf4, Int8] {
-        check(&format!("matmul on rows of {weights:?}"), |case| {
-            let (m, n, k, first) = (3, 9, 70, 77);
-            let (a, b) = (case.input(m, k, F32), case.input(first + n + 3, k, weights));
+    for (factors, m) in [([F32, Nf4], 3), ([F32, Int8], 3), ([F16, Nf4], 5), ([Bf16, Int8], 5)] {
+        check(&format!("matmul on rows of {factors:?}"), |case| {
+            let (n, k, first) = (9, 70, 77);
+            let (a, b) = (case.input(m, k, factors[0]), case.input(first + n + 3, k, factors[1]));
             let rows = &b.values[(first * k) as usize..((first + n) * k) as usize];
             let want = reference::matmul::matmul_nt(&a.values, rows, m as usize, n as usize, k as usize);
-            let y = case.output(m, n, F32);
+            let y = case.output(m, n, factors[0]);
             matmul(&mut case.rec, Layout::Nt, a.tensor, b.tensor.rows(first, n), y, Epilogue::default());
-            case.expect("y", y, want, allowed(F32, k));
+            let allowed = case.allowed(factors, k);
+            case.expect("y", y, want, allowed);
         });
     }
 }
@@ -434,7 +439,7 @@ pub fn product(
 }
 
 /// The same for factors of two element types.
-fn product_of(
+pub fn product_of(
     case: &mut Case,
     layout: Layout,
     (m, n, k): (u32, u32, u32),

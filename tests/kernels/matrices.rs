@@ -1,17 +1,27 @@
-//! Products of f16 and bf16 by cooperative matrices against the f64 reference, on adapters that have some: what the
-//! tests of every tier do not reach. Each tile ends past the edges of its result, and sums past the end of a slice.
+//! Products of f16, bf16 and quantised weights by cooperative matrices against the f64 reference, on adapters that have
+//! some: what the tests of every tier do not reach. Each tile ends past the edges of its result, and sums past the end
+//! of a slice.
 
 use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
-use crate::matmul::product;
+use crate::matmul::{product, product_of};
 use crate::packed::columns;
 use gristmill::device::{Gpu, GpuOptions};
-use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 
 const ELEMENTS: [Element; 2] = [F16, Bf16];
 const LAYOUTS: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
+
+/// The types of both factors.
+const FACTORS: [[Element; 2]; 6] =
+    [[F16, F16], [Bf16, Bf16], [F16, Nf4], [Bf16, Nf4], [F16, Int8], [Bf16, Int8]];
+
+/// The layouts of products of these factors: quantised weights have no gradient.
+fn layouts_of(factors: [Element; 2]) -> &'static [Layout] {
+    if factors[1].is_quantised() { &LAYOUTS[..2] } else { &LAYOUTS }
+}
 
 #[test]
 fn the_tier_is_for_adapters_with_matrices_and_software_does_not_choose_it() {
@@ -36,10 +46,10 @@ fn the_tier_is_for_adapters_with_matrices_and_software_does_not_choose_it() {
 }
 
 /// Every pair of one of each.
-fn pairs<A: Copy, const N: usize, const M: usize>(
+fn pairs<A: Copy, B: Copy, const N: usize, const M: usize>(
     a: [A; N],
-    b: [Element; M],
-) -> impl Iterator<Item = (A, Element)> {
+    b: [B; M],
+) -> impl Iterator<Item = (A, B)> {
     a.into_iter().flat_map(move |a| b.into_iter().map(move |b| (a, b)))
 }
 
@@ -67,15 +77,16 @@ const TILES: [([u32; 3], u32, [u32; 2]); 4] = [
 
 #[test]
 pub fn tiles_of_every_size_and_layout() {
-    for (([m, n, k], units, tile), element) in pairs(TILES, ELEMENTS) {
-        for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices for {units} units");
+    for (([m, n, k], units, tile), factors) in pairs(TILES, FACTORS) {
+        for &layout in layouts_of(factors) {
+            let name = format!("{layout:?} {m}x{n}x{k} {factors:?} by matrices for {units} units");
             check_matrices(&name, units, &enough_for_all, &|case| {
-                uses_tiles(case, element, Problem { layout, m, n, k }, tile);
-                let (a, b, want) = product(case, layout, m, n, k, element);
-                let y = case.output(m, n, element);
+                uses_tiles(case, factors[0], Problem { layout, m, n, k }, tile);
+                let (a, b, want) = product_of(case, layout, (m, n, k), factors);
+                let y = case.output(m, n, factors[0]);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(element, k));
+                let allowed = case.allowed(factors, k);
+                case.expect("y", y, want, allowed);
             });
         }
     }
@@ -86,14 +97,15 @@ pub fn tiles_of_every_size_and_layout() {
 #[test]
 fn subgroups_of_another_size() {
     let (m, n, k) = (200, 610, 70);
-    for (subgroup, element) in pairs([4, 16, 32, 64], ELEMENTS) {
-        for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices in subgroups of {subgroup}");
+    for (subgroup, factors) in pairs([4, 16, 32, 64], FACTORS) {
+        for &layout in layouts_of(factors) {
+            let name = format!("{layout:?} {m}x{n}x{k} {factors:?} by matrices in subgroups of {subgroup}");
             check_matrices(&name, 1, &|side| subgroup.max(if side == 8 { 4 } else { 32 }), &|case| {
-                let (a, b, want) = product(case, layout, m, n, k, element);
-                let y = case.output(m, n, element);
+                let (a, b, want) = product_of(case, layout, (m, n, k), factors);
+                let y = case.output(m, n, factors[0]);
                 matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
-                case.expect("y", y, want, allowed(element, k));
+                let allowed = case.allowed(factors, k);
+                case.expect("y", y, want, allowed);
             });
         }
     }
@@ -101,16 +113,16 @@ fn subgroups_of_another_size() {
 
 #[test]
 fn bias_residual_and_previous_contents() {
-    for (([m, n, k], units, tile), element) in pairs([TILES[0], TILES[1]], ELEMENTS) {
+    for (([m, n, k], units, tile), factors) in pairs([TILES[0], TILES[1]], FACTORS) {
         for parts in 0..8 {
             let [has_bias, has_residual, accumulate] = [1, 2, 4].map(|part| parts & part != 0);
-            let name = format!("epilogue {parts} of {m}x{n}x{k} {element:?} by matrices");
+            let name = format!("epilogue {parts} of {m}x{n}x{k} {factors:?} by matrices");
             check_matrices(&name, units, &enough_for_all, &|case| {
-                uses_tiles(case, element, Problem { layout: Layout::Nt, m, n, k }, tile);
-                let (a, b, mut want) = product(case, Layout::Nt, m, n, k, element);
-                let (bias, residual) = (case.input(1, n, element), case.input(m, n, element));
-                let before = accumulate.then(|| case.input(m, n, element));
-                let y = before.as_ref().map_or_else(|| case.output(m, n, element), |before| before.tensor);
+                uses_tiles(case, factors[0], Problem { layout: Layout::Nt, m, n, k }, tile);
+                let (a, b, mut want) = product_of(case, Layout::Nt, (m, n, k), factors);
+                let (bias, residual) = (case.input(1, n, factors[0]), case.input(m, n, factors[0]));
+                let before = accumulate.then(|| case.input(m, n, factors[0]));
+                let y = before.as_ref().map_or_else(|| case.output(m, n, factors[0]), |before| before.tensor);
                 for (i, want) in want.iter_mut().enumerate() {
                     *want += if has_bias { bias.values[i % n as usize] } else { 0.0 };
                     *want += if has_residual { residual.values[i] } else { 0.0 };
@@ -126,7 +138,8 @@ fn bias_residual_and_previous_contents() {
                     y,
                     Epilogue { bias, residual, accumulate, activated: None },
                 );
-                case.expect("y", y, want, allowed(element, k));
+                let allowed = case.allowed(factors, k);
+                case.expect("y", y, want, allowed);
             });
         }
     }
@@ -156,19 +169,20 @@ fn gradients_in_f32() {
 /// Few tiles with long sums: parts of which the last ends within a group of 4.
 #[test]
 fn sums_in_parts() {
-    for ((m, n, k), element) in pairs([(70, 31, 1030), (5, 65, 2570)], ELEMENTS) {
-        for layout in LAYOUTS {
-            let name = format!("{layout:?} {m}x{n}x{k} {element:?} by matrices in parts");
+    for ((m, n, k), factors) in pairs([(70, 31, 1030), (5, 65, 2570)], FACTORS) {
+        for &layout in layouts_of(factors) {
+            let name = format!("{layout:?} {m}x{n}x{k} {factors:?} by matrices in parts");
             check_matrices(&name, 64, &enough_for_all, &|case| {
-                let plan = plan(Problem { layout, m, n, k }, element, case.rec.capabilities());
+                let plan = plan(Problem { layout, m, n, k }, factors[0], case.rec.capabilities());
                 assert!(plan.grid[2] > 1 && plan.kernel.file == "matmul/matrix", "{plan:?}");
-                let (a, b, mut want) = product(case, layout, m, n, k, element);
-                let residual = case.input(m, n, element);
+                let (a, b, mut want) = product_of(case, layout, (m, n, k), factors);
+                let residual = case.input(m, n, factors[0]);
                 want.iter_mut().zip(&residual.values).for_each(|(want, residual)| *want += residual);
-                let y = case.output(m, n, element);
+                let y = case.output(m, n, factors[0]);
                 let epilogue = Epilogue { residual: Some(residual.tensor), ..Epilogue::default() };
                 matmul(&mut case.rec, layout, a, b, y, epilogue);
-                case.expect("y", y, want, allowed(element, k));
+                let allowed = case.allowed(factors, k);
+                case.expect("y", y, want, allowed);
             });
         }
     }
@@ -207,10 +221,10 @@ pub fn grouped_products() {
         (&[500, 431, 0, 700, 419], [12, 140], &[2, 3], 64),
         (&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], [193, 350], &[4, 7], 1),
     ];
-    for ((sizes, [out, cols], parts, units), element) in pairs(cases, ELEMENTS) {
-        let name = format!("grouped {sizes:?} {out}x{cols} {element:?} by matrices for {units} units");
+    for ((sizes, [out, cols], parts, units), factors) in pairs(cases, FACTORS) {
+        let name = format!("grouped {sizes:?} {out}x{cols} {factors:?} by matrices for {units} units");
         check_matrices(&name, units, &enough_for_all, &|case| {
-            all_three(case, sizes, (out, cols), [element; 2], parts);
+            all_three(case, sizes, (out, cols), factors, parts);
         });
     }
 }

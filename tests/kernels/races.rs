@@ -70,8 +70,8 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (matmul::weights_may_be_quantised, 50),
     (matmul::split_products_of_every_layout, 9),
     (grouped::each_group_is_multiplied_by_its_expert_s_matrix, 9),
-    (matrices::tiles_of_every_size_and_layout, 9),
-    (matrices::grouped_products, 9),
+    (matrices::tiles_of_every_size_and_layout, 14),
+    (matrices::grouped_products, 6),
 ];
 
 /// Entry points that no case has: the device's own probe, and what needs an exchange with other ranks.

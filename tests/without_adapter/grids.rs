@@ -24,18 +24,21 @@ use std::path::Path;
 const GPUS: [&str; 7] =
     ["RX 7900 XTX", "RTX 4090", "H100 80GB HBM3", "Apple M3 Max", "Arc A770", "Custom GPU 0405", "Voodoo 2"];
 
-/// Only products of two factors in f16, or two in bf16, are for matrices, and only on their tier.
+/// Only products of f16 or bf16 by factors of the same type or by quantised weights are for matrices, and only on their
+/// tier.
 #[test]
-fn matrices_multiply_f16_and_bf16() {
+fn matrices_multiply_f16_bf16_and_quantised_weights() {
     let problem = Problem { layout: Nt, m: 4096, n: 2304, k: 768 };
     let file = |element, capabilities| plan(problem, element, capabilities).kernel.file;
     let (portable, matrix) = (Capabilities::portable(), Capabilities::matrix());
     for element in [F16, Bf16] {
         assert_eq!(file(element, matrix), "matmul/matrix");
         assert_eq!(file(element, matrix.with_tier(Tier::Portable)), "matmul/portable");
-        for other in [Nf4, Int8, F32] {
-            assert_eq!(matrix.for_factors([element, other]), matrix.with_tier(Tier::Portable));
+        for weights in [Nf4, Int8] {
+            assert_eq!(matrix.for_factors([element, weights]), matrix);
+            assert_eq!(matrix.for_factors([F32, weights]), matrix.with_tier(Tier::Portable));
         }
+        assert_eq!(matrix.for_factors([element, F32]), matrix.with_tier(Tier::Portable));
     }
     assert_eq!(plan(problem, F32, matrix), plan(problem, F32, portable));
 }

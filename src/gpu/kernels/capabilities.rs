@@ -11,8 +11,8 @@ pub enum Tier {
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
-    /// GPUs with cooperative matrices, which compute products of f16 and bf16 and attention of f16, in up to
-    /// 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
+    /// GPUs with cooperative matrices, which compute products of f16 and bf16, also by quantised weights, and attention
+    /// of f16, in up to 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
     Matrix,
 }
 
@@ -158,10 +158,11 @@ impl Capabilities {
 
     /// The same adapter for products of `factors`: on [`Tier::Portable`] if matrices have no kernel for these elements.
     pub fn for_factors(self, factors: [Element; 2]) -> Self {
+        let [left, right] = factors;
+        let have_kernel =
+            matches!(left, Element::F16 | Element::Bf16) && (right == left || right.is_quantised());
         match self.tier {
-            Tier::Matrix if ![[Element::F16; 2], [Element::Bf16; 2]].contains(&factors) => {
-                self.with_tier(Tier::Portable)
-            }
+            Tier::Matrix if !have_kernel => self.with_tier(Tier::Portable),
             _ => self,
         }
     }

@@ -81,7 +81,8 @@ mod tests {
                 let tile = MatrixTile::new(tile, Matrices { side, subgroup });
                 let Workgroup { lanes, bytes, .. } = tile.workgroup();
                 assert!(lanes <= MOST_LANES && lanes.is_multiple_of(subgroup), "{lanes} lanes");
-                assert!(bytes + 4 + 2 * PARTS <= 32 << 10, "{bytes} bytes, and the largest magnitudes");
+                let others = 4 + 8 * lanes + 64; // the count of subgroups, largest magnitudes, levels of NF4
+                assert!(bytes + others <= 32 << 10, "{bytes} bytes and {others}");
                 assert_eq!(tile.patches() % tile.subgroups(), 0, "each turn has all its patches");
             }
         }

@@ -15,8 +15,8 @@ rows! {
         /// turn.
         device_id: Option<usize> = Host.optional().example("1"),
         /// Versions of the kernels to use, if the adapter runs more than one. `software` and `portable` run everywhere.
-        /// `matrix` multiplies f16 and bf16 by cooperative matrices of f16; without the key it is chosen for runs in
-        /// these types on GPUs whose 16 x 16 matrices pass a test.
+        /// `matrix` multiplies f16 and bf16, also by quantised weights, by cooperative matrices of f16; without the key
+        /// it is chosen for runs in these types on GPUs whose 16 x 16 matrices pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise
         /// by integer arithmetic, which gives the same bits except for the payload of a NaN.

@@ -1,9 +1,9 @@
 //! A case under construction.
 
-use super::{GUARD, unpadded};
+use super::{GUARD, allowed, unpadded};
 use gristmill::device::Job;
 use gristmill::element::Element;
-use gristmill::kernels::Capabilities;
+use gristmill::kernels::{Capabilities, Tier};
 use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 use std::any::Any;
 use std::cell::RefCell;
@@ -171,6 +171,15 @@ impl Case {
         contents[guard as usize..guard as usize + bytes.len()].copy_from_slice(bytes);
         let id = self.job.buffer(contents);
         Tensor::new(BufferId::Persistent(id), guard, rows, cols, element)
+    }
+
+    /// The error [`allowed`] to a product of `terms` products of these factors. Matrices take quantised weights rounded to
+    /// f16, by up to 2^-11 of each: random errors that may add up to five standard deviations, 5 / √3 · 2^-11 of the
+    /// results' root mean square.
+    pub fn allowed(&self, [element, weights]: [Element; 2], terms: u32) -> f64 {
+        let tier = self.rec.capabilities().for_factors([element, weights]).tier;
+        let is_rounded = weights.is_quantised() && tier == Tier::Matrix;
+        allowed(element, terms) + if is_rounded { 5.0 / 3f64.sqrt() * 2f64.powi(-11) } else { 0.0 }
     }
 
     /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean
