@@ -515,7 +515,7 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
         &shape,
     );
     let from_saved = case.once(|| {
-        let saved = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
+        let saved = from_saved([&q, &k, &v], [&out.values, &lse.values], &dout.values, (row, &factors));
         if row.element == F32 {
             // The saved values are nearly exact, so the gradient must be the reference's own.
             let (dq, dk, dv) =

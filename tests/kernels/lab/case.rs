@@ -1,6 +1,7 @@
 //! A case under construction.
 
 use super::{GUARD, allowed, unpadded};
+use ::reference::random::Random;
 use gristmill::device::Job;
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Tier};
@@ -56,8 +57,7 @@ pub struct Case {
     job: Job,
     pub rec: Recorder,
     expectations: Vec<Expectation>,
-    /// The state of the random number generator.
-    random: u64,
+    random: Random,
     /// What earlier builds have computed, and how much of it this one has asked for.
     computed: Computed,
     asked: usize,
@@ -69,7 +69,7 @@ impl Case {
             job: Job::new("case", capabilities),
             rec: Recorder::new("case", capabilities),
             expectations: Vec::new(),
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: Random::new(0x9e37_79b9_7f4a_7c15),
             computed: computed.clone(),
             asked: 0,
         }
@@ -95,11 +95,7 @@ impl Case {
 
     /// The next value of a fixed random sequence, roughly normal.
     pub fn normal(&mut self) -> f64 {
-        let mut uniform = || {
-            self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (self.random >> 11) as f64 / (1u64 << 53) as f64
-        };
-        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+        self.random.near_normal()
     }
 
     /// Random ids below `bound`.

@@ -1,6 +1,10 @@
 //! Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762) with grouped queries (Ainslie et al.
 //! 2023, arXiv:2305.13245). Whole rows of scores are computed; nothing is tiled.
 
+mod saved;
+
+pub use saved::{FromSaved, attention_backward_from_saved};
+
 use std::ops::Range;
 
 use super::softmax::softmax;
@@ -236,6 +240,21 @@ mod tests {
             random.normal(rows * shape.kv_heads * shape.value_dim),
             random.normal(rows * shape.heads * shape.value_dim),
         ]
+    }
+
+    #[test]
+    fn the_gradient_from_exact_saved_values_is_the_gradient() {
+        for shape in &CASES {
+            let [q, k, v, dout] = data(2, shape);
+            let (out, lse) = attention(&q, &k, &v, shape);
+            let saved = attention_backward_from_saved([&q, &k, &v], [&out, &lse], &dout, shape);
+            let (dq, dk, dv) = attention_backward(&q, &k, &v, &dout, shape);
+            for (i, want) in [dq, dk, dv].iter().enumerate() {
+                assert_close("gradient", &saved.gradients[i], want, 1e-12);
+                let sizes = saved.gradients[i].iter().zip(&saved.weighted[i]).zip(&saved.terms[i]);
+                assert!({ sizes }.all(|((x, sum), terms)| x.abs() <= sum * (1.0 + 1e-12) && sum <= terms));
+            }
+        }
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod multi_token;
 pub mod muon;
 pub mod objective;
 pub mod permute;
+pub mod random;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
@@ -61,5 +62,3 @@ mod vector;
 
 #[cfg(test)]
 mod gradient_check;
-#[cfg(test)]
-mod random;

@@ -3,21 +3,27 @@
 use std::f64::consts::TAU;
 
 /// A 64-bit linear congruential generator with the multiplier and increment of Knuth's MMIX.
-pub(super) struct Random(u64);
+#[derive(Clone, Debug)]
+pub struct Random(u64);
 
 impl Random {
     /// A generator seeded with `seed`.
-    pub(super) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// `count` standard normal numbers, by the Box–Muller transform.
-    pub(super) fn normal(&mut self, count: usize) -> Vec<f64> {
+    pub fn normal(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()).collect()
     }
 
+    /// The sum of 12 uniform numbers, less its mean: roughly normal, and never beyond 6.
+    pub fn near_normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+
     /// `count` integers in 0..bound.
-    pub(super) fn below(&mut self, count: usize, bound: u32) -> Vec<u32> {
+    pub fn below(&mut self, count: usize, bound: u32) -> Vec<u32> {
         (0..count).map(|_| ((1.0 - self.uniform()) * f64::from(bound)) as u32).collect()
     }
 
