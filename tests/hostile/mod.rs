@@ -1,7 +1,7 @@
 //! The kinds of files listed below, damaged in ways that a seed decides: each input must give a result or an error that
 //! a user can act on, without a panic, within seconds, and without memory beyond what a file of its size can need.
 //!
-//! CI tries 125 of each kind, `GRISTMILL_LONG=1` 3,000. Input number n of a kind is the same at each run; one
+//! CI tries [`FEW`] of each kind, `GRISTMILL_LONG=1` [`MANY`]. Input number n of a kind is the same at each run; one
 //! that fails is left in `target/tmp/hostile`.
 
 mod kinds;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Inputs of each kind in CI, and by hand.
-const FEW: u64 = 125;
+const FEW: u64 = 250;
 const MANY: u64 = 3_000;
 
 /// How long one input may take on a busy machine.

@@ -12,7 +12,7 @@ pub enum Tier {
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
     /// GPUs with cooperative matrices, which compute products of f16 and bf16, also by quantised weights, and attention
-    /// of f16, in up to 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
+    /// in both types, in up to 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
     Matrix,
 }
 

@@ -64,8 +64,8 @@ impl Sources {
         Ok(Composed { wgsl, module, info, variables, params })
     }
 
-    /// The text of a kernel. Kernels of one file and the same conditions have one text, but for the values of their constants. Of
-    /// a file that belongs to this crate that text is composed once per process.
+    /// The text of a kernel. Kernels of one file and the same conditions have one text, but for the values of their
+    /// constants. Of a file that belongs to this crate that text is composed once per process.
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
         /// File, conditions, and names of constants.
         type Variant = (&'static str, Vec<Condition>, Vec<&'static str>);
@@ -109,7 +109,8 @@ impl Sources {
                 Error::Device(format!("shader {kernel} does not compose: {}", wesl_fault(error)))
             })?
             .syntax;
-        // WESL joins imported files in an order that differs between processes, and a driver's cache knows a shader by its words.
+        // WESL joins imported files in another order each time. Dumps could not be compared, and a driver whose cache
+        // knows a shader by its words would compile it again.
         text.global_directives.sort_by_cached_key(ToString::to_string);
         text.global_declarations.sort_by_cached_key(|declaration| file_of(declaration));
         Ok(text.to_string())
@@ -133,8 +134,8 @@ pub(super) fn declared_name(name: &str) -> String {
     imported(name).map_or_else(|| name.to_string(), |(_, item)| item)
 }
 
-/// The file of an item of a composed text and its name there, if the file is imported: composition prefixes such items with its
-/// path.
+/// The file of an item of a composed text and its name there, if the file is imported: composition prefixes such items
+/// with its path.
 fn imported(name: &str) -> Option<(ModulePath, String)> {
     name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten()
 }

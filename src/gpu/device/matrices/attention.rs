@@ -142,7 +142,8 @@ fn gradient(token: usize, head: usize, c: usize) -> f64 {
     ((2 * token + 5 * c + head + token * c) % 5) as f64 - 2.0
 }
 
-/// The first number that differs by more than rounding weights to f16 and results to f16 or bf16, weights toward zero at worst.
+/// The first number that differs by more than rounding weights to f16, toward zero at worst, and results to f16 or
+/// bf16.
 fn first_difference(what: &str, got: &[f32], want: &[Sum]) -> Option<String> {
     let wrong = |(i, (&got, &(sum, size))): (usize, (&f32, &Sum))| {
         let is_near = (f64::from(got) - sum).abs() <= size / 256.0;

@@ -1,5 +1,5 @@
-//! The gradient of attention from what a forward pass saved, as kernels compute it (Dao et al. 2022, arXiv:2205.14135), and how large
-//! the terms of its sums are, by which tests know how far from it a kernel may be.
+//! The gradient of attention from what a forward pass saved, as kernels compute it (Dao et al. 2022, arXiv:2205.14135),
+//! and how large the terms of its sums are, by which tests know how far from it a kernel may be.
 
 use super::{Attention, alibi_slope};
 use crate::vector::{add_scaled, dot};
