@@ -64,7 +64,7 @@ impl Work {
 /// The five commands; returns the loss with adapters and that of the merged weights.
 fn from_conversations_to_merged_weights(family: &str, flags: &[&str]) -> [f64; 2] {
     let work = Work::new(family);
-    let (talks, others) = (work.talks("talks.jsonl", 0..200), work.talks("others.jsonl", 200..220));
+    let (talks, others) = (work.talks("talks.jsonl", 0..100), work.talks("others.jsonl", 100..110));
     let (tuned, merged) = (work.path("tuned"), work.path("merged"));
     let output = format!("--output={}", tuned.display());
     let ended =
