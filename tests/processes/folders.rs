@@ -88,8 +88,9 @@ fn an_answer_that_the_device_refuses_is_judged_in_part() {
         println!("of other adapters nobody knows what they refuse");
         return;
     }
-    let wide =
-        ["--model.model_config.intermediate_size=8192", "--model.model_config.max_position_embeddings=4096"];
+    let wide = "num_layers=1 hidden_size=24 num_heads=2 intermediate_size=8192 max_position_embeddings=4096";
+    let wide: Vec<String> = wide.split(' ').map(|key| format!("--model.model_config.{key}")).collect();
+    let wide: Vec<&str> = wide.iter().map(String::as_str).collect();
     let trained = FolderRun::new(Setup::new("wide", "").with(&wide).with(&["--device_name=llvmpipe"]));
     trained.train(1);
     let data = trained.home.path().join("long.jsonl");
