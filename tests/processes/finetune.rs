@@ -138,13 +138,13 @@ fn memory_changes_no_number() {
     let talks = work.talks(60);
     let template = format!("--chat-template={}", work.path("template.jinja").display());
     let rounded = |name: &str, more: &[&str]| {
-        let flags = [template.as_str(), "--steps=3", "--model.model_config.seq_length=512"];
+        let flags = [template.as_str(), "--steps=2", "--model.model_config.seq_length=512"];
         work.finetune_into(name, "qwen3", &talks, &[&flags, more].concat()).succeeded();
         let lines = metrics(&work.path(name));
         lines.iter().map(|line| (line.loss, line.global_norm, line.eval_loss)).collect::<Vec<_>>()
     };
     let whole = rounded("whole", &["--memory=1GB"]);
-    assert!(whole[2].2.is_some(), "{whole:?}");
+    assert!(whole[1].2.is_some(), "{whole:?}");
     let rows = |name: &str| {
         let config = fs::read_to_string(work.path(&format!("{name}.yaml"))).expect("a file");
         (
