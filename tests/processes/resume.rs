@@ -6,10 +6,14 @@
 
 use crate::launch::{end, run, start, train_gpt};
 use crate::place::Place;
-use crate::runs::{FolderRun, STEPS, events, kinds, metrics, resumable, uninterrupted};
+use crate::runs::{FolderRun, Left, STEPS, events, kinds, metrics, resumable, uninterrupted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+/// What every run here leaves at its end.
+static WANT: LazyLock<Left> = LazyLock::new(uninterrupted);
 
 /// Starts a run, or resumes it from its newest checkpoint, in a process of its own.
 fn start_run(run: &FolderRun) -> Child {
@@ -30,7 +34,6 @@ const KILLED_BETWEEN: [(&str, &str); 5] = [
 
 #[test]
 fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
-    let want = uninterrupted();
     let run = resumable(1, &[]);
     let mut hits = 0;
     for moment in KILLED_BETWEEN {
@@ -62,7 +65,7 @@ fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
     assert!(hits >= 2, "only {hits} kills came while a checkpoint was being written");
     assert!(run.newest() < Some(STEPS), "nothing is left to resume");
     end(start_run(&run)).succeeded();
-    run.left().assert_equals("killed five times", &want);
+    run.left().assert_equals("killed five times", &WANT);
     let events = events(&run.folder());
     assert_eq!(kinds(&events), ["start", "start", "start", "start", "start", "start", "complete"]);
 }
@@ -115,7 +118,6 @@ fn a_checkpoint_that_a_kill_left_unnamed_is_named_at_the_next_start() {
 
 #[test]
 fn interrupts_finish_the_step_and_save() {
-    let want = uninterrupted();
     for signal in ["INT", "TERM"] {
         // No checkpoint is due before the end, so the one there is comes from the interrupt.
         let run = resumable(1000, &[]);
@@ -139,7 +141,7 @@ fn interrupts_finish_the_step_and_save() {
         assert!(page().contains("\"state\":{\"word\":\"interrupted\",\"detail\":\"interrupted after step"));
         let mut shell = Command::new("sh");
         end(start(shell.args(["-c", said]).current_dir(env!("CARGO_MANIFEST_DIR")))).succeeded();
-        run.left().assert_equals(signal, &want);
+        run.left().assert_equals(signal, &WANT);
         assert!(page().contains("\"state\":{\"word\":\"complete\""));
         let text = format!("{before}{said}");
         let events = events(&run.folder());

@@ -6,8 +6,9 @@ pub const STEPS: u64 = 40;
 
 /// A run that writes a checkpoint every `checkpoint_every` steps.
 pub fn resumable(checkpoint_every: u64, overrides: &[&str]) -> FolderRun {
-    // Wide enough that writing a checkpoint takes some milliseconds: that is when a kill has to hit.
-    let wide = ["--model.model_config.hidden_size=96"];
+    // Wide enough that writing a checkpoint takes some milliseconds: that is when a kill has to hit. The kernels are
+    // those of other small runs, which have other heads only where hidden_size is another.
+    let wide = ["--model.model_config.intermediate_size=512"];
     let setup = Setup::new("resumed", "").with(&wide);
     evaluated(setup, checkpoint_every, overrides)
 }
