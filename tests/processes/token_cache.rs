@@ -17,7 +17,7 @@ struct Work {
 }
 
 impl Work {
-    /// Somewhat more than a megabyte of conversations.
+    /// So many conversations of 900 bytes; tokens are kept of a megabyte or more.
     fn new(talks: usize) -> Self {
         let work = Self { home: tempfile::tempdir().expect("a folder") };
         work.write("template.jinja", TEMPLATE);
@@ -27,7 +27,8 @@ impl Work {
 
     fn talk(&self, talks: usize) {
         let line = |number: usize| {
-            let answer = format!("number {number} of the mill, which grinds {}", "rye ".repeat(number % 7));
+            let answer =
+                format!("number {number} of the mill, which grinds {}", "rye ".repeat(200 + number % 7));
             json!({"messages": [{"role": "user", "content": "which?"}, {"role": "assistant", "content": answer}]})
                 .to_string()
         };
@@ -86,13 +87,13 @@ impl Work {
 }
 
 const MADE: &str = "; they are kept in ";
-const FOUND: &str = "tokens of 12000 samples are those in ";
+const FOUND: &str = "tokens of 1200 samples are those in ";
 const DAMAGED: &str = "is damaged, and made again";
 const UNKEPT: &str = "tokens are not kept for the next start: ";
 
 #[test]
 fn tokens_are_made_once_of_what_decides_them() {
-    let work = Work::new(12_000);
+    let work = Work::new(1_200);
     let expect = |name: &str, flags: &[&str], said: &[&str], files: usize| {
         let ended = work.finetune(flags).succeeded();
         for line in [MADE, FOUND, DAMAGED, UNKEPT] {
@@ -132,7 +133,7 @@ fn tokens_are_made_once_of_what_decides_them() {
 /// Processes that make the same tokens at the same time get the same, keep one file of them, and leave no other.
 #[test]
 fn processes_that_make_the_same_tokens_at_once_keep_one_file() {
-    let work = Work::new(60_000);
+    let work = Work::new(6_000);
     let started = [start(&mut work.command(&[])), start(&mut work.command(&[]))];
     let ended = started.map(|child| end(child).succeeded());
     assert_eq!(ended[0].stdout, ended[1].stdout);
@@ -146,7 +147,7 @@ fn processes_that_make_the_same_tokens_at_once_keep_one_file() {
 #[test]
 fn tokens_of_a_part_are_not_kept() {
     let work = Work::new(10);
-    work.write("mill.txt", &"The mill grinds rye, and the miller turns a stone.\n".repeat(30_000));
+    work.write("mill.txt", &"The mill grinds rye, and the miller turns a stone.\n".repeat(21_000));
     let (few, many) =
         ("--train_dataset.data_loader.max_bytes=200000", "--train_dataset.data_loader.max_bytes=9000000");
     let found = "tokens of 1 document are those in ";
@@ -170,7 +171,7 @@ fn tokens_of_a_part_are_not_kept() {
 
 #[test]
 fn a_cache_that_cannot_be_written_is_done_without() {
-    let work = Work::new(12_000);
+    let work = Work::new(1_200);
     let without = work.finetune(&["--no-cache"]).succeeded().stdout;
     work.write("blocked", "a file");
     let ended = run(work.command(&[]).env("XDG_CACHE_HOME", work.path("blocked"))).succeeded();
@@ -179,16 +180,16 @@ fn a_cache_that_cannot_be_written_is_done_without() {
 
 #[test]
 fn faults_and_interrupts_leave_nothing_half_done() {
-    let work = Work::new(12_000);
-    work.edit("talks.jsonl", "number 11000 of the mill, which", "number\nof the mill, which");
+    let work = Work::new(1_200);
+    work.edit("talks.jsonl", "number 1100 of the mill, which", "number\nof the mill, which");
     let ended = work.finetune(&[]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("line 11001: is not valid JSON"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("line 1101: is not valid JSON"), "{}", ended.stderr);
     assert_eq!(work.kept(), Vec::<PathBuf>::new());
 
-    let work = Work::new(2_000);
+    let work = Work::new(200);
     work.plan("talks.jsonl", &[], &[]);
-    work.talk(400_000);
+    work.talk(40_000);
     for mut command in [work.command(&[]), work.plan("talks.jsonl", &[], &[])] {
         is_interrupted(&work, &mut command);
     }
