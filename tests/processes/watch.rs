@@ -30,7 +30,7 @@ fn whole_body(answer: &str) -> Option<&str> {
 #[test]
 fn a_run_is_served_until_its_page_has_seen_the_end() {
     let place = Place::new();
-    let child = start(&mut place.command(&["--watch", "0", QUIET, "--stop_step=300"]));
+    let child = start(&mut place.command(&["--watch", "0", QUIET, "--stop_step=100"]));
     let address = place.watched_at();
     let address = address.trim_start_matches("http://").trim_end_matches('/').to_string();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
@@ -59,10 +59,10 @@ fn a_run_is_served_until_its_page_has_seen_the_end() {
         let step = run["step"].as_u64().unwrap_or(0);
         assert!(step >= steps, "step {step} after {steps}");
         steps = step;
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(50));
     }
     let ended = end(child).succeeded();
-    assert_eq!((steps, state.as_str()), (300, "complete"), "what was served last, after:\n{}", ended.stderr);
+    assert_eq!((steps, state.as_str()), (100, "complete"), "what was served last, after:\n{}", ended.stderr);
     assert_eq!(ended.stderr.matches("can be watched").count(), 1);
     assert!(TcpStream::connect(&address).is_err(), "the port is open after the end of the run");
 }
