@@ -4,11 +4,14 @@
 use crate::event_files::EventFiles;
 use crate::launch::{in_repository, program, run, train_gpt};
 use crate::place::Place;
-use crate::runs::{FolderRun, STEPS, Setup, evaluated};
+use crate::runs::{FolderRun, Setup, evaluated};
 use gristmill::report::metrics::StepMetrics;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// Steps of a run that is killed.
+const STEPS: u64 = 20;
 
 /// A small mixture, of whose numbers none is left out.
 fn everything() -> FolderRun {
@@ -40,7 +43,7 @@ fn a_killed_run_goes_on_without_a_gap_or_a_double() {
     let want = everything();
     run(&mut train(&want)).succeeded();
     let killed = everything();
-    for steps in [6, 15, 26] {
+    for steps in [5, 9, 14] {
         // Nobody reads what it prints, which would stop it.
         let mut command = train(&killed);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program");
