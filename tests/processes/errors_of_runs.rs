@@ -426,9 +426,10 @@ fn data_that_turn_out_to_be_others_end_the_run_unsaved() {
         run(&mut place.command(&[&loader, &resume, &stop, save]))
     };
     // The hash joins the state once it is known, and each start reads from the beginning: train for longer until it is.
-    let mut steps = 40;
+    const FIRST: u64 = 160;
+    let mut steps = FIRST;
     loop {
-        start(steps > 40, steps).succeeded();
+        start(steps > FIRST, steps).succeeded();
         let (step, newest) = place.newest();
         assert_eq!(step, steps);
         if state_of(&newest)["data_hash"].is_string() {
