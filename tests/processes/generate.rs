@@ -44,7 +44,7 @@ fn the_command_prints_prompt_and_continuation() {
 /// tokenizer.
 #[test]
 fn text_is_streamed() {
-    const TOKENS: usize = 400;
+    const TOKENS: usize = 120;
     let home = tempfile::tempdir().expect("a folder");
     let trained = trained_model_with_tokenizer(home.path());
     let codec = trained.open().codec;
