@@ -28,7 +28,7 @@ pub fn mortal_stages(stop_step: u64) -> FolderRun {
 /// The same with a part of each matrix on each rank.
 pub fn mortal_matrices(stop_step: u64) -> FolderRun {
     let matrices = format!("--parallel_config.model_parallel={MORTAL_RANKS}");
-    let sizes = "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 24, num_layers: 1, num_heads: 3, \
+    let sizes = "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 36, num_layers: 1, num_heads: 3, \
                  seq_length: 8, intermediate_size: 36}";
     run(stop_step, &[&matrices, sizes])
 }
@@ -44,7 +44,7 @@ pub fn mortal_hot_experts(stop_step: u64) -> FolderRun {
 
 fn run(stop_step: u64, spread: &[&str]) -> FolderRun {
     let keys = [
-        "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8, \
+        "--model.model_config={type: LlamaConfig, vocab_size: 256, hidden_size: 24, num_layers: 1, num_heads: 2, seq_length: 8, \
          intermediate_size: 16}",
         "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 2, keep_checkpoint_max: 2}]",
         "--gradient_accumulation_steps=1",

@@ -19,6 +19,9 @@ const ALLOWED: f64 = 0.05;
 
 const STEPS: u64 = 2;
 
+/// Heads of the usual 12 dimensions, whose kernels other tests compile, too.
+const WIDE: [&str; 2] = ["--model.model_config.hidden_size=144", "--model.model_config.num_heads=12"];
+
 /// Compares the forecast with wgpu's count of bytes in buffers: the most while a trainer is made ready for its first
 /// step, and what is there after [`STEPS`] steps and an evaluation.
 fn assert_forecast(name: &str, setup: &Setup) {
@@ -80,7 +83,7 @@ fn assert_close(name: &str, forecast: u64, taken: u64) {
 fn the_forecast_is_the_memory_taken() {
     let shapes: [(&str, &[&str]); 10] = [
         ("default", &[]),
-        ("wide", &["--model.model_config.hidden_size=256", "--model.model_config.intermediate_size=700"]),
+        ("wide", &[WIDE[0], WIDE[1], "--model.model_config.intermediate_size=700"]),
         ("deep", &["--model.model_config.num_layers=7", "--batch_size=5"]),
         (
             "long window",
@@ -102,14 +105,16 @@ fn the_forecast_is_the_memory_taken() {
             "adapters of all linear layers",
             &[
                 "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_dropout: 0.1, target_modules: .*}",
-                "--model.model_config.hidden_size=256",
+                WIDE[0],
+                WIDE[1],
             ],
         ),
         (
             "adapters in bfloat16",
             &[
                 "--model.model_config.pet_config={pet_type: lora, random_base: True, target_modules: .*wq|.*wv}",
-                "--model.model_config.hidden_size=256",
+                WIDE[0],
+                WIDE[1],
                 "--model.model_config.compute_dtype=bfloat16",
             ],
         ),
@@ -129,8 +134,7 @@ fn the_forecast_is_the_memory_taken() {
 /// Copies of the weights, and activations of which some layers keep only their input.
 #[test]
 fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
-    let deep =
-        ["--model.model_config.num_layers=6", "--model.model_config.hidden_size=128", "--batch_size=4"];
+    let deep = ["--model.model_config.num_layers=6", WIDE[0], WIDE[1], "--batch_size=4"];
     for compute in ["bfloat16", "float16"] {
         for recompute in ["True", "[2]", "False"] {
             let name = format!("{compute}, recompute {recompute}");
@@ -147,8 +151,9 @@ fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
 #[test]
 fn the_forecast_of_a_large_model_is_the_memory_taken() {
     let large = [
-        "--model.model_config.vocab_size=20000",
-        "--model.model_config.hidden_size=320",
+        "--model.model_config.vocab_size=30000",
+        WIDE[0],
+        WIDE[1],
         "--batch_size=1",
         "--gradient_accumulation_steps=1",
     ];
@@ -187,7 +192,7 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
          hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100, routing_policy: TopkRouterV1",
         "",
     );
-    let wide = ["--model.model_config.hidden_size=128", "--batch_size=5"];
+    let wide = [WIDE[0], WIDE[1], "--batch_size=5"];
     let gpt2 = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.2";
     let gpt2 = Setup::experts_of("GPT2Config", "experts of gpt2", gpt2, "");
     for setup in [grouped, hot.with(&wide), gpt2.with(&wide)] {
@@ -199,7 +204,7 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
 /// before the first step.
 #[test]
 fn the_forecast_of_ranks_is_the_memory_taken() {
-    let wide = ["--model.model_config.hidden_size=128", "--model.model_config.intermediate_size=352"];
+    let wide = [WIDE[0], WIDE[1], "--model.model_config.intermediate_size=352"];
     let half = "--model.model_config.compute_dtype=bfloat16";
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
     let sharded = Spread { data: 2, keys: &[OPTIMIZER], ..Spread::ONE };
