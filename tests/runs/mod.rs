@@ -20,6 +20,17 @@ pub fn is_long() -> bool {
     std::env::var_os("GRISTMILL_LONG").is_some()
 }
 
+/// Of these every other one, from the last one backwards, and all with `GRISTMILL_LONG`.
+pub fn every_other<T>(all: &[T]) -> impl Iterator<Item = &T> {
+    all.iter().rev().step_by(if is_long() { 1 } else { 2 })
+}
+
+/// What the case of this number runs with: these take turns, but for `GRISTMILL_LONG`, which takes all.
+pub fn in_turn<T>(number: usize, all: &[T]) -> &[T] {
+    let turn = number % all.len();
+    if is_long() { all } else { &all[turn..=turn] }
+}
+
 pub use counting::Counting;
 pub use files::{
     TensorFile, Words, events, kinds, metrics, newest_checkpoint, read_tensors, save_checkpoint,

@@ -4,7 +4,7 @@
 //! Their parts run on each tier and in 16 bits.
 
 use crate::against_reference::follows_the_reference;
-use crate::runs::Setup;
+use crate::runs::{Setup, in_turn};
 
 /// Ten steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose
 /// masks the reference does not draw.
@@ -73,17 +73,19 @@ fn the_example_of_adaptive_scaling_follows_the_reference() {
     assert!(losses[44] < losses[0] - 0.5, "{losses:?}");
 }
 
-/// The kernels that a GPU runs, and 16 bits; six heads, no power of two.
+/// The kernels that a GPU runs, and 16 bits; six heads, no power of two. One of these for each type of model, all with
+/// `GRISTMILL_LONG`.
 #[test]
 fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let bloom = || Setup::typed("BloomConfig", "bloom", "sliding_window: 7, num_heads: 6");
     let baichuan = || Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2");
     let pangu = || Setup::typed("PanguAlphaConfig", "pangu-alpha", "");
-    for setup in [bloom, baichuan, pangu] as [fn() -> Setup; 3] {
-        follows_the_reference(&setup().with(&["--context.tier=portable"]), 4);
-        for element in ["float16", "bfloat16"] {
-            let compute = format!("--model.model_config.compute_dtype={element}");
-            follows_the_reference(&setup().with(&[&compute, "--runner_wrapper.scale_sense=1024"]), 6);
+    let float16 = ["--model.model_config.compute_dtype=float16", "--runner_wrapper.scale_sense=1024"];
+    let bfloat16 = ["--model.model_config.compute_dtype=bfloat16", "--runner_wrapper.scale_sense=1024"];
+    let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
+    for (number, setup) in ([bloom, baichuan, pangu] as [fn() -> Setup; 3]).into_iter().enumerate() {
+        for (keys, steps) in in_turn(number, &kinds) {
+            follows_the_reference(&setup().with(keys), *steps);
         }
     }
 }

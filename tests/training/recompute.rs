@@ -4,7 +4,7 @@
 //! saves memory, and all of them at least 70 % of the activations of 12 layers at T = 1024.
 
 use crate::latent::{RANKS, dense};
-use crate::runs::{Setup, Trained};
+use crate::runs::{Setup, Trained, in_turn};
 use gristmill::kernels::Tier;
 use gristmill::model::config::Operator;
 use gristmill::record::{MemoryPlan, Recording};
@@ -42,10 +42,11 @@ const OPERATORS: [&str; 3] = [
     "--recompute_config={recompute: True, select_recompute_exclude: {'.*\\.flash_attention': [1]}}",
 ];
 
-/// Trains the model of `setup` with every form of recomputation and compares states, reports, weights and gradients.
-fn changes_no_bit(setup: impl Fn() -> Setup) {
+/// Trains the model of `setup` with one form of recomputation, or every one with `GRISTMILL_LONG`, and compares
+/// states, reports, weights and gradients.
+fn changes_no_bit(number: usize, setup: impl Fn() -> Setup) {
     let kept = setup().train(STEPS);
-    for recompute in LAYERS.into_iter().chain(OPERATORS) {
+    for recompute in in_turn(number, &[&LAYERS[..], &OPERATORS].concat()) {
         let setup = setup().with(&[recompute]);
         assert!(!setup.plan().model.recomputed.is_empty());
         assert_same(setup.name, recompute, &setup.train(STEPS), &kept);
@@ -68,35 +69,37 @@ fn assert_same(name: &str, recompute: &str, recomputed: &Trained, kept: &Trained
 #[test]
 fn dense_models_compute_the_same() {
     let llama = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
-    changes_no_bit(|| Setup::new("llama", llama));
-    changes_no_bit(|| Setup::new("portable", llama).with(&["--context.tier=portable"]));
-    changes_no_bit(|| Setup::new("llama with dropout", DROPOUT));
-    changes_no_bit(|| Setup::gpt2("gpt2", DROPOUT));
-    changes_no_bit(|| Setup::typed("BloomConfig", "bloom", DROPOUT));
-    changes_no_bit(|| Setup::typed("Baichuan2_13BConfig", "baichuan2", DROPOUT));
-    changes_no_bit(|| dense("latent", &format!("{RANKS}, {DROPOUT}")));
+    changes_no_bit(0, || Setup::new("llama", llama));
+    changes_no_bit(1, || Setup::new("portable", llama).with(&["--context.tier=portable"]));
+    changes_no_bit(2, || Setup::new("llama with dropout", DROPOUT));
+    changes_no_bit(3, || Setup::gpt2("gpt2", DROPOUT));
+    changes_no_bit(4, || Setup::typed("BloomConfig", "bloom", DROPOUT));
+    changes_no_bit(0, || Setup::typed("Baichuan2_13BConfig", "baichuan2", DROPOUT));
+    changes_no_bit(1, || dense("latent", &format!("{RANKS}, {DROPOUT}")));
 }
 
 #[test]
 fn activations_in_16_bits_are_rounded_the_same() {
     // Stochastic rounding draws by place.
     let rounded = ["--context.tier=portable", "--optimizer.stochastic_rounding=True"];
-    changes_no_bit(|| Setup::new("bfloat16", "compute_dtype: bfloat16").with(&rounded));
+    changes_no_bit(2, || Setup::new("bfloat16", "compute_dtype: bfloat16").with(&rounded));
     let model = format!("{DROPOUT}, compute_dtype: bfloat16");
-    changes_no_bit(|| Setup::experts("bfloat16 with experts", CAPACITIES, &model));
+    changes_no_bit(3, || Setup::experts("bfloat16 with experts", CAPACITIES, &model));
     let scaled = "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 1024}";
-    changes_no_bit(|| Setup::new("float16", "compute_dtype: float16").with(&[scaled]));
+    changes_no_bit(4, || Setup::new("float16", "compute_dtype: float16").with(&[scaled]));
 }
 
 #[test]
 fn mixtures_choose_count_and_drop_the_same() {
     let model = format!("{DROPOUT}, mtp_depth: 1, mtp_loss_factor: 0.3");
-    changes_no_bit(|| Setup::experts("capacities", CAPACITIES, &model));
+    changes_no_bit(0, || Setup::experts("capacities", CAPACITIES, &model));
     assert!(Setup::experts("capacities", CAPACITIES, &model).train(1).dropped() > 0, "nothing was dropped");
-    changes_no_bit(|| Setup::experts("dropless", DROPLESS, ""));
-    changes_no_bit(|| Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));
+    changes_no_bit(1, || Setup::experts("dropless", DROPLESS, ""));
+    changes_no_bit(2, || Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));
     let half = "compute_dtype: bfloat16";
-    changes_no_bit(|| Setup::experts_of("PanguAlphaConfig", "experts of pangu-alpha", WITHOUT_SHARED, half));
+    changes_no_bit(3, || {
+        Setup::experts_of("PanguAlphaConfig", "experts of pangu-alpha", WITHOUT_SHARED, half)
+    });
 }
 
 /// The flag that recomputes one operator of both layers, for every operator that the layers of `setup` have.
@@ -191,7 +194,7 @@ fn launched_again(recording: &Recording) -> Vec<&str> {
 
 #[test]
 fn multi_token_prediction_computes_the_same() {
-    changes_no_bit(|| Setup::new("ahead", "mtp_depth: 2, mtp_loss_factor: 0.3"));
+    changes_no_bit(4, || Setup::new("ahead", "mtp_depth: 2, mtp_loss_factor: 0.3"));
 }
 
 /// A mask that is drawn a third time, and products with A that are recomputed without the products that they are added
@@ -203,8 +206,8 @@ fn adapters_compute_the_same() {
             "pet_config: {{pet_type: lora, random_base: True, lora_rank: 3, lora_dropout: {dropout}, target_modules: .*}}"
         )
     };
-    changes_no_bit(|| Setup::new("adapters", &adapters("0.3")));
-    changes_no_bit(|| Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));
+    changes_no_bit(0, || Setup::new("adapters", &adapters("0.3")));
+    changes_no_bit(1, || Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));
     let setup = Setup::new("adapters", &adapters("0.3")).with(&[LAYERS[0]]);
     let again = recordings(&setup).micro_step().clone();
     let again = launched_again(&again);
@@ -216,7 +219,7 @@ fn adapters_compute_the_same() {
 /// Frozen layers below the recomputed ones, and recomputed layers that are frozen.
 #[test]
 fn frozen_layers_compute_the_same() {
-    changes_no_bit(|| Setup::new("frozen", "freeze: ['embed', 'layers\\.0\\.']"));
+    changes_no_bit(2, || Setup::new("frozen", "freeze: ['embed', 'layers\\.0\\.']"));
     let frozen = ["--model.model_config.freeze=['embed', 'layers\\.0\\.']"];
     let micro_step = |recompute: &str| {
         recordings(&Setup::new("frozen", "").with(&frozen).with(&[recompute])).micro_step().clone()

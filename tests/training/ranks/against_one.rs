@@ -8,7 +8,7 @@ use super::trial::{
     Variation, on_one, train_as_one,
 };
 use crate::latent::{RANKS, dense as latent};
-use crate::runs::{Setup, is_long};
+use crate::runs::{Setup, in_turn, is_long};
 
 const PAIR: Spread = Spread { data: 2, ..Spread::ONE };
 const FOUR: Spread = Spread { data: 4, ..Spread::ONE };
@@ -203,12 +203,11 @@ fn kinds_of_models_on_ranks_train_as_on_one() {
 
 #[test]
 fn portable_kernels_on_ranks_train_as_on_one() {
-    let shared: &[Keys] = if is_long() { &ALL } else { &[ZERO_1, WEIGHTS] };
-    equals_one(dense, &[PORTABLE], &pairs(1, shared), DATA_PARALLEL);
+    equals_one(dense, &[PORTABLE], &pairs(1, in_turn(3, &ALL)), DATA_PARALLEL);
     equals_one(dropless, &[PORTABLE], &pairs(2, &[DATA, ZERO_1]), IN_F32);
     if is_long() {
-        equals_one(capacity, &[PORTABLE], &pairs(2, shared), IN_F32);
-        equals_one(dropless, &[PORTABLE, BF16[0]], &pairs(2, shared), IN_BF16);
+        equals_one(capacity, &[PORTABLE], &pairs(2, &ALL), IN_F32);
+        equals_one(dropless, &[PORTABLE, BF16[0]], &pairs(2, &ALL), IN_BF16);
     }
 }
 
@@ -230,7 +229,7 @@ fn ranks_skip_a_spike_together() {
     let skips = Variation {
         keys: &["--use_skip_data_by_global_norm=True", &threshold],
         micro_batches: 2,
-        steps: 10,
+        steps: [10; 2],
         bounds: DATA_PARALLEL,
         judge: |one| {
             let skipped = one.states.iter().filter(|state| state.halt != 0).count();

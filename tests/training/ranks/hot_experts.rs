@@ -6,7 +6,7 @@
 use super::against_one::{BF16, RECOMPUTED, SGD, small};
 use super::spread::{GRADIENTS, Keys, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, ZERO_1};
 use super::trial::{IN_BF16, IN_F32, OVERFLOWS, PLAIN, Variation, train_as_one};
-use crate::runs::{FolderRun, Setup, Trained, is_long, metrics, newest_checkpoint};
+use crate::runs::{FolderRun, Setup, Trained, metrics, newest_checkpoint};
 use ::reference::permute as reference;
 use gristmill::kernels::Tier;
 use gristmill::perf::forecast::{RankForecast, TrafficKind, launch_flops};
@@ -97,7 +97,7 @@ fn changes(one: &Trained) -> Vec<usize> {
 /// Long enough for hot experts to change; in every step each expert is chosen as often, and as many choices are
 /// dropped.
 const HOT_EXPERTS: Variation<'_> =
-    Variation { name: "hot experts", steps: 10, judge: changes_and_drops, ..PLAIN };
+    Variation { name: "hot experts", steps: [6, 10], judge: changes_and_drops, ..PLAIN };
 
 fn changes_and_drops(one: &Trained) {
     let changes = changes(one);
@@ -109,11 +109,10 @@ fn changes_and_drops(one: &Trained) {
 #[test]
 fn hot_experts_on_every_rank_train_as_on_one() {
     let gathered = Spread { keys: GATHERED, ..PAIRS };
-    let spreads = [TWO, SHARDED, FOUR, EIGHT, STAGES, gathered, Spread { keys: RECOMPUTED, ..FOUR }];
-    train_as_one(hot, &spreads, &Variation { steps: if is_long() { 20 } else { 10 }, ..HOT_EXPERTS });
+    let spreads = [EIGHT, TWO, STAGES, SHARDED, gathered, FOUR, Spread { keys: RECOMPUTED, ..FOUR }];
+    train_as_one(hot, &spreads, &Variation { steps: [10, 20], ..HOT_EXPERTS });
     let eight = [Spread { data: 8, ..TWO }, Spread { data: 8, keys: ZERO_1, ..FOUR }];
-    let first = usize::from(!is_long());
-    train_as_one(hot, &eight[first..], &Variation { micro_batches: 8, ..HOT_EXPERTS });
+    train_as_one(hot, &eight, &Variation { micro_batches: 8, ..HOT_EXPERTS });
 }
 
 /// The choice is kept although all experts have as many rows.

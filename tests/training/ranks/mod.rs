@@ -1,4 +1,4 @@
-//! Runs on several ranks of this process.
+//! Runs on several ranks of this process. `GRISTMILL_LONG` adds every other layout that a test lists, and steps.
 
 mod against_one;
 mod checkpoints;

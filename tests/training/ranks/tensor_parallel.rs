@@ -40,7 +40,7 @@ fn mixtures() {
 #[test]
 fn vocabularies() {
     train_as_one(dense, &[OF_WORDS, ALL], &ONCE);
-    train_as_one(GPT2, &[OF_WORDS, ALL], &Variation { keys: &[SGD], ..ONCE });
+    train_as_one(GPT2, &[ALL, OF_WORDS], &Variation { keys: &[SGD], ..ONCE });
     let further = ["--model.model_config.mtp_depth=1", "--model.model_config.mtp_loss_factor=0.3"];
     train_as_one(dense, &[SEQUENCE, ALL], &Variation { keys: &further, ..ONCE });
     train_as_one(|| small(Setup::typed("Baichuan2_7BConfig", "baichuan", "")), &[ALL], &ONCE);

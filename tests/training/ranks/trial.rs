@@ -2,10 +2,10 @@
 //!
 //! It compares what every rank reports and holds with one rank's, the memory that was forecast with wgpu's count of
 //! bytes, and the bytes that were planned with those that the transport counts; with `GRISTMILL_LONG` it trains twice,
-//! which must be equal bit for bit.
+//! which must be equal bit for bit, and longer.
 
 use super::spread::{MICRO_BATCHES, Spread};
-use crate::runs::{Setup, Trained, Weights, is_long, on_counting_ranks};
+use crate::runs::{Setup, Trained, Weights, every_other, is_long, on_counting_ranks};
 use gristmill::device::Gpu;
 use gristmill::model::config::{MixtureConfig, TokenDispatch};
 use gristmill::perf::forecast::{Forecast, Traffic, TrafficKind, traffic};
@@ -29,10 +29,17 @@ pub struct Variation<'a> {
     pub of_ranks: fn(&Spread) -> Option<Vec<String>>,
     /// Micro-batches of a step, on all ranks together.
     pub micro_batches: usize,
-    pub steps: u64,
+    /// And with `GRISTMILL_LONG`.
+    pub steps: [u64; 2],
     pub bounds: Bounds,
     /// Panics unless what the variation is for happens on one rank.
     pub judge: fn(&Trained),
+}
+
+impl Variation<'_> {
+    pub fn steps(&self) -> u64 {
+        self.steps[usize::from(is_long())]
+    }
 }
 
 /// Gradients are clipped, and of several micro-batches, in all of them.
@@ -41,7 +48,7 @@ pub const PLAIN: Variation<'_> = Variation {
     keys: &[],
     of_ranks: |_| Some(vec![]),
     micro_batches: MICRO_BATCHES,
-    steps: 6,
+    steps: [4, 6],
     bounds: IN_F32,
     judge: |_| {},
 };
@@ -53,7 +60,7 @@ pub const OVERFLOWS: Variation<'_> = Variation {
         "--model.model_config.compute_dtype=float16",
         "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 33554432, scale_window: 2}",
     ],
-    steps: 10,
+    steps: [6, 10],
     bounds: IN_F16,
     judge: |one| {
         let overflows: usize = one.states.iter().map(|state| state.is_overflow as usize).sum();
@@ -110,7 +117,8 @@ impl Ones {
     /// Trains `model` on `spread` as it varies, and compares. Returns whether the variation asks something of the layout.
     pub fn compare(&mut self, model: Model, spread: &Spread, variation: &Variation<'_>) -> bool {
         let Some(of_ranks) = (variation.of_ranks)(spread) else { return false };
-        let Variation { keys, micro_batches, steps, .. } = *variation;
+        let Variation { keys, micro_batches, .. } = *variation;
+        let steps = variation.steps();
         let setup = || model().with(keys);
         let of_ranks: Vec<&str> = of_ranks.iter().map(String::as_str).collect();
         let gpu = &setup().gpu();
@@ -139,10 +147,10 @@ impl Ones {
     }
 }
 
-/// Trains `model` on each of `spreads` as on one rank.
+/// Trains `model` on [`every_other`] of `spreads` as on one rank.
 pub fn train_as_one(model: Model, spreads: &[Spread], variation: &Variation<'_>) {
     let mut ones = Ones::default();
-    for spread in spreads {
+    for spread in every_other(spreads) {
         assert!(ones.compare(model, spread, variation), "{} asks nothing of {spread:?}", variation.name);
     }
 }
