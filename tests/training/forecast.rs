@@ -3,7 +3,7 @@
 //! Within 5 %, at the peak and in training, also of ranks with the staging of their exchanges.
 
 use crate::ranks::spread::{MICRO_BATCHES, OPTIMIZER, Spread};
-use crate::runs::{Setup, new_trainer, on_ranks, save_checkpoint};
+use crate::runs::{Setup, every_other, new_trainer, on_ranks, save_checkpoint};
 use gristmill::perf::forecast::Forecast;
 use gristmill::ranks::Ranks;
 use gristmill::settings::RunPlan;
@@ -131,19 +131,20 @@ fn the_forecast_is_the_memory_taken() {
     }
 }
 
-/// Copies of the weights, and activations of which some layers keep only their input.
+/// Copies of the weights, and activations of which some layers keep only their input; all with `GRISTMILL_LONG`, else each
+/// type and each form.
 #[test]
 fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
     let deep = ["--model.model_config.num_layers=6", WIDE[0], WIDE[1], "--batch_size=4"];
-    for compute in ["bfloat16", "float16"] {
-        for recompute in ["True", "[2]", "False"] {
-            let name = format!("{compute}, recompute {recompute}");
-            let keys = [
-                format!("--model.model_config.compute_dtype={compute}"),
-                format!("--recompute_config.recompute={recompute}"),
-            ];
-            assert_forecast(&name, &Setup::new("half", "").with(&deep).with(&[&keys[0], &keys[1]]));
-        }
+    let [f16, bf16] = ["float16", "bfloat16"];
+    let forms = [(f16, "True"), (bf16, "True"), (bf16, "[2]"), (f16, "[2]"), (bf16, "False"), (f16, "False")];
+    for (compute, recompute) in every_other(&forms) {
+        let name = format!("{compute}, recompute {recompute}");
+        let keys = [
+            format!("--model.model_config.compute_dtype={compute}"),
+            format!("--recompute_config.recompute={recompute}"),
+        ];
+        assert_forecast(&name, &Setup::new("half", "").with(&deep).with(&[&keys[0], &keys[1]]));
     }
 }
 

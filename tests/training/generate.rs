@@ -166,7 +166,8 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
 /// In a window of 64 a context of up to two tokens is read token by token; the shorter one reads its first token twice.
 #[test]
 fn short_prompts_are_read_token_by_token() {
-    let trained = trained_model(Setup::new("short", "").with(&["--model.model_config.seq_length=64"]));
+    let long = ["--model.model_config.seq_length=64", "--runner_config.batch_size=1"];
+    let trained = trained_model(Setup::new("short", "").with(&long));
     let prompts = ["a", "th"];
     let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
     for tier in Tier::EVERYWHERE {
@@ -181,7 +182,8 @@ fn short_prompts_are_read_token_by_token() {
 #[test]
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     for (number, setup) in [Setup::new("talk", ""), dense("talk, latent", RANKS)].into_iter().enumerate() {
-        let trained = trained_model(setup.with(&["--model.model_config.seq_length=128"]));
+        let long = ["--model.model_config.seq_length=128", "--runner_config.batch_size=1"];
+        let trained = trained_model(setup.with(&long));
         for &tier in in_turn(1 + number, &Tier::EVERYWHERE) {
             let gpu = open_gpu_of(tier);
             let mut kept = trained.load(&gpu, 2);

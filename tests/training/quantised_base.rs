@@ -70,21 +70,25 @@ fn follows_dequantised(make: &dyn Fn(&str) -> Setup, element: Element, tier: &st
     assert!(plain.states[0].loss != want.states[0].loss, "quantising changes nothing");
 }
 
-/// Each type on one of the tiers, on which experts are of the other; on both with `GRISTMILL_LONG`.
+const SOFTWARE: &str = "--context.tier=software";
+const PORTABLE: &str = "--context.tier=portable";
+
+/// One type on the kernels of software adapters; both on both tiers with `GRISTMILL_LONG`.
 #[test]
 fn adapters_on_a_quantised_base_train_as_on_its_dequantised_weights() {
-    for (number, element) in [Nf4, Int8].into_iter().enumerate() {
-        for tier in in_turn(number, &["--context.tier=portable", "--context.tier=software"]) {
-            follows_dequantised(&|keys| Setup::new("dense", &adapters(keys)), element, tier);
-        }
+    for (element, tier) in in_turn(0, &[(Nf4, SOFTWARE), (Nf4, PORTABLE), (Int8, SOFTWARE), (Int8, PORTABLE)])
+    {
+        follows_dequantised(&|keys| Setup::new("dense", &adapters(keys)), *element, tier);
     }
 }
 
+/// The other type on the kernels of GPUs; the first with `GRISTMILL_LONG`.
 #[test]
 fn experts_may_be_quantised() {
     let make = |keys: &str| Setup::experts("experts", MIXTURE, &adapters(keys));
-    follows_dequantised(&make, Nf4, "--context.tier=software");
-    follows_dequantised(&make, Int8, "--context.tier=portable");
+    for (element, tier) in in_turn(1, &[(Nf4, SOFTWARE), (Int8, PORTABLE)]) {
+        follows_dequantised(&make, *element, tier);
+    }
 }
 
 /// Blocks of 64 take 36 bytes in NF4 and 68 in int8; tables, head, router and norms stay as they were.

@@ -141,8 +141,9 @@ fn variants_of_hot_experts_train_as_on_one() {
 /// Copies hold biases, too.
 #[test]
 fn hot_experts_with_biases_train_as_on_one() {
-    train_as_one(with_biases, &[SHARDED, Spread { model: 2, ..TWO }], &HOT_EXPERTS);
-    train_as_one(with_biases, &[TWO], &Variation { keys: BF16, bounds: IN_BF16, ..HOT_EXPERTS });
+    let moving = Variation { steps: [10; 2], ..HOT_EXPERTS };
+    train_as_one(with_biases, &[SHARDED, Spread { model: 2, ..TWO }], &moving);
+    train_as_one(with_biases, &[TWO], &Variation { keys: BF16, bounds: IN_BF16, ..moving });
 }
 
 /// Gradients that overflow on one rank's copies leave all as they were, and no other experts become hot.
@@ -152,7 +153,7 @@ fn hot_experts_overflow_together_in_16_bits() {
         (OVERFLOWS.judge)(one);
         changes_and_drops(one);
     };
-    train_as_one(hot, &[TWO, SHARDED], &Variation { judge, ..OVERFLOWS });
+    train_as_one(hot, &[TWO, SHARDED], &Variation { judge, steps: [10; 2], ..OVERFLOWS });
     train_as_one(hot, &[TWO], &Variation { keys: BF16, bounds: IN_BF16, ..HOT_EXPERTS });
 }
 

@@ -60,7 +60,7 @@ pub const OVERFLOWS: Variation<'_> = Variation {
         "--model.model_config.compute_dtype=float16",
         "--runner_wrapper.scale_sense={type: DynamicLossScaleUpdateCell, loss_scale_value: 33554432, scale_window: 2}",
     ],
-    steps: [6, 10],
+    steps: [8, 10],
     bounds: IN_F16,
     judge: |one| {
         let overflows: usize = one.states.iter().map(|state| state.is_overflow as usize).sum();
