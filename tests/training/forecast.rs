@@ -79,21 +79,31 @@ fn assert_close(name: &str, forecast: u64, taken: u64) {
     assert!(error.abs() <= ALLOWED, "{name}: forecast {forecast}, taken {taken}");
 }
 
+/// Of every other shape, and all with `GRISTMILL_LONG`; further tests have wide, deep and long ones.
 #[test]
 fn the_forecast_is_the_memory_taken() {
     let shapes: [(&str, &[&str]); 10] = [
         ("default", &[]),
+        ("dropout and Muon", &["--optimizer={type: Muon}", "--model.model_config.hidden_dropout=0.1"]),
         ("wide", &[WIDE[0], WIDE[1], "--model.model_config.intermediate_size=700"]),
-        ("deep", &["--model.model_config.num_layers=7", "--batch_size=5"]),
-        (
-            "long window",
-            &["--model.model_config.seq_length=512", "--batch_size=1", "--model.model_config.n_kv_heads=2"],
-        ),
         (
             "many words",
             &["--model.model_config.vocab_size=5000", "--model.model_config.tie_word_embeddings=True"],
         ),
-        ("dropout and Muon", &["--optimizer={type: Muon}", "--model.model_config.hidden_dropout=0.1"]),
+        ("deep", &["--model.model_config.num_layers=7", "--batch_size=5"]),
+        (
+            "adapters in bfloat16",
+            &[
+                "--model.model_config.pet_config={pet_type: lora, random_base: True, target_modules: .*wq|.*wv}",
+                WIDE[0],
+                WIDE[1],
+                "--model.model_config.compute_dtype=bfloat16",
+            ],
+        ),
+        (
+            "long window",
+            &["--model.model_config.seq_length=512", "--batch_size=1", "--model.model_config.n_kv_heads=2"],
+        ),
         (
             "GPT-2 with a sample",
             &[
@@ -110,15 +120,6 @@ fn the_forecast_is_the_memory_taken() {
             ],
         ),
         (
-            "adapters in bfloat16",
-            &[
-                "--model.model_config.pet_config={pet_type: lora, random_base: True, target_modules: .*wq|.*wv}",
-                WIDE[0],
-                WIDE[1],
-                "--model.model_config.compute_dtype=bfloat16",
-            ],
-        ),
-        (
             "kernels of a GPU and a loss scale that adapts",
             &[
                 "--context.tier=portable",
@@ -126,7 +127,7 @@ fn the_forecast_is_the_memory_taken() {
             ],
         ),
     ];
-    for (name, overrides) in shapes {
+    for (name, overrides) in every_other(&shapes) {
         assert_forecast(name, &Setup::new("memory", "").with(overrides));
     }
 }

@@ -37,7 +37,7 @@ pub fn dense(name: &'static str, model: &str) -> Setup {
 
 fn follows(setup: &Setup) {
     assert!(setup.plan().model.latent.is_some(), "{} has other attention", setup.name);
-    follows_the_reference(setup, 10);
+    follows_the_reference(setup, 6);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn adapters(keys: &str) -> String {
 }
 
 fn follows(setup: &Setup) {
-    follows_the_reference(setup, 10);
+    follows_the_reference(setup, 6);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;
 
-/// Ten steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
+/// Six steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
 /// has for its keys.
 fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     let mut keys = vec![
@@ -15,7 +15,7 @@ fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     ];
     keys.extend(sizes.iter().map(|size| format!("model.model_config.{size}")));
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    follows_the_reference(&Setup::shrunk(name, file, &keys), 10);
+    follows_the_reference(&Setup::shrunk(name, file, &keys), 6);
 }
 
 const LLAMA: [&str; 2] = ["vocab_size=256", "num_heads=4"];
@@ -61,7 +61,7 @@ fn types_of_hugging_face() {
         ("HeliumConfig", "qkv_has_bias: True"),
     ] {
         let model = format!("--model.model_config={{type: {kind}, {sizes}, {keys}}}");
-        follows_the_reference(&Setup::new(kind, "").with(&[&model]), 10);
+        follows_the_reference(&Setup::new(kind, "").with(&[&model]), 6);
     }
 }
 

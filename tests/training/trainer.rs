@@ -7,7 +7,7 @@ use gristmill::kernels::Tier;
 use gristmill::settings::OptimizerType;
 use reference::rope_scaling::Scaling;
 
-/// Ten steps of a 2-layer model, with accumulation, clipping, weight decay and warm-up.
+/// Ten steps of a 2-layer model, with accumulation, clipping, weight decay and warm-up, and into a second epoch.
 fn follows(setup: &Setup) {
     follows_the_reference(setup, 10);
 }

@@ -110,7 +110,7 @@ fn changes_and_drops(one: &Trained) {
 fn hot_experts_on_every_rank_train_as_on_one() {
     let gathered = Spread { keys: GATHERED, ..PAIRS };
     let spreads = [EIGHT, TWO, STAGES, SHARDED, gathered, FOUR, Spread { keys: RECOMPUTED, ..FOUR }];
-    train_as_one(hot, &spreads, &Variation { steps: [10, 20], ..HOT_EXPERTS });
+    train_as_one(hot, &spreads, &Variation { steps: [6, 20], ..HOT_EXPERTS });
     let eight = [Spread { data: 8, ..TWO }, Spread { data: 8, keys: ZERO_1, ..FOUR }];
     train_as_one(hot, &eight, &Variation { micro_batches: 8, ..HOT_EXPERTS });
 }
