@@ -87,6 +87,7 @@ fn a_binding_limit_changes_no_number() {
         assert_same_under_the_limit(&format!("tied {tied}"), || {
             Setup::new("segments", "").with(&[
                 "--model.model_config.vocab_size=8192",
+                "--runner_config.batch_size=2",
                 "--lr_schedule.warmup_steps=0",
                 &tied_key,
                 &loader,
