@@ -12,6 +12,8 @@
 //! single invocation, but not with other matrices of the same subgroup. What invocations hand each other within a
 //! subgroup orders what they do if the subgroup is the whole workgroup: only kernels for software adapters do that,
 //! where a subgroup is a vector. What the interpreter does not know, it refuses with a panic; nothing is left out.
+//!
+//! [`turns`] follows one invocation alone, and counts how often its loops turn.
 
 mod access;
 mod arithmetic;
@@ -23,5 +25,7 @@ mod matrices;
 mod memory;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use launch::{Bound, Launch, Report, barriers, without_barrier};
+pub use turns::{Fill, turns};
