@@ -1,5 +1,5 @@
-//! Runs a kernel case on every tier and compares it with the f64 reference: unchecked always, checked where `is_due`
-//! says so.
+//! Runs a kernel case on every tier and compares it with the f64 reference, on software adapters where
+//! `is_worth_compiling` says so: unchecked always, checked where `is_due` says so.
 //!
 //! Inputs and outputs lie between guard zones of NaN, and outputs start as NaN, so reading past an end, leaving an
 //! element unwritten or writing outside shows. Pads of outputs must be zero. On software adapters, checked and
@@ -13,7 +13,7 @@ mod run;
 pub use bits::Bits;
 pub use case::{Case, Input};
 pub use interpreted::{Barrier, Coverage, covering};
-pub use run::{check, check_matrices, check_tier, check_units};
+pub use run::{check, check_matrices, check_tier, check_units, takes_all};
 
 use gristmill::element::Element;
 use gristmill::record::Tensor;

@@ -4,11 +4,10 @@ use super::case::{Case, Computed, Expectation, Want};
 use super::interpreted::{self, MATRICES_OF_8, execute, is_covering};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard};
-use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Runs a case on every tier, as [`check_tier`] does.
@@ -89,6 +88,9 @@ impl<'a> Cases<'a> {
             _ => &*all.others,
         };
         let capabilities = change(devices.checked.capabilities().with_tier(tier));
+        if !is_worth_compiling(tier, &self.kernels(capabilities)) {
+            return println!("{name}: on GPUs, and with GRISTMILL_LONG");
+        }
         let outputs = self.check_capabilities(&name, devices, capabilities);
         if uses(Condition::NativeF16, &self.kernels(capabilities)) {
             let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));
@@ -230,16 +232,56 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
     kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
 }
 
+/// Whether a case of this test is run on `tier`. Compiling kernels takes a software adapter most of the tests' time, so
+/// there it is if one has a condition, an element's included, with which the test has not run its entry point yet, or
+/// if the test has run them all; of other cases, which combine the same in another way or have other constants, one in
+/// four is. Elsewhere, on tier `matrix`, which no distribution's software has, and with `GRISTMILL_LONG`, all are.
+fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
+    /// What a test has run on a tier.
+    #[derive(Default)]
+    struct Compiled {
+        kernels: HashSet<Kernel>,
+        conditions: HashSet<(&'static str, &'static str, Condition)>,
+        others: usize,
+    }
+    static BY_TEST: LazyLock<Mutex<HashMap<(String, Tier), Compiled>>> = LazyLock::new(Mutex::default);
+    if tier == Tier::Matrix || takes_all() {
+        return true;
+    }
+    let test = std::thread::current().name().unwrap_or_default().to_string();
+    let mut all = BY_TEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let compiled = all.entry((test, tier)).or_default();
+    let conditions: HashSet<_> = kernels
+        .iter()
+        .flat_map(|kernel| kernel.conditions().map(move |condition| (kernel.file, kernel.entry, condition)))
+        .collect();
+    let is_known = kernels.iter().all(|kernel| compiled.kernels.contains(kernel));
+    let is_taken = is_known || !conditions.is_subset(&compiled.conditions) || {
+        // The tiers take others.
+        compiled.others += 1;
+        compiled.others % 4 == tier as usize
+    };
+    if is_taken {
+        compiled.kernels.extend(kernels.iter().cloned());
+        compiled.conditions.extend(conditions);
+    }
+    is_taken
+}
+
 /// Whether this case runs `kernels` in one more `way`. Compiling them takes a software adapter minutes, so there only if
-/// no case of any test has run one of these entry points with this element in this way yet; elsewhere, and with
-/// `GRISTMILL_LONG`, always.
+/// no case of any test has run one of these entry points in this way yet; elsewhere, and with `GRISTMILL_LONG`, always.
 fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
-    type Entry = (&'static str, &'static str, &'static str, Element);
+    type Entry = (&'static str, &'static str, &'static str);
     static DONE: Mutex<BTreeSet<Entry>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let entry = |kernel: &Kernel| (way, kernel.file, kernel.entry, kernel.element);
+    let entry = |kernel: &Kernel| (way, kernel.file, kernel.entry);
     let new = kernels.iter().filter(|kernel| done.insert(entry(kernel))).count();
-    new > 0 || !compiles_as_written() || std::env::var_os("GRISTMILL_LONG").is_some()
+    new > 0 || takes_all()
+}
+
+/// Whether every case of every test runs, whatever its kernels take to compile.
+pub fn takes_all() -> bool {
+    is_interpreted() || !compiles_as_written() || std::env::var_os("GRISTMILL_LONG").is_some()
 }
 
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same
