@@ -20,6 +20,11 @@ pub fn is_long() -> bool {
     std::env::var_os("GRISTMILL_LONG").is_some()
 }
 
+/// Steps of a run that is compared with the reference, each by itself: ten with `GRISTMILL_LONG`.
+pub fn compared_steps() -> u64 {
+    if is_long() { 10 } else { 6 }
+}
+
 /// Of these every other one, from the last one backwards, and all with `GRISTMILL_LONG`.
 pub fn every_other<T>(all: &[T]) -> impl Iterator<Item = &T> {
     all.iter().rev().step_by(if is_long() { 1 } else { 2 })

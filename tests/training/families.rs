@@ -4,9 +4,9 @@
 //! Their parts run on each tier and in 16 bits.
 
 use crate::against_reference::follows_the_reference;
-use crate::runs::{Setup, in_turn};
+use crate::runs::{Setup, compared_steps, in_turn};
 
-/// Six steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose
+/// The first steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose
 /// masks the reference does not draw.
 fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
     let sizes = [
@@ -15,7 +15,7 @@ fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
         "model.model_config.num_heads=4",
         "model.model_config.initializer_range=0.1",
     ];
-    follows_the_reference(&Setup::shrunk(name, file, &[&sizes, keys].concat()), 6);
+    follows_the_reference(&Setup::shrunk(name, file, &[&sizes, keys].concat()), compared_steps());
 }
 
 #[test]

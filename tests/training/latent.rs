@@ -3,7 +3,7 @@
 //! Ten steps and the final weights.
 
 use crate::against_reference::follows_the_reference;
-use crate::runs::{Setup, in_turn};
+use crate::runs::{Setup, compared_steps, in_turn};
 use gristmill::kernels::Tier;
 
 /// Widths that all differ, and values wider than the part of a head that does not rotate.
@@ -37,7 +37,7 @@ pub fn dense(name: &'static str, model: &str) -> Setup {
 
 fn follows(setup: &Setup) {
     assert!(setup.plan().model.latent.is_some(), "{} has other attention", setup.name);
-    follows_the_reference(setup, 6);
+    follows_the_reference(setup, compared_steps());
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::{
-    FolderRun, GREEDY, Setup, Weights, evaluated, metrics, new_trainer, newest_checkpoint, read_tensors,
+    FolderRun, GREEDY, Setup, Weights, compared_steps, evaluated, metrics, new_trainer, newest_checkpoint,
+    read_tensors,
 };
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
@@ -24,7 +25,7 @@ fn adapters(keys: &str) -> String {
 }
 
 fn follows(setup: &Setup) {
-    follows_the_reference(setup, 6);
+    follows_the_reference(setup, compared_steps());
 }
 
 #[test]

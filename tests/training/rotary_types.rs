@@ -1,9 +1,9 @@
 //! A file in MindFormers' dialect for each type of model, shrunk by flags alone, against the f64 run of the trainer.
 
 use crate::against_reference::follows_the_reference;
-use crate::runs::Setup;
+use crate::runs::{Setup, compared_steps};
 
-/// Six steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
+/// The first steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
 /// has for its keys.
 fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     let mut keys = vec![
@@ -15,7 +15,7 @@ fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     ];
     keys.extend(sizes.iter().map(|size| format!("model.model_config.{size}")));
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    follows_the_reference(&Setup::shrunk(name, file, &keys), 6);
+    follows_the_reference(&Setup::shrunk(name, file, &keys), compared_steps());
 }
 
 const LLAMA: [&str; 2] = ["vocab_size=256", "num_heads=4"];
