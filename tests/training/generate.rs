@@ -213,8 +213,7 @@ fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
 #[test]
 fn a_second_turn_reads_what_is_new_alone() {
     let overrides = ["--model.model_config.seq_length=512", "--runner_config.batch_size=1"];
-    let trained = FolderRun::new(Setup::new("second", "").with(&overrides));
-    trained.train(6);
+    let trained = trained_model(Setup::new("second", "").with(&overrides));
     let gpu = trained.setup.gpu();
     let mut model = trained.load(&gpu, 1);
     let [first, other] = [PROMPTS[1].repeat(2).as_str(), "stones"].map(|text| trained.encode(&[text]));

@@ -9,6 +9,7 @@ use gristmill::wgpu;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
 
 /// Runs a case on every tier, as [`check_tier`] does.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
@@ -307,6 +308,8 @@ impl Devices {
                 checked_shaders,
                 unrolled_loops: Some(checked_shaders),
                 unchecked_buffers: !checked_shaders,
+                // A software driver takes minutes to compile kernels by matrices, which is no hang.
+                hang_timeout: Some(Duration::from_secs(7200)),
                 tier,
                 ..GpuOptions::default()
             };
