@@ -25,7 +25,8 @@ pub fn compared_steps() -> u64 {
     if is_long() { 10 } else { 6 }
 }
 
-/// Of these every other one, from the last one backwards, and all with `GRISTMILL_LONG`.
+/// Of these every other one, and all with `GRISTMILL_LONG`. From the last one backwards, since lists begin with the
+/// plainest.
 pub fn every_other<T>(all: &[T]) -> impl Iterator<Item = &T> {
     all.iter().rev().step_by(if is_long() { 1 } else { 2 })
 }

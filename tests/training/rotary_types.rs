@@ -3,8 +3,8 @@
 use crate::against_reference::follows_the_reference;
 use crate::runs::{Setup, compared_steps};
 
-/// The first steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file
-/// has for its keys.
+/// The first steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the
+/// file has for its keys.
 fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
     let mut keys = vec![
         "runner_config.batch_size=3".to_string(),
@@ -61,7 +61,7 @@ fn types_of_hugging_face() {
         ("HeliumConfig", "qkv_has_bias: True"),
     ] {
         let model = format!("--model.model_config={{type: {kind}, {sizes}, {keys}}}");
-        follows_the_reference(&Setup::new(kind, "").with(&[&model]), 6);
+        follows_the_reference(&Setup::new(kind, "").with(&[&model]), compared_steps());
     }
 }
 

@@ -21,24 +21,10 @@ pub(super) fn products(harness: &mut Harness<'_>, [m, n, k]: [u32; 3], labels: [
 /// The product (m, n) over k of a and b, which are stored as `layout` says.
 fn product(layout: Layout, sizes: [u32; 3], a: &[i32], b: &[i32]) -> Vec<i32> {
     let [m, n, k] = sizes.map(|size| size as usize);
-    let a = if layout == Layout::Tn { transposed(a, m) } else { a.to_vec() };
-    let b = if layout == Layout::Nt { b.to_vec() } else { transposed(b, n) };
-    (0..m * n).map(|at| dot(&a[at / n * k..][..k], &b[at % n * k..][..k])).collect()
-}
-
-/// A matrix with so many columns, its columns as rows.
-fn transposed(values: &[i32], cols: usize) -> Vec<i32> {
-    (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect()
-}
-
-/// Written as a loop, since most of the time of a build without optimisation is spent here.
-fn dot(a: &[i32], b: &[i32]) -> i32 {
-    let (mut sum, mut at) = (0, 0);
-    while at < a.len() {
-        sum += a[at] * b[at];
-        at += 1;
-    }
-    sum
+    let a_at = |row, inner| a[if layout == Layout::Tn { inner * m + row } else { row * k + inner }];
+    let b_at = |inner, col| b[if layout == Layout::Nt { col * k + inner } else { inner * n + col }];
+    let element = |at: usize| (0..k).map(|inner| a_at(at / n, inner) * b_at(inner, at % n)).sum();
+    (0..m * n).map(element).collect()
 }
 
 /// The products of experts: forward, and the gradients of the rows and of the matrices. Expert e has the rows
