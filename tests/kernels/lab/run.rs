@@ -236,37 +236,46 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
 }
 
 /// Whether a case of this test is run on `tier`. Compiling kernels takes a software adapter most of the tests' time, so
-/// there it is if one has a condition, an element's included, with which the test has not run its entry point yet, or
-/// if the test has run them all; of other cases, which combine the same in another way or have other constants, one in
-/// four is. Elsewhere, on tier `matrix`, which no distribution's software has, and with `GRISTMILL_LONG`, all are.
+/// there it is if it is the test's first, if one of its kernels has a condition, an element's included, with which no test
+/// has run that entry point yet, or if the test has run them all; of other cases, which combine the same in another way or
+/// have other constants, one in eight is. Elsewhere, on tier `matrix`, which no distribution's software has, and with
+/// `GRISTMILL_LONG`, all are.
 fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
     /// What a test has run on a tier.
     #[derive(Default)]
     struct Compiled {
         kernels: HashSet<Kernel>,
-        conditions: HashSet<(&'static str, &'static str, Condition)>,
         others: usize,
     }
-    static BY_TEST: LazyLock<Mutex<HashMap<(String, Tier), Compiled>>> = LazyLock::new(Mutex::default);
+    /// What tests have run.
+    #[derive(Default)]
+    struct All {
+        conditions: HashSet<(Tier, &'static str, &'static str, Condition)>,
+        by_test: HashMap<(String, Tier), Compiled>,
+    }
+    static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
     if tier == Tier::Matrix || takes_all() {
         return true;
     }
     let test = std::thread::current().name().unwrap_or_default().to_string();
-    let mut all = BY_TEST.lock().unwrap_or_else(PoisonError::into_inner);
-    let compiled = all.entry((test, tier)).or_default();
-    let conditions: HashSet<_> = kernels
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let All { conditions, by_test } = &mut *all;
+    let compiled = by_test.entry((test, tier)).or_default();
+    let own: HashSet<_> = kernels
         .iter()
-        .flat_map(|kernel| kernel.conditions().map(move |condition| (kernel.file, kernel.entry, condition)))
+        .flat_map(|kernel| {
+            kernel.conditions().map(move |condition| (tier, kernel.file, kernel.entry, condition))
+        })
         .collect();
     let is_known = kernels.iter().all(|kernel| compiled.kernels.contains(kernel));
-    let is_taken = is_known || !conditions.is_subset(&compiled.conditions) || {
+    let is_taken = compiled.kernels.is_empty() || is_known || !own.is_subset(conditions) || {
         // The tiers take others.
         compiled.others += 1;
-        compiled.others % 4 == tier as usize
+        compiled.others % 8 == tier as usize
     };
     if is_taken {
         compiled.kernels.extend(kernels.iter().cloned());
-        compiled.conditions.extend(conditions);
+        conditions.extend(own);
     }
     is_taken
 }
