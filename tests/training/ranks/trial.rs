@@ -48,7 +48,7 @@ pub const PLAIN: Variation<'_> = Variation {
     keys: &[],
     of_ranks: |_| Some(vec![]),
     micro_batches: MICRO_BATCHES,
-    steps: [4, 6],
+    steps: [3, 6],
     bounds: IN_F32,
     judge: |_| {},
 };
