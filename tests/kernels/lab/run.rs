@@ -7,7 +7,6 @@ use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
-use half::{bf16, f16};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -235,11 +234,11 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
     kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
 }
 
-/// Whether a case of this test is run on `tier`. Compiling kernels takes a software adapter most of the tests' time, so
-/// there it is if it is the test's first, if one of its kernels has a condition, an element's included, with which no test
-/// has run that entry point yet, or if the test has run them all; of other cases, which combine the same in another way or
-/// have other constants, one in eight is. Elsewhere, on tier `matrix`, which no distribution's software has, and with
-/// `GRISTMILL_LONG`, all are.
+/// Whether a case of this test is run on `tier`. Compiling kernels takes a software adapter most of the tests' time,
+/// so there it is if it is the test's first, if it has an entry point that no test has run yet, or a condition, an
+/// element's included, with which none has run that entry point, or if the test has run all its kernels; of other
+/// cases, which combine the same in another way or have other constants, one in eight is. Elsewhere, on tier
+/// `matrix`, which no distribution's software has, and with `GRISTMILL_LONG`, all are.
 fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
     /// What a test has run on a tier.
     #[derive(Default)]
@@ -250,7 +249,8 @@ fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
     /// What tests have run.
     #[derive(Default)]
     struct All {
-        conditions: HashSet<(Tier, &'static str, &'static str, Condition)>,
+        /// `None` stands for the entry point itself.
+        conditions: HashSet<(Tier, &'static str, &'static str, Option<Condition>)>,
         by_test: HashMap<(String, Tier), Compiled>,
     }
     static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
@@ -264,7 +264,8 @@ fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
     let own: HashSet<_> = kernels
         .iter()
         .flat_map(|kernel| {
-            kernel.conditions().map(move |condition| (tier, kernel.file, kernel.entry, condition))
+            let conditions = kernel.conditions().map(Some).chain([None]);
+            conditions.map(move |condition| (tier, kernel.file, kernel.entry, condition))
         })
         .collect();
     let is_known = kernels.iter().all(|kernel| compiled.kernels.contains(kernel));
@@ -413,20 +414,14 @@ fn compare(name: &str, expectation: &Expectation, around: &[u8]) -> Vec<u8> {
     with_one_nan(tensor.element, bytes)
 }
 
-/// These values with the same bits for every NaN: which one an operation returns, the compiler decides.
+/// What two compilations of a case must have in common: its values with one NaN for all, since which one an operation
+/// returns, the compiler decides.
 fn with_one_nan(element: Element, bytes: &[u8]) -> Vec<u8> {
-    let words = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
-    let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
     match element {
-        Element::F32 => words.flat_map(|x| if x.is_nan() { f32::NAN } else { x }.to_le_bytes()).collect(),
-        Element::F16 => halves()
-            .map(f16::from_bits)
-            .flat_map(|x| if x.is_nan() { f16::NAN } else { x }.to_le_bytes())
-            .collect(),
-        Element::Bf16 => halves()
-            .map(bf16::from_bits)
-            .flat_map(|x| if x.is_nan() { bf16::NAN } else { x }.to_le_bytes())
-            .collect(),
+        Element::F32 | Element::F16 | Element::Bf16 => {
+            let one_nan = |x: f32| if x.is_nan() { f32::NAN } else { x };
+            element.decode(bytes).into_iter().flat_map(|x| one_nan(x).to_le_bytes()).collect()
+        }
         Element::U32 | Element::Nf4 | Element::Int8 => bytes.to_vec(),
     }
 }
