@@ -3,7 +3,7 @@
 //! Nothing here needs an adapter. A [`Kernel`] is a plain value: a shader file, an entry point and every choice made
 //! when composing them. The device compiles it into a pipeline.
 //!
-//! **Composition.** Shaders are WESL, a superset of WGSL: `import` for shared parts, `@if(...)` for variants. Constants
+//! **Composition.** Shaders are WGSL with two constructs of WESL: `import` for shared parts, `@if(...)` for variants. Constants
 //! that size register arrays and workgroups come from the virtual module `package::tile`, which the op's plan writes.
 //! There is no other text mechanism, and no `override`: in naga an override cannot size an array, and one mechanism
 //! serves both purposes. The list of conditions is closed ([`Condition`]), so a misspelt one is an error and does not
@@ -21,6 +21,7 @@ mod compose;
 mod condition;
 mod interface;
 mod kernel;
+mod link;
 mod memory_model;
 mod published_gpus;
 mod sources;

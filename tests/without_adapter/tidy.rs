@@ -253,7 +253,6 @@ fn each_foreign_library_has_one_home() {
     only_in("serde_yaml", "src/settings/engine/yaml.rs", "one file knows the YAML library");
     only_in("tokenizers::", "src/data/tokenizer/hugging_face.rs", "one file knows the tokenizer library");
     only_in("httparse::", "src/cli/watch/request.rs", "one file knows how requests are parsed");
-    only_in("wesl::", "src/gpu/kernels/compose.rs", "one file knows how shaders are composed");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The interface of an entry point: its variables, and the layout of its params struct.
 
-use super::compose::declared_name;
+use super::link::declared_name;
 use naga::{GlobalVariable, Handle, Module, TypeInner};
 
 /// A variable of a shader that a buffer is bound to.
@@ -51,7 +51,7 @@ impl Variable {
 
     fn of(handle: Handle<GlobalVariable>, global: &GlobalVariable, is_read: bool) -> Option<Self> {
         let (index, access) = (global.binding.as_ref()?.binding, access(global.space)?);
-        Some(Self { name: declared_name(global.name.as_deref()?), index, access, is_read, handle })
+        Some(Self { name: declared_name(global.name.as_deref()?).into(), index, access, is_read, handle })
     }
 }
 

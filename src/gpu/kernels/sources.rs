@@ -14,9 +14,10 @@ static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 /// Shader files by path, from which kernels are composed. By default these are the files of this crate; a user adds
 /// files under a package path of their own.
 ///
-/// A file is WGSL, or WESL: it may import `package::lib::...` of this crate, other files of the user, and the constants
-/// of its kernel from `package::tile`, and may test the conditions of [`Condition`](super::Condition) with `@if(...)`.
-/// Its bindings are in group 0; the params struct is the uniform at binding 0.
+/// A file is WGSL with two constructs of WESL. `import package::lib::element::{load4, store4};` makes items known of a
+/// file of this crate, of another file of the user, or of `package::tile`, the constants of its kernel.
+/// `@if(bf16 && !causal)` keeps the directive, import, declaration, statement, member or parameter after it where these
+/// [`Condition`](super::Condition)s hold. The file's bindings are in group 0; the params struct is the uniform at binding 0.
 ///
 /// # Examples
 ///
@@ -70,6 +71,12 @@ impl Sources {
     pub fn iter(&self) -> impl Iterator<Item = (String, &str)> {
         let embedded = Self::embedded().map(|(path, text)| (path, text as &str));
         embedded.chain(self.added.iter().map(|(path, text)| (path.clone(), text.as_ref())))
+    }
+
+    /// The text of the file at `path`.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        let embedded = || SHADERS.get_file(format!("{path}.wgsl"))?.contents_utf8();
+        self.added.get(path).map(|text| text.as_ref()).or_else(embedded)
     }
 
     /// Whether a user added the file at `path`.
