@@ -59,6 +59,8 @@ pub use gpu::{Gpu, GpuCounters};
 pub use job::{Job, Outputs, PreparedJob, Words};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;
+#[doc(hidden)] // for tests
+pub use matrices::recorded::without_trial;
 pub use options::{GpuOptions, HANG_TIMEOUT};
 pub use prepare::{Guard, Prepared, Program};
 pub use profile::LaunchTime;

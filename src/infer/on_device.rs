@@ -89,6 +89,7 @@ impl Loading {
             Error::OutOfMemory { .. } => misfit_of_loaded(error, remedy),
             other => other,
         };
+        gpu.compare_matrices(recordings).await.map_err(advise)?;
         let buffers = gpu.make_persistent(&persistents).await.map_err(advise)?;
         let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await.map_err(advise)?;
         let write = portions(gpu, &buffers);

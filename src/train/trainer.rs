@@ -148,6 +148,7 @@ impl<'gpu> Trainer<'gpu> {
         recordings: Recordings,
         ranks: Ranks,
     ) -> Result<Self> {
+        gpu.compare_matrices(&recordings.all()).await?;
         let buffers = gpu.make_persistent(&recordings.persistents).await?;
         let begin = Instant::now();
         let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;

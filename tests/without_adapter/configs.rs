@@ -3,9 +3,10 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
 
-use gristmill::kernels::Tier;
+use gristmill::device::without_trial;
+use gristmill::kernels::{Capabilities, Matrices, Tier, Units};
 use gristmill::record::MemoryPlan;
-use gristmill::settings::RunConfig;
+use gristmill::settings::{Override, RunConfig};
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::fs;
 use std::path::Path;
@@ -37,6 +38,39 @@ fn every_configuration_records() {
         }
     }
     assert!(count > 0, "no configuration was found");
+}
+
+/// Before a run its kernels by matrices are compared with the portable ones: all of them.
+#[test]
+fn every_kernel_by_matrices_has_a_trial() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let compute = |element: &str| {
+        let flag = format!("--model.model_config.compute_dtype={element}");
+        Override::parse_all([flag.as_str()]).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let mut count = 0;
+    for entry in fs::read_dir(root).expect("the folder of configurations") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|ending| ending != "yaml") {
+            continue;
+        }
+        for element in ["float16", "bfloat16"] {
+            let config = RunConfig::load(&path, &compute(element)).unwrap_or_else(|e| panic!("{e}"));
+            for matrices in [Matrices { side: 8, subgroup: 32 }, Matrices { side: 16, subgroup: 64 }] {
+                for units in [16, 64, 128, Units::ASSUMED.count] {
+                    let capabilities = Capabilities::matrix().with_matrices(matrices);
+                    let units = Units { count: units, ..capabilities.units };
+                    let capabilities = capabilities.with_units(units);
+                    let recordings = Recordings::new(&config.plan, capabilities, 100);
+                    let recordings = recordings.unwrap_or_else(|e| panic!("{e}"));
+                    assert_eq!(without_trial(&recordings.all(), capabilities), [], "{}", path.display());
+                    let mut dispatches = recordings.all().into_iter().flat_map(|one| &one.dispatches);
+                    count += usize::from(dispatches.any(|dispatch| dispatch.kernel.is_by_matrices()));
+                }
+            }
+        }
+    }
+    assert!(count > 60, "{count} recordings have such kernels");
 }
 
 /// A listing in which each layer that equals the one before it is a single line.

@@ -68,7 +68,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &["element", "error", "kernels", "ops", "random", "ranks", "record", "tape"]),
     ("ranks::sharding", &["element", "kernels", "model", "ops", "ranks", "record"]),
     ("data", &["durable", "error", "random"]),
-    ("device", &["durable", "element", "error", "kernels", "ops", "ranks", "record"]),
+    ("device", &["durable", "element", "error", "kernels", "ops", "random", "ranks", "record"]),
     ("hugging_face", &["data", "durable", "error", "model", "ops"]),
     (
         "settings",

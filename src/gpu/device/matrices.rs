@@ -4,9 +4,11 @@
 //! Drivers are young here, and another project saw wrong sums on one generation of NVIDIA's GPUs. So the test
 //! multiplies matrices of whole numbers, whose results are exact in any order: each layout, in f16 and in bf16, in
 //! tiles of both sizes that reach past the edges, with sums over many slices. It also computes attention whose weights
-//! are halves, forward and backward. An adapter that gets one number wrong computes on [`Tier::Portable`].
+//! are halves, forward and backward. An adapter that gets one number wrong computes on [`Tier::Portable`]. What a run
+//! records is compared with the portable kernels besides (`recorded.rs`).
 
 mod attention;
+pub(super) mod recorded;
 
 use super::adapter::AdapterReport;
 use super::gpu::Gpu;
