@@ -6,9 +6,10 @@ use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tok
 use gristmill::data::tokenizer::Tokenizer;
 use gristmill::data::{ChatForm, Codec, DocumentFormat, EvalData};
 use gristmill::durable::PathOrigin;
+use gristmill::element::Element;
 use gristmill::error::{Error, Result};
 use gristmill::infer::OpenedModel;
-use gristmill::kernels::Capabilities;
+use gristmill::kernels::{Capabilities, Condition, Kernel, Sources};
 use gristmill::perf::profile::Profile;
 use gristmill::report::page::{RunFiles, page};
 use gristmill::report::tensorboard::{Scalars, TensorBoard};
@@ -57,6 +58,20 @@ train_dataset: {{ data_loader: {{ {loader} }}, {others} }}
 const SPECIAL: &str = r#"{"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"}"#;
 
 const TOKENIZER: &str = "tokenizer: {tokenizer_file: FOLDER/tokenizer.json, eos_token: </s>}";
+
+pub static shader: Kind = Kind {
+    name: "shader",
+    targets: &["every_condition.wgsl"],
+    prepare: |folder| {
+        copy("tests/without_adapter/own_shaders/every_condition.wgsl", folder, "every_condition.wgsl");
+    },
+    read: |folder| {
+        let bytes = std::fs::read(folder.join("every_condition.wgsl")).expect("a file");
+        let sources = Sources::default().with("mine/file", String::from_utf8_lossy(&bytes).into_owned())?;
+        let kernel = Kernel::new("mine/file", "main", Element::F32).condition(Condition::Causal, true);
+        sources.compose(&kernel).map(drop)
+    },
+};
 
 pub static configuration: Kind = Kind {
     name: "configuration",

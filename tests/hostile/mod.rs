@@ -149,6 +149,7 @@ macro_rules! kinds {
 }
 
 kinds! {
+    shader
     configuration
     tokenizer
     chat_template
