@@ -13,6 +13,8 @@
 // are staged. Elements past the end of K are staged as zeros. Past the other edges, loads fetch row or column 0 or the
 // last ones, whose sums are not stored.
 // The sums are stored through workgroup memory, since it is not specified which lane holds which element.
+// swiglu: the first half of a patch's columns are columns of gate, and the second half are the columns of up that go
+// with them.
 // Numerics: products are exact and added up in f32. Within 16 or 8 steps the adapter chooses the order; slices are
 // added in ascending order. Factors of bf16 and quantised weights become f16 when they are staged, times powers of two
 // that are undone in the result (lib/half_scale has the errors).
@@ -24,7 +26,9 @@
 @if(nf4 || int8) import package::lib::quantised::{BLOCK_WORDS, block_of, codes4, largest_in, scale_in};
 @if(nf4 || int8) import package::matmul::operands::{FetchedB, b, fetch_b};
 import package::matmul::operands::{Product, params, product_of};
-import package::matmul::operands::{Destination, bias_of, destination, epilogue};
+import package::matmul::operands::{Destination, bias_of, destination};
+@if(!swiglu) import package::matmul::operands::epilogue;
+@if(swiglu) import package::matmul::operands::{bias_of_up, store_gated};
 import package::lib::matrix::{Left, Right, SIDE, Sum};
 import package::tile::{TM4, TN4, DEPTH, LANES, AREAS};
 @if(bf16) import package::tile::PARTS;
@@ -47,12 +51,18 @@ const ROWS: u32 = 64u * TM4;
 const COLUMNS: u32 = 64u * TN4;
 const ACROSS: u32 = COLUMNS / (4u * SIDE); // patches side by side
 const PATCHES: u32 = ROWS / (2u * SIDE) * ACROSS;
+@if(!swiglu) const WIDTH: u32 = COLUMNS; // columns of the result
+@if(swiglu) const WIDTH: u32 = COLUMNS / 2u; // of gate, and of up
 const STRIDE: u32 = DEPTH + 8u;
 const BLOCKS_ALONG: u32 = DEPTH / 4u; // blocks of 4 x 4 side by side along k
 const A_BLOCKS: u32 = ROWS / 4u * BLOCKS_ALONG;
 const B_BLOCKS: u32 = COLUMNS / 4u * BLOCKS_ALONG;
 const A_TURNS: u32 = (A_BLOCKS + LANES - 1u) / LANES; // blocks that an invocation stages
 const B_TURNS: u32 = (B_BLOCKS + LANES - 1u) / LANES;
+
+// Groups of 4 elements of a matrix, and how many of the matrices of all subgroups an invocation stores.
+@if(swiglu) const GROUPS: u32 = SIDE * SIDE / 4u;
+@if(swiglu) const OWN_GROUPS: u32 = (AREAS * GROUPS + LANES - 1u) / LANES;
 
 alias SomeOfA = array<StoredA, 4u * A_TURNS>;
 alias SomeOfB = array<StoredB, 4u * B_TURNS>;
@@ -70,6 +80,7 @@ var<workgroup> subgroups_there: u32;
 @if(bf16 || nf4 || int8) var<workgroup> largest: array<vec2<u32>, LANES>; // the first is that of a and of b
 
 // The invocation in its subgroup, and the patch that the subgroup owns.
+@if(!swiglu)
 struct Share {
     area: u32, // the subgroup's part of `finished`
     row: u32, // first row of the patch, in the result
@@ -78,6 +89,17 @@ struct Share {
     lanes: u32,
     is_stored: bool,
     @if(bf16 || nf4 || int8) undone: vec2<f32>, // factors of the sums
+}
+
+// The invocation in its workgroup, and the patches that the subgroups own.
+@if(swiglu)
+struct Share {
+    area: u32, // the subgroup's part of `finished`
+    lane: u32,
+    patch_index: u32, // the patch of the first subgroup
+    patches: u32,
+    row: u32, // first row of the tile, in the result
+    column: u32,
 }
 
 @compute @workgroup_size(LANES)
@@ -92,7 +114,7 @@ fn matmul(
     let product = product_of(workgroup);
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
-    @if(!grouped || !a_transposed) let first_column = workgroup.x * COLUMNS;
+    @if(!grouped || !a_transposed) let first_column = workgroup.x * WIDTH;
     @if(grouped && a_transposed) let first_column = workgroup.z * COLUMNS;
     let to = destination(product);
     if (lane == 0u) {
@@ -156,24 +178,35 @@ fn matmul(
             stage_b(lane, next_b, product.k - k, place_of_b(product, first_column, k));
             workgroupBarrier();
         }
-        let column4 = (first_column + patch_column) / 4u;
-        let row = first_row + patch_row;
-        @if(f16 && !nf4 && !int8) let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
-        @if(bf16 || nf4 || int8) let factors = undone(largest[0]);
-        @if(bf16 || nf4 || int8)
-        let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored, factors);
-        finish(sum00, share, 0u, 0u, to);
-        finish(sum01, share, 0u, 1u, to);
-        finish(sum02, share, 0u, 2u, to);
-        finish(sum03, share, 0u, 3u, to);
-        finish(sum10, share, 1u, 0u, to);
-        finish(sum11, share, 1u, 1u, to);
-        finish(sum12, share, 1u, 2u, to);
-        finish(sum13, share, 1u, 3u, to);
+        @if(!swiglu) {
+            let column4 = (first_column + patch_column) / 4u;
+            let row = first_row + patch_row;
+            @if(f16 && !nf4 && !int8)
+            let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored);
+            @if(bf16 || nf4 || int8) let factors = undone(largest[0]);
+            @if(bf16 || nf4 || int8)
+            let share = Share(area, row, column4, lane_of_subgroup, lanes_of_subgroup, is_stored, factors);
+            finish(sum00, share, 0u, 0u, to);
+            finish(sum01, share, 0u, 1u, to);
+            finish(sum02, share, 0u, 2u, to);
+            finish(sum03, share, 0u, 3u, to);
+            finish(sum10, share, 1u, 0u, to);
+            finish(sum11, share, 1u, 1u, to);
+            finish(sum12, share, 1u, 2u, to);
+            finish(sum13, share, 1u, 3u, to);
+        }
+        @if(swiglu) {
+            let share = Share(area, lane, first, min(together, PATCHES - first), first_row, first_column);
+            finish(sum00, sum02, share, 0u, 0u, to);
+            finish(sum01, sum03, share, 0u, 1u, to);
+            finish(sum10, sum12, share, 1u, 0u, to);
+            finish(sum11, sum13, share, 1u, 1u, to);
+        }
     }
 }
 
 // Stores the matrix in row `i` and column `j` of a subgroup's patch.
+@if(!swiglu)
 fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
     let start = share.area * SIDE * SIDE;
     coopStoreT(sum, &finished[start], SIDE);
@@ -189,6 +222,50 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
         }
     }
     workgroupBarrier();
+}
+
+// The same of a matrix of gate and its matrix of up, which leave through the same memory, since twice as much would not
+// fit. An invocation keeps its share of the gates of all subgroups, since compilers do not know the size of one.
+@if(swiglu)
+fn finish(gate: Sum, up: Sum, share: Share, i: u32, j: u32, to: Destination) {
+    let start = share.area * SIDE * SIDE;
+    coopStoreT(gate, &finished[start], SIDE);
+    workgroupBarrier();
+    var gates: array<vec4<f32>, OWN_GROUPS>;
+    for (var own = 0u; own < OWN_GROUPS; own++) {
+        gates[own] = finished_at(share.lane + LANES * own);
+    }
+    workgroupBarrier();
+    coopStoreT(up, &finished[start], SIDE);
+    workgroupBarrier();
+    for (var own = 0u; own < OWN_GROUPS; own++) {
+        let group = share.lane + LANES * own;
+        if (group / GROUPS < share.patches) {
+            let patch_index = share.patch_index + group / GROUPS;
+            let row = share.row + patch_index / ACROSS * 2u * SIDE + i * SIDE + group % GROUPS / (SIDE / 4u);
+            let column = share.column + patch_index % ACROSS * 2u * SIDE + j * SIDE;
+            let column4 = column / 4u + group % (SIDE / 4u);
+            let gate_sum = gates[0] + bias_of(to, column4);
+            store_gated(gate_sum, finished_at(group) + bias_of_up(column4), to, row, column4);
+        }
+        // Moved up, since an array that is indexed by a loop counter would be in memory (matmul/portable).
+        for (var next = 1u; next < OWN_GROUPS; next++) {
+            gates[next - 1u] = gates[next];
+        }
+    }
+    workgroupBarrier();
+}
+
+// A group of the finished sums; of few subgroups there may be fewer groups than invocations.
+@if(swiglu)
+fn finished_at(group: u32) -> vec4<f32> {
+    let at = 4u * min(group, AREAS * GROUPS - 1u);
+    let value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+    @if(f16 && !nf4 && !int8) { return value; }
+    @if(bf16 || nf4 || int8) {
+        let factors = undone(largest[0]);
+        return value * factors.x * factors.y;
+    }
 }
 
 // Puts the largest magnitudes of both factors into workgroup memory, from where they are read after the barrier that
@@ -241,8 +318,10 @@ fn largest_of_b(product: Product, first_column: u32, lane: u32) -> u32 {
 @if(nf4 || int8)
 fn largest_of_b(product: Product, first_column: u32, lane: u32) -> u32 {
     let columns = min(COLUMNS, params.n - first_column);
-    @if(b_transposed) let first = product.b_start + first_column * params.b_stride;
-    @if(b_transposed) let rows = columns;
+    @if(b_transposed && !swiglu) let first = product.b_start + first_column * params.b_stride;
+    @if(b_transposed && !swiglu) let rows = columns;
+    @if(swiglu) let first = product.b_start;
+    @if(swiglu) let rows = COLUMNS;
     @if(b_transposed) let groups = (product.k + 3u) / 4u;
     @if(!b_transposed) let first = product.b_start + first_column / 4u;
     @if(!b_transposed) let rows = product.k;
@@ -252,7 +331,9 @@ fn largest_of_b(product: Product, first_column: u32, lane: u32) -> u32 {
     for (var row = lane / LANES_OF_ROW; row < rows; row += LOADS_AT_ONCE * ROWS_AT_ONCE) {
         for (var block = lane % LANES_OF_ROW; block < blocks; block += LANES_OF_ROW) {
             for (var i = 0u; i < LOADS_AT_ONCE; i++) {
-                let at = block_of(first + min(row + i * ROWS_AT_ONCE, rows - 1u) * params.b_stride);
+                let near = min(row + i * ROWS_AT_ONCE, rows - 1u);
+                @if(!swiglu) let at = block_of(first + near * params.b_stride);
+                @if(swiglu) let at = block_of(first + row_of_b(first_column, near) * params.b_stride);
                 top = max(top, largest_in(b[at + block * BLOCK_WORDS]));
             }
         }
@@ -314,10 +395,21 @@ fn group_of_a(product: Product, first_row: u32, e: u32, k: u32, i: u32) -> Store
 // Group `i` of block `e` of `b`, whose columns take the place of rows.
 @if(b_transposed)
 fn group_of_b(product: Product, first_column: u32, e: u32, k: u32, i: u32) -> StoredB {
-    let column = first_column + row_of(e) + i;
     let step = k + step_of(e);
-    let at = min(step, product.k - 1u) / 4u + select(0u, column, column < params.n) * params.b_stride;
+    let at = min(step, product.k - 1u) / 4u + row_of_b(first_column, row_of(e) + i) * params.b_stride;
     return load_b(product.b_start + at);
+}
+
+// The row of `b` that belongs to column `c` of the tile.
+@if(b_transposed && !swiglu)
+fn row_of_b(first_column: u32, c: u32) -> u32 {
+    return select(0u, first_column + c, first_column + c < params.n);
+}
+
+@if(swiglu)
+fn row_of_b(first_column: u32, c: u32) -> u32 {
+    let column = first_column + c / (4u * SIDE) * 2u * SIDE + c % (2u * SIDE);
+    return min(column, params.n - 1u) + c / (2u * SIDE) % 2u * params.up_start;
 }
 
 @if(!b_transposed)

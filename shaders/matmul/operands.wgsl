@@ -195,11 +195,11 @@ fn bias_of(to: Destination, column4: u32) -> vec4<f32> {
 @if(!bias) fn bias_of(to: Destination, column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 
 // The same of the columns of up that belong to four columns of gate.
-@if(bias && gated)
+@if(bias && (gated || swiglu))
 fn bias_of_up(column4: u32) -> vec4<f32> {
     return load4(bias[params.up_start / 4u + min(column4, (params.n - 1u) / 4u)]);
 }
-@if(!bias && gated) fn bias_of_up(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+@if(!bias && (gated || swiglu)) fn bias_of_up(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 
 // Where the argument or the value of an activation lies that belongs to four columns of the result.
 @if(!grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return row * to.stride + column4; }

@@ -24,8 +24,7 @@ import package::lib::element::{Packed, load4};
 import package::matmul::operands::{FetchedB, Product, a, fetch_b, params, product_of, widen_b};
 import package::matmul::operands::{bias_of, destination};
 @if(!swiglu) import package::matmul::operands::epilogue;
-@if(swiglu) import package::matmul::operands::store_gated;
-@if(swiglu && bias) import package::matmul::operands::bias;
+@if(swiglu) import package::matmul::operands::{bias_of_up, store_gated};
 import package::tile::{TM4, TN4, DEPTH};
 
 const SIDE: u32 = 16u; // invocations along each side of the tile
@@ -152,8 +151,7 @@ fn store_sums(sums: ptr<function, Sums>, product: Product, lane: u32, first_row:
     let to = destination(product);
     let column4 = first_column4 + lane % SIDE;
     let gate_added = bias_of(to, column4);
-    @if(bias) let up_added = load4(bias[to.up4 + min(column4, (params.n - 1u) / 4u)]);
-    @if(!bias) let up_added = vec4<f32>(0.0);
+    let up_added = bias_of_up(column4);
     for (var i = 0u; i < TM4; i++) {
         for (var r = 0u; r < 4u; r++) {
             let row = first_row + 4u * (lane / SIDE + SIDE * i) + r;

@@ -6,10 +6,12 @@ use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
 use crate::matmul::{product, product_of};
 use crate::packed::columns;
+use crate::swiglu_products::forward;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
+use gristmill::ops::swiglu::gate_up_cols;
 
 const ELEMENTS: [Element; 2] = [F16, Bf16];
 const LAYOUTS: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
@@ -143,6 +145,53 @@ fn bias_residual_and_previous_contents() {
             });
         }
     }
+}
+
+#[test]
+pub fn gate_beside_up_of_all_factors() {
+    for factors in FACTORS {
+        check_gated([70, 35, 95], factors, 64, &enough_for_all, Some([2, 2]));
+    }
+}
+
+#[test]
+fn gate_beside_up_in_tiles_of_every_size() {
+    let sizes = [([200, 305, 70], [2, 2]), ([33, 500, 37], [1, 2]), ([1000, 30, 37], [2, 1])];
+    for ((size, tile), factors) in pairs(sizes, [[Bf16, Nf4], [F16, F16]]) {
+        check_gated(size, factors, 1, &enough_for_all, Some(tile));
+    }
+}
+
+/// Patches that take turns, and subgroups without one.
+#[test]
+fn gate_beside_up_in_subgroups_of_another_size() {
+    for (subgroup, factors) in pairs([4, 64], [[F16, F16], [Bf16, Nf4]]) {
+        let subgroup = |side| subgroup.max(if side == 8 { 4 } else { 32 });
+        check_gated([200, 305, 70], factors, 1, &subgroup, None);
+    }
+}
+
+/// Checks a product through SwiGLU of these rows, columns of gate and k, by the `tile` that so many compute units make
+/// the plan choose.
+fn check_gated(
+    [m, f, k]: [u32; 3],
+    factors: [Element; 2],
+    units: u32,
+    subgroup: &dyn Fn(u32) -> u32,
+    tile: Option<[u32; 2]>,
+) {
+    let matrices = format!("matrices of 8 in subgroups of {} for {units} units", subgroup(8));
+    check_matrices(
+        &format!("{m}x{f}x{k} {factors:?} through SwiGLU by {matrices}"),
+        units,
+        subgroup,
+        &|case| {
+            if let Some(tile) = tile {
+                uses_tiles(case, factors[0], Problem { layout: Layout::Nt, m, n: gate_up_cols(f), k }, tile);
+            }
+            forward(case, (m, f, k), factors);
+        },
+    );
 }
 
 /// Gradients of parameters are f32, and added to those of other micro-batches.

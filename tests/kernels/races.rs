@@ -71,6 +71,7 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (matmul::split_products_of_every_layout, 9),
     (grouped::each_group_is_multiplied_by_its_expert_s_matrix, 9),
     (matrices::tiles_of_every_size_and_layout, 14),
+    (matrices::gate_beside_up_of_all_factors, 1),
     (matrices::grouped_products, 6),
 ];
 

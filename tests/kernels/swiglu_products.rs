@@ -44,7 +44,7 @@ fn products_of_a_gpu_through_swiglu() {
                 let kernel = plan(problem, element, case.rec.capabilities()).kernel;
                 let is_wide = [("TM4", rows4), ("TN4", 2)].iter().all(|of| kernel.constants().contains(of));
                 assert!(is_wide || kernel.file != "matmul/portable", "{kernel}");
-                forward(case, (m, f, k), element);
+                forward(case, (m, f, k), [element; 2]);
             });
         }
         check_tier(&format!("product in parts {element:?} through SwiGLU"), Tier::Portable, &|case| {
@@ -56,7 +56,7 @@ fn products_of_a_gpu_through_swiglu() {
 }
 
 fn both_ways(case: &mut Case, shape: (u32, u32, u32), element: Element) {
-    forward(case, shape, element);
+    forward(case, shape, [element; 2]);
     backward(case, shape, element);
 }
 
@@ -71,9 +71,10 @@ fn packed_rows(case: &mut Case, width: u32, cols: u32, element: Element) -> Inpu
     case.input_of(&rows, gate_up_cols(width), cols, element)
 }
 
-fn forward(case: &mut Case, (m, f, k): (u32, u32, u32), element: Element) {
+/// The product of factors of these types, with and without a bias.
+pub fn forward(case: &mut Case, (m, f, k): (u32, u32, u32), [element, weights]: [Element; 2]) {
     let packed = gate_up_cols(f);
-    let (x, w) = (case.input(m, k, element), packed_rows(case, f, k, element));
+    let (x, w) = (case.input(m, k, element), packed_rows(case, f, k, weights));
     let bias = packed_rows(case, f, 1, element).values;
     let bias = case.input_of(&bias, 1, packed, element);
     for bias in [None, Some(&bias)] {
@@ -93,8 +94,9 @@ fn forward(case: &mut Case, (m, f, k): (u32, u32, u32), element: Element) {
             bits.expect(case, name, tensor);
         }
         let [gate, up] = split_gate_up(&want, f);
-        case.expect("value", value, reference::swiglu::swiglu(&gate, &up), BEHIND * allowed(element, k));
-        case.expect("y", y, want, allowed(element, k));
+        let allowed = case.allowed([element, weights], k);
+        case.expect("value", value, reference::swiglu::swiglu(&gate, &up), BEHIND * allowed);
+        case.expect("y", y, want, allowed);
     }
 }
 
@@ -159,11 +161,13 @@ fn a_network_with_swiglu_is_two_products_each_way() {
 /// second reader.
 #[test]
 fn swiglu_costs_no_launch() {
-    let entries = |readers: u32| {
-        let mut rec = Recorder::new("case", Capabilities::portable());
-        let [x, dy] = [0; 2].map(|_| rec.tensor("x", 8192, 512, F32));
-        let [up, down] = [(2048, 512), (512, 1024)]
-            .map(|(rows, cols)| Parameter { weight: vec![rec.tensor("w", rows, cols, F32)], gradient: None });
+    let entries = |(capabilities, element), readers: u32| {
+        let mut rec = Recorder::new("case", capabilities);
+        let [x, dy] = [0; 2].map(|_| rec.tensor("x", 8192, 512, element));
+        let [up, down] = [(2048, 512), (512, 1024)].map(|(rows, cols)| Parameter {
+            weight: vec![rec.tensor("w", rows, cols, element)],
+            gradient: None,
+        });
         let mut tape = Tape::new(&mut rec);
         let leaf = tape.leaf(x, true);
         let h = tape.linear_swiglu(leaf, &up, None, 1024);
@@ -177,6 +181,8 @@ fn swiglu_costs_no_launch() {
         let dispatches = rec.finish().dispatches;
         dispatches.iter().map(|dispatch| dispatch.kernel.entry).collect::<Vec<_>>()
     };
-    assert_eq!(entries(1), ["matmul"; 4]);
-    assert_eq!(entries(2)[4..], ["matmul", "swiglu_backward", "add", "matmul"]);
+    for gpu in [(Capabilities::portable(), F32), (Capabilities::matrix(), F16)] {
+        assert_eq!(entries(gpu, 1), ["matmul"; 4]);
+        assert_eq!(entries(gpu, 2)[4..], ["matmul", "swiglu_backward", "add", "matmul"]);
+    }
 }

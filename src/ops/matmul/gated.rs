@@ -5,11 +5,9 @@ use crate::element::stride_of;
 use crate::ops::swiglu::swiglu;
 use crate::record::{Recorder, Tensor};
 
-/// Columns of gate, and as many of up, in a tile that has both.
-const PAIRS: u32 = 64;
-
 /// Records the product of `a` and `b` to `y`, gate and up, and its silu(gate) · up to `value`. One kernel does both if
-/// an invocation sums columns of both, as in the wide tiles of GPUs whose sums are not split.
+/// sums are not split and an invocation or a subgroup has columns of both, as in the wide tiles of GPUs and in all by
+/// matrices.
 pub(super) fn matmul_with_swiglu(
     rec: &mut Recorder,
     layout: Layout,
@@ -18,10 +16,11 @@ pub(super) fn matmul_with_swiglu(
     epilogue: Epilogue,
     params: Params,
 ) {
-    if layout != Layout::Nt || !has_pairs(&plan, params.k) {
+    let pairs = pairs(&plan, params.k).filter(|_| layout == Layout::Nt);
+    let Some(pairs) = pairs else {
         matmul(rec, layout, a, b, y, Epilogue { activated: None, ..epilogue });
         return swiglu(rec, y, value);
-    }
+    };
     let params = Params {
         n: value.cols,
         up_start: stride_of(value.cols),
@@ -30,10 +29,16 @@ pub(super) fn matmul_with_swiglu(
     };
     let mut bindings = factors(rec, &plan.kernel, [a, b], [None; 2]);
     let kernel = epilogue.apply(plan.kernel, a.element, y, &mut bindings);
-    rec.dispatch(kernel, &bindings, &params, [value.cols.div_ceil(PAIRS), plan.grid[1], 1]);
+    rec.dispatch(kernel, &bindings, &params, [value.cols.div_ceil(pairs), plan.grid[1], 1]);
 }
 
-/// Whether the tiles of `plan` have columns of gate beside columns of up.
-fn has_pairs(plan: &Plan, k: u32) -> bool {
-    plan.kernel.file == "matmul/portable" && plan.kernel.constants().contains(&("TN4", 2)) && plan.part_k == k
+/// The columns of gate in a tile of `plan` that has as many of up beside them.
+fn pairs(plan: &Plan, k: u32) -> Option<u32> {
+    let is_wide = plan.kernel.constants().contains(&("TN4", 2));
+    match plan.kernel.file {
+        _ if plan.part_k < k => None,
+        "matmul/portable" if is_wide => Some(64),
+        "matmul/matrix" => Some(if is_wide { 64 } else { 32 }),
+        _ => None,
+    }
 }

@@ -50,8 +50,9 @@ impl Bits {
         part: impl Fn(&[u32]) -> Vec<u32> + 'static,
     ) {
         let (first, key) = (self.first.clone(), (case.rec.capabilities().tier, name.to_string()));
-        let may_differ = self.are_of_different_kernels && !compiles_as_written();
+        let are_of_different_kernels = self.are_of_different_kernels;
         case.expect_words(name, tensor, move |words| {
+            let may_differ = are_of_different_kernels && !compiles_as_written();
             let words = part(words);
             let mut first = first.borrow_mut();
             let first = first.entry(key.clone()).or_insert_with(|| words.clone());
