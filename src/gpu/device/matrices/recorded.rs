@@ -158,6 +158,11 @@ impl Trial {
         }
     }
 
+    /// Columns of silu(gate) · up: whole groups of 4, since weights between those of gate and up would have to be zeros.
+    fn gated_columns(&self) -> u32 {
+        self.sizes[1] / 8 * 4
+    }
+
     /// The elements of the right factor.
     fn weights(&self) -> Element {
         match () {
@@ -206,6 +211,7 @@ impl Trial {
 
     fn record_product(&self, job: &mut Job) -> Vec<Tensor> {
         let ([m, n, k], layout, element) = (self.sizes, self.layout(), self.kernel.element);
+        let n = if self.has(Condition::Swiglu) { gate_up_cols(self.gated_columns()) } else { n };
         let [a_rows, a_cols] = if layout == Layout::Tn { [k, m] } else { [m, k] };
         let [b_rows, b_cols] = if layout == Layout::Nt { [n, k] } else { [k, n] };
         let a = self.uneven(job, a_rows, a_cols, element);
@@ -262,6 +268,10 @@ impl Trial {
             Some(Activated::Gelu(gelu, value))
         } else if self.has(Condition::GeluSlope) {
             Some(Activated::Slope(gelu, self.uniform(job, y.rows, y.cols, element)))
+        } else if self.has(Condition::Swiglu) {
+            let value = job.tensor(y.rows, self.gated_columns(), element);
+            written.push(value);
+            Some(Activated::Swiglu(value))
         } else if self.has(Condition::SwigluSlopes) {
             Some(Activated::SwigluSlopes(self.uniform(job, y.rows, y.cols, element)))
         } else {
