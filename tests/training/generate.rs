@@ -208,8 +208,8 @@ fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     }
 }
 
-/// Each step is a submission, and so is a pass. In one over 128 tokens, an eighth of the window, up to 4 are read by
-/// steps.
+/// Each step that reads is a submission, and so is a pass. In one over 128 tokens, an eighth of the window, up to 4 are
+/// read by steps. One token is written: how many more share a submission depends on how long they take.
 #[test]
 fn a_second_turn_reads_what_is_new_alone() {
     let overrides = ["--model.model_config.seq_length=512", "--runner_config.batch_size=1"];
@@ -222,7 +222,7 @@ fn a_second_turn_reads_what_is_new_alone() {
     let second = [[&first[0][..], &answer, b" a".map(u32::from).as_slice()].concat()];
     let mut counted = || {
         let before = gpu.submissions();
-        let text = continuations(&mut model, &second, &short);
+        let text = continuations(&mut model, &second, &GenerationSettings { tokens: 1, ..GREEDY });
         let submissions = gpu.submissions() - before;
         continuations(&mut model, &other, &short); // nothing of the conversation is cached any more
         (text, submissions)
