@@ -5,6 +5,7 @@ use crate::compiled::Driver;
 use crate::main_kernels::main_kernels;
 use gristmill::device::{Gpu, GpuOptions, list_adapters};
 use gristmill::kernels::Tier;
+use gristmill::perf::peak::CostOfChecks;
 use gristmill::wgpu;
 use std::process::Command;
 
@@ -54,6 +55,16 @@ pub fn compiler(context: &Context) {
     for (name, kernel) in &kernels[..if context.is_small { 1 } else { kernels.len() }] {
         let words = driver.statistics(kernel).into_iter().map(|(name, value)| format!("{name} {value}"));
         println!("{name}: {}", words.collect::<Vec<_>>().join(", "));
+    }
+}
+
+pub fn checks(context: &Context) {
+    let device_name = Some(context.gpu.report().name.clone());
+    match context
+        .wait(pollster::block_on(CostOfChecks::measure(&GpuOptions { device_name, ..GpuOptions::default() })))
+    {
+        Some(cost) => println!("{cost}"),
+        None => println!("only Vulkan drivers make them"),
     }
 }
 

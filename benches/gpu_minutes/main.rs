@@ -34,7 +34,7 @@ use std::time::Instant;
 type Stage = (&'static str, &'static str, fn(&Context));
 
 /// What decides most in the first minute comes first. Before all of them is said whether Vulkan has a driver.
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 11] = [
     ("adapter", "which GPU it is: its tier, limits, units, shapes of matrices", driver::adapter),
     (
         "compiler",
@@ -50,6 +50,7 @@ const STAGES: [Stage; 10] = [
         "whether steps take what the model of a step says; if not, what the profile shows",
         training::steps,
     ),
+    ("checks", "whether runs should leave out the driver's checks of buffers", driver::checks),
     ("matrices", "whether the tier `matrix` may be chosen by itself", driver::matrices),
     ("peers", "how far other programs are ahead on this GPU", training::peers),
     ("tests", "whether each variant of each kernel is right", driver::tests),

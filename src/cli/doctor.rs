@@ -7,7 +7,7 @@ use crate::device::{Gpu, GpuOptions, list_adapters};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::perf::forecast::Forecast;
-use crate::perf::peak::{Peak, probe_matmul_rate, probe_memory_rate};
+use crate::perf::peak::{CostOfChecks, Peak, probe_matmul_rate, probe_memory_rate};
 use crate::settings::{Bytes, RunConfig};
 use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
@@ -73,6 +73,12 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         memory / 1e9,
         gpu.capabilities()
     );
+    let of_checks = GpuOptions { tries_matrices: false, ..options };
+    match CostOfChecks::measure(&of_checks).await {
+        Ok(None) => {}
+        Ok(Some(cost)) => say!("checks     {cost}"),
+        Err(error) => say!("checks     their cost could not be measured: {error}"),
+    }
     say!("{}", largest_model(&gpu, arguments.memory)?);
     tested.iter().for_each(|tested| print_tested(gpu.report().preferred_tier(), tested));
     match wrong.is_empty() {

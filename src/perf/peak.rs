@@ -1,6 +1,6 @@
 //! Peaks of the adapter: of arithmetic, published or measured, to which MFU refers, and of its memory.
 
-use crate::device::{AdapterReport, Gpu, Guard, Job};
+use crate::device::{AdapterReport, Gpu, GpuOptions, Guard, Job};
 use crate::error::Result;
 use crate::kernels::PublishedGpu;
 use crate::ops::add::add;
@@ -102,6 +102,58 @@ pub async fn probe_memory_rate(gpu: &Gpu) -> Result<f64> {
     Ok(2.0 * x.bytes() as f64 / best_of_three(gpu, job).await?.as_secs_f64())
 }
 
+/// What the checks of every buffer access cost that wgpu has Vulkan drivers make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CostOfChecks {
+    /// The rate of matrix products without the checks, divided by that with them.
+    pub products: f64,
+    /// The same of bytes of memory per second.
+    pub memory: f64,
+}
+
+/// From this ratio on, runs of this crate's own kernels should leave the checks out.
+const WORTH_LEAVING_OUT: f64 = 1.05;
+
+impl CostOfChecks {
+    /// Measures the adapter that `options` choose, with the checks and without, in turns. `None` where there are none,
+    /// which is on every backend but Vulkan.
+    ///
+    /// # Errors
+    /// A device that fails, or that cannot be opened without the checks.
+    pub async fn measure(options: &GpuOptions) -> Result<Option<Self>> {
+        let mut devices = Vec::new();
+        for unchecked_buffers in [false, true] {
+            devices.push(Gpu::request(&GpuOptions { unchecked_buffers, ..options.clone() }).await?);
+            if devices[0].report().backend != "Vulkan" {
+                return Ok(None);
+            }
+        }
+        let mut best = [[0.0f64; 2]; 2];
+        for turn in 0..4 {
+            let (gpu, best) = (&devices[turn % 2], &mut best[turn % 2]);
+            let rates = [probe_matmul_rate(gpu).await?, probe_memory_rate(gpu).await?];
+            *best = [best[0].max(rates[0]), best[1].max(rates[1])];
+        }
+        let [checked, unchecked] = best;
+        Ok(Some(Self { products: unchecked[0] / checked[0], memory: unchecked[1] / checked[1] }))
+    }
+}
+
+impl std::fmt::Display for CostOfChecks {
+    /// The two ratios, and what follows for `context.robust_buffers`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { products, memory } = self;
+        write!(
+            f,
+            "without the driver's checks of buffers products are {products:.2} times as fast, memory {memory:.2}"
+        )?;
+        match products.max(*memory) >= WORTH_LEAVING_OUT {
+            true => write!(f, ": write context.robust_buffers: False"),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Multiplications and additions of a square product.
 fn operations(side: u32) -> f64 {
     2.0 * f64::from(side).powi(3)
@@ -130,6 +182,15 @@ async fn best_of_three(gpu: &Gpu, job: Job) -> Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checks_that_cost_much_name_the_key() {
+        let line = |products, memory| CostOfChecks { products, memory }.to_string();
+        let start = "without the driver's checks of buffers products are";
+        assert_eq!(line(1.04, 0.99), format!("{start} 1.04 times as fast, memory 0.99"));
+        let advice = ": write context.robust_buffers: False";
+        assert_eq!(line(1.0, 1.31), format!("{start} 1.00 times as fast, memory 1.31{advice}"));
+    }
 
     /// The budget of a submission in training.
     const BUDGET: Duration = Duration::from_millis(200);

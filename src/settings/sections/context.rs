@@ -27,8 +27,8 @@ rows! {
         /// DX12 its debug layer. Launches then take many times as long.
         validation: bool = Host.default(false),
         /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. The kernels stay within their
-        /// buffers in any case, and some drivers compile them to longer programs with the checks. No effect on Metal
-        /// and DX12.
+        /// buffers in any case, and some drivers compile them to longer programs with the checks; `gristmill doctor`
+        /// measures what they cost. No effect on Metal and DX12.
         robust_buffers: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes, such as 8GB or 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
