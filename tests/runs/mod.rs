@@ -25,10 +25,10 @@ pub fn compared_steps() -> u64 {
     if is_long() { 10 } else { 6 }
 }
 
-/// Of these every other one, and all with `GRISTMILL_LONG`. From the last one backwards, since lists begin with the
+/// Of these every third one, and all with `GRISTMILL_LONG`. From the last one backwards, since lists begin with the
 /// plainest.
-pub fn every_other<T>(all: &[T]) -> impl Iterator<Item = &T> {
-    all.iter().rev().step_by(if is_long() { 1 } else { 2 })
+pub fn every_third<T>(all: &[T]) -> impl Iterator<Item = &T> {
+    all.iter().rev().step_by(if is_long() { 1 } else { 3 })
 }
 
 /// What the case of this number runs with: these take turns, but for `GRISTMILL_LONG`, which takes all.

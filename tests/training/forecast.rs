@@ -3,7 +3,7 @@
 //! Within 5 %, at the peak and in training, also of ranks with the staging of their exchanges.
 
 use crate::ranks::spread::{MICRO_BATCHES, OPTIMIZER, Spread};
-use crate::runs::{Setup, every_other, new_trainer, on_ranks, save_checkpoint};
+use crate::runs::{Setup, every_third, new_trainer, on_ranks, save_checkpoint};
 use gristmill::perf::forecast::Forecast;
 use gristmill::ranks::Ranks;
 use gristmill::settings::RunPlan;
@@ -79,7 +79,7 @@ fn assert_close(name: &str, forecast: u64, taken: u64) {
     assert!(error.abs() <= ALLOWED, "{name}: forecast {forecast}, taken {taken}");
 }
 
-/// Of every other shape, and all with `GRISTMILL_LONG`; further tests have wide, deep and long ones.
+/// Of every third shape, and all with `GRISTMILL_LONG`; further tests have wide, deep and long ones.
 #[test]
 fn the_forecast_is_the_memory_taken() {
     let shapes: [(&str, &[&str]); 10] = [
@@ -127,19 +127,19 @@ fn the_forecast_is_the_memory_taken() {
             ],
         ),
     ];
-    for (name, overrides) in every_other(&shapes) {
+    for (name, overrides) in every_third(&shapes) {
         assert_forecast(name, &Setup::new("memory", "").with(overrides));
     }
 }
 
 /// Copies of the weights, and activations of which some layers keep only their input; all with `GRISTMILL_LONG`, else each
-/// type and each form.
+/// type, with some of the layers and with all.
 #[test]
 fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
     let deep = ["--model.model_config.num_layers=6", WIDE[0], WIDE[1], "--batch_size=4"];
     let [f16, bf16] = ["float16", "bfloat16"];
-    let forms = [(f16, "True"), (bf16, "True"), (bf16, "[2]"), (f16, "[2]"), (bf16, "False"), (f16, "False")];
-    for (compute, recompute) in every_other(&forms) {
+    let forms = [(f16, "False"), (bf16, "False"), (bf16, "[2]"), (f16, "[2]"), (bf16, "True"), (f16, "True")];
+    for (compute, recompute) in every_third(&forms) {
         let name = format!("{compute}, recompute {recompute}");
         let keys = [
             format!("--model.model_config.compute_dtype={compute}"),

@@ -2,7 +2,7 @@
 
 use super::{ALLOWED, EVERYTHING};
 use crate::latent::{RANKS, V3, deepseek};
-use crate::runs::{Setup, every_other};
+use crate::runs::{Setup, every_third};
 use gristmill::report::metrics::{MonitorValue, Numbers};
 
 /// How a run is spread.
@@ -39,12 +39,12 @@ const GATHERED: &[&str] =
 /// All that several ranks watch.
 const WATCHED: &[&str] = &[EVERYTHING, "--runner_wrapper.local_norm=True", "--runner_config.batch_size=1"];
 
-/// Each number of two steps is on every rank that of one rank, on [`every_other`] of `spreads`.
+/// Each number of two steps is on every rank that of one rank, on [`every_third`] of `spreads`.
 fn watches_as_one(setup: fn() -> Setup, keys: &[&str], spreads: &[Spread], allowed: f64) {
     let setup = || setup().with(WATCHED).with(keys);
     let gpu = setup().gpu();
     let one = setup().with(&["--gradient_accumulation_steps=4"]).train_on_one_device(&gpu, 1, 2).remove(0);
-    for Spread { ranks, accumulated, degrees, data, model, keys: further } in every_other(spreads) {
+    for Spread { ranks, accumulated, degrees, data, model, keys: further } in every_third(spreads) {
         let name = format!("{} {keys:?}, {degrees} {further:?}", setup().name);
         let degrees = format!("--parallel_config={{{degrees}}}");
         let accumulation = format!("--gradient_accumulation_steps={accumulated}");

@@ -6,7 +6,7 @@
 use super::against_one::SGD;
 use super::layouts::{NARROW, WIDE};
 use super::spread::Spread;
-use crate::runs::{FolderRun, Left, Setup, every_other, is_long, metrics, new_trainer, save_checkpoint};
+use crate::runs::{FolderRun, Left, Setup, every_third, is_long, metrics, new_trainer, save_checkpoint};
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -103,13 +103,13 @@ fn adapted_hot() -> FolderRun {
     evaluated(Setup::experts("adapted", HOT, adapters).with(&[&load]))
 }
 
-/// Trains three steps as `before` and three more as [`every_other`] of `after`, and compares with six as `before`: bit
+/// Trains three steps as `before` and three more as [`every_third`] of `after`, and compares with six as `before`: bit
 /// for bit if both are the same.
 fn resumes(new: fn() -> FolderRun, before: Spread, after: &[Spread]) {
     let [want, half] = [new(), new()];
     before.train(&want, 6);
     before.train(&half, 3);
-    for &after in every_other(after) {
+    for &after in every_third(after) {
         let run = half.copy(new());
         after.train(&run, 6);
         let name = format!("{before:?}, then {after:?}");

@@ -5,7 +5,7 @@
 //! which must be equal bit for bit, and longer.
 
 use super::spread::{MICRO_BATCHES, Spread};
-use crate::runs::{Setup, Trained, Weights, every_other, is_long, on_counting_ranks};
+use crate::runs::{Setup, Trained, Weights, every_third, is_long, on_counting_ranks};
 use gristmill::device::Gpu;
 use gristmill::model::config::{MixtureConfig, TokenDispatch};
 use gristmill::perf::forecast::{Forecast, Traffic, TrafficKind, traffic};
@@ -147,10 +147,10 @@ impl Ones {
     }
 }
 
-/// Trains `model` on [`every_other`] of `spreads` as on one rank.
+/// Trains `model` on [`every_third`] of `spreads` as on one rank.
 pub fn train_as_one(model: Model, spreads: &[Spread], variation: &Variation<'_>) {
     let mut ones = Ones::default();
-    for spread in every_other(spreads) {
+    for spread in every_third(spreads) {
         assert!(ones.compare(model, spread, variation), "{} asks nothing of {spread:?}", variation.name);
     }
 }
