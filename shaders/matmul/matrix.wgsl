@@ -8,10 +8,10 @@
 // store nothing.
 //
 // The workgroup walks K in slices of DEPTH steps. While one slice is multiplied, the next is loaded into registers.
-// Both operands are staged with their rows (of a) or columns (of b) along k, STRIDE elements apart, so that lanes read
-// whole vectors from different banks. Blocks of 4 x 4 elements that lie the other way round are transposed before they
-// are staged. Elements past the end of K are staged as zeros. Past the other edges, loads fetch row or column 0 or the
-// last ones, whose sums are not stored.
+// Both operands are staged with their rows (of a) or columns (of b) along k, so far apart that lanes read whole vectors
+// from different banks. Blocks of 4 x 4 elements that lie the other way round are transposed before they are staged.
+// Elements past the end of K are staged as zeros. Past the other edges, loads fetch row or column 0 or the last ones,
+// whose sums are not stored.
 // The sums are stored through workgroup memory, since it is not specified which lane holds which element.
 // swiglu: the first half of a patch's columns are columns of gate, and the second half are the columns of up that go
 // with them.
@@ -29,7 +29,7 @@ import package::matmul::operands::{Product, params, product_of};
 import package::matmul::operands::{Destination, bias_of, destination};
 @if(!swiglu) import package::matmul::operands::epilogue;
 @if(swiglu) import package::matmul::operands::{bias_of_up, store_gated};
-import package::lib::matrix::{Left, Right, SIDE, Sum};
+import package::lib::matrix::{Floats, Halves, Left, OF_SIDE, Right, SIDE, Sum, VECTOR};
 import package::tile::{TM4, TN4, DEPTH, LANES, AREAS};
 @if(bf16) import package::tile::PARTS;
 
@@ -53,7 +53,7 @@ const ACROSS: u32 = COLUMNS / (4u * SIDE); // patches side by side
 const PATCHES: u32 = ROWS / (2u * SIDE) * ACROSS;
 @if(!swiglu) const WIDTH: u32 = COLUMNS; // columns of the result
 @if(swiglu) const WIDTH: u32 = COLUMNS / 2u; // of gate, and of up
-const STRIDE: u32 = DEPTH + 8u;
+const STRIDE: u32 = (DEPTH + 8u) / VECTOR; // from one row or column to the next
 const BLOCKS_ALONG: u32 = DEPTH / 4u; // blocks of 4 x 4 side by side along k
 const A_BLOCKS: u32 = ROWS / 4u * BLOCKS_ALONG;
 const B_BLOCKS: u32 = COLUMNS / 4u * BLOCKS_ALONG;
@@ -61,7 +61,7 @@ const A_TURNS: u32 = (A_BLOCKS + LANES - 1u) / LANES; // blocks that an invocati
 const B_TURNS: u32 = (B_BLOCKS + LANES - 1u) / LANES;
 
 // Groups of 4 elements of a matrix, and how many of the matrices of all subgroups an invocation stores.
-@if(swiglu) const GROUPS: u32 = SIDE * SIDE / 4u;
+const GROUPS: u32 = SIDE * SIDE / 4u;
 @if(swiglu) const OWN_GROUPS: u32 = (AREAS * GROUPS + LANES - 1u) / LANES;
 
 alias SomeOfA = array<StoredA, 4u * A_TURNS>;
@@ -73,10 +73,10 @@ alias SomeOfB = array<StoredB, 4u * B_TURNS>;
 const ROWS_AT_ONCE: u32 = LANES / LANES_OF_ROW;
 const LOADS_AT_ONCE: u32 = 4u;
 
-var<workgroup> a_tile: array<f16, ROWS * STRIDE>;
-var<workgroup> b_tile: array<f16, COLUMNS * STRIDE>;
-var<workgroup> finished: array<f32, AREAS * SIDE * SIDE>; // a matrix of each of AREAS subgroups
-var<workgroup> subgroups_there: u32;
+var<workgroup> a_tile: array<Halves, ROWS * STRIDE>;
+var<workgroup> b_tile: array<Halves, COLUMNS * STRIDE>;
+var<workgroup> finished: array<Floats, AREAS * SIDE * OF_SIDE>; // a matrix of each of AREAS subgroups
+var<workgroup> subgroups_there: vec4<u32>; // in x; four, since every variable is to have multiples of 16 bytes
 @if(bf16 || nf4 || int8) var<workgroup> largest: array<vec2<u32>, LANES>; // the first is that of a and of b
 
 // The invocation in its subgroup, and the patch that the subgroup owns.
@@ -118,10 +118,10 @@ fn matmul(
     @if(grouped && a_transposed) let first_column = workgroup.z * COLUMNS;
     let to = destination(product);
     if (lane == 0u) {
-        subgroups_there = min(subgroups, AREAS);
+        subgroups_there.x = min(subgroups, AREAS);
     }
     @if(nf4) { fill_levels(lane); }
-    let together = workgroupUniformLoad(&subgroups_there);
+    let together = workgroupUniformLoad(&subgroups_there).x;
     @if(bf16 || nf4 || int8) { find_largest(product, first_column, lane); }
     let area = min(subgroup, AREAS - 1u);
     // An empty group has no patches; naga would not see that all invocations return. Besides, loops whose length
@@ -133,11 +133,11 @@ fn matmul(
         let patch_column = patch_index % ACROSS * 4u * SIDE;
         let is_stored = subgroup < AREAS && first + area < PATCHES;
 
-        for (var i = lane; i < AREAS * SIDE * SIDE; i += LANES) {
-            finished[i] = 0.0;
+        for (var i = lane; i < AREAS * SIDE * OF_SIDE; i += LANES) {
+            finished[i] = Floats();
         }
         workgroupBarrier();
-        let zeros = coopLoadT<Sum>(&finished[area * SIDE * SIDE], SIDE);
+        let zeros = coopLoadT<Sum>(&finished[area * SIDE * OF_SIDE], OF_SIDE);
         var sum00 = zeros;
         var sum01 = zeros;
         var sum02 = zeros;
@@ -152,7 +152,7 @@ fn matmul(
         for (var k = DEPTH;; k += DEPTH) {
             let next_a = slice_of_a(product, first_row, lane, k);
             let next_b = slice_of_b(product, first_column, lane, k);
-            for (var step = 0u; step < DEPTH; step += SIDE) {
+            for (var step = 0u; step < DEPTH / VECTOR; step += OF_SIDE) {
                 let a_at = patch_row * STRIDE + step;
                 let b_at = patch_column * STRIDE + step;
                 let a0 = coopLoadT<Left>(&a_tile[a_at], STRIDE);
@@ -208,13 +208,11 @@ fn matmul(
 // Stores the matrix in row `i` and column `j` of a subgroup's patch.
 @if(!swiglu)
 fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
-    let start = share.area * SIDE * SIDE;
-    coopStoreT(sum, &finished[start], SIDE);
+    coopStoreT(sum, &finished[share.area * SIDE * OF_SIDE], OF_SIDE);
     workgroupBarrier();
     if (share.is_stored) {
-        for (var group = share.lane; group < SIDE * SIDE / 4u; group += share.lanes) {
-            let at = start + 4u * group;
-            var value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+        for (var group = share.lane; group < GROUPS; group += share.lanes) {
+            var value = four_sums(share.area * GROUPS + group);
             @if(bf16 || nf4 || int8) { value = value * share.undone.x * share.undone.y; }
             let row = share.row + i * SIDE + group / (SIDE / 4u);
             let column4 = share.column4 + j * (SIDE / 4u) + group % (SIDE / 4u);
@@ -228,15 +226,15 @@ fn finish(sum: Sum, share: Share, i: u32, j: u32, to: Destination) {
 // fit. An invocation keeps its share of the gates of all subgroups, since compilers do not know the size of one.
 @if(swiglu)
 fn finish(gate: Sum, up: Sum, share: Share, i: u32, j: u32, to: Destination) {
-    let start = share.area * SIDE * SIDE;
-    coopStoreT(gate, &finished[start], SIDE);
+    let start = share.area * SIDE * OF_SIDE;
+    coopStoreT(gate, &finished[start], OF_SIDE);
     workgroupBarrier();
     var gates: array<vec4<f32>, OWN_GROUPS>;
     for (var own = 0u; own < OWN_GROUPS; own++) {
         gates[own] = finished_at(share.lane + LANES * own);
     }
     workgroupBarrier();
-    coopStoreT(up, &finished[start], SIDE);
+    coopStoreT(up, &finished[start], OF_SIDE);
     workgroupBarrier();
     for (var own = 0u; own < OWN_GROUPS; own++) {
         let group = share.lane + LANES * own;
@@ -259,13 +257,20 @@ fn finish(gate: Sum, up: Sum, share: Share, i: u32, j: u32, to: Destination) {
 // A group of the finished sums; of few subgroups there may be fewer groups than invocations.
 @if(swiglu)
 fn finished_at(group: u32) -> vec4<f32> {
-    let at = 4u * min(group, AREAS * GROUPS - 1u);
-    let value = vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
+    let value = four_sums(min(group, AREAS * GROUPS - 1u));
     @if(f16 && !nf4 && !int8) { return value; }
     @if(bf16 || nf4 || int8) {
         let factors = undone(largest[0]);
         return value * factors.x * factors.y;
     }
+}
+
+@if(!scalar_pointers)
+fn four_sums(group: u32) -> vec4<f32> { return finished[group]; }
+@if(scalar_pointers)
+fn four_sums(group: u32) -> vec4<f32> {
+    let at = 4u * group;
+    return vec4<f32>(finished[at], finished[at + 1u], finished[at + 2u], finished[at + 3u]);
 }
 
 // Puts the largest magnitudes of both factors into workgroup memory, from where they are read after the barrier that
@@ -452,14 +457,26 @@ fn stage_a(lane: u32, fetched: SomeOfA, steps: u32) {
     for (var turn = 0u; turn < A_TURNS; turn++) {
         let e = lane + LANES * turn;
         if (e < A_BLOCKS) {
-            let at = row_of(e) * STRIDE + step_of(e);
-            for (var i = 0u; i < 16u; i++) {
-                @if(!a_transposed) let element = groups[4u * turn + i / 4u][i % 4u];
-                @if(a_transposed) let element = groups[4u * turn + i % 4u][i / 4u];
-                a_tile[at + i / 4u * STRIDE + i % 4u] = element;
+            let at = row_of(e) * STRIDE + step_of(e) / VECTOR;
+            let block = 4u * turn;
+            for (var i = 0u; i < 4u; i++) {
+                @if(!a_transposed) let four = groups[block + i];
+                @if(a_transposed)
+                let four = vec4<f16>(
+                    groups[block][i], groups[block + 1u][i], groups[block + 2u][i], groups[block + 3u][i]);
+                put_a(at + i * STRIDE, four);
             }
         }
     }
+}
+
+@if(!scalar_pointers) fn put_a(at: u32, four: vec4<f16>) { a_tile[at] = four; }
+@if(scalar_pointers)
+fn put_a(at: u32, four: vec4<f16>) {
+    a_tile[at] = four.x;
+    a_tile[at + 1u] = four.y;
+    a_tile[at + 2u] = four.z;
+    a_tile[at + 3u] = four.w;
 }
 
 fn stage_b(lane: u32, fetched: SomeOfB, steps: u32, place: u32) {
@@ -479,12 +496,24 @@ fn stage_b(lane: u32, fetched: SomeOfB, steps: u32, place: u32) {
     for (var turn = 0u; turn < B_TURNS; turn++) {
         let e = lane + LANES * turn;
         if (e < B_BLOCKS) {
-            let at = row_of(e) * STRIDE + step_of(e);
-            for (var i = 0u; i < 16u; i++) {
-                @if(b_transposed) let element = groups[4u * turn + i / 4u][i % 4u];
-                @if(!b_transposed) let element = groups[4u * turn + i % 4u][i / 4u];
-                b_tile[at + i / 4u * STRIDE + i % 4u] = element;
+            let at = row_of(e) * STRIDE + step_of(e) / VECTOR;
+            let block = 4u * turn;
+            for (var i = 0u; i < 4u; i++) {
+                @if(b_transposed) let four = groups[block + i];
+                @if(!b_transposed)
+                let four = vec4<f16>(
+                    groups[block][i], groups[block + 1u][i], groups[block + 2u][i], groups[block + 3u][i]);
+                put_b(at + i * STRIDE, four);
             }
         }
     }
+}
+
+@if(!scalar_pointers) fn put_b(at: u32, four: vec4<f16>) { b_tile[at] = four; }
+@if(scalar_pointers)
+fn put_b(at: u32, four: vec4<f16>) {
+    b_tile[at] = four.x;
+    b_tile[at + 1u] = four.y;
+    b_tile[at + 2u] = four.z;
+    b_tile[at + 3u] = four.w;
 }

@@ -28,9 +28,10 @@ pub struct GpuOptions {
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
     /// shapes keep every index in bounds.
     pub checked_shaders: bool,
-    /// Whether loops over arrays of an invocation are unrolled before the driver gets a kernel. Default: on Metal and
-    /// DX12, whose compilers may otherwise keep such an array in memory.
-    pub unrolled_loops: Option<bool>,
+    /// Whether the driver gets kernels as those of Metal and DX12 do: with loops over arrays of an invocation unrolled,
+    /// since their compilers may otherwise keep such an array in memory, and with matrices behind pointers to numbers,
+    /// as Metal demands. Default: on Metal and DX12.
+    pub as_on_metal: Option<bool>,
     /// Leaves out the checks of every buffer access that wgpu has Vulkan drivers make. With these checks, some drivers
     /// compile kernels to half as many instructions again. Refused together with `checked_shaders` or with shaders of a
     /// user, whose checks rely on those of the driver. Without effect on backends other than Vulkan.

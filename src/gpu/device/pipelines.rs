@@ -36,7 +36,7 @@ pub(super) struct Pipelines {
     cache: Option<(wgpu::PipelineCache, PathBuf)>,
     sources: Sources,
     is_checked: bool,
-    is_unrolled: bool,
+    is_as_on_metal: bool,
     is_parallel: bool,
 }
 
@@ -53,8 +53,8 @@ impl Pipelines {
             cache,
             sources: options.sources.clone(),
             is_checked: options.checked_shaders,
-            is_unrolled: options
-                .unrolled_loops
+            is_as_on_metal: options
+                .as_on_metal
                 .unwrap_or(device.adapter_info().backend != wgpu::Backend::Vulkan),
             is_parallel: options.polling == Polling::Thread,
         }
@@ -119,10 +119,14 @@ impl Pipelines {
         gpu: &Gpu,
         kernel: &Kernel,
     ) -> Result<(Pipeline, impl Future<Output = Option<wgpu::Error>> + use<>)> {
-        let mut composed = self.sources.compose(kernel)?;
-        if self.is_unrolled {
-            unroll(&mut composed.module);
-        }
+        let composed = match self.is_as_on_metal {
+            true => {
+                let mut composed = self.sources.compose(&kernel.clone().on_metal())?;
+                unroll(&mut composed.module);
+                composed
+            }
+            false => self.sources.compose(kernel)?,
+        };
         let is_checked = self.is_checked || self.sources.is_added(kernel.file);
         let ordered = match gpu.device.features().contains(wgpu::Features::PASSTHROUGH_SHADERS) {
             true => ordered_spirv(kernel, &composed, is_checked)?,

@@ -96,6 +96,8 @@ conditions! {
     Residual = "residual",
     /// Queries and keys are rotated by their positions.
     Rotated = "rotated",
+    /// Cooperative matrices are loaded and stored by pointers to numbers, as Metal demands, instead of vectors.
+    ScalarPointers = "scalar_pointers",
     /// A token attends within its document only.
     Segmented = "segmented",
     /// The invocations of a workgroup share a row by workgroup memory.

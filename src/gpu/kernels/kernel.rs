@@ -100,6 +100,12 @@ impl Kernel {
             .condition(Condition::IntegerWidening, is_half && capabilities.widens_in_integers)
     }
 
+    /// The variant for Metal, whose functions load matrices through pointers to numbers alone.
+    pub fn on_metal(self) -> Self {
+        let is_by_matrices = self.is_by_matrices();
+        self.condition(Condition::ScalarPointers, is_by_matrices)
+    }
+
     /// Sets the constant `name` of the module `package::tile`.
     pub fn constant(mut self, name: &'static str, value: u32) -> Self {
         self.constants.push((name, value));

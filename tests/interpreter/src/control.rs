@@ -253,10 +253,8 @@ impl<'m> Machine<'m> {
                 let TypeInner::CooperativeMatrix { columns, rows, .. } = self.inner(code, *target) else {
                     panic!("no matrix is stored")
                 };
-                let value = |handle: Handle<Expression>| &frame.values[handle.index()];
-                let shape = [*rows as usize, *columns as usize];
-                let place = [value(data.pointer), value(data.stride)];
-                self.store_matrix(&value(*target).cells, shape, data.row_major, place, site(span), mask);
+                let place = self.place_of(code, frame, [*rows as usize, *columns as usize], data);
+                self.store_matrix(&frame.values[target.index()].cells, &place, site(span), mask);
                 mask
             }
             other => panic!("the interpreter does not know {other:?}"),

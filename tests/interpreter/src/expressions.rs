@@ -110,9 +110,8 @@ impl<'m> Machine<'m> {
                 }
             }
             Expression::CooperativeLoad { columns, rows, data, .. } => {
-                let shape = [*rows as usize, *columns as usize];
-                let place = [value(data.pointer), value(data.stride)];
-                *out = self.load_matrix(shape, data.row_major, place, site, mask);
+                let place = self.place_of(code, frame, [*rows as usize, *columns as usize], data);
+                *out = self.load_matrix(&place, site, mask);
             }
             Expression::CooperativeMultiplyAdd { a, b, c } => {
                 let shape = |handle| match self.inner(code, handle) {

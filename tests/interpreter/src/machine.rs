@@ -243,7 +243,7 @@ impl<'m> Machine<'m> {
     }
 
     /// What a pointer points to.
-    fn pointee(&self, inner: &'m TypeInner) -> &'m TypeInner {
+    pub fn pointee(&self, inner: &'m TypeInner) -> &'m TypeInner {
         match inner {
             TypeInner::Pointer { base, .. } => &self.launch.module.types[*base].inner,
             other => other,

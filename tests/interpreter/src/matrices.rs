@@ -1,10 +1,37 @@
 //! Cooperative matrices: each belongs to a subgroup, whose lane `i % lanes` holds element i, row by row.
 
 use crate::control::Mask;
-use crate::machine::{Machine, Value};
+use crate::machine::{Code, Frame, Machine, Value};
 use crate::memory::{Kind, Sharing};
+use naga::{CooperativeData, Scalar};
 
-impl Machine<'_> {
+/// A matrix in memory.
+pub struct Place<'v> {
+    /// Rows and columns.
+    shape: [usize; 2],
+    is_by_row: bool,
+    pointer: &'v Value,
+    /// From one row to the next, or from one column to the next, in units of what the pointer points to.
+    stride: &'v Value,
+    unit: usize,
+    scalar: Scalar,
+}
+
+impl<'m> Machine<'m> {
+    /// The place of a matrix of `shape` that is loaded or stored.
+    pub fn place_of<'v>(
+        &self,
+        code: Code<'m>,
+        frame: &'v Frame,
+        shape: [usize; 2],
+        data: &CooperativeData,
+    ) -> Place<'v> {
+        let [pointer, stride] = [data.pointer, data.stride].map(|handle| &frame.values[handle.index()]);
+        let (unit, _) = self.loaded(code, data.pointer);
+        let scalar = self.pointee(self.inner(code, data.pointer)).scalar().expect("a pointer to scalars");
+        Place { shape, is_by_row: data.row_major, pointer, stride, unit, scalar }
+    }
+
     /// Where element `i` of a subgroup's matrix is among the scalars of a value.
     fn held(&self, subgroup: usize, i: usize) -> usize {
         let size = self.launch.subgroup;
@@ -22,16 +49,18 @@ impl Machine<'_> {
         (0..self.lanes / size).filter(|subgroup| mask.has(subgroup * size)).collect()
     }
 
-    /// The scalars of memory that hold a subgroup's matrix, row by row.
-    fn places(
-        &self,
-        subgroup: usize,
-        [rows, columns]: [usize; 2],
-        is_by_row: bool,
-        place: [&Value; 2],
-    ) -> Vec<usize> {
+    /// The scalars of memory that hold a subgroup's matrix, row by row. Vulkan demands that its rows in memory start at
+    /// multiples of 16 bytes, if they are as long.
+    fn places(&mut self, subgroup: usize, place: &Place, site: u32) -> Vec<usize> {
+        let Place { shape: [rows, columns], is_by_row, .. } = *place;
         let first = subgroup * self.launch.subgroup;
-        let [start, stride] = place.map(|value| value.cells[first] as usize);
+        let start = place.pointer.cells[first] as usize;
+        let stride = place.stride.cells[first] as usize * place.unit;
+        let bytes = usize::from(place.scalar.width);
+        let length = bytes * if is_by_row { columns } else { rows };
+        if [start, stride].iter().any(|at| !(at * bytes).is_multiple_of(length.min(16))) {
+            self.fault(format!("a matrix is not at multiples of 16 bytes in `{}`", self.line(site)));
+        }
         let elements = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
         elements
             .map(|(row, column)| {
@@ -40,19 +69,12 @@ impl Machine<'_> {
             .collect()
     }
 
-    /// Loads a matrix from `place`, a pointer and a stride.
-    pub fn load_matrix(
-        &mut self,
-        shape: [usize; 2],
-        is_by_row: bool,
-        place: [&Value; 2],
-        site: u32,
-        mask: Mask,
-    ) -> Vec<u64> {
-        let memory = place[0].memory;
-        let mut loaded = vec![0; (shape[0] * shape[1]).div_ceil(self.launch.subgroup) * self.lanes];
+    pub fn load_matrix(&mut self, place: &Place, site: u32, mask: Mask) -> Vec<u64> {
+        let memory = place.pointer.memory;
+        let count: usize = place.shape.iter().product();
+        let mut loaded = vec![0; count.div_ceil(self.launch.subgroup) * self.lanes];
         for subgroup in self.subgroups(site, mask) {
-            for (i, cell) in self.places(subgroup, shape, is_by_row, place).into_iter().enumerate() {
+            for (i, cell) in self.places(subgroup, place, site).into_iter().enumerate() {
                 if self.has(memory, cell, site) {
                     self.note(memory, cell, Kind::Read, self.lanes + subgroup, site);
                     loaded[self.held(subgroup, i)] = self.memories[memory].cells[cell];
@@ -62,18 +84,10 @@ impl Machine<'_> {
         loaded
     }
 
-    pub fn store_matrix(
-        &mut self,
-        value: &[u64],
-        shape: [usize; 2],
-        is_by_row: bool,
-        place: [&Value; 2],
-        site: u32,
-        mask: Mask,
-    ) {
-        let memory = place[0].memory;
+    pub fn store_matrix(&mut self, value: &[u64], place: &Place, site: u32, mask: Mask) {
+        let memory = place.pointer.memory;
         for subgroup in self.subgroups(site, mask) {
-            for (i, cell) in self.places(subgroup, shape, is_by_row, place).into_iter().enumerate() {
+            for (i, cell) in self.places(subgroup, place, site).into_iter().enumerate() {
                 if self.has(memory, cell, site) {
                     self.note(memory, cell, Kind::Write, self.lanes + subgroup, site);
                     self.memories[memory].cells[cell] = value[self.held(subgroup, i)];

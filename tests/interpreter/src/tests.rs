@@ -90,6 +90,7 @@ fn each_kind_of_fault_is_found() {
         (RACES, "past_the_end", 2, "index 16 of 16 elements in"),
         (RACES, "unwritten", 2, "`flag` is read before it is written in"),
         (MATRICES, "one_place", 2, "race of invocations on `sums`: written in"),
+        (MATRICES, "unaligned", 2, "a matrix is not at multiples of 16 bytes in `_ = coopLoad"),
     ] {
         let found = faults(source, entry, counted);
         assert!(found.iter().any(|fault| fault.contains(wanted)), "{entry}: {found:#?}");

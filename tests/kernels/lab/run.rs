@@ -313,8 +313,8 @@ pub(super) fn compiles_as_written() -> bool {
 
 static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
 
-/// A device with the shaders' run-time checks, which gets them as Metal and DX12 do, with loops unrolled; and one
-/// without, which on Vulkan has none of the driver either.
+/// A device with the shaders' run-time checks, which gets them as Metal and DX12 do; and one without, which on Vulkan
+/// has none of the driver either.
 struct Devices {
     checked: Gpu,
     unchecked: Gpu,
@@ -326,7 +326,7 @@ impl Devices {
         let [checked, unchecked] = [true, false].map(|checked_shaders| {
             let options = GpuOptions {
                 checked_shaders,
-                unrolled_loops: Some(checked_shaders),
+                as_on_metal: Some(checked_shaders),
                 unchecked_buffers: !checked_shaders,
                 // A software driver takes minutes to compile kernels by matrices, which is no hang.
                 hang_timeout: Some(Duration::from_secs(7200)),
