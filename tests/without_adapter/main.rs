@@ -15,6 +15,7 @@ mod finite;
 mod grids;
 mod history;
 mod lazy_inline;
+mod matrix_memory;
 mod megatron;
 mod memory_model;
 mod mindrecord;

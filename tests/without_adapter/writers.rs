@@ -4,8 +4,8 @@
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
-use crate::memory_model;
 use crate::shaders::portable_variants;
+use crate::{matrix_memory, memory_model};
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
@@ -21,11 +21,20 @@ pub fn check(kernel: &Kernel, mut composed: Composed) {
     let shader = Shader::new(kernel, &composed);
     let words = shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
     memory_model::check(kernel, &composed, &words);
+    if shader.has_matrices {
+        matrix_memory::check(kernel, &shader.module, &shader.info);
+        // Metal has matrices of 8 x 8 alone.
+        if !kernel.conditions().any(|condition| condition == Condition::SmallMatrices) {
+            return;
+        }
+        composed = compose(&kernel.clone().on_metal()).unwrap_or_else(|e| panic!("{e}"));
+    }
     unroll(&mut composed.module);
     let shader = Shader::new(kernel, &composed);
     shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
-    if !kernel.is_by_matrices() {
-        shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}"));
+    match shader.has_matrices {
+        true => matrix_memory::check_on_metal(kernel, &shader.module, &shader.info),
+        false => shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}")),
     }
 }
 

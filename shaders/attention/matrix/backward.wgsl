@@ -5,10 +5,10 @@ import package::attention::gradients_of_keys::put_gradient;
 import package::attention::heads::gradients_of;
 import package::attention::matrix::operands::right;
 import package::attention::matrix::scales::Stored;
-import package::attention::matrix::tiles::{BLOCK, D_OWN, D_STRIDE, Fetched, Place, Rows, SHARE, SHARE4, SHARERS};
-import package::attention::matrix::tiles::{TURNS, V_OWN, V_STRIDE, put, score4, source_of};
+import package::attention::matrix::tiles::{BLOCK, D_OWN, D_STRIDE, Fetched, Place, Rows, SCORES_OF_ROW, SCORE_STRIDE};
+import package::attention::matrix::tiles::{SHARE, SHARE4, SHARERS, TURNS, V_OWN, V_STRIDE, score4, scores, source_of};
 import package::attention::params::params;
-import package::lib::matrix::{Left, SIDE, Sum};
+import package::lib::matrix::{Left, OF_SIDE, SIDE, Sum, VECTOR};
 import package::tile::V4;
 
 enable f16;
@@ -37,30 +37,32 @@ fn own_of(subgroup: u32, together: u32) -> Own {
     return Own(number / SHARERS * SIDE, number % SHARERS);
 }
 
-// Writes a matrix to the place of the scores of a subgroup with the walked rows j.
+// Writes a matrix to the place of the scores of a subgroup with the walked rows j. (Its place is counted in scores
+// first: if it is counted in vectors alone, RDNA 3's compiler spills registers of keys and values in bf16.)
 fn put_own(sum: Sum, own: Own, j: u32) {
-    put(sum, own.half * BLOCK + own.strip, j);
+    let at = ((own.half * BLOCK + own.strip) * SCORES_OF_ROW + j * SIDE) / VECTOR;
+    coopStoreT(sum, &scores[at], SCORE_STRIDE);
 }
 
 // The products of owned rows with SIDE walked rows, of queries and keys, over the columns that the subgroup
 // has. o0 to o3 are its matrices along the owned rows; the walked rows are staged from `at` on.
 fn along_d(own: Own, o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
-    let start = at + own.half * D_OWN * SIDE;
+    let start = at + own.half * D_OWN * OF_SIDE;
     var sum = coopMultiplyAdd(o0, right(start, D_STRIDE), zeros);
-    if (D_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + SIDE, D_STRIDE), sum); }
-    if (D_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * SIDE, D_STRIDE), sum); }
-    if (D_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * SIDE, D_STRIDE), sum); }
+    if (D_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + OF_SIDE, D_STRIDE), sum); }
+    if (D_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * OF_SIDE, D_STRIDE), sum); }
+    if (D_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * OF_SIDE, D_STRIDE), sum); }
     return sum;
 }
 
 // The products of owned rows with SIDE walked rows, of values and dout, over the columns that the subgroup
 // has. o0 to o3 are its matrices along the owned rows; the walked rows are staged from `at` on.
 fn along_v(own: Own, o0: Left, o1: Left, o2: Left, o3: Left, at: u32, zeros: Sum) -> Sum {
-    let start = at + own.half * V_OWN * SIDE;
+    let start = at + own.half * V_OWN * OF_SIDE;
     var sum = coopMultiplyAdd(o0, right(start, V_STRIDE), zeros);
-    if (V_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + SIDE, V_STRIDE), sum); }
-    if (V_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * SIDE, V_STRIDE), sum); }
-    if (V_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * SIDE, V_STRIDE), sum); }
+    if (V_OWN > 1u) { sum = coopMultiplyAdd(o1, right(start + OF_SIDE, V_STRIDE), sum); }
+    if (V_OWN > 2u) { sum = coopMultiplyAdd(o2, right(start + 2u * OF_SIDE, V_STRIDE), sum); }
+    if (V_OWN > 3u) { sum = coopMultiplyAdd(o3, right(start + 3u * OF_SIDE, V_STRIDE), sum); }
     return sum;
 }
 

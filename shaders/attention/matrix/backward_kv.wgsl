@@ -26,7 +26,7 @@ import package::attention::matrix::tiles::{values_in, whole4};
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-import package::lib::matrix::SIDE;
+import package::lib::matrix::{OF_SIDE, SIDE, VECTOR};
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -41,7 +41,9 @@ const GRADIENTS: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const COLUMNS_OF_QUERIES: u32 = GRADIENTS + max(TILE * V_STRIDE, BLOCK * WEIGHT_STRIDE);
 const COLUMNS_OF_GRADIENTS: u32 = COLUMNS_OF_QUERIES + 4u * D_GROUPS * WEIGHT_STRIDE;
 
-const_assert OPERANDS == max(COLUMNS_OF_GRADIENTS + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * max(D_STRIDE, V_STRIDE));
+const END: u32 = COLUMNS_OF_GRADIENTS + 4u * V_GROUPS * WEIGHT_STRIDE;
+
+const_assert OPERANDS == VECTOR * max(END, BLOCK * max(D_STRIDE, V_STRIDE));
 
 // lse, times log2 e, and delta of each query of the tile.
 struct Statistics {
@@ -151,7 +153,7 @@ fn attention_backward_kv(
             workgroupBarrier();
             let of_gradients = COLUMNS_OF_GRADIENTS + own.half * V_OWN * SIDE * WEIGHT_STRIDE;
             let of_queries = COLUMNS_OF_QUERIES + own.half * D_OWN * SIDE * WEIGHT_STRIDE;
-            for (var step = 0u; step < TILE; step += SIDE) {
+            for (var step = 0u; step < TILE / VECTOR; step += OF_SIDE) {
                 let weights = left(GRADIENTS + own.strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
                 dv0 = coopMultiplyAdd(weights, column(of_gradients, 0u, step), dv0);
                 if (V_OWN > 1u) { dv1 = coopMultiplyAdd(weights, column(of_gradients, 1u, step), dv1); }

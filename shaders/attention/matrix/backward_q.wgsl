@@ -19,16 +19,16 @@ import package::attention::matrix::operands::{column, left, owned, stage_columns
 import package::attention::matrix::operands::store_weights;
 import package::attention::matrix::scales::{LOG2_GAIN, Stored, backward_scales};
 import package::attention::matrix::tiles::{BLOCK, D_GROUPS, D_OWN, D_STEPS, D_STRIDE, Fetched, PARTS, Place, Rows};
-import package::attention::matrix::tiles::{SCORE_STRIDE, SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_OWN, V_STEPS};
+import package::attention::matrix::tiles::{SHARE, SHARE4, TILE, TURNS, V_GROUPS, V_OWN, V_STEPS};
 import package::attention::matrix::tiles::{V_STRIDE, WEIGHT_STRIDE, clear_scores, fetch, halves, is_owned, keys_in};
-import package::attention::matrix::tiles::{place_of, queries_in, scores, source_of, strips_at_once};
+import package::attention::matrix::tiles::{one_score, place_of, queries_in, source_of, strips_at_once};
 import package::attention::matrix::tiles::{taken, values_in, whole4};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
-import package::lib::matrix::SIDE;
+import package::lib::matrix::{OF_SIDE, SIDE, VECTOR};
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -43,7 +43,9 @@ const KEYS: u32 = 0u;
 const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 const COLUMNS_OF_KEYS: u32 = VALUES + TILE * V_STRIDE;
 
-const_assert OPERANDS == max(COLUMNS_OF_KEYS + 4u * D_GROUPS * WEIGHT_STRIDE, BLOCK * max(D_STRIDE, V_STRIDE));
+const END: u32 = COLUMNS_OF_KEYS + 4u * D_GROUPS * WEIGHT_STRIDE;
+
+const_assert OPERANDS == VECTOR * max(END, BLOCK * max(D_STRIDE, V_STRIDE));
 
 var<private> p: array<vec4<f32>, SHARE4>; // GAIN times the lane's weights
 var<private> lse_of: f32; // of the lane's query, times log2 e
@@ -137,7 +139,7 @@ fn attention_backward_q(
             some_values = fetch(lane, values, tile + TILE);
             workgroupBarrier();
             let own_columns = COLUMNS_OF_KEYS + own.half * D_OWN * SIDE * WEIGHT_STRIDE;
-            for (var step = 0u; step < TILE; step += SIDE) {
+            for (var step = 0u; step < TILE / VECTOR; step += OF_SIDE) {
                 let weights = left(KEYS + own.strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
                 sum0 = coopMultiplyAdd(weights, column(own_columns, 0u, step), sum0);
                 if (D_OWN > 1u) { sum1 = coopMultiplyAdd(weights, column(own_columns, 1u, step), sum1); }
@@ -172,9 +174,9 @@ fn fetch_results(lane: u32, sequence: u32, head: u32, tile: u32) -> Fetched {
 
 // Of the products of a strip's rows with each other, that of the lane's row with itself.
 fn diagonal(place: Place) -> f32 {
-    let at = min(place.row, BLOCK - 1u) * SCORE_STRIDE + place.row % SIDE;
-    @if(!wide_heads) { return scores[at]; }
-    @if(wide_heads) { return scores[at] + scores[at + BLOCK * SCORE_STRIDE]; }
+    let row = min(place.row, BLOCK - 1u);
+    @if(!wide_heads) { return one_score(row, row % SIDE); }
+    @if(wide_heads) { return one_score(row, row % SIDE) + one_score(row + BLOCK, row % SIDE); }
 }
 
 // Turns the scores q · k of a lane into the weights p, zero where masked.

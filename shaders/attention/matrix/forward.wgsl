@@ -28,7 +28,7 @@ import package::attention::params::params;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
-import package::lib::matrix::{Right, SIDE};
+import package::lib::matrix::{OF_FOUR, OF_SIDE, Right, SIDE, VECTOR};
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -45,11 +45,11 @@ const MOST: f32 = 15.0; // 2^15 is half of the largest f16
 const KEYS: u32 = 0u;
 const VALUES: u32 = max(TILE * D_STRIDE, BLOCK * WEIGHT_STRIDE);
 
-const_assert OPERANDS == max(VALUES + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * D_STRIDE);
+const_assert OPERANDS == VECTOR * max(VALUES + 4u * V_GROUPS * WEIGHT_STRIDE, BLOCK * D_STRIDE);
 
 var<workgroup> partials: array<f32, LANES>;
 // First: whether a reference was set again, so that the sums are to be multiplied. Atomic, since several lanes may say
-// so at once; four, so that the operands start at a multiple of 16 bytes.
+// so at once; four, for the reason given for `subgroups_there`.
 var<workgroup> is_raised: array<atomic<u32>, 4>;
 
 var<private> reference: f32; // of the lane's query
@@ -163,7 +163,7 @@ fn attention(
             // The next tile is loaded while this one is multiplied.
             some_keys = fetch(lane, keys, tile + TILE);
             some_values = fetch(lane, values, tile + TILE);
-            for (var step = 0u; step < TILE; step += SIDE) {
+            for (var step = 0u; step < TILE / VECTOR; step += OF_SIDE) {
                 let weights = left(KEYS + strip * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
                 sum0 = coopMultiplyAdd(weights, column(VALUES, 0u, step), sum0);
                 if (V_STEPS > 1u) { sum1 = coopMultiplyAdd(weights, column(VALUES, 1u, step), sum1); }
@@ -201,7 +201,7 @@ fn attention(
 
 // Matrix j of the keys of the tile, at step `step`.
 fn key(step: u32, j: u32) -> Right {
-    return right(KEYS + j * SIDE * D_STRIDE + step * SIDE, D_STRIDE);
+    return right(KEYS + j * SIDE * D_STRIDE + step * OF_SIDE, D_STRIDE);
 }
 
 // One step of the online softmax: turns the scores of a lane into weights. `index` numbers its query and head, for
@@ -253,7 +253,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
 // Multiplies the values that were put in the place of the lane's scores by `decay`.
 fn decay_put(place: Place) {
     workgroupBarrier();
-    for (var i = 0u; i < SHARE; i++) {
+    for (var i = 0u; i < SHARE4 * OF_FOUR; i++) {
         scores[scores_at(place) + i] *= decay;
     }
     workgroupBarrier();

@@ -3,13 +3,13 @@
 
 import package::attention::matrix::tiles::{BLOCK, BLOCKS_DOWN, Blocks, Place, Rows, SHARE, TILE, TURNS, WEIGHT_STRIDE};
 import package::attention::matrix::tiles::{fetch, group_of, halves, row_of};
-import package::lib::matrix::{Left, Right, SIDE};
+import package::lib::matrix::{Halves, Left, OF_FOUR, OF_SIDE, Right, SIDE, VECTOR};
 import package::tile::{LANES, OPERANDS};
 
 enable f16;
 enable wgpu_cooperative_matrix;
 
-var<workgroup> operands: array<f16, OPERANDS>;
+var<workgroup> operands: array<Halves, OPERANDS / VECTOR>;
 
 // Stages blocks as rows from `at` on, `stride` apart: `width` groups, then zeros up to `groups`.
 fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, groups: u32) {
@@ -17,10 +17,10 @@ fn stage_rows(lane: u32, blocks: Blocks, at: u32, stride: u32, width: u32, group
     for (var turn = 0u; turn < TURNS; turn++) {
         let e = lane + LANES * turn;
         if (e < BLOCKS_DOWN * groups) {
-            for (var i = 0u; i < 16u; i++) {
-                let is_there = width == groups || group_of(e) < width;
-                let value = select(0.0h, fetched[4u * turn + i / 4u][i % 4u], is_there);
-                operands[at + (row_of(e) + i / 4u) * stride + 4u * group_of(e) + i % 4u] = value;
+            let is_there = width == groups || group_of(e) < width;
+            for (var i = 0u; i < 4u; i++) {
+                let four = select(vec4<f16>(), fetched[4u * turn + i], is_there);
+                store_four(at + (row_of(e) + i) * stride + OF_FOUR * group_of(e), four);
             }
         }
     }
@@ -40,9 +40,11 @@ fn stage_columns(lane: u32, blocks: Blocks, at: u32, groups: u32) {
     for (var turn = 0u; turn < TURNS; turn++) {
         let e = lane + LANES * turn;
         if (e < BLOCKS_DOWN * groups) {
-            for (var i = 0u; i < 16u; i++) {
-                operands[at + (4u * group_of(e) + i / 4u) * WEIGHT_STRIDE + row_of(e) + i % 4u] =
-                    fetched[4u * turn + i % 4u][i / 4u];
+            let block = 4u * turn;
+            for (var i = 0u; i < 4u; i++) {
+                let four = vec4<f16>(
+                    fetched[block][i], fetched[block + 1u][i], fetched[block + 2u][i], fetched[block + 3u][i]);
+                store_four(at + (4u * group_of(e) + i) * WEIGHT_STRIDE + row_of(e) / VECTOR, four);
             }
         }
     }
@@ -50,12 +52,17 @@ fn stage_columns(lane: u32, blocks: Blocks, at: u32, groups: u32) {
 
 // Stores group i of a lane's weights, which belong to row `place.row` of the weights from `at` on.
 fn store_weights(place: Place, at: u32, i: u32, weights: vec4<f32>) {
-    let half = vec4<f16>(weights);
-    let to = at + place.row * WEIGHT_STRIDE + place.part * SHARE + 4u * i;
-    operands[to] = half.x;
-    operands[to + 1u] = half.y;
-    operands[to + 2u] = half.z;
-    operands[to + 3u] = half.w;
+    let to = at + place.row * WEIGHT_STRIDE + (place.part * SHARE + 4u * i) / VECTOR;
+    store_four(to, vec4<f16>(weights));
+}
+
+@if(!scalar_pointers) fn store_four(at: u32, four: vec4<f16>) { operands[at] = four; }
+@if(scalar_pointers)
+fn store_four(at: u32, four: vec4<f16>) {
+    operands[at] = four.x;
+    operands[at + 1u] = four.y;
+    operands[at + 2u] = four.z;
+    operands[at + 3u] = four.w;
 }
 
 // The matrix of a left factor whose first element is at `at`; its rows lie along k.
@@ -71,10 +78,10 @@ fn right(at: u32, stride: u32) -> Right {
 // The matrix of the owned rows from `strip` on at step `step` of `steps`. For steps past the last one it is the last
 // matrix, and is not used.
 fn owned(strip: u32, step: u32, steps: u32, stride: u32) -> Left {
-    return left(strip * stride + min(step, steps - 1u) * SIDE, stride);
+    return left(strip * stride + min(step, steps - 1u) * OF_SIDE, stride);
 }
 
-// Matrix j of the columns staged from `at` on, starting at row `step` of the tile.
+// Matrix j of the columns staged from `at` on, starting at row VECTOR · step of the tile.
 fn column(at: u32, j: u32, step: u32) -> Right {
     return right(at + j * SIDE * WEIGHT_STRIDE + step, WEIGHT_STRIDE);
 }

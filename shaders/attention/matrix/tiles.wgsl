@@ -20,7 +20,7 @@
 import package::attention::heads::{keys_of, queries_of, values_of};
 import package::attention::matrix::scales::{Stored, half4};
 import package::attention::params::params;
-import package::lib::matrix::{SIDE, Sum};
+import package::lib::matrix::{Floats, OF_FOUR, OF_SIDE, SIDE, Sum, VECTOR};
 import package::tile::{D4, LANES, V4};
 
 enable f16;
@@ -46,10 +46,11 @@ const V_GROUPS: u32 = V_STEPS * SIDE / 4u;
 
 // Distances between rows in workgroup memory: multiples of 16 bytes, so that neighbouring rows start in different
 // banks.
-const SCORE_STRIDE: u32 = TILE + 4u;
-const WEIGHT_STRIDE: u32 = TILE + 8u; // of weights, and of columns of walked rows
-const D_STRIDE: u32 = D_STEPS * SIDE + 8u;
-const V_STRIDE: u32 = V_STEPS * SIDE + 8u;
+const SCORES_OF_ROW: u32 = TILE + 4u;
+const SCORE_STRIDE: u32 = SCORES_OF_ROW / VECTOR;
+const WEIGHT_STRIDE: u32 = (TILE + 8u) / VECTOR; // of weights, and of columns of walked rows
+const D_STRIDE: u32 = (D_STEPS * SIDE + 8u) / VECTOR;
+const V_STRIDE: u32 = (V_STEPS * SIDE + 8u) / VECTOR;
 
 const BLOCKS_DOWN: u32 = TILE / 4u;
 const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES; // blocks that a lane stages
@@ -57,9 +58,8 @@ const TURNS: u32 = (BLOCKS_DOWN * max(D_GROUPS, V_GROUPS) + LANES - 1u) / LANES;
 alias Fetched = array<Stored, 4u * TURNS>;
 alias Blocks = array<vec4<f16>, 4u * TURNS>;
 
-var<workgroup> scores: array<f32, SHARERS * BLOCK * SCORE_STRIDE>;
-// Vectors, as everything that lies before the operands in workgroup memory must be: the operands then start at a
-// multiple of 16 bytes and are read as whole vectors.
+var<workgroup> scores: array<Floats, SHARERS * BLOCK * SCORE_STRIDE>;
+// In x. Four, since the size of every variable is a multiple of 16 bytes, whichever is first in workgroup memory.
 var<workgroup> subgroups_there: vec4<u32>;
 
 // The place of a lane among the scores: a row of the block, and a part of it.
@@ -74,13 +74,13 @@ fn place_of(lane: u32) -> Place {
 
 // Where the scores of a lane start.
 fn scores_at(place: Place) -> u32 {
-    return place.row * SCORE_STRIDE + place.part * SHARE;
+    return place.row * SCORE_STRIDE + place.part * SHARE4 * OF_FOUR;
 }
 
 // Writes a matrix to the place of the scores of the strip that starts with row `strip` with the walked rows j. `taken`
 // reads it back.
 fn put(sum: Sum, strip: u32, j: u32) {
-    coopStoreT(sum, &scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
+    coopStoreT(sum, &scores[strip * SCORE_STRIDE + j * OF_SIDE], SCORE_STRIDE);
 }
 
 fn put_both(first: Sum, second: Sum, strip: u32) {
@@ -89,13 +89,21 @@ fn put_both(first: Sum, second: Sum, strip: u32) {
 }
 
 fn taken(strip: u32, j: u32) -> Sum {
-    return coopLoadT<Sum>(&scores[strip * SCORE_STRIDE + j * SIDE], SCORE_STRIDE);
+    return coopLoadT<Sum>(&scores[strip * SCORE_STRIDE + j * OF_SIDE], SCORE_STRIDE);
 }
 
 // Group i of the scores of a lane, or of the values that were put in their place.
 fn score4(place: Place, i: u32) -> vec4<f32> {
-    let at = scores_at(place) + 4u * i;
-    return vec4<f32>(scores[at], scores[at + 1u], scores[at + 2u], scores[at + 3u]);
+    let at = scores_at(place) + OF_FOUR * i;
+    @if(!scalar_pointers) { return scores[at]; }
+    @if(scalar_pointers) { return vec4<f32>(scores[at], scores[at + 1u], scores[at + 2u], scores[at + 3u]); }
+}
+
+// The score in column j of a row.
+fn one_score(row: u32, j: u32) -> f32 {
+    let at = row * SCORE_STRIDE + j / VECTOR;
+    @if(!scalar_pointers) { return scores[at][j % 4u]; }
+    @if(scalar_pointers) { return scores[at]; }
 }
 
 // The same, summed over the parts of all subgroups of a strip.
@@ -108,7 +116,7 @@ fn whole4(place: Place, i: u32) -> vec4<f32> {
 // matrix.
 fn clear_scores(lane: u32) {
     for (var i = lane; i < SHARERS * BLOCK * SCORE_STRIDE; i += LANES) {
-        scores[i] = 0.0;
+        scores[i] = Floats();
     }
 }
 
