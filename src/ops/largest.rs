@@ -1,5 +1,5 @@
-//! The largest magnitude of a tensor of bf16, from which products by matrices take the power of two that brings its
-//! values into the range of f16 (`shaders/lib/half_scale.wgsl`).
+//! The largest magnitude of a tensor of bf16 or f32, from which products by matrices take the power of two that brings
+//! its values into the range of f16 (`shaders/lib/half_scale.wgsl`).
 
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
@@ -26,7 +26,8 @@ const LANES: u32 = 256;
 /// first arrives.
 const EACH: u32 = 4;
 
-/// The largest magnitude of each of [`PARTS`] parts of `x`, bf16: (1, PARTS), u32, the bits of f32. `offsets` (1, E +
+/// The largest magnitude of each of [`PARTS`] parts of `x`, bf16 or f32: (1, PARTS), u32, the upper halves of the bits
+/// of f32. `offsets` (1, E +
 /// 1) are the rows of experts, if only these hold anything.
 ///
 /// A tensor is measured once for all products that read it, until something else uses it. Measuring all operands,
@@ -40,7 +41,7 @@ pub fn largest(rec: &mut Recorder, x: Tensor, offsets: Option<Tensor>) -> Tensor
     };
     let experts = offsets.map_or(0, |offsets| offsets.cols - 1);
     let params = Params { rows, cols4, offset: x.offset4(), stride: x.stride4(), experts };
-    let kernel = Kernel::new("largest", "largest_of_parts", Element::Bf16)
+    let kernel = Kernel::new("largest", "largest_of_parts", x.element)
         .condition(Condition::SharedTile, true)
         .condition(Condition::Grouped, offsets.is_some())
         .constant("EACH", EACH)
@@ -48,7 +49,7 @@ pub fn largest(rec: &mut Recorder, x: Tensor, offsets: Option<Tensor>) -> Tensor
         .constant("PARTS", PARTS);
     let of_experts = offsets.map(|offsets| offsets.bind("offsets", Element::U32));
     let inputs: Vec<_> =
-        [Some(x.bind_with_offset("x", Element::Bf16)), of_experts].into_iter().flatten().collect();
+        [Some(x.bind_with_offset("x", x.element)), of_experts].into_iter().flatten().collect();
     rec.measure(kernel, &inputs, &params, PARTS)
 }
 

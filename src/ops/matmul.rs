@@ -11,7 +11,7 @@ use super::gelu::Gelu;
 use super::largest::largest;
 use super::swiglu::gate_up_cols;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Workgroup};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
 use matrix::MatrixTile;
 use parts::{Division, divide};
@@ -192,7 +192,8 @@ pub(super) fn factors(
     let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", b.element)];
     if kernel.is_by_matrices() {
         let factors = [(a, "a_largest"), (b, "b_largest")].into_iter().zip(offsets);
-        for ((factor, name), offsets) in factors.filter(|((factor, _), _)| factor.element == Element::Bf16) {
+        let is_scaled = |element| matches!(element, Element::Bf16 | Element::F32);
+        for ((factor, name), offsets) in factors.filter(|((factor, _), _)| is_scaled(factor.element)) {
             bindings.push(largest(rec, factor, offsets).bind(name, Element::U32));
         }
     }
@@ -300,8 +301,8 @@ pub(crate) enum Tile {
         rows4: u32,
         /// Groups of 4 columns of that part: 1 or 2.
         columns4: u32,
-        /// The matrices that compute it, instead of multiply-adds of each invocation.
-        matrices: Option<Matrices>,
+        /// How matrices compute it, instead of multiply-adds of each invocation.
+        matrices: Option<MatrixTile>,
     },
 }
 
@@ -350,7 +351,7 @@ impl Tile {
     pub fn by_matrices(self, capabilities: Capabilities) -> Self {
         match self {
             Self::Portable { rows4, columns4, .. } if capabilities.tier == Tier::Matrix => {
-                Self::Portable { rows4, columns4, matrices: capabilities.matrices }
+                Self::Portable { rows4, columns4, matrices: MatrixTile::new(self, capabilities) }
             }
             tile => tile,
         }
@@ -385,8 +386,8 @@ impl Tile {
     /// The resources of a GPU's unit that a workgroup takes, by the compilers for RDNA 3 and Ampere: registers for the
     /// sums, the operands and the next slice, and more of them if groups along k are transposed when they are staged.
     fn workgroup(self, layout: Layout) -> Workgroup {
-        if let Self::Portable { matrices: Some(matrices), .. } = self {
-            return MatrixTile::new(self, matrices).workgroup();
+        if let Self::Portable { matrices: Some(tile), .. } = self {
+            return tile.workgroup();
         }
         let others = if layout == Layout::Tn { 32 } else { 56 };
         Workgroup { lanes: 256, registers: self.rows() * self.columns() / 256 + others, bytes: 16 << 10 }
@@ -404,7 +405,7 @@ impl Tile {
                 let kernel = match matrices {
                     None => Kernel::new("matmul/portable", "matmul", element)
                         .constant("DEPTH", if self == Self::LARGE { 8 } else { 16 }),
-                    Some(matrices) => MatrixTile::new(self, matrices).kernel(element),
+                    Some(tile) => tile.kernel(element),
                 };
                 kernel.constant("TM4", rows4).constant("TN4", columns4)
             }

@@ -1,6 +1,6 @@
-//! Products of f16, bf16 and quantised weights by cooperative matrices against the f64 reference, on adapters that have
-//! some: what the tests of every tier do not reach. Each tile ends past the edges of its result, and sums past the end
-//! of a slice.
+//! Products of f16, bf16, split f32 and quantised weights by cooperative matrices against the f64 reference, on adapters
+//! that have some: what the tests of every tier do not reach. Each tile ends past the edges of its result, and sums past
+//! the end of a slice.
 
 use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
@@ -13,12 +13,21 @@ use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 use gristmill::ops::swiglu::gate_up_cols;
 
-const ELEMENTS: [Element; 2] = [F16, Bf16];
+const ELEMENTS: [Element; 3] = [F16, Bf16, F32];
 const LAYOUTS: [Layout; 3] = [Layout::Nt, Layout::Nn, Layout::Tn];
 
 /// The types of both factors.
-const FACTORS: [[Element; 2]; 6] =
-    [[F16, F16], [Bf16, Bf16], [F16, Nf4], [Bf16, Nf4], [F16, Int8], [Bf16, Int8]];
+const FACTORS: [[Element; 2]; 9] = [
+    [F16, F16],
+    [Bf16, Bf16],
+    [F32, F32],
+    [F16, Nf4],
+    [Bf16, Nf4],
+    [F32, Nf4],
+    [F16, Int8],
+    [Bf16, Int8],
+    [F32, Int8],
+];
 
 /// The layouts of products of these factors: quantised weights have no gradient.
 fn layouts_of(factors: [Element; 2]) -> &'static [Layout] {
@@ -60,12 +69,14 @@ fn enough_for_all(side: u32) -> u32 {
     if side == 8 { 8 } else { 32 }
 }
 
-/// Asserts that the plan has a tile of so many groups of 64 rows and columns, by matrices.
+/// Asserts that the plan has a tile of so many groups of 64 rows and columns, by matrices. Split f32 has others where the
+/// largest would not fit in workgroup memory.
 fn uses_tiles(case: &Case, element: Element, problem: Problem, [rows, columns]: [u32; 2]) {
     let kernel = plan(problem, element, case.rec.capabilities()).kernel;
     let has = |constant| kernel.constants().contains(&constant);
-    let is_it = kernel.file == "matmul/matrix" && has(("TM4", rows)) && has(("TN4", columns));
-    assert!(is_it, "{problem:?}: the plan has another tile: {kernel}");
+    let has_another = element == F32 && [rows, columns] == [2, 2];
+    let has_tile = has_another || has(("TM4", rows)) && has(("TN4", columns));
+    assert!(kernel.file == "matmul/matrix" && has_tile, "{problem:?}: the plan has another tile: {kernel}");
 }
 
 /// Sizes m, n, k, compute units, and the tile that they make the plan choose. The smallest is for groups of few rows
@@ -157,7 +168,7 @@ pub fn gate_beside_up_of_all_factors() {
 #[test]
 fn gate_beside_up_in_tiles_of_every_size() {
     let sizes = [([200, 305, 70], [2, 2]), ([33, 500, 37], [1, 2]), ([1000, 30, 37], [2, 1])];
-    for ((size, tile), factors) in pairs(sizes, [[Bf16, Nf4], [F16, F16]]) {
+    for ((size, tile), factors) in pairs(sizes, [[Bf16, Nf4], [F16, F16], [F32, F32]]) {
         check_gated(size, factors, 1, &enough_for_all, Some(tile));
     }
 }
@@ -165,7 +176,7 @@ fn gate_beside_up_in_tiles_of_every_size() {
 /// Patches that take turns, and subgroups without one.
 #[test]
 fn gate_beside_up_in_subgroups_of_another_size() {
-    for (subgroup, factors) in pairs([4, 64], [[F16, F16], [Bf16, Nf4]]) {
+    for (subgroup, factors) in pairs([4, 64], [[F16, F16], [Bf16, Nf4], [F32, F32]]) {
         let subgroup = |side| subgroup.max(if side == 8 { 4 } else { 32 });
         check_gated([200, 305, 70], factors, 1, &subgroup, None);
     }

@@ -54,11 +54,11 @@ fn every_kernel_by_matrices_has_a_trial() {
         if path.extension().is_none_or(|ending| ending != "yaml") {
             continue;
         }
-        for element in ["float16", "bfloat16"] {
+        for element in ["float16", "bfloat16", "float32"] {
             let config = RunConfig::load(&path, &compute(element)).unwrap_or_else(|e| panic!("{e}"));
             for matrices in [Matrices { side: 8, subgroup: 32 }, Matrices { side: 16, subgroup: 64 }] {
                 for units in [16, 64, 128, Units::ASSUMED.count] {
-                    let capabilities = Capabilities::matrix().with_matrices(matrices);
+                    let capabilities = Capabilities::matrix().with_matrices(matrices).with_split_f32(true);
                     let units = Units { count: units, ..capabilities.units };
                     let capabilities = capabilities.with_units(units);
                     let recordings = Recordings::new(&config.plan, capabilities, 100);
@@ -70,7 +70,7 @@ fn every_kernel_by_matrices_has_a_trial() {
             }
         }
     }
-    assert!(count > 60, "{count} recordings have such kernels");
+    assert!(count > 240, "{count} recordings have such kernels");
 }
 
 /// A listing in which each layer that equals the one before it is a single line.

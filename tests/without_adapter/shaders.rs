@@ -249,7 +249,8 @@ pub fn portable_variants() -> Vec<Kernel> {
 /// One dispatch of every variant that a recording can contain.
 fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
-    let of_8 = Capabilities::matrix().with_matrices(Matrices { side: 8, subgroup: 32 });
+    let by_matrices = Capabilities::matrix().with_split_f32(true);
+    let of_8 = by_matrices.with_matrices(Matrices { side: 8, subgroup: 32 });
     let others = [
         Capabilities { lanes: 1, ..software },
         software.with_lanes(4),
@@ -257,7 +258,7 @@ fn variants() -> Vec<Dispatch> {
         software.with_lanes(16),
         Capabilities { lanes: 1, ..software.with_lanes(16) },
         Capabilities::portable(),
-        Capabilities::matrix(),
+        by_matrices,
         of_8,
     ];
     let mut seen = HashSet::new();

@@ -127,6 +127,7 @@ impl Gpu {
                 gathers: report.gathers() && device.features().contains(wgpu::Features::SHADER_INT64),
                 native_f16: false,
                 widens_in_integers: false,
+                splits_f32: options.splits_f32,
             },
             submissions: Submissions::new(&device, &queue, options.polling, pace, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),

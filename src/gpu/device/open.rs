@@ -36,6 +36,14 @@ impl Gpu {
         if let Some(gpu) = Self::with_matrices(&adapter, options).await? {
             return Ok(gpu);
         }
+        if options.splits_f32 {
+            let tier = options.tier.unwrap_or(report.preferred_tier()).name();
+            tracing::warn!(
+                "context.f32_products changes nothing on tier {tier}, only on matrix; {} has {}",
+                report.name,
+                report.matrix_shapes()
+            );
+        }
         // Of the other tiers only software uses subgroups, and requesting the feature changes how GPU drivers compile
         // every kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };

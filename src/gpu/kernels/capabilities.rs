@@ -12,7 +12,8 @@ pub enum Tier {
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
     /// GPUs with cooperative matrices, which compute products of f16 and bf16, also by quantised weights, and attention
-    /// in both types, in up to 32 KiB of workgroup memory. Everything else is as on [`Tier::Portable`].
+    /// in both types, in up to 32 KiB of workgroup memory; products of f32 where they may be split. Everything else is as
+    /// on [`Tier::Portable`].
     Matrix,
 }
 
@@ -92,6 +93,9 @@ pub struct Capabilities {
     pub native_f16: bool,
     /// Whether kernels widen f16 in integer arithmetic, because the adapter is known to widen wrongly.
     pub widens_in_integers: bool,
+    /// Whether matrices compute products of f32, each factor split into two terms of f16.
+    #[serde(default)]
+    pub splits_f32: bool,
 }
 
 impl Capabilities {
@@ -107,6 +111,7 @@ impl Capabilities {
             gathers: false,
             native_f16: false,
             widens_in_integers: false,
+            splits_f32: false,
         }
     }
 
@@ -123,6 +128,7 @@ impl Capabilities {
             gathers: false,
             native_f16: false,
             widens_in_integers: false,
+            splits_f32: false,
         }
     }
 
@@ -156,14 +162,16 @@ impl Capabilities {
         Self { tier: Tier::Matrix, matrices: Some(matrices), ..self }
     }
 
-    /// The same adapter for products of `factors`: on [`Tier::Portable`] if matrices have no kernel for these elements.
+    /// The same adapter for products of `factors`: on [`Tier::Portable`] if matrices have no kernel for these elements,
+    /// and splitting f32 only if they are split.
     pub fn for_factors(self, factors: [Element; 2]) -> Self {
         let [left, right] = factors;
-        let have_kernel =
-            matches!(left, Element::F16 | Element::Bf16) && (right == left || right.is_quantised());
+        let splits_f32 = self.splits_f32 && self.tier == Tier::Matrix && left == Element::F32;
+        let have_kernel = (splits_f32 || matches!(left, Element::F16 | Element::Bf16))
+            && (right == left || right.is_quantised());
         match self.tier {
             Tier::Matrix if !have_kernel => self.with_tier(Tier::Portable),
-            _ => self,
+            _ => self.with_split_f32(splits_f32),
         }
     }
 
@@ -182,6 +190,11 @@ impl Capabilities {
         Self { widens_in_integers, ..self }
     }
 
+    /// The same adapter with products of f32 by matrices, if it has some, or without.
+    pub const fn with_split_f32(self, splits_f32: bool) -> Self {
+        Self { splits_f32, ..self }
+    }
+
     /// The same adapter with other compute units.
     pub const fn with_units(self, units: Units) -> Self {
         Self { units, ..self }
@@ -195,7 +208,7 @@ impl Capabilities {
 
 impl std::fmt::Display for Capabilities {
     /// The properties that decide which kernels run: `tier software, 8 lanes, gathers, native f16, f16 widened in
-    /// integers`, `tier portable, 96 units`, `tier matrix, 96 units, matrices of 16 in subgroups of 32`.
+    /// integers`, `tier portable, 96 units`, `tier matrix, 96 units, matrices of 16 in subgroups of 32, f32 in two terms`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {
@@ -206,6 +219,7 @@ impl std::fmt::Display for Capabilities {
         }
         if let Some(Matrices { side, subgroup }) = self.matrices.filter(|_| self.tier == Tier::Matrix) {
             write!(f, ", matrices of {side} in subgroups of {subgroup}")?;
+            f.write_str(if self.splits_f32 { ", f32 in two terms" } else { "" })?;
         }
         f.write_str(if self.gathers { ", gathers" } else { "" })?;
         f.write_str(if self.native_f16 { ", native f16" } else { "" })?;

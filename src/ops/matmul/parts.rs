@@ -5,10 +5,9 @@
 //! writing and reading the sums of parts and adding them in a launch of their own. Parts of one product never take more
 //! bytes than its factors do, nor more than a binding. The division depends only on the problem and the capabilities.
 
-use super::matrix::MatrixTile;
 use super::{Epilogue, PORTABLE, Params, Plan, Problem, Tile, factors};
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition, Tier};
+use crate::kernels::{Capabilities, Condition};
 use crate::ops::per_item;
 use crate::record::{Recorder, Tensor};
 
@@ -95,15 +94,15 @@ fn best_tile(
     capabilities: Capabilities,
 ) -> Division {
     let tiles = PORTABLE.into_iter().filter(|(tile, _)| rows.is_none_or(|rows| rows == tile.rows()));
-    let divisions = tiles.map(|(tile, instructions)| {
-        let (tile, instructions) = match (capabilities.tier, capabilities.matrices) {
-            (Tier::Matrix, Some(matrices)) => {
-                (tile.by_matrices(capabilities), MatrixTile::new(tile, matrices).instructions())
-            }
-            _ => (tile, instructions),
+    let divisions = tiles.filter_map(|(tile, instructions)| {
+        let tile = tile.by_matrices(capabilities);
+        let instructions = match tile {
+            Tile::Portable { matrices: Some(tile), .. } if !tile.fits() => return None,
+            Tile::Portable { matrices: Some(tile), .. } => tile.instructions(),
+            _ => instructions,
         };
         let cost = cost(problem, count, (tile, instructions), part_k, capabilities);
-        Division { tile, part_k, cost }
+        Some(Division { tile, part_k, cost })
     });
     divisions.min_by(|a, b| a.cost.total_cmp(&b.cost)).expect("there are tiles")
 }

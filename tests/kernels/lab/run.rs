@@ -53,12 +53,13 @@ pub fn check_units(name: &str, units: u32, build: &dyn Fn(&mut Case)) {
 }
 
 /// Runs a case on tier `matrix` for so many compute units, with its kernels written for subgroups as large as
-/// `subgroup` says of the side of the adapter's matrices.
+/// `subgroup` says of the side of the adapter's matrices. Factors of f32 are split.
 pub fn check_matrices(name: &str, units: u32, subgroup: &dyn Fn(u32) -> u32, build: &dyn Fn(&mut Case)) {
     let assume = |capabilities: Capabilities| {
         let Matrices { side, .. } = capabilities.matrices.expect("matrices");
         let matrices = Matrices { side, subgroup: subgroup(side) };
-        capabilities.with_units(Units { count: units, ..Units::ASSUMED }).with_matrices(matrices)
+        let units = Units { count: units, ..Units::ASSUMED };
+        capabilities.with_units(units).with_matrices(matrices).with_split_f32(true)
     };
     Cases::of(build).check_on(name, Tier::Matrix, &assume);
 }
