@@ -71,7 +71,7 @@ impl Arguments {
 }
 
 fn print_modelled(plan: &RunPlan, gpu: &PublishedGpu, shaders: &mut Shaders) {
-    let chosen = gpu.capabilities(plan.stores_16_bits());
+    let chosen = gpu.capabilities(plan.tries_matrices()).with_split_f32(plan.splits_f32());
     let capabilities = plan.settings.context.tier.map_or(chosen, |tier| chosen.with_tier(tier));
     let recordings = Recordings::new(plan, capabilities, 1000).unwrap_or_else(|e| panic!("{e}"));
     let mut lines = |recording: &Recording| lines(&recordings, recording, shaders, Some(gpu), None);

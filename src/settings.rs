@@ -50,7 +50,7 @@ pub use explain::{explain, reference};
 pub use plan::RunPlan;
 pub use resolved::Resolved;
 pub use sections::callbacks::{Callbacks, CheckpointMonitor, ColdHotMonitor, LossMonitor, SummaryMonitor};
-pub use sections::context::{Bytes, Context};
+pub use sections::context::{Bytes, Context, F32Products};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::metric::{MetricKeys, MetricType, Metrics};
 pub use sections::model::{BaseType, Model, Pet, PetType, Scaling};

@@ -101,10 +101,11 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     let context = &plan.settings.context;
     let gpu = context.device_name.as_deref().and_then(PublishedGpu::named);
     let adapter = match (context.tier, gpu) {
-        (None, Some(gpu)) => gpu.capabilities(plan.stores_16_bits()),
+        (None, Some(gpu)) => gpu.capabilities(plan.tries_matrices()),
         (tier, gpu) => assumed_capabilities(tier.unwrap_or(Tier::Portable))
             .with_units(gpu.map_or(Units::ASSUMED, |gpu| gpu.units)),
-    };
+    }
+    .with_split_f32(plan.splits_f32());
     let machine = &arguments.machine;
     match arguments.fit {
         None => report(plan, length.as_ref(), adapter, machine),

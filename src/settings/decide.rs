@@ -4,9 +4,11 @@ mod micro_batches;
 
 use super::Settings;
 use super::engine::{MAX_SIZE, Section, Source};
+use super::sections::context::F32Products;
 use super::sections::monitor::{self, Formats, Monitor};
 use super::sections::parallel::{Distribution, Sharding};
 use crate::element::Element;
+use crate::model::parameters::UpdateRule;
 use crate::ranks::RankLayout;
 
 /// Decides what follows from several sections, and leaves out what has no effect. Returns which tensors each rank holds
@@ -28,6 +30,7 @@ pub(super) fn decide(
     decide_monitor(settings, source);
     check_profile(settings, layout, source);
     check_stored_weights(settings, source);
+    decide_products(settings, source);
     (sharding, tokens_per_step)
 }
 
@@ -89,6 +92,20 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
     }
     if wanted.is_some_and(|wanted| wanted != Element::Bf16) {
         source.fault(TYPE, format!("`{ROUNDING}: True` stores weights in bfloat16; write `bfloat16`"));
+    }
+}
+
+/// Splits products of float32 only where there are some. Muon multiplies in it, whatever the model computes in.
+fn decide_products(settings: &mut Settings, source: &Source) {
+    let Settings { context, optimizer, model, .. } = settings;
+    let compute = model.config.compute;
+    let has_some = compute == Element::F32 || optimizer.matrix_rule() == UpdateRule::Matrix;
+    if context.f32_products == F32Products::Split && !has_some {
+        context.f32_products = F32Products::Float32;
+        source.note(format!(
+            "context.f32_products: no effect, as all products of this run are of {}",
+            compute.name()
+        ));
     }
 }
 

@@ -5,6 +5,7 @@ mod checks;
 use super::Settings;
 use super::decide::decide;
 use super::engine::Source;
+use super::sections::context::F32Products;
 use super::sections::dataset::Dataset;
 use super::sections::model::{BaseType, Pet};
 use super::sections::parallel::{Distribution, Sharding, Started};
@@ -141,6 +142,16 @@ impl RunPlan {
     /// Whether f16 is to be converted by the adapter's own instructions, if it can.
     pub fn tries_native_f16(&self) -> bool {
         self.settings.context.native_f16 && self.stores_f16()
+    }
+
+    /// Whether products of f32 are split, for matrices to multiply them.
+    pub fn splits_f32(&self) -> bool {
+        self.settings.context.f32_products == F32Products::Split
+    }
+
+    /// Whether the run has products for matrices.
+    pub fn tries_matrices(&self) -> bool {
+        self.stores_16_bits() || self.splits_f32()
     }
 
     /// Whether activations and the weights that layers read have 16 bits, as matrices multiply them.

@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let plan = RunConfig::outline(config, &Override::parse_all(overrides)?, None)?.plan;
-    let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
+    let assumed = |tier| assumed_capabilities(tier).with_split_f32(plan.splits_f32());
+    let capabilities = match plan.settings.context.tier.map(assumed) {
         Some(assumed) if plan.stores_f16() => {
             let native = Some(assumed.with_native_f16(true)).filter(|_| plan.tries_native_f16());
             [assumed].into_iter().chain(native).chain([assumed.with_integer_widening(true)]).collect()

@@ -26,13 +26,17 @@ pub fn device_options(plan: &RunPlan, local_rank: usize) -> GpuOptions {
     }
 }
 
-/// Opens a device for the types that `plan` stores. For 16 bits it tries matrices; for f16 it also tries the adapter's
-/// conversions unless the plan says otherwise, and tests how f16 is widened.
+/// Opens a device for the types that `plan` stores. For 16 bits, and for f32 that is split, it tries matrices; for f16
+/// it also tries the adapter's conversions unless the plan says otherwise, and tests how f16 is widened.
 ///
 /// # Errors
 /// As [`Gpu::request`].
 pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gpu> {
-    let options = GpuOptions { tries_matrices: plan.stores_16_bits(), ..options.clone() };
+    let options = GpuOptions {
+        tries_matrices: plan.tries_matrices(),
+        splits_f32: plan.splits_f32(),
+        ..options.clone()
+    };
     let mut gpu = Gpu::request(&options).await?;
     if plan.tries_native_f16() {
         gpu.try_native_f16().await;

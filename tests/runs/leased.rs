@@ -29,7 +29,7 @@ impl Leased {
 
     /// A device opened with `options` for what `plan` stores.
     pub fn for_plan(options: &GpuOptions, plan: &RunPlan) -> Self {
-        let stored = (plan.model.compute, plan.tries_native_f16());
+        let stored = (plan.model.compute, plan.tries_native_f16(), plan.splits_f32());
         Self::with(format!("{options:?} {stored:?}"), || block_on(open_device_with(options, plan)))
     }
 

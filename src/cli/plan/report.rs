@@ -191,9 +191,10 @@ impl<'a> Report<'a> {
             (Tier::Software, None) => "as llvmpipe allows",
             (Tier::Portable | Tier::Matrix, None) => "as most GPUs allow",
         };
+        let terms = if adapter.for_factors([Element::F32; 2]).splits_f32 { ", f32 in two terms" } else { "" };
         let largest = &forecast.largest_binding;
         let mut lines = vec![
-            format!("kernels  tier {}, launches: {}", adapter.tier.name(), launches.join(", ")),
+            format!("kernels  tier {}{terms}, launches: {}", adapter.tier.name(), launches.join(", ")),
             format!("         planned for tensors of at most {limit} MiB, {kind}"),
             format!("         the largest binding takes {}: {}", HumanBytes(largest.bytes), largest.label),
         ];

@@ -228,11 +228,11 @@ impl PublishedGpu {
     }
 
     /// The capabilities of a run on this GPU that names no tier: its units, and its matrices if the run
-    /// `stores_16_bits`.
-    pub fn capabilities(&self, stores_16_bits: bool) -> Capabilities {
+    /// `tries_matrices`.
+    pub fn capabilities(&self, tries_matrices: bool) -> Capabilities {
         let capabilities = Capabilities::portable().with_units(self.units);
         match self.matrices {
-            Some((matrices, _)) if stores_16_bits && matrices.are_preferred() => {
+            Some((matrices, _)) if tries_matrices && matrices.are_preferred() => {
                 capabilities.with_matrices(matrices)
             }
             _ => capabilities,

@@ -15,12 +15,18 @@ rows! {
         /// turn.
         device_id: Option<usize> = Host.optional().example("1"),
         /// Versions of the kernels to use, if the adapter runs more than one. `software` and `portable` run everywhere.
-        /// `matrix` multiplies f16 and bf16, also by quantised weights, by cooperative matrices of f16; without the key
-        /// it is chosen for runs in these types on GPUs whose 16 x 16 matrices pass a test.
+        /// `matrix` multiplies f16 and bf16, also by quantised weights, by cooperative matrices of f16, and float32 where
+        /// `f32_products` says so; without the key it is chosen for runs in these types on GPUs whose 16 x 16 matrices
+        /// pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise
         /// by integer arithmetic, which gives the same bits except for the payload of a NaN.
         native_f16: bool = Host.default(true),
+        /// How products of float32 are computed: as they are, or `split` for the matrices of tier `matrix`: a factor is then
+        /// two terms of f16, and a product three of these, with errors within four times those of float32. That is faster
+        /// where matrices multiply many times as fast as float32 is multiplied, as on GPUs of data centres. Attention is
+        /// computed as it is.
+        f32_products: F32Products = Host.default(F32Products::Float32),
         /// Longest wait for the device, in seconds. After that the device counts as hanging, and the run ends.
         hang_timeout: u64 = Host.default(600).within(COUNT),
         /// Whether the backend's own validation is on: on Vulkan the layers of Khronos, where they are installed, on
@@ -32,6 +38,17 @@ rows! {
         robust_buffers: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes, such as 8GB or 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
+    }
+}
+
+words! {
+    /// How products of float32 are multiplied.
+    pub enum F32Products {
+        /// As they are.
+        #[default]
+        Float32 = "float32",
+        /// By matrices of f16, each factor as the sum of two terms.
+        Split = "split",
     }
 }
 

@@ -180,3 +180,21 @@ fn weights_of_another_type_are_noticed() {
         assert_eq!(notices(family, "bfloat16"), [bfloat16]);
     }
 }
+
+/// Muon multiplies in float32, whatever the model computes in.
+#[test]
+fn products_that_are_not_of_float32_are_noticed() {
+    let notices = |flags: &[&str]| {
+        let split = ["--context.f32_products=split"];
+        let (plan, notices) = resolve(BASE, &[&split[..], flags].concat()).unwrap();
+        assert_reads_back(&plan);
+        assert!(plan.tries_matrices());
+        let notices = notices.into_iter().filter(|notice| notice.contains("f32_products"));
+        (plan.splits_f32(), notices.collect::<Vec<_>>())
+    };
+    const BFLOAT16: &str = "--model.model_config.compute_dtype=bfloat16";
+    let notice = "context.f32_products: no effect, as all products of this run are of bf16";
+    assert_eq!(notices(&[]), (true, vec![]));
+    assert_eq!(notices(&[BFLOAT16]), (false, vec![notice.to_string()]));
+    assert_eq!(notices(&[BFLOAT16, "--optimizer.type=Muon"]), (true, vec![]));
+}
