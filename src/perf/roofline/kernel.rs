@@ -1,5 +1,6 @@
 //! The resources that a kernel takes of a GPU: by its shader, and by the compiled code of its main loop.
 
+use crate::element::Element;
 use crate::kernels::{Access, Composed, Condition, Kernel, Workgroup, compose};
 use crate::ops::attention::LoopCost;
 use crate::record::Dispatch;
@@ -23,8 +24,8 @@ pub struct Loop {
     pub instructions: f64,
     /// Bytes of workgroup memory per multiply-add.
     pub shared_bytes: f64,
-    /// Whether matrices compute the multiply-adds, in addition to these instructions.
-    pub is_by_matrices: bool,
+    /// Multiply-adds of matrices for each, in addition to these instructions: three of f32 in two terms, 0 without matrices.
+    pub by_matrices: u32,
     /// Barriers per 1,024 multiply-adds.
     barriers: f64,
     /// Registers; `None` if the loop's compiled code has not been inspected and all of these are estimates.
@@ -105,11 +106,13 @@ impl Loop {
     /// Counted in the code that Mesa 26's compiler generates for RDNA 3 from the f32 kernels, over a whole loop along k
     /// or over tiles of keys (for attention by [`LoopCost`]); registers are the larger number of RDNA 3 and Ampere.
     /// 16-bit kernels are assumed to be like them. For matrices all other instructions are counted: the largest tiles'
-    /// 0.20 lie between the 0.11 of RDNA 3 and the 0.29 of NVK on Ampere, of which half are copies.
+    /// 0.20 lie between the 0.11 of RDNA 3 and the 0.29 of NVK on Ampere, of which half are copies; f32 in two terms takes
+    /// 0.33 and 0.93.
     fn of(kernel: &Kernel) -> Self {
         let is_by_matrices = kernel.is_by_matrices();
         if let Some(LoopCost { instructions, shared_bytes, barriers, registers }) = LoopCost::of(kernel) {
-            return Self { instructions, shared_bytes, is_by_matrices, barriers, registers: Some(registers) };
+            let by_matrices = is_by_matrices.into();
+            return Self { instructions, shared_bytes, by_matrices, barriers, registers: Some(registers) };
         }
         let constant = |name| {
             let found = kernel.constants().iter().find(|(known, _)| *known == name);
@@ -117,8 +120,10 @@ impl Loop {
         };
         let is_gradient = kernel.conditions().any(|condition| condition == Condition::ATransposed);
         let of_layout = |gradient, other| Some(if is_gradient { gradient } else { other });
+        let is_split = is_by_matrices && kernel.element == Element::F32;
         let (instructions, shared_bytes, barriers, registers) =
             match (kernel.entry, constant("TM4"), constant("TN4")) {
+                ("matmul", ..) if is_split => (0.63, 0.51, 2.0, Some(216)),
                 ("matmul", 2, 2) if is_by_matrices => (0.20, 0.44, 2.0, Some(168)),
                 ("matmul", 1, 1) if is_by_matrices => (0.38, 0.50, 2.0, Some(200)),
                 ("matmul", ..) if is_by_matrices => (0.26, 0.46, 2.0, Some(168)),
@@ -136,7 +141,8 @@ impl Loop {
         let instructions =
             instructions + if is_nf4 || has(Condition::Int8) { for_weights(92.0) } else { 0.0 };
         let shared_bytes = shared_bytes + if is_nf4 { for_weights(64.0) } else { 0.0 };
-        Self { instructions, shared_bytes, is_by_matrices, barriers, registers }
+        let by_matrices = if is_split { 3 } else { is_by_matrices.into() };
+        Self { instructions, shared_bytes, by_matrices, barriers, registers }
     }
 }
 

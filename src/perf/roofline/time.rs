@@ -74,8 +74,7 @@ impl Time {
 /// Cycles that a unit takes for a multiply-add of one lane.
 fn cycles(inner: Loop, gpu: &PublishedGpu) -> f64 {
     let issuing = inner.instructions / f64::from(gpu.issued);
-    let by_matrices =
-        gpu.matrices.filter(|_| inner.is_by_matrices).map_or(0.0, |(_, rate)| 1.0 / f64::from(rate));
+    let by_matrices = gpu.matrices.map_or(0.0, |(_, rate)| f64::from(inner.by_matrices) / f64::from(rate));
     (issuing + by_matrices).max(inner.shared_bytes / SHARED_BYTES)
 }
 

@@ -169,9 +169,9 @@ impl Case {
         Tensor::new(BufferId::Persistent(id), guard, rows, cols, element)
     }
 
-    /// The error [`allowed`] to a product of `terms` products of these factors. With activations of 16 bits, matrices take
-    /// quantised weights rounded to f16, by up to 2^-11 of each: random errors that may add up to five standard deviations, 5 / √3 · 2^-11 of the
-    /// results' root mean square.
+    /// The error [`allowed`] to a product of `terms` products of these factors. With activations of 16 bits, matrices
+    /// take quantised weights rounded to f16, by up to 2^-11 of each: random errors that may add up to five standard
+    /// deviations, 5 / √3 · 2^-11 of the results' root mean square.
     pub fn allowed(&self, [element, weights]: [Element; 2], terms: u32) -> f64 {
         let tier = self.rec.capabilities().for_factors([element, weights]).tier;
         let is_rounded = weights.is_quantised() && element != Element::F32 && tier == Tier::Matrix;
