@@ -9,8 +9,9 @@
 //
 // A value of f32 becomes two terms, high + 2^-11 · low. It is multiplied by 2^(14-e), since rounding to 11 bits could
 // carry more to 2^16. The remainder has at most 12 bits, one of which low rounds off. So the error is at most 2^-23 of
-// the value, plus 2^(e-39) for what is subnormal; where an adapter takes subnormal f16 for 0, a value below 2^(e-28) may
-// be lost. A product of two low terms, which matmul/matrix leaves out, is at most 2^-22 of the product of the values.
+// the value, plus 2^(e-39) for what is subnormal; where an adapter takes subnormal f16 for 0, a value below 2^(e-28)
+// may be lost. A product of two low terms, which matmul/matrix leaves out, is at most 2^-22 of the product of the
+// values.
 //
 // The largest magnitude is measured just before the product (shaders/largest.wgsl), so no state outlives a step,
 // nothing saturates, and a resumed run has the same bits.

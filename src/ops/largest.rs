@@ -27,8 +27,7 @@ const LANES: u32 = 256;
 const EACH: u32 = 4;
 
 /// The largest magnitude of each of [`PARTS`] parts of `x`, bf16 or f32: (1, PARTS), u32, the upper halves of the bits
-/// of f32. `offsets` (1, E +
-/// 1) are the rows of experts, if only these hold anything.
+/// of f32. `offsets` (1, E + 1) are the rows of experts, if only these hold anything.
 ///
 /// A tensor is measured once for all products that read it, until something else uses it. Measuring all operands,
 /// weights and outputs of norms too, costs a pass over each (benches/LOG.md), and leaves nothing to prove about their

@@ -8,6 +8,7 @@ use super::sections::context::F32Products;
 use super::sections::monitor::{self, Formats, Monitor};
 use super::sections::parallel::{Distribution, Sharding};
 use crate::element::Element;
+use crate::kernels::Tier;
 use crate::model::parameters::UpdateRule;
 use crate::ranks::RankLayout;
 
@@ -95,17 +96,20 @@ fn check_stored_weights(settings: &mut Settings, source: &Source) {
     }
 }
 
-/// Splits products of float32 only where there are some. Muon multiplies in it, whatever the model computes in.
+/// Splits products of float32 only where there are some, and matrices may multiply them. Muon multiplies in float32,
+/// whatever the model computes in.
 fn decide_products(settings: &mut Settings, source: &Source) {
     let Settings { context, optimizer, model, .. } = settings;
     let compute = model.config.compute;
     let has_some = compute == Element::F32 || optimizer.matrix_rule() == UpdateRule::Matrix;
-    if context.f32_products == F32Products::Split && !has_some {
+    let reason = match context.tier {
+        _ if !has_some => format!("all products of this run are of {}", compute.name()),
+        Some(tier) if tier != Tier::Matrix => format!("tier {} has no matrices", tier.name()),
+        _ => return,
+    };
+    if context.f32_products == F32Products::Split {
         context.f32_products = F32Products::Float32;
-        source.note(format!(
-            "context.f32_products: no effect, as all products of this run are of {}",
-            compute.name()
-        ));
+        source.note(format!("context.f32_products: no effect, as {reason}"));
     }
 }
 

@@ -206,7 +206,8 @@ fn products_of_any_magnitude() {
                 };
                 let [a_top, b_top] =
                     [&a, &b].map(|x| x.values.iter().fold(0f64, |top, value| top.max(value.abs())));
-                // Of two terms the low ones' product is left out; twice as many others are 2^-11 as large, and added last.
+                // Of two terms the low ones' product is left out; twice as many others are 2^-11 as large, and added
+                // last.
                 let rounding = f64::from(k + 2) * 2f64.powi(-24);
                 let rounding = if element == F32 { 1.01 * rounding + 5.0 * 2f64.powi(-24) } else { rounding };
                 let (mut want, mut errors) = (Vec::new(), Vec::new());
@@ -230,10 +231,10 @@ fn products_of_any_magnitude() {
     }
 }
 
-/// Quantised weights over 40 binades, each alone in a sum. Matrices take them to 11 bits of significand, so within 2^-11
-/// of themselves, with activations of f32 as those, and where f16 has fewer bits within 2^-29 of a power of two: that of the largest weight that the scales
-/// allow, which for int8 is of code 128. The largest in each block has 24 bits that f16 would round up to the next
-/// power of two.
+/// Quantised weights over 40 binades, each alone in a sum. Matrices take them to 11 bits of significand, so within
+/// 2^-11 of themselves (with activations of f32 in two terms), and where f16 has fewer bits within 2^-29 of a power of
+/// two: that of the largest weight that the scales allow, which for int8 is of code 128. The largest in each block has
+/// 24 bits that f16 would round up to the next power of two.
 #[test]
 fn quantised_weights_of_any_magnitude() {
     for (weights, element, top) in [

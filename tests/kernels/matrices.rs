@@ -1,6 +1,6 @@
-//! Products of f16, bf16, split f32 and quantised weights by cooperative matrices against the f64 reference, on adapters
-//! that have some: what the tests of every tier do not reach. Each tile ends past the edges of its result, and sums past
-//! the end of a slice.
+//! Products of f16, bf16, split f32 and quantised weights by cooperative matrices against the f64 reference, on
+//! adapters that have some: what the tests of every tier do not reach. Each tile ends past the edges of its result, and
+//! sums past the end of a slice.
 
 use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};

@@ -132,8 +132,8 @@ fn the_forecast_is_the_memory_taken() {
     }
 }
 
-/// Copies of the weights, and activations of which some layers keep only their input; all with `GRISTMILL_LONG`, else each
-/// type, with some of the layers and with all.
+/// Copies of the weights, and activations of which some layers keep only their input; all with `GRISTMILL_LONG`, else
+/// each type, with some of the layers and with all.
 #[test]
 fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
     let deep = ["--model.model_config.num_layers=6", WIDE[0], WIDE[1], "--batch_size=4"];

@@ -18,7 +18,8 @@ const COMPUTE: &str = "--model.model_config.compute_dtype=bfloat16";
 const ROUNDING: &str = "--optimizer.stochastic_rounding=True";
 
 /// The bits depend on the seed, the number of the update and the place of a weight, not on what was drawn before; the
-/// file holds the weights as they are. Muon; SGD and AdamW with `GRISTMILL_LONG`, as a mixture resumes with AdamW below.
+/// file holds the weights as they are. Muon; SGD and AdamW with `GRISTMILL_LONG`, as a mixture resumes with AdamW
+/// below.
 #[test]
 fn runs_resume_exactly() {
     for optimizer in every_third(&[

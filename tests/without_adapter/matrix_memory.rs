@@ -1,8 +1,9 @@
 //! What matrices are loaded from and stored to. Vulkan demands that each row starts at a multiple of 16 bytes
 //! (VUID-RuntimeSpirv-OpCooperativeMatrixLoadKHR-08986), and leaves it to the driver where variables of a workgroup
-//! are. A driver aligns them by their types, and SPIR-V has no vector of f16 with more than 8 bytes. If the size of each
-//! variable is a multiple of 16 bytes besides, each starts at such a multiple when they lie one after the other, in
-//! whatever order. That offsets and strides within them are multiples is found by the interpreter (`tests/interpreter`).
+//! are. A driver aligns them by their types, and SPIR-V has no vector of f16 with more than 8 bytes. If the size of
+//! each variable is a multiple of 16 bytes besides, each starts at such a multiple when they lie one after the other,
+//! in whatever order. That offsets and strides within them are multiples is found by the interpreter
+//! (`tests/interpreter`).
 
 use gristmill::element::Element::F16;
 use gristmill::kernels::{Capabilities, Kernel, compose};

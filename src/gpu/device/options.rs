@@ -22,11 +22,11 @@ pub struct GpuOptions {
     /// they fail a test.
     pub tier: Option<Tier>,
     /// Whether a GPU is opened for [`Tier::Matrix`] if no tier is named and it has matrices of 16 x 16 that pass a
-    /// test. For programs that multiply f16 or bf16, or split f32: on a device opened for matrices, drivers may compile all kernels
-    /// differently.
+    /// test. For programs that multiply f16 or bf16, or split f32: on a device opened for matrices, drivers may compile
+    /// all kernels differently.
     pub tries_matrices: bool,
     /// Whether matrices compute products of f32 too, on a device that is opened for them: each factor as two terms of
-    /// f16, with errors within four times those of f32 (`shaders/lib/half_scale.wgsl`).
+    /// f16, with a root mean square of errors within four times that of f32 (`shaders/lib/half_scale.wgsl`).
     pub splits_f32: bool,
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
     /// shapes keep every index in bounds.

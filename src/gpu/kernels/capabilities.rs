@@ -12,8 +12,8 @@ pub enum Tier {
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
     /// GPUs with cooperative matrices, which compute products of f16 and bf16, also by quantised weights, and attention
-    /// in both types, in up to 32 KiB of workgroup memory; products of f32 where they may be split. Everything else is as
-    /// on [`Tier::Portable`].
+    /// in both types, in up to 32 KiB of workgroup memory; products of f32 where they may be split. Everything else is
+    /// as on [`Tier::Portable`].
     Matrix,
 }
 
@@ -208,7 +208,8 @@ impl Capabilities {
 
 impl std::fmt::Display for Capabilities {
     /// The properties that decide which kernels run: `tier software, 8 lanes, gathers, native f16, f16 widened in
-    /// integers`, `tier portable, 96 units`, `tier matrix, 96 units, matrices of 16 in subgroups of 32, f32 in two terms`.
+    /// integers`, `tier portable, 96 units`, `tier matrix, 96 units, matrices of 16 in subgroups of 32, f32 in two
+    /// terms`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {

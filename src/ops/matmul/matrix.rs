@@ -61,15 +61,15 @@ impl MatrixTile {
         DEPTH / self.terms
     }
 
-    /// Whether the tile fits in the workgroup memory that the tier requests of devices. In two terms the largest does not,
-    /// but for matrices of 8 in large subgroups.
+    /// Whether the tile fits in the workgroup memory that the tier requests of devices. In two terms the largest does
+    /// not, but for matrices of 8 in large subgroups.
     pub fn fits(self) -> bool {
         let others = 16 + 8 * self.lanes() + 64; // the count of subgroups, largest magnitudes, levels of NF4
         self.workgroup().bytes + others <= MOST_BYTES
     }
 
-    /// The resources of a unit that a workgroup takes: registers by the compilers for RDNA 3 and Ampere, in two terms the
-    /// latter's, and the shader's workgroup memory.
+    /// The resources of a unit that a workgroup takes: registers by the compilers for RDNA 3 and Ampere, in two terms
+    /// the latter's, and the shader's workgroup memory.
     pub fn workgroup(self) -> Workgroup {
         let staged = 2 * (self.rows + self.columns) * (self.depth() + 8);
         let finished = 4 * self.subgroups() * self.matrices.side.pow(2);

@@ -24,7 +24,8 @@ pub struct Loop {
     pub instructions: f64,
     /// Bytes of workgroup memory per multiply-add.
     pub shared_bytes: f64,
-    /// Multiply-adds of matrices for each, in addition to these instructions: three of f32 in two terms, 0 without matrices.
+    /// Multiply-adds of matrices for each, in addition to these instructions: three of f32 in two terms, 0 without
+    /// matrices.
     pub by_matrices: u32,
     /// Barriers per 1,024 multiply-adds.
     barriers: f64,
@@ -106,8 +107,8 @@ impl Loop {
     /// Counted in the code that Mesa 26's compiler generates for RDNA 3 from the f32 kernels, over a whole loop along k
     /// or over tiles of keys (for attention by [`LoopCost`]); registers are the larger number of RDNA 3 and Ampere.
     /// 16-bit kernels are assumed to be like them. For matrices all other instructions are counted: the largest tiles'
-    /// 0.20 lie between the 0.11 of RDNA 3 and the 0.29 of NVK on Ampere, of which half are copies; f32 in two terms takes
-    /// 0.33 and 0.93.
+    /// 0.20 lie between the 0.11 of RDNA 3 and the 0.29 of NVK on Ampere, of which half are copies; f32 in two terms
+    /// takes 0.33 and 0.93.
     fn of(kernel: &Kernel) -> Self {
         let is_by_matrices = kernel.is_by_matrices();
         if let Some(LoopCost { instructions, shared_bytes, barriers, registers }) = LoopCost::of(kernel) {

@@ -15,17 +15,17 @@ rows! {
         /// turn.
         device_id: Option<usize> = Host.optional().example("1"),
         /// Versions of the kernels to use, if the adapter runs more than one. `software` and `portable` run everywhere.
-        /// `matrix` multiplies f16 and bf16, also by quantised weights, by cooperative matrices of f16, and float32 where
-        /// `f32_products` says so; without the key it is chosen for runs in these types on GPUs whose 16 x 16 matrices
-        /// pass a test.
+        /// `matrix` multiplies f16 and bf16, also by quantised weights, by cooperative matrices of f16, and float32
+        /// where `f32_products` says so; without the key it is chosen for runs in these types on GPUs whose 16 x 16
+        /// matrices pass a test.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise
         /// by integer arithmetic, which gives the same bits except for the payload of a NaN.
         native_f16: bool = Host.default(true),
-        /// How products of float32 are computed: as they are, or `split` for the matrices of tier `matrix`: a factor is then
-        /// two terms of f16, and a product three of these, with errors within four times those of float32. That is faster
-        /// where matrices multiply many times as fast as float32 is multiplied, as on GPUs of data centres. Attention is
-        /// computed as it is.
+        /// How products of float32 are computed: as they are, or `split` for the matrices of tier `matrix`: a factor is
+        /// then two terms of f16, and a product three of these. The root mean square of errors is within four times that
+        /// of float32, and smaller than it in long sums. That is faster where matrices multiply many times as fast as
+        /// float32 is multiplied, as on GPUs of data centres. Attention is computed as it is.
         f32_products: F32Products = Host.default(F32Products::Float32),
         /// Longest wait for the device, in seconds. After that the device counts as hanging, and the run ends.
         hang_timeout: u64 = Host.default(600).within(COUNT),

@@ -183,18 +183,20 @@ fn weights_of_another_type_are_noticed() {
 
 /// Muon multiplies in float32, whatever the model computes in.
 #[test]
-fn products_that_are_not_of_float32_are_noticed() {
+fn products_that_cannot_be_split_are_noticed() {
     let notices = |flags: &[&str]| {
         let split = ["--context.f32_products=split"];
         let (plan, notices) = resolve(BASE, &[&split[..], flags].concat()).unwrap();
         assert_reads_back(&plan);
-        assert!(plan.tries_matrices());
         let notices = notices.into_iter().filter(|notice| notice.contains("f32_products"));
-        (plan.splits_f32(), notices.collect::<Vec<_>>())
+        ([plan.splits_f32(), plan.tries_matrices()], notices.collect::<Vec<_>>())
     };
     const BFLOAT16: &str = "--model.model_config.compute_dtype=bfloat16";
     let notice = "context.f32_products: no effect, as all products of this run are of bf16";
-    assert_eq!(notices(&[]), (true, vec![]));
-    assert_eq!(notices(&[BFLOAT16]), (false, vec![notice.to_string()]));
-    assert_eq!(notices(&[BFLOAT16, "--optimizer.type=Muon"]), (true, vec![]));
+    assert_eq!(notices(&[]), ([true, true], vec![]));
+    assert_eq!(notices(&[BFLOAT16]), ([false, true], vec![notice.to_string()]));
+    assert_eq!(notices(&[BFLOAT16, "--optimizer.type=Muon"]), ([true, true], vec![]));
+    let notice = "context.f32_products: no effect, as tier portable has no matrices";
+    assert_eq!(notices(&["--context.tier=portable"]), ([false, false], vec![notice.to_string()]));
+    assert_eq!(notices(&["--context.tier=matrix"]), ([true, true], vec![]));
 }

@@ -36,8 +36,8 @@ const SIZES: [[u32; 3]; 6] =
 const SEED: u64 = 0x6d61_7472_6978;
 
 /// The allowed difference, as a share of the values and of the root of the mean square of their row. In 16 bits both
-/// kernels round a few times, and sums that lack a term differ by more. In f32 a few values differ by 2^-11 where low terms
-/// are lost, and by 2^-15 where 4,096 products are added 16 at a time and cut off.
+/// kernels round a few times, and sums that lack a term differ by more. In f32 a few values differ by 2^-11 where low
+/// terms are lost, and by 2^-15 where 4,096 products are added 16 at a time and cut off.
 fn allowed(element: Element) -> f64 {
     if element == F32 { 1.0 / 4096.0 } else { 1.0 / 32.0 }
 }
@@ -162,7 +162,8 @@ impl Trial {
         }
     }
 
-    /// Columns of silu(gate) · up: whole groups of 4, since weights between those of gate and up would have to be zeros.
+    /// Columns of silu(gate) · up: whole groups of 4, since weights between those of gate and up would have to be
+    /// zeros.
     fn gated_columns(&self) -> u32 {
         self.sizes[1] / 8 * 4
     }
