@@ -3,7 +3,10 @@
 use crate::machine::Machine;
 use crate::memory::{self, Memory, Sharing, layout};
 use naga::valid::ModuleInfo;
-use naga::{AddressSpace, Block, GlobalVariable, Handle, Module, Statement, StorageAccess};
+use naga::{
+    AddressSpace, Arena, Block, Expression, Function, GlobalVariable, Handle, Module, Statement,
+    StorageAccess,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -94,45 +97,55 @@ impl Launch<'_> {
     }
 }
 
-/// The barriers of a module, by where they are in its text: their function, and their number in it. Uniform loads are
-/// not among them.
+/// The barriers of a module, by where they are in its text: their function, and their number in it. A uniform load is a
+/// barrier on both sides.
 pub fn barriers(module: &Module) -> BTreeMap<u32, (String, usize)> {
     let mut module = module.clone();
     let mut found: BTreeMap<u32, (String, usize)> = BTreeMap::new();
-    each_barrier(&mut module, &mut |function, _, site| {
+    each_barrier(&mut module, &mut |function, _, _, site| {
         let number = found.values().filter(|(other, _)| other == function).count();
         found.insert(site, (function.to_string(), number));
     });
     found
 }
 
-/// The module without the barrier at `site`.
+/// The module without the barrier at `site`, which of a uniform load leaves a load.
 pub fn without_barrier(module: &Module, site: u32) -> Module {
     let mut module = module.clone();
-    each_barrier(&mut module, &mut |_, statement, at| {
-        if at == site {
-            *statement = Statement::Block(Block::new());
+    each_barrier(&mut module, &mut |_, expressions, statement, at| {
+        if at != site {
+            return;
         }
+        *statement = match *statement {
+            Statement::WorkGroupUniformLoad { pointer, result } => {
+                expressions[result] = Expression::Load { pointer };
+                Statement::Emit(naga::Range::new_from_bounds(result, result))
+            }
+            _ => Statement::Block(Block::new()),
+        };
     });
     module
 }
 
-fn each_barrier(module: &mut Module, act: &mut dyn FnMut(&str, &mut Statement, u32)) {
+/// Acts on a barrier with the name and the expressions of its function, and its place in the text.
+type Act<'a> = &'a mut dyn FnMut(&str, &mut Arena<Expression>, &mut Statement, u32);
+
+fn each_barrier(module: &mut Module, act: Act<'_>) {
     let functions = module.functions.iter_mut().map(|(_, function)| function);
     let entries = module.entry_points.iter_mut().map(|entry| {
         entry.function.name = Some(entry.name.clone());
         &mut entry.function
     });
-    for function in functions.chain(entries) {
-        let name = function.name.clone().unwrap_or_default();
-        barriers_of(&mut function.body, &mut |statement, site| act(&name, statement, site));
+    for Function { name, body, expressions, .. } in functions.chain(entries) {
+        let name = name.clone().unwrap_or_default();
+        barriers_of(body, &mut |statement, site| act(&name, expressions, statement, site));
     }
 }
 
 fn barriers_of(block: &mut Block, act: &mut dyn FnMut(&mut Statement, u32)) {
     for (statement, span) in block.span_iter_mut() {
         match statement {
-            Statement::ControlBarrier(_) => {
+            Statement::ControlBarrier(_) | Statement::WorkGroupUniformLoad { .. } => {
                 let site = span.and_then(|span| span.to_range()).map_or(0, |range| range.start as u32);
                 act(statement, site);
             }

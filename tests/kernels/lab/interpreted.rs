@@ -225,7 +225,7 @@ fn cover(
         let coverage = coverage.as_mut().expect("inside `covering`");
         coverage.entries.insert(entry_of(kernel));
         for site in &report.barriers {
-            let Some((function, number)) = barriers.get(site) else { continue }; // a uniform load
+            let (function, number) = &barriers[site];
             let (file, entry) = (kernel.file, kernel.entry);
             let barrier = Barrier { file, entry, function: function.clone(), number: *number };
             let is_needed = coverage.barriers.entry(barrier).or_default();
