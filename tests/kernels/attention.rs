@@ -260,6 +260,7 @@ pub fn attention_is_the_weighted_mean_of_the_values() {
 
 /// One head of keys under as many heads of queries as StarCoder has: all queries of all heads see the first keys.
 #[test]
+#[ignore = "long; `attention_backward_is_the_gradient` has groups of fewer"]
 fn attention_backward_of_many_heads_to_one() {
     let row = Row { batch: 1, tokens: 1300, heads: (48, 1), dims: (4, 4), ..BASE };
     check_tier(&format!("attention_backward {row}"), Tier::Software, &|case| backward(case, &row));
@@ -444,6 +445,7 @@ fn alibi_of_full_attention_is_refused() {
 /// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a
 /// single document per sequence, must give the results of plain causal attention.
 #[test]
+#[ignore = "long; windows and segments are compared with the reference"]
 fn a_window_of_everything_changes_no_bit() {
     let row = Row { tokens: 130, heads: (2, 1), dims: (12, 8), ..BASE };
     check("attention window of everything", |case| {

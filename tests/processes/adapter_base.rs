@@ -193,6 +193,7 @@ fn a_base_that_moved_is_named_and_another_one_refused() {
 
 /// The device holds other values than the base's: a resumed run, a merge and a generator read it anew.
 #[test]
+#[ignore = "long; quantised bases are compared in `tests/training`"]
 fn a_quantised_base_is_read_from_its_files() {
     let tuned = Tuned::new();
     let flag = &ADAPTERS.replace("pet_type: lora", "pet_type: lora, base_dtype: nf4");

@@ -407,6 +407,7 @@ fn counters_that_no_run_has() {
 
 /// A corpus that is too long to be read before the first step.
 #[test]
+#[ignore = "long; `a_bad_token_far_into_a_long_file` ends as late"]
 fn data_that_turn_out_to_be_others_end_the_run_unsaved() {
     let place = Place::new();
     let tokens = place.path("tokens.bin");

@@ -156,6 +156,7 @@ fn interrupts_finish_the_step_and_save() {
 /// A run that is still reading its data, one that has made its folder and counts the tokens of a long evaluation set,
 /// and one that evaluates before its first step.
 #[test]
+#[ignore = "long; `interrupts_finish_the_step_and_save` has later ones"]
 fn an_interrupt_before_the_first_step_ends_the_run_at_once() {
     let place = Place::new();
     let line = "interrupted before the first step; nothing was trained\n";

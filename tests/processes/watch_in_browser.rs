@@ -97,6 +97,7 @@ fn browsers_see_a_run_grow_and_their_end_does_not_change_it() {
 }
 
 #[test]
+#[ignore = "long; `a_run_is_served_until_its_page_has_seen_the_end` without a browser"]
 fn an_open_page_shows_the_end() {
     let Some(browser) = Browser::start() else { return };
     let page = browser.page();

@@ -71,6 +71,7 @@ fn a_run_that_stops_and_resumes_keeps_the_best_and_the_bits() {
 
 /// By its loop it may come to more checkpoints than are kept.
 #[test]
+#[ignore = "long; runs keep the best, and loops of one's own go on"]
 fn a_loop_of_ones_own_keeps_the_best_of_the_run_that_it_continues() {
     const BEGUN: u64 = 30;
     let run = judged(&UP_AND_DOWN);

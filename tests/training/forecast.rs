@@ -135,6 +135,7 @@ fn the_forecast_is_the_memory_taken() {
 /// Copies of the weights, and activations of which some layers keep only their input; all with `GRISTMILL_LONG`, else
 /// each type, with some of the layers and with all.
 #[test]
+#[ignore = "long; `the_forecast_is_the_memory_taken` has other shapes"]
 fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
     let deep = ["--model.model_config.num_layers=6", WIDE[0], WIDE[1], "--batch_size=4"];
     let [f16, bf16] = ["float16", "bfloat16"];
@@ -151,6 +152,7 @@ fn the_forecast_in_16_bits_with_recomputation_is_the_memory_taken() {
 
 /// Weights of more than a portion are on their way only in part.
 #[test]
+#[ignore = "long; `the_forecast_is_the_memory_taken` has other shapes"]
 fn the_forecast_of_a_large_model_is_the_memory_taken() {
     let large = [
         "--model.model_config.vocab_size=30000",
@@ -164,6 +166,7 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
 
 /// Most of it is activations, with and without recomputation.
 #[test]
+#[ignore = "long; `the_forecast_is_the_memory_taken` has other shapes"]
 fn the_forecast_of_long_windows_and_many_layers_is_the_memory_taken() {
     let long = [
         "--model.model_config.num_layers=12",
@@ -205,6 +208,7 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
 /// On ranks, with the buffers through which they exchange; `ranks/layouts.rs` compares more layouts, but not the peak
 /// before the first step.
 #[test]
+#[ignore = "long; trials of ranks compare it, but for the peak before the first step"]
 fn the_forecast_of_ranks_is_the_memory_taken() {
     let wide = [WIDE[0], WIDE[1], "--model.model_config.intermediate_size=352"];
     let half = "--model.model_config.compute_dtype=bfloat16";

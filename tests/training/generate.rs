@@ -117,25 +117,26 @@ fn latent_models_write_as_the_reference() {
     write_as_the_reference([dense("latent", RANKS), dense("latent, direct queries", &direct)]);
 }
 
-/// Positions that are learned, and scores that fall with the distance. Each part is in one of the first four; the other
+/// Positions that are learned, and scores that fall with the distance. Each part is in one of the first two; the other
 /// models write with `GRISTMILL_LONG`.
 #[test]
 fn other_models_write_as_the_reference() {
     let setups = [
         Setup::typed("BloomConfig", "bloom", "sliding_window: 17"),
+        Setup::experts_of("PanguAlphaConfig", "pangu-alpha with experts", EXPERTS, ""),
         Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2"),
         Setup::experts_of("GPT2Config", "gpt2 with experts", "expert_num: 4, capacity_factor: 0.9", ""),
-        Setup::experts_of("PanguAlphaConfig", "pangu-alpha with experts", EXPERTS, ""),
         Setup::gpt2("gpt2", ""),
         Setup::experts_of("BloomConfig", "bloom with experts", EXPERTS, ""),
         Setup::typed("PanguAlphaConfig", "pangu-alpha", ""),
         Setup::typed("WizardCoderConfig", "wizardcoder", ""),
     ];
-    write_as_the_reference(setups.into_iter().take(if is_long() { 8 } else { 4 }));
+    write_as_the_reference(setups.into_iter().take(if is_long() { 8 } else { 2 }));
 }
 
 /// On the kernels of software adapters with `GRISTMILL_LONG`.
 #[test]
+#[ignore = "long; others write several at once in f32"]
 fn four_at_once_write_in_16_bits_what_each_writes_alone() {
     let half = trained_model(Setup::new("half", "n_kv_heads: 2, compute_dtype: bfloat16"));
     in_turn(1, &Tier::EVERYWHERE).iter().for_each(|tier| together_and_alone(&half, *tier));
@@ -180,6 +181,7 @@ fn short_prompts_are_read_token_by_token() {
 /// otherwise at its end, one that is forgotten, the same prompt again, a text that outgrows the window, one behind that,
 /// and another text.
 #[test]
+#[ignore = "long; `a_second_turn_reads_what_is_new_alone` has one turn"]
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
     for (number, setup) in [Setup::new("talk", ""), dense("talk, latent", RANKS)].into_iter().enumerate() {
         let long = ["--model.model_config.seq_length=128", "--runner_config.batch_size=1"];

@@ -42,6 +42,7 @@ fn gpt2_follows_in_16_bits() {
 }
 
 #[test]
+#[ignore = "long; `each_part_follows_on_other_tiers_and_in_16_bits`"]
 fn the_portable_tier_follows_in_16_bits() {
     follow(0, 6, || {
         Setup::new("portable", "n_kv_heads: 2, use_qk_norm: True").with(&["--context.tier=portable"])

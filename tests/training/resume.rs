@@ -152,6 +152,7 @@ fn an_extended_run_has_the_new_schedule_from_its_next_step_on() {
 /// Where rates do not depend on the length a run that was extended is one that had its steps from the start, and what
 /// has stopped one early is counted anew.
 #[test]
+#[ignore = "long; `an_extended_run_has_the_new_schedule_from_its_next_step_on`"]
 fn an_extended_run_is_the_longer_one() {
     let constant = ["--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.0e-3, warmup_steps: 5}"];
     let whole = resumable(1000, &constant).train(STEPS).left();

@@ -57,6 +57,7 @@ fn attention_backward_with_parts_of_the_queries_is_the_gradient() {
 /// The rows in 16 bits once more, within the bound of an analysis of rounding errors: each element relative to the sum
 /// of the absolute values behind it.
 #[test]
+#[ignore = "long; the two tests above have parts in 16 bits"]
 fn attention_backward_with_parts_is_as_exact_as_its_terms() {
     for (units, parts, row) in IN_PARTS.into_iter().filter(|(_, _, row)| row.element != F32) {
         let row = Row { element: F32, ..row };

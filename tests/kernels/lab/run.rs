@@ -247,22 +247,16 @@ fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
 
 /// Whether a case of this test is run on `tier`. Compiling kernels takes a software adapter most of the tests' time,
 /// so there it is if it is the test's first on any tier, if it has an entry point that no test has run yet, or a
-/// condition, an element's included, with which none has run that entry point, or if the test has run all its kernels;
-/// of other cases, which combine the same in another way or have other constants, one in nine is. Elsewhere, on tier
-/// `matrix`, which no distribution's software has, and with `GRISTMILL_LONG`, all are.
+/// condition, an element's included, with which none has run that entry point, or if the test has run all its kernels.
+/// Other cases combine the same in another way or have other constants. Elsewhere, on tier `matrix`, which no
+/// distribution's software has, and with `GRISTMILL_LONG`, all are run.
 fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
-    /// What a test has run.
-    #[derive(Default)]
-    struct Compiled {
-        kernels: HashSet<Kernel>,
-        others: usize,
-    }
     /// What tests have run.
     #[derive(Default)]
     struct All {
         /// `None` stands for the entry point itself.
         conditions: HashSet<(Tier, &'static str, &'static str, Option<Condition>)>,
-        by_test: HashMap<String, Compiled>,
+        by_test: HashMap<String, HashSet<Kernel>>,
     }
     static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
     if tier == Tier::Matrix || takes_all() {
@@ -278,13 +272,10 @@ fn is_worth_compiling(tier: Tier, kernels: &[Kernel]) -> bool {
             conditions.map(move |condition| (tier, kernel.file, kernel.entry, condition))
         })
         .collect();
-    let is_known = kernels.iter().all(|kernel| compiled.kernels.contains(kernel));
-    let is_taken = compiled.kernels.is_empty() || is_known || !own.is_subset(conditions) || {
-        compiled.others += 1;
-        compiled.others % 9 == 0 // odd, so that of two tiers each has some
-    };
+    let is_known = kernels.iter().all(|kernel| compiled.contains(kernel));
+    let is_taken = compiled.is_empty() || is_known || !own.is_subset(conditions);
     if is_taken {
-        compiled.kernels.extend(kernels.iter().cloned());
+        compiled.extend(kernels.iter().cloned());
         conditions.extend(own);
     }
     is_taken

@@ -53,6 +53,7 @@ fn experts_of_each_type_follow_on_the_portable_tier() {
 
 /// Each number format of one type, on the kernels of software adapters; of all on each tier with `GRISTMILL_LONG`.
 #[test]
+#[ignore = "long; `every_option_of_a_mixture_follows_in_16_bits`"]
 fn experts_of_each_type_follow_in_16_bits() {
     for (number, of) in MODELS.into_iter().enumerate() {
         for (turn, compute) in ["bfloat16", "float16"].into_iter().enumerate() {

@@ -221,6 +221,7 @@ fn a_run_sharded_in_blocks_resumes_on_any_number_of_ranks() {
 }
 
 #[test]
+#[ignore = "long; `every_layout_resumes_every_other` has spread experts"]
 fn spread_experts_resume_on_any_number_of_ranks() {
     let both = Spread { expert: 2, ..Spread::sharded(4) };
     let experts = Spread { data: 2, expert: 2, ..Spread::ONE };
@@ -290,6 +291,7 @@ fn every_layout_resumes_every_other() {
 /// `every_layout_resumes_every_other` has the products of data and matrices, with experts and without; with
 /// `GRISTMILL_LONG` those with stages have dropout, too.
 #[test]
+#[ignore = "long; `every_layout_resumes_every_other` has divided matrices"]
 fn divided_matrices_resume_on_any_number_of_ranks() {
     let two = Spread::divided(2);
     let four = Spread { data: 2, ..two };
@@ -309,6 +311,7 @@ fn adapters_resume_on_any_number_of_ranks() {
 }
 
 #[test]
+#[ignore = "long; adapters resume on one rank, and models on ranks"]
 fn adapters_on_a_model_from_files_resume_on_any_number_of_ranks() {
     let two = Spread::sharded(2);
     resumes(adapted_to_files, two, &[Spread::ONE, two]);

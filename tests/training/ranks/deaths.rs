@@ -220,6 +220,7 @@ fn check_ends(run: &FolderRun, victim: usize, fate: Fate, ends: Vec<End>) {
 }
 
 #[test]
+#[ignore = "long; `a_rank_with_copies_of_experts_may_end_at_any_moment`"]
 fn a_rank_may_end_at_any_moment() {
     lives_through_deaths(mortal, 7);
 }
@@ -230,6 +231,7 @@ fn a_stage_may_end_at_any_moment() {
 }
 
 #[test]
+#[ignore = "long; `a_stage_may_end_at_any_moment`"]
 fn a_rank_with_a_part_of_matrices_may_end_at_any_moment() {
     lives_through_deaths(mortal_matrices, 9);
 }

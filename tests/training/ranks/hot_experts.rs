@@ -124,6 +124,7 @@ fn hot_experts_with_the_rows_of_the_others_train_as_on_one() {
 /// Experts that are frozen in one layer; a block that predicts further; operators that are recomputed; Muon; a GPU's
 /// kernels; small bindings.
 #[test]
+#[ignore = "long; `hot_experts_on_every_rank_train_as_on_one` has the plain form"]
 fn variants_of_hot_experts_train_as_on_one() {
     let frozen = Variation { keys: &["--model.model_config.freeze=[layers.0]"], ..HOT_EXPERTS };
     train_as_one(hot, &[TWO, SHARDED], &frozen);
@@ -140,6 +141,7 @@ fn variants_of_hot_experts_train_as_on_one() {
 
 /// Copies hold biases, too.
 #[test]
+#[ignore = "long; `experts_with_biases_train_as_on_one_rank` has no copies"]
 fn hot_experts_with_biases_train_as_on_one() {
     let moving = Variation { steps: [10; 2], ..HOT_EXPERTS };
     train_as_one(with_biases, &[SHARDED, Spread { model: 2, ..TWO }], &moving);
@@ -148,6 +150,7 @@ fn hot_experts_with_biases_train_as_on_one() {
 
 /// Gradients that overflow on one rank's copies leave all as they were, and no other experts become hot.
 #[test]
+#[ignore = "long; `ranks_overflow_together_in_float16` has all other parameters"]
 fn hot_experts_overflow_together_in_16_bits() {
     let judge = |one: &Trained| {
         (OVERFLOWS.judge)(one);
@@ -248,6 +251,7 @@ const CHOOSES: &str = "{type: ColdHotExpertMonitor, save_checkpoint_steps: 3}";
 /// Killed after step 5, of which nothing is saved: hot experts were chosen after step 4, and the newest checkpoint is
 /// that of step 3.
 #[test]
+#[ignore = "long; `hot_experts_resume_on_any_number_of_ranks` ends in order"]
 fn a_run_killed_between_a_choice_and_a_checkpoint_resumes() {
     let spread = SHARDED;
     let [whole, killed] = [[SAVES, CHOOSES], [CHOOSES, SAVES]].map(|callbacks| saving(&callbacks.join(", ")));
